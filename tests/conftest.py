@@ -1,4 +1,4 @@
-"""Shared by all tests: Triton's interpreter where there is no GPU, property tests' profile, what is collected."""
+"""Shared by all tests: Triton's interpreter where there is no GPU, property tests' profile, collection, promises."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.support.promises import promised, pytest_terminal_summary
+
+__all__ = ["promised", "pytest_terminal_summary"]
 
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # counts at the first import of Triton, and peft imports it

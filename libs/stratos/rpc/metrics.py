@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, disable_created_metrics
+
+from stratos.rpc.instruments import Instruments, histogram
 
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 _DELAY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-
 
 OTHER_TENANTS = "other"
 
@@ -35,37 +36,33 @@ class TenantLabels:
         return tenant
 
 
-class RpcMetrics:
+class RpcMetrics(Instruments):
     """Duration of the calls that one service answered."""
 
+    _duration = histogram(
+        "stratos_rpc_duration_seconds", "Duration of an rpc, from its arrival to its end.",
+        "service", "method", "code", buckets=_DURATION_BUCKETS_S,
+    )  # fmt: skip
+
     def __init__(self, registry: CollectorRegistry, service: str) -> None:
+        super().__init__(registry)
         self._service = service
-        self._duration = Histogram(
-            "stratos_rpc_duration_seconds",
-            "Duration of an rpc, from its arrival to its end.",
-            ("service", "method", "code"),
-            buckets=_DURATION_BUCKETS_S,
-            registry=registry,
-        )
 
     def observe(self, method: str, code: str, duration_s: float) -> None:
         """Count one call."""
         self._duration.labels(self._service, method.rpartition("/")[2], code).observe(duration_s)
 
 
-class LoopMetrics:
-    """How late the event loop of a process is: what waits in it waits that long."""
+class LoopMetrics(Instruments):
+    """Delay of a process's event loop: everything that waits in it waits that long."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._delay = Histogram(
-            "stratos_event_loop_delay_seconds",
-            "How much later than asked the event loop woke a task, asked four times a second.",
-            buckets=_DELAY_BUCKETS_S,
-            registry=registry,
-        )
+    _delay = histogram(
+        "stratos_event_loop_delay_seconds",
+        "How much later than asked the event loop woke a task, asked four times a second.", buckets=_DELAY_BUCKETS_S,
+    )  # fmt: skip
 
     def observe(self, delay_s: float) -> None:
-        """Note one wake-up."""
+        """Count one wake-up."""
         self._delay.observe(max(0.0, delay_s))
 
 

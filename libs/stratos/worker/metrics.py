@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter as Counts
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from stratos.common.errors import AdapterMismatch, AdapterUnavailable, WorkerLost
 from stratos.core.generation import PrefillPath
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
 from stratos.engine.contract.results import EngineStatus
+from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 from stratos.rpc.metrics import TenantLabels
 from stratos.worker.engine_client.device_time import DeviceTime
 
 _STAGE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class WorkerMetrics:
+class WorkerMetrics(Instruments):
     """Counters and gauges of one worker process.
 
     Args:
@@ -27,124 +28,88 @@ class WorkerMetrics:
         max_tenants: with series of their own.
     """
 
+    # fmt: off
+    kv_blocks = gauge("stratos_kv_blocks", "KV blocks by state.", "state")
+    host_blocks = gauge("stratos_kv_host_blocks", "KV blocks in host memory by state.", "state")
+    swapped_blocks = counter("stratos_kv_swapped_blocks", "KV blocks copied to and from host memory.", "direction")
+    preemptions = counter(
+        "stratos_preemptions", "Sequences that gave their KV blocks back, by what became of it.", "kv"
+    )
+    admission_refusals = counter(
+        "stratos_admission_refusals",
+        "Waits that met a full KV pool at the head of the queue, each once, and hand-offs that found no room.",
+    )
+    ledger_audits = counter(
+        "stratos_kv_ledger_audits", "Recounts of the KV block ledger of an idle engine.", "outcome"
+    )
+    waiting_by_class = gauge(
+        "stratos_requests_waiting_by_class", "Sequences waiting for a step, by the class they came with.",
+        "priority_class",
+    )
+    cost_error = gauge(
+        "stratos_step_cost_error_ratio",
+        "Relative error of the predicted duration of a step, over the last 256; NaN while nothing is predicted.",
+        "quantile",
+    )
+    staging_slots = gauge("stratos_kv_staging_slots", "KV staging slots by state.", "state")
+    transfer_bytes = counter(
+        "stratos_kv_transfer_bytes", "KV payload bytes, repeats included.", "direction", "transport"
+    )
+    handoffs = counter(
+        "stratos_kv_handoffs", "Ended legs of hand-offs.", "side", "outcome",
+        zeros=(("receiver", "committed"), ("receiver", "damaged"), ("receiver", WorkerLost.code)),
+    )
+    integrity_failures = counter(
+        "stratos_kv_integrity_failures", "KV frames that failed a check at the receiver.", "cause",
+        zeros=("order", "truncated", "checksum"),
+    )
+    handoff_stage = histogram(
+        "stratos_kv_handoff_stage_seconds", "Seconds of one stage of a committed hand-off.", "stage",
+        buckets=_STAGE_BUCKETS_S,
+    )
+    local_prefills = counter(
+        "stratos_local_prefills", "Prompts computed at the decode worker.", "reason",
+        zeros=(PrefillPath.LOCAL_SHORT_TAIL, PrefillPath.LOCAL_NO_ENDPOINT, PrefillPath.LOCAL_FALLBACK),
+    )
+    embed_calls = counter("stratos_embed_calls", "Ended calls for embeddings.", "outcome")
+    adapter_loads = counter(
+        "stratos_adapter_loads", "Fetches of adapters.", "outcome",
+        zeros=("fetched", AdapterUnavailable.code, AdapterMismatch.code),
+    )
+    adapter_holds = counter(
+        "stratos_adapter_requests", "Requests for an adapter, by where it was found.", "found",
+        zeros=("engine", "disk", "store"),
+    )
+    adapter_evictions = counter("stratos_adapter_evictions", "Adapters removed from disk to make room.")
+    adapter_disk_bytes = gauge(
+        "stratos_adapter_disk_bytes", "Size of the adapters on disk, at the last fetch."
+    )
+    adapters_resident = gauge("stratos_adapters_resident", "Adapters in the engine.")
+    kv_utilization = gauge(
+        "stratos_kv_utilization_ratio",
+        "Part of the KV pool of a device that requests hold; what is only cached counts as free.", "device",
+    )
+    usage_held = gauge(
+        "stratos_usage_counts_held", "Counts of ended attempts that no gateway has acknowledged."
+    )
+    usage_dropped = counter(
+        "stratos_usage_counts_dropped",
+        "Counts of ended attempts that were given up before a gateway acknowledged them.",
+    )
+    device_seconds = counter(
+        "stratos_device_seconds", "Seconds of the device by whose they were: tenant, platform, idle.",
+        "state", "tenant",
+    )
+    engine_steps = counter("stratos_engine_steps", "Steps of the engine.")
+    requests_running = gauge("stratos_requests_running", "Sequences in the running batch.")
+    requests_waiting = gauge("stratos_requests_waiting", "Sequences waiting for a step.")
+    # fmt: on
+
     def __init__(self, registry: CollectorRegistry, device: str = "cpu", max_tenants: int = 200) -> None:
+        super().__init__(registry)
         self._tenants = TenantLabels(max_tenants)
         self._device = device
         self._seen: Counts[str] = Counts()
-        self.kv_blocks = Gauge("stratos_kv_blocks", "KV blocks by state.", ("state",), registry=registry)
-        self.host_blocks = Gauge(
-            "stratos_kv_host_blocks", "KV blocks in host memory by state.", ("state",), registry=registry
-        )
-        self.swapped_blocks = Counter(
-            "stratos_kv_swapped_blocks", "KV blocks copied to and from host memory.", ("direction",), registry=registry
-        )
-        self.preemptions = Counter(
-            "stratos_preemptions",
-            "Sequences that gave their KV blocks back, by what became of it.",
-            ("kv",),
-            registry=registry,
-        )
-        self.admission_refusals = Counter(
-            "stratos_admission_refusals",
-            "Waits that met a full KV pool at the head of the queue, each once, and hand-offs that found no room.",
-            registry=registry,
-        )
-        self.ledger_audits = Counter(
-            "stratos_kv_ledger_audits",
-            "Recounts of the KV block ledger of an idle engine.",
-            ("outcome",),
-            registry=registry,
-        )
-        self.waiting_by_class = Gauge(
-            "stratos_requests_waiting_by_class",
-            "Sequences waiting for a step, by the class they came with.",
-            ("priority_class",),
-            registry=registry,
-        )
-        self.cost_error = Gauge(
-            "stratos_step_cost_error_ratio",
-            "Relative error of the predicted duration of a step, over the last 256; NaN while nothing is predicted.",
-            ("quantile",),
-            registry=registry,
-        )
-        self.staging_slots = Gauge(
-            "stratos_kv_staging_slots", "KV staging slots by state.", ("state",), registry=registry
-        )
-        self.transfer_bytes = Counter(
-            "stratos_kv_transfer_bytes",
-            "KV payload bytes, repeats included.",
-            ("direction", "transport"),
-            registry=registry,
-        )
-        self.handoffs = Counter(
-            "stratos_kv_handoffs", "Ended legs of hand-offs.", ("side", "outcome"), registry=registry
-        )
-        self.integrity_failures = Counter(
-            "stratos_kv_integrity_failures",
-            "KV frames that failed a check at the receiver.",
-            ("cause",),
-            registry=registry,
-        )
-        for cause in ("order", "truncated", "checksum"):  # a rate needs the zero before the first one
-            self.integrity_failures.labels(cause)
-        for outcome in ("committed", "damaged", WorkerLost.code):
-            self.handoffs.labels("receiver", outcome)
-        self.handoff_stage = Histogram(
-            "stratos_kv_handoff_stage_seconds",
-            "Seconds of one stage of a committed hand-off.",
-            ("stage",),
-            buckets=_STAGE_BUCKETS_S,
-            registry=registry,
-        )
-        self.local_prefills = Counter(
-            "stratos_local_prefills", "Prompts computed at the decode worker.", ("reason",), registry=registry
-        )
-        for path in (PrefillPath.LOCAL_SHORT_TAIL, PrefillPath.LOCAL_NO_ENDPOINT, PrefillPath.LOCAL_FALLBACK):
-            self.local_prefills.labels(path)
-        self.embed_calls = Counter(
-            "stratos_embed_calls", "Ended calls for embeddings.", ("outcome",), registry=registry
-        )
-        self.adapter_loads = Counter("stratos_adapter_loads", "Fetches of adapters.", ("outcome",), registry=registry)
-        for outcome in ("fetched", AdapterUnavailable.code, AdapterMismatch.code):
-            self.adapter_loads.labels(outcome)
-        self.adapter_holds = Counter(
-            "stratos_adapter_requests",
-            "Requests for an adapter, by where it was found.",
-            ("found",),
-            registry=registry,
-        )
-        for found in ("engine", "disk", "store"):
-            self.adapter_holds.labels(found)
-        self.adapter_evictions = Counter(
-            "stratos_adapter_evictions", "Adapters removed from disk to make room.", registry=registry
-        )
-        self.adapter_disk_bytes = Gauge(
-            "stratos_adapter_disk_bytes", "Size of the adapters on disk, at the last fetch.", registry=registry
-        )
-        self.adapters_resident = Gauge("stratos_adapters_resident", "Adapters in the engine.", registry=registry)
-        self.kv_utilization = Gauge(
-            "stratos_kv_utilization_ratio",
-            "Part of the KV pool of a device that requests hold; what is only cached counts as free.",
-            ("device",),
-            registry=registry,
-        )
-        self.usage_held = Gauge(
-            "stratos_usage_counts_held", "Counts of ended attempts that no gateway has acknowledged.", registry=registry
-        )
-        self.usage_dropped = Counter(
-            "stratos_usage_counts_dropped",
-            "Counts of ended attempts that were given up before a gateway acknowledged them.",
-            registry=registry,
-        )
-        self.device_seconds = Counter(
-            "stratos_device_seconds",
-            "Seconds of the device by whose they were: tenant, platform, idle.",
-            ("state", "tenant"),
-            registry=registry,
-        )
-        self.engine_steps = Counter("stratos_engine_steps", "Steps of the engine.", registry=registry)
-        self.requests_running = Gauge("stratos_requests_running", "Sequences in the running batch.", registry=registry)
-        self.requests_waiting = Gauge("stratos_requests_waiting", "Sequences waiting for a step.", registry=registry)
 
     def observe_status(self, status: EngineStatus, staging: StagingLedger) -> None:
         """Copy a snapshot into the gauges."""
@@ -194,6 +159,6 @@ class WorkerMetrics:
             "sound": (self.ledger_audits.labels("sound"), status.audits.num_sound),
             "broken": (self.ledger_audits.labels("broken"), status.audits.num_broken),
         }
-        for name, (counter, total) in totals.items():
-            counter.inc(max(total - self._seen[name], 0))
+        for name, (instrument, total) in totals.items():
+            instrument.inc(max(total - self._seen[name], 0))
             self._seen[name] = total

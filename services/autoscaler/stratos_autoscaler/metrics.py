@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
 from stratos.planning.observation import PoolObservation, count_states
 from stratos.planning.planner import PlanningDecision
 from stratos.planning.settings import PoolKey
+from stratos.rpc.instruments import Instruments, counter, gauge
 
 
-class AutoscalerMetrics:
+class AutoscalerMetrics(Instruments):
     """Every series of the autoscaler."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._desired = Gauge(
-            "stratos_autoscaler_desired_workers", "Workers the pool should have", ["role", "model"], registry=registry
-        )
-        self._workers = Gauge(
-            "stratos_autoscaler_workers", "Workers of the pool by state", ["role", "model", "state"], registry=registry
-        )
-        self.is_active = Gauge(
-            "stratos_autoscaler_active", "1 while this autoscaler holds the lease and acts", registry=registry
-        )
-        self.routers_missing = Gauge(
-            "stratos_autoscaler_routers_missing", "Routers that did not answer the last poll", registry=registry
-        )
-        self._decisions = Counter(
-            "stratos_autoscaler_decisions",
-            "Decisions by direction and reason",
-            ["role", "model", "direction", "reason"],
-            registry=registry,
-        )
-        self.actions = Counter(
-            "stratos_autoscaler_actions",
-            "Starts and drains by outcome",
-            ["role", "model", "action", "outcome"],
-            registry=registry,
-        )
-        self.poll_failures = Counter(
-            "stratos_autoscaler_poll_failures", "Polls without an answer", ["peer"], registry=registry
-        )
+    _desired = gauge("stratos_autoscaler_desired_workers", "Workers the pool should have", "role", "model")
+    _workers = gauge("stratos_autoscaler_workers", "Workers of the pool by state", "role", "model", "state")
+    is_active = gauge("stratos_autoscaler_active", "1 while this autoscaler holds the lease and acts")
+    routers_missing = gauge("stratos_autoscaler_routers_missing", "Routers that did not answer the last poll")
+    _decisions = counter(
+        "stratos_autoscaler_decisions", "Decisions by direction and reason", "role", "model", "direction", "reason"
+    )
+    actions = counter(
+        "stratos_autoscaler_actions", "Starts and drains by outcome", "role", "model", "action", "outcome"
+    )
+    poll_failures = counter("stratos_autoscaler_poll_failures", "Polls without an answer", "peer")
 
     def acted(self, key: PoolKey, action: str, outcome: str) -> None:
         """A start or a drain ended."""

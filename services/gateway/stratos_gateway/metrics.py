@@ -6,17 +6,29 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from stratos.core.generation import Receipt
 from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
+from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 from stratos.rpc.metrics import TenantLabels
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _DURATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
+
+# fmt: off
+MODEL_INFO = gauge(
+    "stratos_model_info", "1 for the model of the gateway: its name and its digest, to join other series with.",
+    "model", "model_digest",
+)
+# fmt: on
+CERTIFICATE_EXPIRY = gauge(
+    "stratos_http_certificate_expiry_timestamp_seconds",
+    "End of validity of the API's certificate, as the last handshake got it, in Unix time.",
+)
 
 
 class AnswerOutcome(enum.StrEnum):
@@ -42,7 +54,7 @@ class RequestMeters:
     output_tokens: Counter
 
 
-class GatewayMetrics:
+class GatewayMetrics(Instruments):
     """All instruments, bound to the registry that is passed in.
 
     Args:
@@ -51,143 +63,96 @@ class GatewayMetrics:
         max_tenants: with series of their own.
     """
 
+    # fmt: off
+    _ttft = histogram(
+        "stratos_request_ttft_seconds", "Time from a prompt's start to its first token.",
+        "model", "class", buckets=_TTFT_BUCKETS_S,
+    )
+    _itl = histogram(
+        "stratos_request_itl_seconds", "Time between consecutive tokens of one choice, as they reach the gateway.",
+        "model", "class", buckets=_ITL_BUCKETS_S,
+    )
+    _duration = histogram(
+        "stratos_request_duration_seconds", "Time from a request's arrival to the end of its answer.",
+        "model", "class", buckets=_DURATION_BUCKETS_S,
+    )
+    outcomes = counter(
+        "stratos_request_outcomes", "Ended requests for tokens or vectors; an error within a stream counts as one.",
+        "model", "class", "outcome",
+    )
+    promises = counter(
+        "stratos_promises",
+        "Answered prompts whose plan promises a time (ttft, itl), by whether it was kept or missed.",
+        "plan", "promise", "outcome",
+    )
+    requests = counter("stratos_requests", "Answered HTTP requests (499: the client left).", "route", "status")
+    open = gauge("stratos_requests_open", "Generation requests that are open now.")
+    ended_by_drain = counter(
+        "stratos_requests_ended_by_drain",
+        "Generation requests that the end of the gateway's drain ended with an error.",
+    )
+    ended_by_refusal = counter(
+        "stratos_requests_ended_by_refusal",
+        "Running requests whose tenant, key, model or adapter was suspended, revoked or blocked.",
+    )
+    connections = gauge("stratos_http_connections", "Connections of the OpenAI API.")
+    connections_refused = counter("stratos_http_connections_refused", "Connections beyond the limit.")
+    _prompt_tokens = counter("stratos_prompt_tokens", "Prompt tokens of ended requests.", "tenant", "model", "class")
+    _output_tokens = counter(
+        "stratos_output_tokens", "Output tokens, as they reach the gateway.", "tenant", "model", "class"
+    )
+    embedding_inputs = counter("stratos_embedding_inputs", "Inputs whose embedding was answered.")
+    recoveries = counter("stratos_recoveries", "Attempts after the first one, by what ended the one before.", "cause")
+    content_hits = counter(
+        "stratos_content_hits", "Hits of content policies, by rule and by side (input, output).",
+        "tenant", "rule", "side",
+    )
+    content_unchecked = counter(
+        "stratos_content_unchecked",
+        "Texts that no classifier gave a verdict on, by what the policy made of them (passed, refused).",
+        "tenant", "side", "outcome",
+    )
+    overflows = counter(
+        "stratos_overflow_requests",
+        "Requests that went to the external endpoint: served, broken in the middle, failed (they wait here).",
+        "outcome",
+    )
+    prompt_sources = counter(
+        "stratos_prompt_tokens_by_source", "Prompt tokens by where their KV came from at the decode worker.", "source"
+    )
+    prefills = counter("stratos_prefills", "Prompts by the path their KV took.", "path")
+    routers = gauge("stratos_routers", "Routers, by whether they answer.", "state")
+    reports_dropped = counter(
+        "stratos_router_reports_dropped",
+        "Ends of attempts that no router was told; their bookings end by their lease.",
+    )
+    convictions = counter(
+        "stratos_convictions",
+        "Prompts that this gateway convicted, because two workers were lost as they began.",
+    )
+    convicted_refusals = counter(
+        "stratos_convicted_refusals", "Placements that were not asked for, because the prompt is convicted."
+    )
+    ledger_entries = counter("stratos_ledger_entries", "Entries written into the ledger, by outcome.", "outcome")
+    ledger_pending = gauge("stratos_ledger_pending", "Entries in memory that could not be written or spooled.")
+    ledger_spool_bytes = gauge("stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.")
+    ledger_dropped = counter("stratos_ledger_dropped", "Entries given up, because too many waited.")
+    budget_used = gauge(
+        "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", "tenant"
+    )
+    budget_alerts = counter("stratos_budget_alerts", "Bounds of budgets that were reached.", "tenant", "level")
+    responses = counter(
+        "stratos_response_cache_requests", "Requests that the response cache could answer.", "outcome"
+    )
+    sessions = gauge("stratos_sessions_open", "Sessions with decode workers.")
+    # fmt: on
+
     def __init__(self, registry: CollectorRegistry, model: str = "", max_tenants: int = 200) -> None:
+        super().__init__(registry)
         self.model = model
         self._registry = registry
         self.tenants = TenantLabels(max_tenants)
         self._running: dict[tuple[str, int], RequestMeters] = {}
-        self._ttft = Histogram(
-            "stratos_request_ttft_seconds",
-            "Time from a prompt's start to its first token.",
-            ("model", "class"),
-            buckets=_TTFT_BUCKETS_S,
-            registry=registry,
-        )
-        self._itl = Histogram(
-            "stratos_request_itl_seconds",
-            "Time between consecutive tokens of one choice, as they reach the gateway.",
-            ("model", "class"),
-            buckets=_ITL_BUCKETS_S,
-            registry=registry,
-        )
-        self._duration = Histogram(
-            "stratos_request_duration_seconds",
-            "Time from a request's arrival to the end of its answer.",
-            ("model", "class"),
-            buckets=_DURATION_BUCKETS_S,
-            registry=registry,
-        )
-        self.outcomes = Counter(
-            "stratos_request_outcomes",
-            "Ended requests for tokens or vectors; an error within a stream counts as one.",
-            ("model", "class", "outcome"),
-            registry=registry,
-        )
-        self.promises = Counter(
-            "stratos_promises",
-            "Answered prompts whose plan promises a time (ttft, itl), by whether it was kept or missed.",
-            ("plan", "promise", "outcome"),
-            registry=registry,
-        )
-        self.requests = Counter(
-            "stratos_requests", "Answered HTTP requests (499: the client left).", ("route", "status"), registry=registry
-        )
-        self.open = Gauge("stratos_requests_open", "Generation requests that are open now.", registry=registry)
-        self.ended_by_drain = Counter(
-            "stratos_requests_ended_by_drain",
-            "Generation requests that the end of the gateway's drain ended with an error.",
-            registry=registry,
-        )
-        self.ended_by_refusal = Counter(
-            "stratos_requests_ended_by_refusal",
-            "Running requests whose tenant, key, model or adapter was suspended, revoked or blocked.",
-            registry=registry,
-        )
-        self.connections = Gauge("stratos_http_connections", "Connections of the OpenAI API.", registry=registry)
-        self.connections_refused = Counter(
-            "stratos_http_connections_refused", "Connections beyond the limit.", registry=registry
-        )
-        token_labels = ("tenant", "model", "class")
-        self._prompt_tokens = Counter(
-            "stratos_prompt_tokens", "Prompt tokens of ended requests.", token_labels, registry=registry
-        )
-        self._output_tokens = Counter(
-            "stratos_output_tokens", "Output tokens, as they reach the gateway.", token_labels, registry=registry
-        )
-        self.embedding_inputs = Counter(
-            "stratos_embedding_inputs", "Inputs whose embedding was answered.", registry=registry
-        )
-        self.recoveries = Counter(
-            "stratos_recoveries",
-            "Attempts after the first one, by what ended the one before.",
-            ("cause",),
-            registry=registry,
-        )
-        self.content_hits = Counter(
-            "stratos_content_hits",
-            "Hits of content policies, by rule and by side (input, output).",
-            ("tenant", "rule", "side"),
-            registry=registry,
-        )
-        self.content_unchecked = Counter(
-            "stratos_content_unchecked",
-            "Texts that no classifier gave a verdict on, by what the policy made of them (passed, refused).",
-            ("tenant", "side", "outcome"),
-            registry=registry,
-        )
-        self.overflows = Counter(
-            "stratos_overflow_requests",
-            "Requests that went to the external endpoint: served, broken in the middle, failed (they wait here).",
-            ("outcome",),
-            registry=registry,
-        )
-        self.prompt_sources = Counter(
-            "stratos_prompt_tokens_by_source",
-            "Prompt tokens by where their KV came from at the decode worker.",
-            ("source",),
-            registry=registry,
-        )
-        self.prefills = Counter("stratos_prefills", "Prompts by the path their KV took.", ("path",), registry=registry)
-        self.routers = Gauge("stratos_routers", "Routers, by whether they answer.", ("state",), registry=registry)
-        self.reports_dropped = Counter(
-            "stratos_router_reports_dropped",
-            "Ends of attempts that no router was told; their bookings end by their lease.",
-            registry=registry,
-        )
-        self.convictions = Counter(
-            "stratos_convictions",
-            "Prompts that this gateway convicted, because two workers were lost as they began.",
-            registry=registry,
-        )
-        self.convicted_refusals = Counter(
-            "stratos_convicted_refusals",
-            "Placements that were not asked for, because the prompt is convicted.",
-            registry=registry,
-        )
-        self.ledger_entries = Counter(
-            "stratos_ledger_entries", "Entries written into the ledger, by outcome.", ("outcome",), registry=registry
-        )
-        self.ledger_pending = Gauge(
-            "stratos_ledger_pending", "Entries in memory that could not be written or spooled.", registry=registry
-        )
-        self.ledger_spool_bytes = Gauge(
-            "stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.", registry=registry
-        )
-        self.ledger_dropped = Counter(
-            "stratos_ledger_dropped", "Entries given up, because too many waited.", registry=registry
-        )
-        self.budget_used = Gauge(
-            "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", ("tenant",),
-            registry=registry,
-        )  # fmt: skip
-        self.budget_alerts = Counter(
-            "stratos_budget_alerts", "Bounds of budgets that were reached.", ("tenant", "level"), registry=registry
-        )
-        self.responses = Counter(
-            "stratos_response_cache_requests", "Requests that the response cache could answer.", ("outcome",),
-            registry=registry,
-        )  # fmt: skip
-        self.sessions = Gauge("stratos_sessions_open", "Sessions with decode workers.", registry=registry)
 
     def running(self, tenant: str, priority_class: int) -> RequestMeters:
         """The instruments of a tenant's requests of one class."""
@@ -209,13 +174,7 @@ class GatewayMetrics:
 
     def show_model(self, digest: str) -> None:
         """Show which digest the model's name stands for: routers and autoscaler know digests alone."""
-        about = Gauge(
-            "stratos_model_info",
-            "1 for the model of the gateway: its name and its digest, to join other series with.",
-            ("model", "model_digest"),
-            registry=self._registry,
-        )
-        about.labels(self.model, digest).set(1)
+        MODEL_INFO.open(self._registry).labels(self.model, digest).set(1)
 
     def show_causes(self, causes: Iterable[str]) -> None:
         """Show every cause of a recovery from the start, so that a rate sees the first one."""
@@ -235,11 +194,7 @@ class GatewayMetrics:
 
     def show_certificate_expiry(self, not_after_unix_s: Callable[[], float]) -> None:
         """Show until when the certificate of the API is valid; without TLS there is no such series."""
-        Gauge(
-            "stratos_http_certificate_expiry_timestamp_seconds",
-            "End of validity of the API's certificate, as the last handshake got it, in Unix time.",
-            registry=self._registry,
-        ).set_function(not_after_unix_s)
+        CERTIFICATE_EXPIRY.open(self._registry).set_function(not_after_unix_s)
 
     def observe_receipt(self, receipt: Receipt) -> None:
         """Count where a prompt's KV came from."""

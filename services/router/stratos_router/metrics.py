@@ -6,7 +6,7 @@ import itertools
 from collections import Counter as Counts
 from collections.abc import Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from stratos.common.errors import Overloaded, QueueTimeout
 from stratos.core.features import PROTOCOL_VERSION, can_speak_with
@@ -15,98 +15,68 @@ from stratos.core.placement import PlacementRequest, Work, WorkerRole
 from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS
 from stratos.routing.filters import Rejection
 from stratos.routing.liveness import OutReason
+from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 MAX_QUEUE_SERIES = 512
 VERSION_LABELS = ("older", "same", "newer", "unusable")
 
 
-class RouterMetrics:
+class RouterMetrics(Instruments):
     """Every series of the router."""
 
+    # fmt: off
+    _depth = gauge("stratos_router_queue_depth", "Requests that wait for a placement", "model", "class", "work")
+    _tokens = gauge(
+        "stratos_router_queued_tokens", "Prompt tokens of the requests that wait for a placement",
+        "model", "class", "work",
+    )
+    _oldest = gauge(
+        "stratos_router_queue_oldest_seconds", "Age of the oldest waiting request", "model", "class", "work"
+    )
+    schedule_seconds = histogram(
+        "stratos_router_schedule_seconds", "From the call of Schedule to its answer, by outcome",
+        "outcome", buckets=BUCKETS_S,
+    )
+    _waits = histogram(
+        "stratos_router_wait_seconds", "Time that placed requests waited for their placement",
+        "model", "class", buckets=BUCKETS_S,
+    )
+    placements = counter(
+        "stratos_router_placements", "Schedule calls by outcome",
+        "outcome", zeros=("placed", Overloaded.code, QueueTimeout.code),
+    )
+    ends = counter("stratos_router_attempts_ended", "Attempts by reported outcome", "outcome")
+    evictions = counter(
+        "stratos_router_worker_evictions", "Times a live worker went out",
+        "role", "reason", zeros=itertools.product(WorkerRole, OutReason),
+    )
+    _workers = gauge("stratos_router_workers", "Known workers", "role", "state")
+    _bookings = gauge("stratos_router_bookings", "Placements that have not ended")
+    indexed_blocks = gauge("stratos_router_indexed_blocks", "Blocks in the copies of the workers' prefix caches")
+    cache_resyncs = counter(
+        "stratos_router_cache_resyncs",
+        "Copies of a prefix cache taken whole (dump), and ranges of changes asked for again (gap)", "kind",
+    )
+    _rejections = counter(
+        "stratos_router_rejections",
+        "Workers that a try to place a request passed over, by reason; tries that found none", "reason",
+    )
+    _status_age = gauge(
+        "stratos_router_status_age_seconds", "Age of the oldest last status of a live worker", "role"
+    )
+    _by_protocol = gauge(
+        "stratos_router_workers_by_protocol", "Workers by their protocol version next to this router's",
+        "role", "version",
+    )
+    _lacking = gauge(
+        "stratos_router_workers_lacking_features",
+        "Workers that lack a feature which another worker of their role and model offers", "role",
+    )
+    # fmt: on
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._depth = Gauge(
-            "stratos_router_queue_depth",
-            "Requests that wait for a placement",
-            ["model", "class", "work"],
-            registry=registry,
-        )
-        self._tokens = Gauge(
-            "stratos_router_queued_tokens",
-            "Prompt tokens of the requests that wait for a placement",
-            ["model", "class", "work"],
-            registry=registry,
-        )
-        self._oldest = Gauge(
-            "stratos_router_queue_oldest_seconds",
-            "Age of the oldest waiting request",
-            ["model", "class", "work"],
-            registry=registry,
-        )
-        self.schedule_seconds = Histogram(
-            "stratos_router_schedule_seconds",
-            "From the call of Schedule to its answer, by outcome",
-            ["outcome"],
-            buckets=BUCKETS_S,
-            registry=registry,
-        )
-        self._waits = Histogram(
-            "stratos_router_wait_seconds",
-            "Time that placed requests waited for their placement",
-            ["model", "class"],
-            buckets=BUCKETS_S,
-            registry=registry,
-        )
-        self.placements = Counter(
-            "stratos_router_placements", "Schedule calls by outcome", ["outcome"], registry=registry
-        )
-        for outcome in ("placed", Overloaded.code, QueueTimeout.code):  # a rate needs the zero before the first one
-            self.placements.labels(outcome)
-        self.ends = Counter(
-            "stratos_router_attempts_ended", "Attempts by reported outcome", ["outcome"], registry=registry
-        )
-        self.evictions = Counter(
-            "stratos_router_worker_evictions", "Times a live worker went out", ["role", "reason"], registry=registry
-        )
-        for role, reason in itertools.product(WorkerRole, OutReason):
-            self.evictions.labels(role, reason.value)
-        self._workers = Gauge("stratos_router_workers", "Known workers", ["role", "state"], registry=registry)
-        self._bookings = Gauge("stratos_router_bookings", "Placements that have not ended", registry=registry)
-        self.indexed_blocks = Gauge(
-            "stratos_router_indexed_blocks",
-            "Blocks in the copies of the workers' prefix caches",
-            registry=registry,
-        )
-        self.cache_resyncs = Counter(
-            "stratos_router_cache_resyncs",
-            "Copies of a prefix cache taken whole (dump), and ranges of changes asked for again (gap)",
-            ["kind"],
-            registry=registry,
-        )
-        self._rejections = Counter(
-            "stratos_router_rejections",
-            "Workers that a try to place a request passed over, by reason; tries that found none",
-            ["reason"],
-            registry=registry,
-        )
-        self._status_age = Gauge(
-            "stratos_router_status_age_seconds",
-            "Age of the oldest last status of a live worker",
-            ["role"],
-            registry=registry,
-        )
-        self._by_protocol = Gauge(
-            "stratos_router_workers_by_protocol",
-            "Workers by their protocol version next to this router's",
-            ["role", "version"],
-            registry=registry,
-        )
-        self._lacking = Gauge(
-            "stratos_router_workers_lacking_features",
-            "Workers that lack a feature which another worker of their role and model offers",
-            ["role"],
-            registry=registry,
-        )
+        super().__init__(registry)
         self._queue_series: set[tuple[str, str, str]] = set()
 
     def show(self, fleet: Fleet, num_bookings: int) -> None:
@@ -153,11 +123,11 @@ class RouterMetrics:
             self._tokens.labels(*labels).set(queue.num_tokens)
             self._oldest.labels(*labels).set(queue.oldest_s)
         for labels in self._queue_series - shown.keys():
-            for gauge in (self._depth, self._tokens, self._oldest):
+            for series in (self._depth, self._tokens, self._oldest):
                 if len(self._queue_series) > MAX_QUEUE_SERIES:
-                    gauge.remove(*labels)
+                    series.remove(*labels)
                 else:
-                    gauge.labels(*labels).set(0)
+                    series.labels(*labels).set(0)
         kept = self._queue_series if len(self._queue_series) <= MAX_QUEUE_SERIES else set()
         self._queue_series = kept | shown.keys()
 

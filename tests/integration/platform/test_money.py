@@ -28,7 +28,7 @@ from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.cli.main import app
 from stratos.cli.money.statements import money
 from stratos.rpc.clients.channel import channel
-from stratos.rpc.codec.fleet import status_from_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from tests.support.waiting import eventually
 from tests.support.worlds.money_platform import (
     EXTERNAL_COST,
@@ -319,7 +319,7 @@ async def settled_blocks(platform: MoneyPlatform) -> tuple[int, int]:
     async def is_settled() -> bool:
         async with channel(address) as peer:
             watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
-            blocks = status_from_pb(await watch.read()).blocks
+            blocks = WORKER_STATUS.from_pb(await watch.read()).blocks
         found[:] = [blocks.free, blocks.cached]
         return sum(found) == blocks.total
 

@@ -23,10 +23,10 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.dispatch.isolation import SuspectHolds
+from stratos.routing.dispatch.placer import Placer
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import EndpointChoice
-from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket

@@ -33,7 +33,6 @@ from tests.support.servers import warm_process
 from tests.support.servers.module_command import module_command
 from tests.support.worlds.terms import make_terms
 
-TIMEOUT_S = 20.0
 Start = Callable[..., Any]
 MODULE = "tests.support.worlds.engine_clients"
 EXIT_TOKEN, RAISE_TOKEN, GARBAGE_TOKEN, HANG_UP_TOKEN, STRANGE_TOKEN = range(4095, 4090, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from stratos.rpc.serving.metric_views import VIEWS
 from tests.support.observed.metric_declarations import declared_metrics
@@ -21,6 +22,19 @@ def test_names_types_labels_and_helps_are_those_of_the_code() -> None:
         metric = declared[name]
         assert (kind, labels) == (metric.type, metric.labels), name
         assert text.startswith(metric.text.rstrip(".")), f"{name}: its help is {metric.text!r}"
+
+
+def test_every_instrument_is_a_row_of_a_table() -> None:
+    names = Counter(metric.name for metric in declared_metrics())
+    assert {name for name, count in names.items() if count > 1} == set()
+    imported = re.compile(
+        r"^from prometheus_client import .*\b(Counter|Gauge|Histogram|Info|Summary|Enum)\b", re.MULTILINE
+    )
+    made = re.compile(r"\b(Counter|Gauge|Histogram|Info|Summary|Enum)\(")
+    family = re.compile(r"MetricFamily\(\s*\"")
+    modules = [path for folder in ("libs", "services") for path in (ROOT / folder).rglob("*.py")]
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in modules}
+    assert [n for n, s in sources.items() if (imported.search(s) and made.search(s)) or family.search(s)] == []
 
 
 def test_every_metric_is_in_the_section_of_who_shows_it() -> None:

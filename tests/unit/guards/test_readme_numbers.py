@@ -1,4 +1,4 @@
-"""The tables of the README's numbers are those of the files that they name."""
+"""The tables of docs/numbers.md are those of the files that they name, and the README's are rows of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+NUMBERS = (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
-LINK = r"\]\(benchmarks/results/({}[a-z0-9-]*\.json)\)"
+LINK = r"\]\(\.\./benchmarks/results/({}[a-z0-9-]*\.json)\)"
 
 
 def tables(prefix: str) -> dict[str, list[list[str]]]:
     """Rows of the first table after each link to a result, as cells."""
     found = {}
-    for link in re.finditer(LINK.format(prefix), README):
-        lines = README[link.end() :].splitlines()
+    for link in re.finditer(LINK.format(prefix), NUMBERS):
+        lines = NUMBERS[link.end() :].splitlines()
         begin = next(index for index, line in enumerate(lines) if line.startswith("|"))
         end = next(index for index in range(begin, len(lines)) if not lines[index].startswith("|"))
         found[link[1]] = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin + 2 : end]]
@@ -60,3 +61,12 @@ def test_shares_of_the_peak(name: str) -> None:
 
 def test_a_table_is_found_after_its_link() -> None:
     assert {len(row) for rows in tables("peer-").values() for row in rows} == {4}
+
+
+def test_the_readme_shows_rows_of_the_comparison() -> None:
+    known = {tuple(row[1:]) for row in tables("peer-2core-cpu")["peer-2core-cpu.json"]}
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in README.splitlines() if "tokens/s |" in line
+    ]
+    assert len(rows) == 2
+    assert {tuple(row[1:]) for row in rows} <= known

@@ -12,12 +12,11 @@ import typer
 
 from stratos.cli.commands.admin_access import KeyOption, UrlOption, admin_client
 from stratos.cli.commands.shared import (
-    DEFAULT_DATA_DIR,
-    DataDirOption,
     RunOption,
     WaitOption,
     explained_errors,
 )
+from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 
 tenancy_app = typer.Typer()
 

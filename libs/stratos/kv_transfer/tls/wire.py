@@ -62,7 +62,7 @@ def dial(host: str, port: int, secret: bytes, context: ssl.SSLContext, domain: s
     try:
         check_peer(connection, domain)
         connection.sendall(HELLO_HEAD + secret)
-        # In TLS 1.3 this end is done before the other one has looked at our certificate: only its answer shows the verdict.
+        # In TLS 1.3 this end is done before the other one has looked at our certificate: only its answer shows.
         if connection.recv(len(WELCOME)) != WELCOME:
             raise ConnectionError("the pair is gone, or the receiver refused our certificate")
     except BaseException:

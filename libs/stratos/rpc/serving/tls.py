@@ -6,12 +6,17 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from stratos.common.tls.files import TlsFiles, TlsMaterial
 from stratos.common.tls.identity import Identity, InvalidCertificate, parse_identity
 from stratos.rpc.binding import StartError
+from stratos.rpc.instruments import gauge
 from stratos.rpc.settings import ServiceSettings, env_name_of
+
+CERTIFICATE_EXPIRY = gauge(
+    "stratos_tls_certificate_expiry_timestamp_seconds", "End of validity of the certificate in use, in Unix time."
+)
 
 
 def open_tls(settings: ServiceSettings) -> TlsFiles | None:
@@ -57,12 +62,7 @@ def caller_identity(context: Any) -> Identity | None:
 
 def register_expiry(registry: CollectorRegistry, tls: TlsFiles) -> None:
     """Show until when the certificate in use is valid."""
-    gauge = Gauge(
-        "stratos_tls_certificate_expiry_timestamp_seconds",
-        "End of validity of the certificate in use, in Unix time.",
-        registry=registry,
-    )
-    gauge.set_function(lambda: tls.current().not_after.timestamp())
+    CERTIFICATE_EXPIRY.open(registry).set_function(lambda: tls.current().not_after.timestamp())
 
 
 def _configuration(material: TlsMaterial) -> Any:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from stratos.engine.contract.results import StepResult
 
 WINDOW_S = 10.0
-"""Age from which a latency counts no more; without anything newer a latency counts as unknown, so a worker that was slow
-is tried again."""
+"""Age from which a latency counts no more; without a newer one it is unknown, and a slow worker is tried again."""
 
 
 class RecentMean:

@@ -26,7 +26,7 @@ class TargetRefusedError(Exception):
 
 
 class HandoffTarget:
-    """Resources that one request has taken for its hand-off: adapter, reserved blocks, and how much of them is verified."""
+    """Resources of one request for its hand-off: adapter, reserved blocks, and how much of them is verified."""
 
     def __init__(
         self,

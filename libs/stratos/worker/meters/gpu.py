@@ -11,17 +11,21 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.registry import Collector
 
+from stratos.rpc.instruments import MetricRow, gauge
+
 _log = logging.getLogger(__name__)
-_NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "stratos_gpu_memory_bytes": ("Memory of the worker's GPU by state; other processes' use is in it.", ("state",)),
-    "stratos_gpu_utilization_ratio": ("Part of the last sample period in which a kernel ran on the GPU.", ()),
-    "stratos_gpu_power_watts": ("Power that the GPU draws.", ()),
-    "stratos_gpu_temperature_celsius": ("Temperature of the GPU.", ()),
-}
+MEMORY = gauge(
+    "stratos_gpu_memory_bytes", "Memory of the worker's GPU by state; other processes' use is in it.", "gpu", "state"
+)
+UTILIZATION = gauge(
+    "stratos_gpu_utilization_ratio", "Part of the last sample period in which a kernel ran on the GPU.", "gpu"
+)
+POWER = gauge("stratos_gpu_power_watts", "Power that the GPU draws.", "gpu")
+TEMPERATURE = gauge("stratos_gpu_temperature_celsius", "Temperature of the GPU.", "gpu")
+GPU_ROWS = (MEMORY, UTILIZATION, POWER, TEMPERATURE)
 
 
 class GpuCollector(Collector):
@@ -39,30 +43,25 @@ class GpuCollector(Collector):
         self._gpu = gpu
 
     def describe(self) -> Iterator[Metric]:
-        """Names and labels, without asking the driver."""
-        for name, (text, labels) in _NAMES.items():
-            yield GaugeMetricFamily(name, text, labels=("gpu", *labels))
+        """Names and labels, without a call to the driver."""
+        return (row.family() for row in GPU_ROWS)
 
     def collect(self) -> Iterator[Metric]:
-        """Answers of the driver now; a value that this GPU does not have is left out."""
+        """Values that the driver returns now; one that this GPU does not have is left out."""
         nvml, handle = self._nvml, self._handle
-        families: dict[str, Any] = {family.name: family for family in self.describe()}
-        asks: tuple[tuple[str, tuple[str, ...], Callable[[], Any]], ...] = (
-            ("stratos_gpu_memory_bytes", ("used",), lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
-            ("stratos_gpu_memory_bytes", ("total",), lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
-            ("stratos_gpu_utilization_ratio", (), lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
-            ("stratos_gpu_power_watts", (), lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-            (
-                "stratos_gpu_temperature_celsius",
-                (),
-                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            ),
+        families = {row.name: row.family() for row in GPU_ROWS}
+        reads: tuple[tuple[MetricRow[Gauge], tuple[str, ...], Callable[[], Any]], ...] = (
+            (MEMORY, ("used",), lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            (MEMORY, ("total",), lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            (UTILIZATION, (), lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+            (POWER, (), lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+            (TEMPERATURE, (), lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
         )
-        for name, labels, ask in asks:
+        for row, labels, read in reads:
             try:
-                families[name].add_metric((self._gpu, *labels), float(ask()))
+                families[row.name].add_metric((self._gpu, *labels), float(read()))
             except nvml.NVMLError as error:
-                _log.debug("NVML has no %s: %s", name, error)
+                _log.debug("NVML has no %s: %s", row.name, error)
         yield from (family for family in families.values() if family.samples)
 
 

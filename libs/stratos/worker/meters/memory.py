@@ -6,10 +6,14 @@ so the use is a lower bound; it is what decides the speed of decode on a GPU.
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from stratos.engine.contract.results import EngineStatus
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.rpc.instruments import counter, gauge
+
+MEMORY_READ = counter("stratos_memory_read_bytes", "Bytes of weights and KV that steps had to read at least.")
+MEMORY_PEAK = gauge("stratos_memory_peak_bytes_per_second", "Measured bandwidth of the memory, as set.")
 
 
 class MemoryMeter:
@@ -27,15 +31,8 @@ class MemoryMeter:
         self._last_step: int | None = None
         if not self._is_on:
             return
-        self._read = Counter(
-            "stratos_memory_read_bytes",
-            "Bytes of weights and KV that steps had to read at least.",
-            registry=registry,
-        )
-        peak = Gauge(
-            "stratos_memory_peak_bytes_per_second", "Measured bandwidth of the memory, as set.", registry=registry
-        )
-        peak.set(peak_bytes_per_s)
+        self._read = MEMORY_READ.open(registry)
+        MEMORY_PEAK.open(registry).set(peak_bytes_per_s)
 
     def observe(self, status: EngineStatus) -> None:
         """Count the steps since the last call, each with the KV that is held now."""

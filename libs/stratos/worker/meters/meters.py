@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from stratos.core.placement import WorkerRef
 from stratos.engine.contract.results import EngineStatus
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.rpc.instruments import gauge
 from stratos.worker.meters.gpu import register_gpu
 from stratos.worker.meters.memory import MemoryMeter
 from stratos.worker.meters.settings import WorkerObserveConfig
 from stratos.worker.meters.steps import StepMeter
+
+# fmt: off
+WORKER_INFO = gauge(
+    "stratos_worker_info", "1 for a worker: what it is, to join other series with.",
+    "worker", "role", "model", "model_digest", "device",
+)
+# fmt: on
+DEVICE_HOUR_PRICE = gauge(
+    "stratos_device_hour_price", "Price of an hour of the worker's device, as set.", "role", "model"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +61,10 @@ def open_meters(
         device: "cpu" or "cuda".
         environ: tells which GPU is its own.
     """
-    about = Gauge(
-        "stratos_worker_info",
-        "1 for a worker: what it is, to join other series with.",
-        ("worker", "role", "model", "model_digest", "device"),
-        registry=registry,
-    )
+    about = WORKER_INFO.open(registry)
     about.labels(me.worker_id, me.role.value, model, info.identity.model_digest, device).set(1)
     if config.device_hour_price:
-        price = Gauge(
-            "stratos_device_hour_price",
-            "Price of an hour of the worker's device, as set.",
-            ("role", "model"),
-            registry=registry,
-        )
-        price.labels(me.role.value, model).set(config.device_hour_price)
+        DEVICE_HOUR_PRICE.open(registry).labels(me.role.value, model).set(config.device_hour_price)
     if device == "cuda":
         register_gpu(registry, environ)
     return Meters(StepMeter(registry), MemoryMeter(registry, info, config.peak_memory_bytes_per_s))

@@ -4,40 +4,35 @@ from __future__ import annotations
 
 from collections import deque
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from stratos.engine.contract.results import StepResult
+from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 
 WINDOW_S = 10.0
 _STEP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class StepMeter:
+class StepMeter(Instruments):
     """Belongs to the event loop; one observation a step, none of a step that computed nothing."""
 
+    # fmt: off
+    _seconds = histogram(
+        "stratos_engine_step_seconds", "Duration of a step of the engine that computed something.",
+        buckets=_STEP_BUCKETS_S,
+    )
+    _batch = histogram(
+        "stratos_engine_batch_size", "Sequences and prefill jobs in a step that computed something.",
+        buckets=_BATCH_BUCKETS,
+    )
+    _computed = counter("stratos_engine_computed_tokens", "Tokens that went through the model, prompts included.")
+    _sampled = counter("stratos_engine_output_tokens", "Tokens that the engine sampled, over all choices.")
+    _rate = gauge("stratos_decode_tokens_per_second", "Tokens sampled a second, over the last 10 s.")
+    # fmt: on
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._seconds = Histogram(
-            "stratos_engine_step_seconds",
-            "Duration of a step of the engine that computed something.",
-            buckets=_STEP_BUCKETS_S,
-            registry=registry,
-        )
-        self._batch = Histogram(
-            "stratos_engine_batch_size",
-            "Sequences and prefill jobs in a step that computed something.",
-            buckets=_BATCH_BUCKETS,
-            registry=registry,
-        )
-        self._computed = Counter(
-            "stratos_engine_computed_tokens", "Tokens that went through the model, prompts included.", registry=registry
-        )
-        self._sampled = Counter(
-            "stratos_engine_output_tokens", "Tokens that the engine sampled, over all choices.", registry=registry
-        )
-        self._rate = Gauge(
-            "stratos_decode_tokens_per_second", "Tokens sampled a second, over the last 10 s.", registry=registry
-        )
+        super().__init__(registry)
         self._num_sampled = 0
         self._past: deque[tuple[float, int]] = deque()
 

@@ -15,7 +15,7 @@ from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
-from stratos.rpc.codec.generation import sampling_from_pb, sampling_to_pb
+from stratos.rpc.codec.generation import SAMPLING
 from stratos.worker.decode.checks import check_sampling
 from stratos.worker.engine_client.wire import METHODS, decode, encode
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -46,8 +46,8 @@ EVERYTHING = SamplingParams(
 
 
 def travel(params: SamplingParams) -> SamplingParams:
-    message = decode_pb2.SamplingParams.FromString(sampling_to_pb(params).SerializeToString())
-    received = sampling_from_pb(message)
+    message = decode_pb2.SamplingParams.FromString(SAMPLING.to_pb(params).SerializeToString())
+    received = SAMPLING.from_pb(message)
     check_sampling(received, served_model().base.vocab_size)
     return received
 
@@ -121,10 +121,10 @@ async def test_grammars_keep_their_text_and_the_order_of_properties(
 
 
 def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
-    message = sampling_to_pb(SamplingParams())
+    message = SAMPLING.to_pb(SamplingParams())
     message.grammar.kind, message.grammar.text = "yaml", "x"
     with pytest.raises(BadRequest) as caught:
-        check_sampling(sampling_from_pb(message), served_model().base.vocab_size)
+        check_sampling(SAMPLING.from_pb(message), served_model().base.vocab_size)
     assert caught.value.param == "grammar"
 
 
@@ -141,9 +141,9 @@ def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
     ],
 )
 def test_a_worker_checks_what_it_is_sent(fields_: dict[str, Any], param: str) -> None:
-    message = sampling_to_pb(SamplingParams())
+    message = SAMPLING.to_pb(SamplingParams())
     for name, value in fields_.items():
         getattr(message, name).extend(value)
     with pytest.raises(BadRequest) as caught:
-        check_sampling(sampling_from_pb(message), served_model().base.vocab_size)
+        check_sampling(SAMPLING.from_pb(message), served_model().base.vocab_size)
     assert caught.value.param == param

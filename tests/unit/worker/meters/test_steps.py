@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from stratos.core.kv import BlockLedger
+from stratos.core.kv import BlockLedger, KvGeometry, KvIdentity
+from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import EngineStatus, StepResult, StepShares
+from stratos.engine.contract.runner import RunnerInfo
 from stratos.worker.meters.memory import MemoryMeter
 from stratos.worker.meters.meters import open_meters
 from stratos.worker.meters.settings import WorkerObserveConfig
 from stratos.worker.meters.steps import StepMeter
-from tests.support.observed.metric_declarations import INFO, ME
+
+INFO = RunnerInfo(
+    identity=KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n"),
+    geometry=KvGeometry(num_layers=2, num_kv_heads=2, head_dim=8, block_size=16, element_bytes=4),
+    num_blocks=8,
+    vocab_size=100,
+    max_model_len=128,
+    eos_token_ids=(4,),
+    step_weight_bytes=1000,
+)
+ME = WorkerRef(worker_id="decode-0", incarnation="i", address="", role=WorkerRole.DECODE)
 
 
 def step(num_rows: int, num_tokens: int, num_sampled: int = 0, seconds: float = 0.02) -> StepResult:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.core.placement import WorkerRole
+from stratos.routing.dispatch.full_models import FullModels
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.full_models import FullModels
 from stratos.routing.picker import EndpointChoice, choose
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig

@@ -1,4 +1,4 @@
-"""The scheduler without sockets: bookings, refusals, ties, callers that leave."""
+"""The placement loop without sockets: bookings, refusals, ties, callers that leave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.kv import BlockLedger
 from stratos.core.placement import Outcome, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
-from stratos_router.discovery import Member
+from stratos.routing.fleet_state import Member
 from stratos_router.metrics import VERSION_LABELS
 from tests.support.worlds.router_scheduler import RouterScheduler
 

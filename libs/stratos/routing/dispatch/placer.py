@@ -10,10 +10,10 @@ from collections import Counter
 from random import Random
 
 from stratos.routing.admission import Ask
+from stratos.routing.dispatch.full_models import FullModels
+from stratos.routing.dispatch.isolation import SuspectHolds, still_excluded
 from stratos.routing.filters import Rejection, is_candidate
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.full_models import FullModels
-from stratos.routing.isolation import SuspectHolds, still_excluded
 from stratos.routing.picker import EndpointChoice, Refusal, choose
 from stratos.routing.policy.policies import Policies
 from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket

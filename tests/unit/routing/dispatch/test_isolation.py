@@ -8,10 +8,10 @@ from typing import Any
 from stratos.core.placement import Work, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
+from stratos.routing.dispatch.isolation import SuspectHolds, still_excluded
+from stratos.routing.dispatch.placer import Placer
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.isolation import SuspectHolds, still_excluded
 from stratos.routing.picker import EndpointChoice
-from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket

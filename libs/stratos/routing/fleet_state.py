@@ -1,12 +1,13 @@
-"""What the router knows of its workers: discovery's list, their last statuses, liveness, bookings.
+"""The fleet as one router knows it: the list of members, their last statuses, liveness, bookings.
 
-Synchronous and owned by the event loop; time is an argument.  ``views`` is what placement looks at.
+Belongs to one thread; time is an argument.  ``views`` is what placement looks at.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from stratos.core.fleet import FleetWorker, WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
@@ -15,13 +16,26 @@ from stratos.routing.fleet_views import FleetViews
 from stratos.routing.liveness import OutReason, WorkerLiveness
 from stratos.routing.settings import LivenessConfig
 from stratos.routing.worker_view import WorkerView
-from stratos_router.discovery import Member
-from stratos_router.metrics import RouterMetrics
 
 _log = logging.getLogger(__name__)
 NO_ADAPTERS: frozenset[str] = frozenset()
 OBSERVE_S = 0.05
 """How often silence and standing still are looked for; a status that says so counts at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker that should exist."""
+
+    worker_id: str
+    address: str
+    role: WorkerRole
+    is_named: bool = True
+    """The id is the deployment's; else it is the address, until the worker's own name is known."""
+
+
+def ignore_eviction(role: WorkerRole, reason: OutReason) -> None:
+    """Count nothing."""
 
 
 class _Record:
@@ -46,23 +60,28 @@ class _Record:
 
 
 class FleetState:
-    """Every worker that discovery names.
+    """Every member.
 
     Args:
         settings: when a worker is out.
-        bookings: placements that have not ended; this class tells it of statuses and of workers that are gone.
-        metrics: evictions are counted there.
+        bookings: placements that have not ended; kept up to date with statuses and with workers that are gone.
+        on_evicted: called when a live worker goes out, with its role and why.
     """
 
-    def __init__(self, settings: LivenessConfig, bookings: BookingLedger, metrics: RouterMetrics) -> None:
+    def __init__(
+        self,
+        settings: LivenessConfig,
+        bookings: BookingLedger,
+        on_evicted: Callable[[WorkerRole, OutReason], None] = ignore_eviction,
+    ) -> None:
         self._settings = settings
-        self._bookings = bookings
-        self._metrics = metrics
+        self.bookings = bookings
+        self._on_evicted = on_evicted
         self._records: dict[str, _Record] = {}
         self._live_models: frozenset[tuple[WorkerRole, str]] = frozenset()
         self._views = FleetViews()
-        self._changed: set[str] = set()
-        """Incarnations whose view has to be made again."""
+        self._changed: dict[str, None] = {}
+        """Incarnations whose view has to be made again, in the order of their changes so that runs repeat."""
         self._by_incarnation: dict[str, dict[str, _Record]] = {}
         """Members by the process that they name; two may name one."""
         self._observed_at = float("-inf")
@@ -90,13 +109,13 @@ class FleetState:
         self.version += 1
         last, incarnation = record.liveness.status, status.ref.incarnation
         record.liveness.on_status(status, now)
-        self._bookings.on_status(status, now)
+        self.bookings.on_status(status, now)
         if last is None or last.ref.incarnation != incarnation:
             if last is not None:
                 _log.warning("worker %s was replaced by incarnation %s", worker_id, incarnation)
             self._forget(worker_id, last)
             self._by_incarnation.setdefault(incarnation, {})[worker_id] = record
-        self._changed.add(incarnation)
+        self._changed[incarnation] = None
         self._note(record, now)
 
     def on_lost(self, worker_id: str, now: float) -> None:
@@ -123,21 +142,21 @@ class FleetState:
 
     def book(self, booking: Booking) -> None:
         """A placement was made."""
-        self._bookings.add(booking)
+        self.bookings.add(booking)
         self._booked(booking)
 
     def end(self, handoff_id: str, now: float, *, has_finished: bool = False) -> Booking | None:
         """An attempt ended."""
-        booking = self._bookings.end(handoff_id, now, has_finished=has_finished)
+        booking = self.bookings.end(handoff_id, now, has_finished=has_finished)
         if booking is not None:
             self._booked(booking)
         return booking
 
     def expire(self, now: float) -> None:
         """Drop bookings whose lease is over."""
-        if self._bookings.expire(now):
+        if self.bookings.expire(now):
             self.version += 1
-            self._changed.update(self._by_incarnation)
+            self._change(self._by_incarnation)
 
     def views(self, now: float) -> FleetViews:
         """Every worker that has ever sent a status, live or not."""
@@ -169,23 +188,26 @@ class FleetState:
     def _view(self, record: _Record) -> WorkerView:
         status, ref = record.liveness.status, record.ref()
         assert status is not None
-        fresh = self._bookings.fresh(ref.incarnation)
+        fresh = self.bookings.fresh(ref.incarnation)
         return WorkerView(
             ref=ref,
             status=status,
             out_reason=record.reason or "",
             moved_at=record.liveness.moved_at,
             fresh=fresh,
-            held=self._bookings.held(ref.incarnation),
-            fresh_adapters=self._bookings.fresh_adapters(ref.incarnation) - status.resident_adapters
+            held=self.bookings.held(ref.incarnation),
+            fresh_adapters=self.bookings.fresh_adapters(ref.incarnation) - status.resident_adapters
             if fresh.num_requests
             else NO_ADAPTERS,
-            num_ended_seqs=self._bookings.num_ended_seqs(ref.incarnation),
+            num_ended_seqs=self.bookings.num_ended_seqs(ref.incarnation),
         )
 
     def _booked(self, booking: Booking) -> None:
         self.version += 1
-        self._changed.update((booking.decode_incarnation, booking.prefill_incarnation))
+        self._change((booking.decode_incarnation, booking.prefill_incarnation))
+
+    def _change(self, incarnations: Iterable[str]) -> None:
+        self._changed.update(dict.fromkeys(incarnations))
 
     def _describe(self, record: _Record, now: float) -> FleetWorker:
         liveness, ref, reason = record.liveness, record.ref(), record.reason
@@ -198,7 +220,7 @@ class FleetState:
             is_live=reason is None,
             out_reason=text,
             age_s=0.0 if liveness.status is None else now - liveness.status_at,
-            num_booked=self._bookings.fresh(ref.incarnation).num_requests,
+            num_booked=self.bookings.fresh(ref.incarnation).num_requests,
         )
 
     def _note(self, record: _Record, now: float) -> None:
@@ -207,12 +229,12 @@ class FleetState:
             return
         record.reason = reason
         self.version += 1
-        self._changed.add(record.ref().incarnation)
+        self._changed[record.ref().incarnation] = None
         if reason is None:
             _log.info("worker %s is in", record.member.worker_id)
         elif last is None:
             _log.warning("worker %s is out: %s", record.member.worker_id, reason.value)
-            self._metrics.evictions.labels(record.ref().role, reason.value).inc()
+            self._on_evicted(record.ref().role, reason)
         if reason is None or last is None:
             self._live_models = frozenset(self._find_live_models())
 
@@ -229,8 +251,8 @@ class FleetState:
         incarnation = status.ref.incarnation
         named_by = self._by_incarnation[incarnation]
         del named_by[worker_id]
-        self._changed.add(incarnation)
+        self._changed[incarnation] = None
         if not named_by:
             del self._by_incarnation[incarnation]
-            self._bookings.forget(incarnation)
+            self.bookings.forget(incarnation)
             self._views.remove(incarnation)
