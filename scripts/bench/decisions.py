@@ -25,10 +25,9 @@ from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import EndpointChoice, choose
-from stratos.routing.policy.named import NAMED
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.prefix_index import PrefixIndex
-from stratos.routing.policy.settings import RoutingPoliciesConfig
+from stratos.routing.policy.settings import NAMED, RoutingPoliciesConfig
 from stratos.routing.worker_view import WorkerView
 
 IDENTITY = KvIdentity(model_digest="m" * 64, kv_dtype="bfloat16", rope_variant="default", numerics_id="cuda")

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench.whole_platform import environment
-from stratos.routing.policy.named import NAMED
-from stratos.routing.policy.settings import PolicyConfig, RoutingPoliciesConfig
+from stratos.routing.policy.settings import NAMED, PolicyConfig, RoutingPoliciesConfig
 from stratos.sim.fleet import FleetConfig, SimFleet
 from stratos.sim.report import Report
 from stratos.sim.traces import TRACES

@@ -28,12 +28,11 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.terms import RequestTerms
-from stratos.routing.bookings import BookingLedger
-from stratos.rpc.codec.fleet import status_from_pb, status_to_pb
-from stratos_router.discovery import Member
-from stratos_router.fleet import FleetState
+from stratos.routing.fleet_state import Member
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos_router.metrics import RouterMetrics
-from stratos_router.scheduler import Scheduler
+from stratos_router.placement_loop import PlacementLoop
+from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,9 +49,9 @@ class Fleet:
         self.clock, self.random = FakeClock(), Random(1)
         settings = RouterSettings(discovery="static://decode@a:1")
         metrics = RouterMetrics(CollectorRegistry())
-        bookings = BookingLedger(settings.bookings)
-        self.fleet = FleetState(settings.liveness, bookings, metrics)
-        self.scheduler = Scheduler(self.fleet, bookings, settings, metrics, self.clock, Random(1))
+        dispatcher = make_dispatcher(settings, metrics, Random(1))
+        self.fleet = dispatcher.fleet
+        self.scheduler = PlacementLoop(dispatcher, metrics, self.clock)
         roles = [WorkerRole.DECODE] * num_decode + [WorkerRole.PREFILL] * num_prefill
         self.members = [Member(f"{role}-{i}", f"h{i}:1", role) for i, role in enumerate(roles)]
         self.fleet.set_members(self.members)
@@ -84,10 +83,10 @@ class Fleet:
             blocks=blocks,
         )
         self.statuses[worker_id] = status
-        data = status_to_pb(status).SerializeToString()
-        message = type(status_to_pb(last))
+        data = WORKER_STATUS.to_pb(status).SerializeToString()
+        message = type(WORKER_STATUS.to_pb(last))
         with self.counted("statuses"):
-            self.scheduler.on_status(worker_id, status_from_pb(message.FromString(data)))
+            self.scheduler.on_status(worker_id, WORKER_STATUS.from_pb(message.FromString(data)))
 
     def turn(self, num_arrived: int) -> None:
         """What the router does after it was woken; each request that came is one decision."""

@@ -28,7 +28,7 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.pki.local import tls_config, tls_environment
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation
-from stratos.rpc.codec.fleet import status_from_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 
 START_TIMEOUT_S, REQUEST_TIMEOUT_S = 60.0, 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -83,7 +83,7 @@ async def worker(
                 await asyncio.sleep(0.05)
         async with dialer.channel(json.loads(address_file.read_text())["address"], ANY_WORKER) as peer:
             watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
-            ref = status_from_pb(await watch.read()).ref
+            ref = WORKER_STATUS.from_pb(await watch.read()).ref
             watch.cancel()
         yield Worker(ref, process.pid)
     finally:

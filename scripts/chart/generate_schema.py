@@ -16,7 +16,7 @@ from typing import Any
 from scripts.chart.schema.definitions import definitions
 from scripts.chart.schema.settings import variables
 from scripts.chart.schema.values import schema_of_values
-from stratos.routing.policy.named import NAMED
+from stratos.routing.policy.settings import NAMED
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "stratosserve"

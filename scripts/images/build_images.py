@@ -36,13 +36,14 @@ class Image:
     """Built when no names are given."""
 
 
-WORKER = "services/decode_worker/Dockerfile"
+SERVICE = "deploy/images/service.Dockerfile"
+WORKER = "deploy/images/worker.Dockerfile"
 IMAGES = (
-    Image("gateway", "services/gateway/Dockerfile"),
+    Image("gateway", SERVICE, {"SERVICE": "gateway"}),
     Image("worker", WORKER),  # takes longest
-    Image("lora-registry", "services/lora_registry/Dockerfile"),
-    Image("router", "services/router/Dockerfile"),
-    Image("autoscaler", "services/autoscaler/Dockerfile"),
+    Image("lora-registry", SERVICE, {"SERVICE": "lora_registry"}),
+    Image("router", SERVICE, {"SERVICE": "router"}),
+    Image("autoscaler", SERVICE, {"SERVICE": "autoscaler"}),
     Image("worker-gpu", WORKER, {"EXTRAS": "gpu"}, is_default=False),
     Image("model-demo", "deploy/images/model-demo.Dockerfile"),
     Image("redis", "deploy/images/redis.Dockerfile"),

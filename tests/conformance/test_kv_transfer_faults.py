@@ -48,29 +48,30 @@ async def _faulty_link(world, plan):
     return await world.link(sender=sender)
 
 
-async def _outcome(link, seq, slot, payload):
-    """What a receiver makes of one frame: "intact", "damaged" or "lost"."""
+async def _outcome(link, plan, seq, slot, *, num_bytes=9000, is_lost=False):
+    """What a receiver makes of one frame: "intact", "damaged" or "lost"; a short wait shows the last."""
+    payload = payload_of(seq, num_bytes)
     header = link.post(seq, slot, payload)
+    sending = asyncio.create_task(link.send(header, payload))
+    await eventually(lambda: sending.done() or plan.injected[Fault.HANG], "the frame went out, or hangs")
+    sending.cancel()
+    (failed,) = await asyncio.gather(sending, return_exceptions=True)
+    assert failed is None or isinstance(failed, WorkerLost | asyncio.CancelledError)
     try:
-        async with asyncio.timeout(SHORT_S):
-            await link.send(header, payload)
-    except (TimeoutError, WorkerLost):
-        pass
-    try:
-        got = await link.wait(seq, timeout_s=SHORT_S)
+        got = await link.wait(seq, timeout_s=SHORT_S if is_lost else LONG_S)
     except WorkerLost:
         return "lost"
     return "intact" if checksum(got) == header.checksum else "damaged"
 
 
-async def _second_frame(world, faults, **options):
+async def _second_frame(world, faults, *, is_lost=False, **options):
     """Sends a healthy frame and then, through the same slot, one that suffers the fault."""
     plan = FaultPlan(faults=faults, **options)
     link = await _faulty_link(world, plan)
     slot = link.slots[0]
-    assert await _outcome(link, 0, slot, payload_of(0, 9000)) == "intact"
+    assert await _outcome(link, plan, 0, slot) == "intact"
     world.receiver.recycle_slot(link.name, slot)
-    return plan, link, await _outcome(link, 1, slot, payload_of(1, 9000))
+    return plan, link, await _outcome(link, plan, 1, slot, is_lost=is_lost)
 
 
 @pytest.mark.parametrize("fault", [Fault.BIT_FLIP, Fault.TRUNCATE])
@@ -78,21 +79,23 @@ async def test_the_checksum_catches_damage_and_a_repeat_heals_it(world, fault):
     plan, link, outcome = await _second_frame(world, {1: fault})
     assert outcome == "damaged"
     assert plan.injected == {fault: 1}
-    assert await _outcome(link, 1, link.slots[0], payload_of(1, 9000)) == "intact"
+    assert await _outcome(link, plan, 1, link.slots[0]) == "intact"
 
 
 async def test_a_dropped_payload_is_never_taken_for_good(world):
-    plan, _, outcome = await _second_frame(world, {1: Fault.DROP})
+    is_lost = world.transport in POSTED_RECEIVES
+    plan, _, outcome = await _second_frame(world, {1: Fault.DROP}, is_lost=is_lost)
     # With posted receives nothing arrives; otherwise the slot still holds the frame before.
-    assert outcome == ("lost" if world.transport in POSTED_RECEIVES else "damaged")
+    assert outcome == ("lost" if is_lost else "damaged")
     assert plan.injected == {Fault.DROP: 1}
 
 
 async def test_a_payload_that_comes_late_is_never_taken_for_good_too_early(world):
-    plan, link, outcome = await _second_frame(world, {1: Fault.REORDER})
-    assert outcome == ("lost" if world.transport in POSTED_RECEIVES else "damaged")
+    is_lost = world.transport in POSTED_RECEIVES
+    plan, link, outcome = await _second_frame(world, {1: Fault.REORDER}, is_lost=is_lost)
+    assert outcome == ("lost" if is_lost else "damaged")
     assert plan.injected == {Fault.REORDER: 1}
-    after = await _outcome(link, 2, link.slots[1], payload_of(2, 100))
+    after = await _outcome(link, plan, 2, link.slots[1], num_bytes=100, is_lost=world.transport in IN_ORDER)
     if world.transport in IN_ORDER:  # the frame that came too late ended its pair
         assert after == "lost"
         with pytest.raises(WorkerLost):
@@ -111,7 +114,7 @@ async def test_a_delay_or_a_duplicate_changes_nothing(world, fault):
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.DIE])
 async def test_a_frame_that_never_comes_is_lost_and_its_slot_is_not_granted_again(world, fault):
-    plan, link, outcome = await _second_frame(world, {1: fault})
+    plan, link, outcome = await _second_frame(world, {1: fault}, is_lost=True)
     assert outcome == "lost"
     assert plan.injected == {fault: 1}
     world.receiver.quarantine(link.name, link.slots, leg=link.leg)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,10 +20,11 @@ from stratos.cli.commands.admin import admin_app
 from stratos.cli.commands.autoscaler import autoscaler_app
 from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
+from stratos.cli.commands.flags import with_flags_of
 from stratos.cli.commands.models import models_app
-from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, explained_errors
+from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.tenancy import tenancy_app
-from stratos.cli.local.options import UpOptions
+from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
 
 app = typer.Typer(
     name="stratos",
@@ -45,30 +47,11 @@ app.add_typer(watermark_app, name="watermark")
 
 
 @app.command()
+@with_flags_of(UpOptions)
 def up(
+    *,
     model: Annotated[Path | None, typer.Option(help="Hugging Face model folder; default: the shipped model.")] = None,
-    gateways: Annotated[int, typer.Option(help="Gateways; they share the port.")] = 1,
-    routers: Annotated[int, typer.Option(help="Routers; every gateway knows all of them.")] = 1,
-    prefill: Annotated[int, typer.Option(help="Prefill workers; 0 lets decode workers compute prompts.")] = 1,
-    decode: Annotated[int, typer.Option(help="Decode workers to start with; the autoscaler's minimum.")] = 1,
-    max_decode: Annotated[int, typer.Option(help="Most decode workers; default: what the cores allow.")] = 0,
-    host: Annotated[str, typer.Option(help="Address the gateways listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="First port tried for the gateways; busy ones are skipped.")] = 8000,
-    admin_port: Annotated[int, typer.Option(help="First port tried for the admin API, on loopback.")] = 8001,
-    data_dir: DataDirOption = DEFAULT_DATA_DIR,
-    redis_url: Annotated[str, typer.Option(envvar="REDIS_URL", help="Redis to use instead of the embedded one.")] = "",
-    object_store: Annotated[str, typer.Option(help="file:///DIR or s3://BUCKET/PREFIX; default: in --data-dir.")] = "",
-    s3_endpoint: Annotated[str, typer.Option(help="Address of an S3 service that is not AWS.")] = "",
-    engine: Annotated[str, typer.Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch",
-    dtype: Annotated[str, typer.Option(help="Type of weights and KV: auto, float32, bfloat16 or float16.")] = "auto",
-    max_model_len: Annotated[int, typer.Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0,
-    threads: Annotated[int, typer.Option(help="Threads of each worker; 0 shares the cores among them.")] = 0,
-    transport: Annotated[str, typer.Option(help="KV transport between workers: shm, gloo or tls.")] = "shm",
-    mtls: Annotated[bool, typer.Option("--mtls", help="Certificates and encryption between all processes.")] = False,
-    otlp_endpoint: Annotated[str, typer.Option(help="Collector of traces, e.g. http://localhost:4317.")] = "",
-    observe: Annotated[bool, typer.Option("--observe", help="Start a Prometheus beside the platform.")] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-    keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
+    make: Callable[..., UpOptions],
     fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
 ) -> None:
     """Start the whole platform on this machine; Ctrl-C stops it."""
@@ -83,32 +66,7 @@ def up(
             shipped = find_shipped_model()
             if model is None and shipped is None:
                 raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
-            options = UpOptions(
-                model_path=(model or shipped or Path()).resolve(),
-                shipped_model_path=shipped,
-                gateways=gateways,
-                routers=routers,
-                prefill=prefill,
-                decode=decode,
-                max_decode=max_decode,
-                host=host,
-                port=port,
-                admin_port=admin_port,
-                data_dir=data_dir,
-                redis_url=redis_url,
-                object_store_url=object_store,
-                s3_endpoint_url=s3_endpoint,
-                engine=engine,
-                dtype=dtype,
-                max_model_len=max_model_len,
-                threads=threads,
-                transport=transport,
-                mtls=mtls,
-                otlp_endpoint=otlp_endpoint,
-                observe=observe,
-                log_level=log_level,
-                keep_logs=keep_logs,
-            )
+            options = make(model_path=(model or shipped or Path()).resolve(), shipped_model_path=shipped)
         code = run_up(options, server)
     raise typer.Exit(code)
 

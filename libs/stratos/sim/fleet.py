@@ -8,7 +8,7 @@ from random import Random
 
 from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.cache_changes import block_names
-from stratos.core.placement import PlacementRequest, WorkerRef
+from stratos.core.placement import Placement, PlacementRequest
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
@@ -54,6 +54,7 @@ class SimFleet:
             name: SimWorker(name, config.worker, self._timeline, self._on_result, self._router.on_report)
             for name in (f"decode-{number}" for number in range(config.num_workers))
         }
+        self._router.follow(worker.ref for worker in self._workers.values())
         self._root = chain_root(IDENTITY, "", b"")
         self._waiting = list(reversed(sessions))
         self._open: dict[str, tuple[ClientSession, int, SimulatedOutcome]] = {}
@@ -100,10 +101,12 @@ class SimFleet:
             )
         )
 
-    def _on_placed(self, request: PlacementRequest, worker: WorkerRef, handoff_id: str) -> None:
+    def _on_placed(self, request: PlacementRequest, placement: Placement) -> None:
         session, number, _ = self._open[request.request_id]
-        self._handoffs[request.request_id] = handoff_id
-        self._workers[worker.worker_id].submit(self._engine_request(request.request_id, session.turns[number]))
+        self._handoffs[request.request_id] = placement.handoff_id
+        self._workers[placement.worker.worker_id].submit(
+            self._engine_request(request.request_id, session.turns[number])
+        )
 
     def _engine_request(self, request_id: str, turn: Turn) -> EngineRequest:
         return EngineRequest(
@@ -131,7 +134,7 @@ class SimFleet:
         session, number, outcome = self._open.pop(request_id)
         outcome.ended_s = self._timeline.now()
         self.recorder.outcomes.append(outcome)
-        self._router.complete(self._handoffs.pop(request_id))
+        self._router.complete(self._handoffs.pop(request_id), outcome.num_output_tokens)
         if number + 1 < len(session.turns):
             next_s = self._timeline.now() + self._config.think_s
             self._timeline.at(next_s, lambda: self._ask(session, number + 1))

@@ -14,7 +14,7 @@ from typing import Any
 from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
-from stratos.rpc.codec.cache import changes_to_pb
+from stratos.rpc.codec.cache import CACHE_CHANGES
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.status import StatusFeed
 
@@ -52,7 +52,7 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
                 changes = await self._engine().cache_changes(after)
                 num_idle = 0
                 for part in changes.parts(MAX_STORED):
-                    yield changes_to_pb(self._incarnation, part)
+                    yield CACHE_CHANGES.to_pb(part, incarnation=self._incarnation)
                 after = changes.last
 
     async def ForgetTenant(

@@ -166,7 +166,7 @@ class WorkerProcess(Service):
         opened, context, now_s = self.opened, self.opened.context, self._clock.now()
         engine, info = context.engine.status(), context.engine.info
         scheduler = self._settings.steps
-        max_batch_slots = min(scheduler.max_num_seqs, scheduler.token_budget)
+        max_batch_slots = scheduler.max_batch_slots
         intents = opened.table.intents(engine.p90_output_tokens, info.geometry.block_size, max_batch_slots)
         status = WorkerStatus(
             ref=self.me(),

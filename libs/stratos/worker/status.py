@@ -13,7 +13,7 @@ from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.core.fleet import WorkerStatus
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
-from stratos.rpc.codec.fleet import status_to_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 
 MIN_INTERVAL_S = 0.05
 """Changes within this time are reported together."""
@@ -112,7 +112,7 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise BadRequest(f"interval_ms must be in [0, {MAX_INTERVAL_MS}]", param="interval_ms")
         async with aclosing(self._feed.changes(request.interval_ms / 1000 or PROGRESS_INTERVAL_S)) as changes:
             async for watcher in changes:
-                yield status_to_pb(dataclasses.replace(self._status(), tenant_tokens=watcher.take_tokens()))
+                yield WORKER_STATUS.to_pb(dataclasses.replace(self._status(), tenant_tokens=watcher.take_tokens()))
 
     async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
         """Refuse new work from now on; the process ends when what runs has ended or moved."""

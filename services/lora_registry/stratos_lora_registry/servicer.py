@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
-from stratos.rpc.clients.registry import adapter_to_pb
+from stratos.rpc.clients.registry import ADAPTER
 from stratos_lora_registry.catalogue import AdapterCatalogue
 from stratos_lora_registry.registrar import Registrar
 
@@ -24,14 +24,14 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         adapter = await self._registrar.register(
             tenant=request.tenant, name=request.name, base_model_digest=request.base_model_digest, uri=request.uri
         )
-        return registry_pb2.RegisterAdapterResponse(adapter=adapter_to_pb(adapter))
+        return registry_pb2.RegisterAdapterResponse(adapter=ADAPTER.to_pb(adapter))
 
     async def ListAdapters(
         self, request: registry_pb2.ListAdaptersRequest, context: Any
     ) -> registry_pb2.ListAdaptersResponse:
         """A tenant's adapters."""
         adapters = await self._catalogue.list(request.tenant)
-        return registry_pb2.ListAdaptersResponse(adapters=map(adapter_to_pb, adapters))
+        return registry_pb2.ListAdaptersResponse(adapters=map(ADAPTER.to_pb, adapters))
 
     async def DeleteAdapter(
         self, request: registry_pb2.DeleteAdapterRequest, context: Any

@@ -19,9 +19,9 @@ import grpc.aio
 from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc
 from stratos.common.errors import StratosError
 from stratos.core.cache_changes import CacheChanges
+from stratos.routing.fleet_state import Member
 from stratos.routing.policy.prefix_index import PrefixIndex
-from stratos.rpc.codec.cache import changes_from_pb
-from stratos_router.discovery import Member
+from stratos.rpc.codec.cache import CACHE_CHANGES
 from stratos_router.metrics import RouterMetrics
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class CacheFollower:
                 if message is grpc.aio.EOF:
                     return "the worker closed it"
                 followed.num_messages += 1
-                self._take(message.incarnation, changes_from_pb(message), followed)
+                self._take(message.incarnation, CACHE_CHANGES.from_pb(message), followed)
             return "there is a gap"
         except TimeoutError:
             return f"silent for {self._silent_after_s} s"

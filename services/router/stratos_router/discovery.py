@@ -17,13 +17,13 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRole
+from stratos.routing.fleet_state import Member
 from stratos.rpc.clients.known_addresses import IsConnected
 from stratos.rpc.clients.name_lookup import Resolve
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -35,17 +35,6 @@ _KEYS = ("worker_id", "address", "role")
 
 class InvalidDiscovery(ValueError):
     """The setting or the file cannot be understood; the message says where and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One worker that should exist."""
-
-    worker_id: str
-    address: str
-    role: WorkerRole
-    is_named: bool = True
-    """The id is the deployment's; else it is the address, until the worker itself says its name."""
 
 
 class Discovery(ABC):

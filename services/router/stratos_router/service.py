@@ -10,19 +10,32 @@ import grpc.aio
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock
+from stratos.core.placement import WorkerRole
 from stratos.routing.bookings import BookingLedger
+from stratos.routing.dispatch.dispatcher import Dispatcher
+from stratos.routing.fleet_state import FleetState
+from stratos.routing.liveness import OutReason
 from stratos.rpc.clients.dialer import ANY_WORKER
 from stratos.rpc.clients.name_lookup import Resolve
 from stratos.rpc.serving.service import Service
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.discovery import open_discovery
-from stratos_router.fleet import FleetState
 from stratos_router.forgetting import TenantForgetting
 from stratos_router.metrics import RouterMetrics
-from stratos_router.scheduler import Scheduler
+from stratos_router.placement_loop import PlacementLoop
 from stratos_router.servicer import RouterServicer
 from stratos_router.settings import RouterSettings
 from stratos_router.watcher import Watcher
+
+
+def make_dispatcher(settings: RouterSettings, metrics: RouterMetrics, rng: Random) -> Dispatcher:
+    """The rules of one router over an empty fleet, whose evictions are counted."""
+
+    def count_eviction(role: WorkerRole, reason: OutReason) -> None:
+        metrics.evictions.labels(role, reason.value).inc()
+
+    fleet = FleetState(settings.liveness, BookingLedger(settings.bookings), count_eviction)
+    return Dispatcher(fleet, settings.dispatch, rng)
 
 
 class RouterApp(Service):
@@ -40,16 +53,15 @@ class RouterApp(Service):
     def __init__(self, settings: RouterSettings, clock: Clock, rng: Random, resolve: Resolve | None = None) -> None:
         self._clock = clock
         metrics = RouterMetrics(self.metrics)
-        bookings = BookingLedger(settings.bookings)
-        fleet = FleetState(settings.liveness, bookings, metrics)
         self._discovery = open_discovery(settings.discovery, clock, resolve)
-        self._scheduler = Scheduler(fleet, bookings, settings, metrics, clock, rng)
-        caches = CacheFollower(self._scheduler.policies.index, metrics, settings.redial_after_s, self._connect)
-        self._forgetting = TenantForgetting(fleet.addresses, self._connect)
-        self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock, caches, self._connect)
+        dispatcher = make_dispatcher(settings, metrics, rng)
+        self._placements = PlacementLoop(dispatcher, metrics, clock)
+        caches = CacheFollower(dispatcher.policies.index, metrics, settings.redial_after_s, self._connect)
+        self._forgetting = TenantForgetting(dispatcher.fleet.addresses, self._connect)
+        self._watcher = Watcher(self._discovery, self._placements, settings, clock, caches, self._connect)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        servicer = RouterServicer(self._scheduler, self._clock, self.tracing, self._forgetting.forget)
+        servicer = RouterServicer(self._placements, self._clock, self.tracing, self._forgetting.forget)
         router_pb2_grpc.add_RouterServiceServicer_to_server(servicer, server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
 
@@ -58,7 +70,7 @@ class RouterApp(Service):
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """Follow the workers, place requests."""
-        return {"watcher": self._watcher.run(), "scheduler": self._scheduler.run()}
+        return {"watcher": self._watcher.run(), "scheduler": self._placements.run()}
 
     def not_ready_reason(self) -> str:
         """A router without workers is ready: requests wait in it. One that never saw a worker list is not."""
@@ -66,4 +78,4 @@ class RouterApp(Service):
 
     async def drain(self) -> None:
         """Callers that wait are sent elsewhere; placements that were made need no router."""
-        self._scheduler.drain()
+        self._placements.drain()

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from stratos.common.clock import SystemClock
 from stratos.core.requests.convictions import ConvictionConfig
+from stratos.routing.dispatch.dispatcher import DispatchConfig
 from stratos.routing.policy.policies import check_policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig, SuspectConfig
@@ -39,6 +40,17 @@ class RouterSettings(ServiceSettings):
     suspects: SuspectConfig = SuspectConfig()
     convictions: ConvictionConfig = ConvictionConfig()
     policies: RoutingPoliciesConfig = RoutingPoliciesConfig()
+
+    @property
+    def dispatch(self) -> DispatchConfig:
+        """The groups that the dispatcher takes."""
+        return DispatchConfig(
+            queue=self.queue,
+            admission=self.admission,
+            suspects=self.suspects,
+            convictions=self.convictions,
+            policies=self.policies,
+        )
 
     @field_validator("discovery")
     @classmethod

@@ -17,11 +17,11 @@ import grpc.aio
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
-from stratos.rpc.codec.fleet import status_from_pb
+from stratos.routing.fleet_state import Member
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos_router.cache_follower import CacheFollower
-from stratos_router.discovery import Discovery, Member
-from stratos_router.fleet import FleetState
-from stratos_router.scheduler import Scheduler
+from stratos_router.discovery import Discovery
+from stratos_router.placement_loop import PlacementLoop
 from stratos_router.settings import RouterSettings
 from stratos_router.silence import SilenceWatch
 
@@ -30,21 +30,20 @@ FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 0.5
 
 
 class Watcher:
-    """Keeps ``fleet`` and the copies of prefix caches up to date, and wakes ``scheduler`` when something changed."""
+    """Keeps the fleet and the copies of prefix caches up to date, and wakes ``placements`` when something changed."""
 
     def __init__(
         self,
         discovery: Discovery,
-        fleet: FleetState,
-        scheduler: Scheduler,
+        placements: PlacementLoop,
         settings: RouterSettings,
         clock: Clock,
         caches: CacheFollower,
         connect: Callable[[str], grpc.aio.Channel],
     ) -> None:
         self._discovery = discovery
-        self._fleet = fleet
-        self._scheduler = scheduler
+        self._placements = placements
+        self._fleet = placements.dispatcher.fleet
         self._settings = settings
         self._clock = clock
         self._caches = caches
@@ -86,10 +85,10 @@ class Watcher:
         for member in members:
             if member not in self._streams:
                 self._streams[member] = [group.create_task(self._watch(member), name=f"watch {member.worker_id}")]
-                if self._scheduler.policies.uses_index(member.role):
+                if self._placements.dispatcher.policies.uses_index(member.role):
                     following = group.create_task(self._caches.follow(member), name=f"follow {member.worker_id}")
                     self._streams[member].append(following)
-        self._scheduler.wake()
+        self._placements.wake()
 
     async def _watch(self, member: Member) -> None:
         """Statuses of one member, over as many streams as it takes."""
@@ -116,7 +115,7 @@ class Watcher:
                 with self._silence.watched(limit) as heard:
                     while (message := await stream.read()) is not grpc.aio.EOF:
                         heard.at = self._clock.now()
-                        self._scheduler.on_status(member.worker_id, status_from_pb(message))
+                        self._placements.on_status(member.worker_id, WORKER_STATUS.from_pb(message))
                         self._connected.add(member.address)
                         num_statuses += 1
             return num_statuses, "the worker closed it"

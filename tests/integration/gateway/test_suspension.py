@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from stratos.store.records.record_store import RecordStore
 from stratos.store.records.values import adapter_id, encode_adapter
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
+from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld, admin_world
 from tests.support.worlds.gateway_world import make_adapter, say
@@ -54,9 +54,8 @@ class Streams:
         await asyncio.sleep(0.1)  # some tokens are out
 
     async def ended(self) -> Sequence[tuple[int, str]]:
-        """Status and error code of each, the event's code where it is a stream; all within a second."""
-        async with asyncio.timeout(1.0):
-            answers = await asyncio.gather(*self.tasks)
+        """Status and error code of each, the event's code where it is a stream."""
+        answers = await asyncio.gather(*self.tasks)
         self.tasks.clear()
         return [(answer.status_code, _code(answer.text)) for answer in answers]
 
@@ -84,7 +83,7 @@ CASES: list[tuple[str, Any, str, int]] = [
 
 @pytest.mark.parametrize(("path", "body", "code", "status"), CASES)
 async def test_what_runs_ends_within_a_second_with_the_code_of_a_new_request(
-    world: AdminWorld, path: str, body: Any, code: str, status: int
+    world: AdminWorld, promised: Promised, path: str, body: Any, code: str, status: int
 ) -> None:
     streams, others = Streams(world), Streams(world)
     streams.start(model="tuned", stream=True)
@@ -95,7 +94,8 @@ async def test_what_runs_ends_within_a_second_with_the_code_of_a_new_request(
     await others.run()
     answer = await world.call("POST", path.format(user=world.keys["user"].split("-")[1]), body)
     assert answer.status_code == 200
-    assert await streams.ended() == [(200, code), (status, code)]
+    with promised("streams of what is suspended end", 1.0):
+        assert await streams.ended() == [(200, code), (status, code)]
     if body is MODEL:
         assert await others.ended() == [(403, code)] * 2
     assert not any(task.done() for task in others.tasks), "the others run on"
@@ -104,7 +104,9 @@ async def test_what_runs_ends_within_a_second_with_the_code_of_a_new_request(
     assert (world.service.metrics.get_sample_value("stratos_requests_ended_by_refusal_total") or 0) >= 2
 
 
-async def test_what_waits_for_a_place_ends_too_and_a_deleted_tenant_ends_all(world: AdminWorld) -> None:
+async def test_what_waits_for_a_place_ends_too_and_a_deleted_tenant_ends_all(
+    world: AdminWorld, promised: Promised
+) -> None:
     placed, waiting = Streams(world), Streams(world)
     placed.start(stream=True)
     await placed.run()
@@ -112,8 +114,7 @@ async def test_what_waits_for_a_place_ends_too_and_a_deleted_tenant_ends_all(wor
     waiting.start(stream=True)
     waiting.start(by="owner")
     await eventually(lambda: len(world.router.requests) == 3, "all wait")
-    began = time.monotonic()
-    assert (await world.call("DELETE", "/tenants/acme")).status_code == 200
-    assert await placed.ended() == [(200, "invalid_api_key")]
-    assert await waiting.ended() == [(401, "invalid_api_key")] * 2
-    assert time.monotonic() - began < 1.5
+    with promised("streams of a deleted tenant end, placed and waiting", 1.5):
+        assert (await world.call("DELETE", "/tenants/acme")).status_code == 200
+        assert await placed.ended() == [(200, "invalid_api_key")]
+        assert await waiting.ended() == [(401, "invalid_api_key")] * 2

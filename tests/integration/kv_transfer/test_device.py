@@ -24,7 +24,7 @@ from tests.support.kv.segment_memory import SEGMENTS, SegmentMemory
 from tests.support.waiting import eventually
 
 SOCKET = "kv-0123456789abcdef.sock"
-GRANT = lease.Grant(num_bytes=1 << 20, device="GPU-1234", handle=bytes(range(HANDLE_BYTES)))
+GRANT = lease.DeviceGrant(num_bytes=1 << 20, device="GPU-1234", handle=bytes(range(HANDLE_BYTES)))
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc
 from stratos.core.cache_changes import CacheChanges, block_names
 from stratos.core.placement import Placement, WorkerRole
 from stratos.core.requests.terms import RequestTerms
+from stratos.routing.fleet_state import Member
 from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
-from stratos.rpc.codec.cache import changes_to_pb
+from stratos.rpc.codec.cache import CACHE_CHANGES
 from stratos_gateway.generation.prefix_names import PrefixNames
 from stratos_router.cache_follower import CacheFollower
-from stratos_router.discovery import Member
 from stratos_router.metrics import RouterMetrics
 from tests.support.waiting import eventually
 from tests.support.worlds.router_world import ask, finished, router_process, until_live
@@ -91,7 +91,8 @@ class ScriptedCache(cache_pb2_grpc.CacheServiceServicer):
             elif entry == "wait":
                 await asyncio.Event().wait()
             else:
-                yield changes_to_pb(*entry)
+                incarnation, changes = entry
+                yield CACHE_CHANGES.to_pb(changes, incarnation=incarnation)
 
 
 @asynccontextmanager

@@ -8,8 +8,9 @@ import threading
 from pathlib import Path
 
 from tests.support.servers import warm_process
+from tests.support.waiting import wait_until
 
-SLEEPER = "import time\nprint('here', flush=True)\ntime.sleep(60)\n"
+SLEEPER = "import time\ntime.sleep(60)\n"
 
 
 def test_it_outlives_the_thread_that_began_it(tmp_path: Path) -> None:
@@ -26,14 +27,13 @@ async def test_a_child_that_is_looked_at_is_waited_for_all_the_same(tmp_path: Pa
     program = tmp_path / "program.py"
     program.write_text(SLEEPER)
     process = warm_process.begin(str(program))
-    child = warm_process.WarmChild(process)
     assert process.stdout is not None
-    with process.stdout as words:
-        assert await asyncio.to_thread(words.readline) == "here\n"
+    with process.stdout:
+        child = warm_process.WarmChild(process)
+        await asyncio.sleep(0)  # the child's task waits for the news
         child.kill()
-        await asyncio.to_thread(words.read)  # it has ended, and no task was told yet
-    assert child.returncode is None
-    child.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(10):
+        wait_until(lambda: process.has_ended, "the news of its end")  # the event loop stands: no task takes them
+        assert child.returncode is None
+        child.send_signal(signal.SIGTERM)
         assert await child.wait() == -signal.SIGKILL
     assert child.returncode == -signal.SIGKILL

@@ -17,7 +17,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.channel import channel
-from stratos.rpc.codec.fleet import status_from_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from tests.support.servers import warm_process
 from tests.support.waiting import eventually
 from tests.support.worlds.worker_world import (
@@ -52,7 +52,7 @@ class Process:
     async def status(self) -> WorkerStatus:
         async with channel(self.address) as peer:
             watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
-            return status_from_pb(await watch.read())
+            return WORKER_STATUS.from_pb(await watch.read())
 
     async def exited(self) -> int:
         return await asyncio.to_thread(self.popen.wait, 20)

@@ -18,7 +18,7 @@ from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.channel import channel
-from stratos.rpc.codec.fleet import status_from_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.worker.adapter_cache import NoStore
 from tests.support.waiting import eventually
 from tests.support.worlds.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, open_world
@@ -167,20 +167,20 @@ async def test_progress_and_status_show_life(world: World) -> None:
     assert gateway.worker.worker_id == "decode-0"
     async with channel(decode.process.address) as peer:
         watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest(interval_ms=100))
-        idle = status_from_pb(await watch.read())
+        idle = WORKER_STATUS.from_pb(await watch.read())
         assert idle.ref == decode.ref
         assert (idle.num_running, idle.is_computing, idle.not_ready_reason) == (0, False, "")
         stream = await gateway.submit(PROMPT, max_tokens=3000)
         await stream.wait_tokens(1)
         async with asyncio.timeout(10):
-            while (busy := status_from_pb(await watch.read())).num_running == 0:
+            while (busy := WORKER_STATUS.from_pb(await watch.read())).num_running == 0:
                 continue
-            while status_from_pb(await watch.read()).engine_step <= busy.engine_step:
+            while WORKER_STATUS.from_pb(await watch.read()).engine_step <= busy.engine_step:
                 continue
         assert busy.blocks.allocated > 0
         await gateway.cancel("req-1")
         async with asyncio.timeout(10):
-            while status_from_pb(await watch.read()).num_running:
+            while WORKER_STATUS.from_pb(await watch.read()).num_running:
                 continue
     await eventually(lambda: gateway.num_progress >= 2, "progress without work")
     assert gateway.num_taken == 1, "a cancelled request was taken, too"

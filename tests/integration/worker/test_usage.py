@@ -9,13 +9,13 @@ import pytest
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.placement import WorkerRole
-from stratos.rpc.codec.usage import tag_to_pb
+from stratos.rpc.codec.usage import METER_TAG
 from tests.support.waiting import eventually
 from tests.support.worlds.usage_counts import TAG
 from tests.support.worlds.worker_world import World, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(40)]
-METER = tag_to_pb(TAG)
+METER = METER_TAG.to_pb(TAG)
 USAGE = {"claim_after_s": 0.2, "offer_interval_s": 0.3}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,21 @@ def read_instructions(text: str) -> list[Instruction]:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [Instruction(*line.split(maxsplit=1)) for line in joined.splitlines()]
+
+
+def read_image(path: Path, build_args: Mapping[str, str]) -> Stage:
+    """The last stage, after those of the same file that it stands on; build arguments choose them."""
+    stages = {stage.name: stage for stage in read_stages(path)}
+    last = stages[""]
+    while (source := filled(last.source, build_args)) in stages:
+        below = stages[source]
+        last = Stage(below.source, "", (*below.instructions, *last.instructions))
+    return last
+
+
+def filled(text: str, build_args: Mapping[str, str]) -> str:
+    """A text with the build arguments that are given in place of their names."""
+    return re.sub(r"\$\{(\w+)\}", lambda found: build_args.get(found[1], found[0]), text)
 
 
 def read_stages(path: Path) -> list[Stage]:

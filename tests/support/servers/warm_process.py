@@ -41,9 +41,14 @@ class WarmProcess:
         self.pid = self._number()
         self.returncode: int | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """Looks and takes no news: its exit code stays for the next reader."""
+        return self.returncode is not None or bool(select.select([self._pipe], [], [], 0)[0])
+
     def poll(self) -> int | None:
         """Its exit code, below 0 where a signal ended it; ``None`` while it runs."""
-        if self.returncode is None and select.select([self._pipe], [], [], 0)[0]:
+        if self.returncode is None and self.has_ended:
             self.returncode = self._number()
             os.close(self._pipe)
         return self.returncode

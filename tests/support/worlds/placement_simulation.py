@@ -15,10 +15,10 @@ from typing import Any
 from stratos.core.placement import PlacementRequest
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.dispatch.isolation import SuspectHolds
+from stratos.routing.dispatch.placer import Placer
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import EndpointChoice
-from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket

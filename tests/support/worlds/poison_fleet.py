@@ -22,17 +22,17 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerR
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.core.requests.records import FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos.routing.bookings import BookingLedger
-from stratos_gateway.generation.generation import Generation, GenerationSpec
+from stratos.routing.fleet_state import Member
+from stratos_gateway.answering.prepared import GenerationSpec
+from stratos_gateway.generation.fleet_access import FleetAccess
+from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.journal import ChoiceJournal
-from stratos_gateway.generation.platform import Platform
 from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.sink import AttemptSink
-from stratos_router.discovery import Member
-from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
-from stratos_router.scheduler import Scheduler
+from stratos_router.placement_loop import PlacementLoop
+from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
 from tests.support.fakes.gateway_fakes import PlainText, output
 from tests.support.worlds.fleet_samples import MODEL, make_status
@@ -122,11 +122,12 @@ class PoisonFleet:
         """Deaths by the request that caused them."""
         self._crash_step = crash_step
         settings = RouterSettings(discovery="static://decode@a:1")
-        bookings, metrics = BookingLedger(settings.bookings), RouterMetrics(CollectorRegistry())
-        self._fleet = FleetState(settings.liveness, bookings, metrics)
+        metrics = RouterMetrics(CollectorRegistry())
+        dispatcher = make_dispatcher(settings, metrics, Random(seed))
+        self._fleet = dispatcher.fleet
         self._fleet.set_members([Member(worker.name, "a:1", WorkerRole.DECODE) for worker in self.workers])
-        self._scheduler = Scheduler(self._fleet, bookings, settings, metrics, self.clock, Random(seed))
-        self._platform = Platform(
+        self._scheduler = PlacementLoop(dispatcher, metrics, self.clock)
+        self._platform = FleetAccess(
             routers=self,
             prompt_digests=PromptDigests(b"secret"),
             sessions=self,  # type: ignore[arg-type]

@@ -12,11 +12,10 @@ from stratos.common.clock import FakeClock
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
-from stratos.routing.bookings import BookingLedger
-from stratos_router.discovery import Member
-from stratos_router.fleet import FleetState
+from stratos.routing.fleet_state import Member
 from stratos_router.metrics import RouterMetrics
-from stratos_router.scheduler import Scheduler
+from stratos_router.placement_loop import PlacementLoop
+from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
 from tests.support.worlds.fleet_samples import with_free_slots
 from tests.support.worlds.terms import with_terms
@@ -33,9 +32,9 @@ class RouterScheduler:
         settings = RouterSettings(discovery="static://decode@a:1", admission={"max_waiting_per_worker": 0}, **changes)
         self.registry = CollectorRegistry()
         metrics = RouterMetrics(self.registry)
-        self.bookings = BookingLedger(settings.bookings)
-        self.fleet = FleetState(settings.liveness, self.bookings, metrics)
-        self.scheduler = Scheduler(self.fleet, self.bookings, settings, metrics, self.clock, Random(1))
+        dispatcher = make_dispatcher(settings, metrics, Random(1))
+        self.fleet, self.bookings = dispatcher.fleet, dispatcher.fleet.bookings
+        self.scheduler = PlacementLoop(dispatcher, metrics, self.clock)
         self.fleet.set_members([Member(name, f"{name}:1", WorkerRole(name.partition("-")[0])) for name in names])
         for name in names:
             self.status(name)

@@ -24,7 +24,7 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.rpc.clients.name_lookup import Resolve
 from stratos.rpc.clients.router import RouterClient
-from stratos.rpc.codec.fleet import status_to_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.rpc.serving.process import serve_async
 from stratos_router.service import RouterApp
 from stratos_router.settings import RouterSettings
@@ -79,7 +79,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.num_streams += 1
         while True:
             changed = self._changed
-            yield status_to_pb(self.status)
+            yield WORKER_STATUS.to_pb(self.status)
             try:
                 async with asyncio.timeout(request.interval_ms / 1000):
                     await changed.wait()

@@ -20,7 +20,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.kv_transfer.port.local import LocalPort
 from stratos.rpc.clients.channel import channel, wait_serving
 from stratos.rpc.codec import generation
-from stratos.rpc.codec.fleet import ref_to_pb
+from stratos.rpc.codec.fleet import REF
 from stratos.rpc.codec.usage import counts_from_pb, usage_ack
 from stratos.rpc.serving.process import serve_async
 from stratos.rpc.settings import env_name_of, settings_of
@@ -308,6 +308,6 @@ def make_submit(
         choices=choices or [decode_pb2.ChoiceState(index=0)],
         sampling=decode_pb2.SamplingParams(**values),
         seed=1,
-        prefill=[ref_to_pb(ref) for ref in refs],
+        prefill=[REF.to_pb(ref) for ref in refs],
         **({"model_digest": "fake", "terms": pop_terms_pb(fields)} | fields),
     )

@@ -12,7 +12,7 @@ import pytest
 from deploy.images.requirements import requirements
 from deploy.images.write_sbom import debian_packages, files
 from scripts.images.build_images import IMAGES, Build, Image, chosen
-from tests.support.kube.dockerfiles import Stage, read_instructions, read_stages
+from tests.support.kube.dockerfiles import Stage, filled, read_image, read_instructions, read_stages
 from tests.support.paths import ROOT
 
 SERVICES = {"gateway": "gateway", "router": "router", "lora-registry": "lora_registry", "autoscaler": "autoscaler"}
@@ -27,7 +27,7 @@ def image(request: pytest.FixtureRequest) -> Image:
 
 @pytest.fixture
 def final(image: Image) -> Stage:
-    return read_stages(ROOT / image.dockerfile)[-1]
+    return read_image(ROOT / image.dockerfile, image.build_args)
 
 
 def test_every_dockerfile_makes_an_image() -> None:
@@ -83,7 +83,8 @@ def test_packages_are_the_pinned_ones(image: Image) -> None:
 
 @pytest.mark.parametrize("name", [*SERVICES, "worker"])
 def test_a_service_can_live_with_a_root_that_it_cannot_write(name: str) -> None:
-    stage = read_stages(ROOT / next(image.dockerfile for image in IMAGES if image.name == name))[-1]
+    (image,) = chosen(name)
+    stage = read_image(ROOT / image.dockerfile, image.build_args)
     environment = stage.environment()
     assert environment["HOME"] == "/tmp"
     assert environment["PYTHONDONTWRITEBYTECODE"] == "1"
@@ -92,14 +93,20 @@ def test_a_service_can_live_with_a_root_that_it_cannot_write(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "module"), SERVICES.items())
 def test_an_image_starts_its_service(name: str, module: str) -> None:
-    stage = read_stages(ROOT / "services" / module / "Dockerfile")[-1]
-    assert json.loads(stage.values("ENTRYPOINT")[0]) == ["python", "-m", f"stratos_{module}"]
+    (image,) = chosen(name)
+    stage = read_image(ROOT / image.dockerfile, image.build_args)
+    assert [json.loads(value) for value in stage.values("ENTRYPOINT")] == [["python", "-m", f"stratos_{module}"]]
+    checks = [filled(command, image.build_args) for command in stage.values("RUN")]
+    assert any(f"import sys, stratos_{module}.__main__; assert 'torch' not in" in command for command in checks)
 
 
-@pytest.mark.parametrize("module", SERVICES.values())
-def test_services_that_do_not_compute_have_no_torch(module: str) -> None:
-    text = (ROOT / "services" / module / "Dockerfile").read_text()
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_that_do_not_compute_have_no_torch(name: str) -> None:
+    (image,) = chosen(name)
+    commands = [command for stage in read_stages(ROOT / image.dockerfile) for command in stage.values("RUN")]
+    text = filled("\n".join(commands), image.build_args)
     extras = ",".join(re.findall(r"install\.sh dependencies (\S+)", text)).split(",")
+    assert SERVICES[name] in extras
     names = {re.split(r"[\[<>=; ]", requirement)[0] for requirement in requirements(extras, ROOT / "pyproject.toml")}
     assert "grpcio" in names
     assert not {"torch", "triton", "transformers", "numpy"} & names
@@ -116,7 +123,7 @@ def test_the_worker_image_computes_on_gpus_with_another_extra() -> None:
 
 
 def test_kernels_of_every_instruction_set_are_compiled_apart_from_the_result() -> None:
-    stages = read_stages(ROOT / "services/decode_worker/Dockerfile")
+    stages = read_stages(ROOT / "deploy/images/worker.Dockerfile")
     (kernels,) = [stage for stage in stages if stage.name == "kernels"]
     assert any("stratos.engine.native.build --all" in command for command in kernels.values("RUN"))
     assert any(value.startswith("--from=kernels") and ".so" in value for value in stages[-1].values("COPY"))
@@ -125,13 +132,15 @@ def test_kernels_of_every_instruction_set_are_compiled_apart_from_the_result() -
 
 @pytest.mark.parametrize("name", [*SERVICES, "worker"])
 def test_a_new_version_of_the_project_leaves_the_large_layer_as_it_is(name: str) -> None:
-    stages = read_stages(ROOT / next(image.dockerfile for image in IMAGES if image.name == name))
+    (image,) = chosen(name)
+    stages = read_stages(ROOT / image.dockerfile)
     below = [stage for stage in stages if stage.name in ("common", "dependencies")]
     assert [stage.source for stage in below] == ["${BASE}", "common"]
     assert not any(re.search(r"\b(libs|services)\b", value) for stage in below for value in stage.values("COPY"))
-    words = [instruction.word for instruction in stages[-1].instructions]
+    final = read_image(ROOT / image.dockerfile, image.build_args)
+    words = [instruction.word for instruction in final.instructions]
     assert words.index("COPY") < words.index("ARG"), "a new revision label would make the layers after it again"
-    assert stages[-1].values("COPY")[0] == "--from=dependencies /opt/stratos /opt/stratos"
+    assert final.values("COPY")[0] == "--from=dependencies /opt/stratos /opt/stratos"
 
 
 def test_what_is_copied_is_sent_to_the_builder(image: Image) -> None:
@@ -146,7 +155,7 @@ def test_what_is_copied_is_sent_to_the_builder(image: Image) -> None:
 def test_a_build_names_image_file_and_version() -> None:
     (gpu,) = chosen("worker-gpu")
     command = BUILD.command(gpu)
-    assert command[:6] == ["docker", "build", "-t", "team/worker-gpu:t", "-f", "services/decode_worker/Dockerfile"]
+    assert command[:6] == ["docker", "build", "-t", "team/worker-gpu:t", "-f", "deploy/images/worker.Dockerfile"]
     assert "EXTRAS=gpu" in command
     assert "REVISION=r" in command
     assert command[-1] == "."
@@ -159,11 +168,11 @@ def test_a_list_of_contents_is_made_from_the_built_image() -> None:
 
 
 def test_what_all_services_share_is_built_once() -> None:
-    files = {image.dockerfile for image in IMAGES if image.dockerfile.startswith("services")}
+    files = {image.dockerfile for image in IMAGES if image.name in {*SERVICES, "worker", "worker-gpu"}}
     shared = {
         tuple(stage for stage in read_stages(ROOT / name) if stage.name in ("common", "project")) for name in files
     }
-    assert len(files) == 5
+    assert len(files) == 2
     assert len(shared) == 1
 
 

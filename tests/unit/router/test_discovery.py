@@ -13,12 +13,12 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.core.placement import WorkerRole
+from stratos.routing.fleet_state import Member
 from stratos.rpc.clients.name_lookup import NoSuchName, Resolve
 from stratos_router.discovery import (
     DnsDiscovery,
     FileDiscovery,
     InvalidDiscovery,
-    Member,
     PolledDiscovery,
     open_discovery,
     parse_members,

@@ -17,12 +17,11 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.planning.observation import observe
 from stratos.planning.settings import PoolKey
-from stratos.routing.bookings import BookingLedger
-from stratos.rpc.codec.fleet import fleet_from_pb, fleet_to_pb
-from stratos_router.discovery import Member
-from stratos_router.fleet import FleetState
+from stratos.routing.fleet_state import Member
+from stratos.rpc.codec.fleet import FLEET
 from stratos_router.metrics import RouterMetrics
-from stratos_router.scheduler import Scheduler
+from stratos_router.placement_loop import PlacementLoop
+from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
 from tests.support.worlds.fleet_samples import with_free_slots
 from tests.support.worlds.terms import with_terms
@@ -38,9 +37,9 @@ class World:
         self.clock = FakeClock()
         settings = RouterSettings(discovery="static://decode@a:1", admission={"max_waiting_per_worker": 0})
         metrics = RouterMetrics(CollectorRegistry())
-        bookings = BookingLedger(settings.bookings)
-        self.fleet = FleetState(settings.liveness, bookings, metrics)
-        self.scheduler = Scheduler(self.fleet, bookings, settings, metrics, self.clock, Random(1))
+        dispatcher = make_dispatcher(settings, metrics, Random(1))
+        self.fleet = dispatcher.fleet
+        self.scheduler = PlacementLoop(dispatcher, metrics, self.clock)
         self.fleet.set_members([Member(name, f"{name}:1", WorkerRole(name.partition("-")[0])) for name in names])
         for name in names:
             self.status(name)
@@ -100,7 +99,7 @@ async def test_queues_tell_what_they_wait_for_and_decode_workers_are_not_scaled_
     world.status("prefill-0", num_running=4)
     call = await world.call(num_choices=3)
     await world.turn()
-    fleet = fleet_from_pb(fleet_to_pb(world.scheduler.fleet()))
+    fleet = FLEET.from_pb(FLEET.to_pb(world.scheduler.fleet()))
     assert [(q.work, q.num_requests) for q in fleet.queues] == [(Work.EMBEDDING, 1)]
     assert observe(fleet, PoolKey(role=WorkerRole.DECODE)).queue_depth == 0
     assert observe(fleet, PoolKey(role=WorkerRole.PREFILL)).queue_depth == 1

@@ -9,7 +9,7 @@ import pytest
 from stratos.common.errors import BadRequest
 from stratos.core.fleet import Fleet
 from stratos.core.gateway_load import NUM_TTFT_COUNTS, GatewayLoad
-from stratos.rpc.codec.fleet import fleet_from_pb, fleet_to_pb, gateway_load_from_pb, gateway_load_to_pb
+from stratos.rpc.codec.fleet import FLEET, GATEWAY_LOAD
 from stratos_router.gateway_loads import MAX_GATEWAYS, GatewayLoads
 
 LOAD = GatewayLoad(gateway="g1", model_digest="m", num_open=3, num_judged=2, num_violations=1)
@@ -33,8 +33,8 @@ def test_their_number_is_bounded() -> None:
 
 def test_a_report_survives_the_wire_and_counts_of_other_bounds_are_refused() -> None:
     full = dataclasses.replace(LOAD, first_tokens=tuple(range(NUM_TTFT_COUNTS)), age_s=0.25)
-    assert gateway_load_from_pb(gateway_load_to_pb(full)) == full
-    assert fleet_from_pb(fleet_to_pb(Fleet(gateways=(full, LOAD)))).gateways == (full, LOAD)
+    assert GATEWAY_LOAD.from_pb(GATEWAY_LOAD.to_pb(full)) == full
+    assert FLEET.from_pb(FLEET.to_pb(Fleet(gateways=(full, LOAD)))).gateways == (full, LOAD)
     for broken in (dataclasses.replace(LOAD, first_tokens=(1, 2)), dataclasses.replace(LOAD, gateway="")):
         with pytest.raises(BadRequest):
-            gateway_load_from_pb(gateway_load_to_pb(broken))
+            GATEWAY_LOAD.from_pb(GATEWAY_LOAD.to_pb(broken))

@@ -10,7 +10,7 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import QueueTimeout
-from stratos_router import scheduler as scheduling
+from stratos.routing.dispatch import explanations as explaining
 from stratos_router.silence import SilenceWatch
 from tests.support.waiting import eventually
 from tests.support.worlds.router_scheduler import RouterScheduler
@@ -81,8 +81,8 @@ async def test_a_silent_stream_ends_unless_the_silence_was_ones_own() -> None:
 @contextmanager
 def counted_choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     calls = []
-    real = scheduling.choose
-    monkeypatch.setattr(scheduling, "choose", lambda *args: calls.append(1) or real(*args))
+    real = explaining.choose
+    monkeypatch.setattr(explaining, "choose", lambda *args: calls.append(1) or real(*args))
     yield calls
 
 

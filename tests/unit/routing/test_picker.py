@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.placement import WorkerRole
 from stratos.routing.admission import Ask
+from stratos.routing.dispatch.booking_desk import PrefillMemory
 from stratos.routing.filters import Rejection
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import EndpointChoice, Refusal, choose, missing_features, never_fits
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
-from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.worker_view import BookedLoad
 from tests.support.worlds.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 

@@ -9,15 +9,10 @@ from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import BadRequest, FeatureUnavailable, Internal
 from stratos.core.cache_changes import CacheChanges, CacheLayout
 from stratos.core.placement import Placement
-from stratos.rpc.codec.cache import changes_from_pb, changes_to_pb, layout_from_pb
-from stratos.rpc.codec.fleet import status_from_pb, status_to_pb
+from stratos.rpc.codec.cache import CACHE_CHANGES, LAYOUT
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.rpc.codec.generation import delta_from_pb
-from stratos.rpc.codec.placement import (
-    placement_from_pb,
-    placement_request_from_pb,
-    placement_request_to_pb,
-    placement_to_pb,
-)
+from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 from tests.support.worlds.fleet_samples import IDENTITY, make_request, make_status
 
@@ -26,11 +21,11 @@ UNKNOWN_FIELD = bytes([0b11111000, 0b00111111, 1])
 
 
 def test_a_status_without_features_offers_none() -> None:
-    message = status_to_pb(make_status())
-    assert status_from_pb(message) == make_status()
+    message = WORKER_STATUS.to_pb(make_status())
+    assert WORKER_STATUS.from_pb(message) == make_status()
     message.ClearField("features")
     message.ClearField("protocol_version")
-    status = status_from_pb(message)
+    status = WORKER_STATUS.from_pb(message)
     assert (status.features, status.protocol_version) == (frozenset(), 0)
 
 
@@ -40,18 +35,18 @@ def test_placements_keep_what_they_say_of_prefixes() -> None:
     worker = make_status().ref
     for layout in (None, CacheLayout(IDENTITY, 32)):
         placement = Placement(decode=worker, handoff_id="h", cache_layout=layout)
-        assert placement_from_pb(placement_to_pb(placement)) == placement
+        assert PLACEMENT.from_pb(PLACEMENT.to_pb(placement)) == placement
     with pytest.raises(BadRequest):
-        layout_from_pb(router_pb2.CacheLayout())
+        LAYOUT.from_pb(router_pb2.CacheLayout())
 
 
 def test_changes_of_a_cache_must_name_their_process_and_run_forwards() -> None:
     changes = CacheChanges(after=3, last=9, stored=(2**64 - 1,), removed=(1, 2), is_dump=True)
-    assert changes_from_pb(changes_to_pb("inc", changes)) == changes
+    assert CACHE_CHANGES.from_pb(CACHE_CHANGES.to_pb(changes, incarnation="inc")) == changes
     with pytest.raises(BadRequest):
-        changes_from_pb(changes_to_pb("", changes))
+        CACHE_CHANGES.from_pb(CACHE_CHANGES.to_pb(changes, incarnation=""))
     with pytest.raises(BadRequest):
-        changes_from_pb(changes_to_pb("inc", CacheChanges(after=3, last=2)))
+        CACHE_CHANGES.from_pb(CACHE_CHANGES.to_pb(CacheChanges(after=3, last=2), incarnation="inc"))
 
 
 def test_an_unknown_finish_reason_is_no_open_choice() -> None:

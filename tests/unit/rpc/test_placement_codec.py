@@ -5,13 +5,8 @@ from __future__ import annotations
 from stratos.core.placement import Placement, Work, WorkerRef, WorkerRole
 from stratos.core.requests.terms import Share
 from stratos.core.trace import NO_TRACE
-from stratos.rpc.codec.fleet import status_from_pb, status_to_pb
-from stratos.rpc.codec.placement import (
-    placement_from_pb,
-    placement_request_from_pb,
-    placement_request_to_pb,
-    placement_to_pb,
-)
+from stratos.rpc.codec.fleet import WORKER_STATUS
+from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
 from tests.support.worlds.fleet_samples import make_request, make_status
 
 NOW_S = 50.0
@@ -45,7 +40,7 @@ def test_every_field_of_a_placement_survives() -> None:
     decode = WorkerRef(worker_id="d", incarnation="i", address="h:1", role=WorkerRole.DECODE)
     prefill = WorkerRef(worker_id="p", incarnation="j", address="h:2", role=WorkerRole.PREFILL)
     placement = Placement(decode=decode, prefill=(prefill,), handoff_id="h", queued_ms=5, status_version=6)
-    assert placement_from_pb(placement_to_pb(placement)) == placement
+    assert PLACEMENT.from_pb(PLACEMENT.to_pb(placement)) == placement
 
 
 def test_what_admission_goes_by_survives_in_a_status() -> None:
@@ -59,4 +54,4 @@ def test_what_admission_goes_by_survives_in_a_status() -> None:
         kv_watermark=0.8,
         num_routers=2,
     )
-    assert status_from_pb(status_to_pb(status)) == status
+    assert WORKER_STATUS.from_pb(WORKER_STATUS.to_pb(status)) == status

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
+from stratos.cli.commands.shared import RunOption, TenantOption, explained_errors
+from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.core.tenancy.roles import Role
 
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)

@@ -12,13 +12,12 @@ import typer
 
 from stratos.cli.commands.money import add_money_commands
 from stratos.cli.commands.shared import (
-    DEFAULT_DATA_DIR,
-    DataDirOption,
     RunOption,
     TenantOption,
     WaitOption,
     explained_errors,
 )
+from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.roles import Role
 from stratos.store.keys import DEFAULT_PEPPER_ID

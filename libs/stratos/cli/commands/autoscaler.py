@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, explained_errors
+from stratos.cli.commands.shared import RunOption, explained_errors
+from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 
 autoscaler_app = typer.Typer(help="How many workers there are, and why.", no_args_is_help=True)
 

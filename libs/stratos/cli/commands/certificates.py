@@ -3,97 +3,103 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
+from stratos.cli.commands.flags import with_flags_of
 from stratos.cli.commands.shared import explained_errors
 from stratos.common.errors import BadRequest
 from stratos.common.tls.identity import InvalidCertificate, PeerRole
 
 if TYPE_CHECKING:
-    from stratos.pki.keeper import RunReport
     from stratos.pki.renewal import ValidityPolicy
     from stratos.pki.stores import CertificateStore
 
 certificates_app = typer.Typer(help="Certificates for mTLS between services.", no_args_is_help=True)
-FolderOption = Annotated[Path | None, typer.Option(help="Keep them in this folder: ROLE/tls.crt, tls.key, ca.crt.")]
-SecretsOption = Annotated[str, typer.Option("--secrets", help="Keep them in Secrets of this prefix: PREFIX-ROLE.")]
-NamespaceOption = Annotated[str, typer.Option(help="Of the Secrets; default: that of the pod.")]
-ServerOption = Annotated[str, typer.Option("--api-server", help="Default: that of the pod; else `kubectl proxy`.")]
-LabelOption = Annotated[list[str] | None, typer.Option("--label", help="NAME=VALUE of the Secrets; may be repeated.")]
-DomainOption = Annotated[str, typer.Option(help="Name of the platform in its certificates.")]
-RoleOption = Annotated[
-    list[PeerRole] | None,
-    typer.Option("--role", help="May be repeated; default: all, of Secrets but supervisor."),
-]
-LifetimeOption = Annotated[float, typer.Option(min=0, help="Days that a certificate is valid.")]
-CaLifetimeOption = Annotated[float, typer.Option(min=0, help="Days that a CA is valid.")]
-DnsNameOption = Annotated[
-    list[str] | None, typer.Option("--dns-name", help="ROLE=NAME, one more name in its certificate; may be repeated.")
-]
-OverlapOption = Annotated[float, typer.Option(min=0, help="Seconds in which every process has read new files.")]
+SecretsOption = Annotated[str, Option("--secrets", help="Keep them in Secrets of this prefix: PREFIX-ROLE.")]
+NamespaceOption = Annotated[str, Option(help="Of the Secrets; default: that of the pod.")]
+ServerOption = Annotated[str, Option("--api-server", help="Default: that of the pod; else `kubectl proxy`.")]
+DomainOption = Annotated[str, Option(help="Name of the platform in its certificates.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueOptions:
+    """Certificates to make: where they are kept, whose they are, and how long they are valid."""
+
+    folder: Annotated[Path | None, Option(help="Keep them in this folder: ROLE/tls.crt, tls.key, ca.crt.")] = None
+    secrets: SecretsOption = ""
+    namespace: NamespaceOption = ""
+    api_server: ServerOption = ""
+    label: Annotated[list[str] | None, Option(help="NAME=VALUE of the Secrets; may be repeated.")] = None
+    domain: DomainOption = "stratos"
+    role: Annotated[list[PeerRole] | None, Option(help="May be repeated; default: all, of Secrets but supervisor.")] = (
+        None
+    )
+    lifetime_days: Annotated[float, Option(min=0, help="Days that a certificate is valid.")] = 30
+    ca_lifetime_days: Annotated[float, Option(min=0, help="Days that a CA is valid.")] = 1825
+    overlap_s: Annotated[float, Option(min=0, help="Seconds in which every process has read new files.")] = 86400
+    dns_name: Annotated[
+        list[str] | None, Option(help="ROLE=NAME, one more name in its certificate; may be repeated.")
+    ] = None
+
+    def run(self, **more: Any) -> None:
+        """Keep the certificates, and print what was written; ``more`` goes to ``keep``."""
+        from stratos.pki.keeper import keep
+
+        store = _store(self.folder, self.secrets, self.namespace, self.api_server, self.label)
+        now = datetime.datetime.now(datetime.UTC)
+        report = keep(store, self.domain, self._roles(), self._policy(), now, **more)
+        typer.echo(f"written: {', '.join(report.written) or 'nothing'}; {report.num_authorities} CA in the bundle")
+        typer.echo(f"the next certificate expires at {report.next_expiry.isoformat()}")
+
+    def _policy(self) -> ValidityPolicy:
+        from stratos.pki.renewal import ValidityPolicy
+
+        return ValidityPolicy(
+            lifetime=datetime.timedelta(days=self.lifetime_days),
+            ca_lifetime=datetime.timedelta(days=self.ca_lifetime_days),
+            overlap=datetime.timedelta(seconds=self.overlap_s),
+            dns_names=_dns_names(self.dns_name or []),
+        )
+
+    def _roles(self) -> list[PeerRole]:
+        return self.role or [role for role in PeerRole if not self.secrets or role is not PeerRole.SUPERVISOR]
 
 
 @certificates_app.command("issue")
-def issue(
-    folder: FolderOption = None,
-    secrets: SecretsOption = "",
-    namespace: NamespaceOption = "",
-    api_server: ServerOption = "",
-    label: LabelOption = None,
-    domain: DomainOption = "stratos",
-    role: RoleOption = None,
-    lifetime_days: LifetimeOption = 30,
-    ca_lifetime_days: CaLifetimeOption = 1825,
-    overlap_s: OverlapOption = 86400,
-    dns_name: DnsNameOption = None,
-) -> None:
+@with_flags_of(IssueOptions)
+def issue(*, make: Callable[..., IssueOptions]) -> None:
     """Make what is missing, the first CA too, and renew what is due; running it again changes nothing."""
-    from stratos.pki.keeper import keep
-
     with explained_errors():
-        store = _store(folder, secrets, namespace, api_server, label)
-        policy = _policy(lifetime_days, ca_lifetime_days, overlap_s, dns_name)
-        _report(keep(store, domain, _roles(role, secrets), policy, _now()))
+        make().run()
 
 
 @certificates_app.command("renew")
+@with_flags_of(IssueOptions)
 def renew(
-    folder: FolderOption = None,
-    secrets: SecretsOption = "",
-    namespace: NamespaceOption = "",
-    api_server: ServerOption = "",
-    label: LabelOption = None,
-    domain: DomainOption = "stratos",
-    role: RoleOption = None,
-    lifetime_days: LifetimeOption = 30,
-    ca_lifetime_days: CaLifetimeOption = 1825,
-    overlap_s: OverlapOption = 86400,
-    dns_name: DnsNameOption = None,
-    rotate_ca: Annotated[
-        bool, typer.Option(help="Announce a new CA; later runs let it sign and drop the old.")
-    ] = False,
-    reissue: Annotated[bool, typer.Option("--all", help="Renew every certificate, due or not.")] = False,
+    *,
+    make: Callable[..., IssueOptions],
+    rotate_ca: Annotated[bool, Option(help="Announce a new CA; later runs let it sign and drop the old.")] = False,
+    reissue: Annotated[bool, Option("--all", help="Renew every certificate, due or not.")] = False,
 ) -> None:
     """Renew what is due, a CA too; refuses where there is none. Processes take new files without a restart."""
-    from stratos.pki.keeper import keep
     from stratos.pki.renewal import RenewalWishes
 
     with explained_errors():
-        store = _store(folder, secrets, namespace, api_server, label)
-        policy = _policy(lifetime_days, ca_lifetime_days, overlap_s, dns_name)
-        wishes = RenewalWishes(rotate_ca=rotate_ca, reissue=reissue)
-        _report(keep(store, domain, _roles(role, secrets), policy, _now(), wishes=wishes, must_exist=True))
+        make().run(wishes=RenewalWishes(rotate_ca=rotate_ca, reissue=reissue), must_exist=True)
 
 
 @certificates_app.command("check")
 def check(
     folder: Annotated[Path, typer.Argument(help="Folder with tls.crt, tls.key and ca.crt, as a pod mounts it.")],
     domain: DomainOption = "stratos",
-    role: Annotated[PeerRole | None, typer.Option(help="Role that the certificate must name.")] = None,
-    min_days: Annotated[float, typer.Option(min=0, help="Days for which it must still be valid.")] = 0,
+    role: Annotated[PeerRole | None, Option(help="Role that the certificate must name.")] = None,
+    min_days: Annotated[float, Option(min=0, help="Days for which it must still be valid.")] = 0,
 ) -> None:
     """Say whether a process would start with these files and its peers accept it; if not, exit code 1 and why."""
     from stratos.pki.audit import check_files
@@ -140,19 +146,6 @@ def _store(
     return SecretStore(cluster_of_pod(secrets, namespace, api_server, named))
 
 
-def _policy(
-    lifetime_days: float, ca_lifetime_days: float, overlap_s: float, dns_names: list[str] | None
-) -> ValidityPolicy:
-    from stratos.pki.renewal import ValidityPolicy
-
-    return ValidityPolicy(
-        lifetime=datetime.timedelta(days=lifetime_days),
-        ca_lifetime=datetime.timedelta(days=ca_lifetime_days),
-        overlap=datetime.timedelta(seconds=overlap_s),
-        dns_names=_dns_names(dns_names or []),
-    )
-
-
 def _dns_names(pairs: list[str]) -> dict[PeerRole, tuple[str, ...]]:
     found: dict[PeerRole, tuple[str, ...]] = {}
     for pair in pairs:
@@ -161,16 +154,3 @@ def _dns_names(pairs: list[str]) -> dict[PeerRole, tuple[str, ...]]:
             raise BadRequest("--dns-name takes ROLE=NAME", param="--dns-name")
         found[PeerRole(role)] = (*found.get(PeerRole(role), ()), name)
     return found
-
-
-def _roles(asked: list[PeerRole] | None, secrets: str) -> list[PeerRole]:
-    return asked or [role for role in PeerRole if not secrets or role is not PeerRole.SUPERVISOR]
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
-def _report(report: RunReport) -> None:
-    typer.echo(f"written: {', '.join(report.written) or 'nothing'}; {report.num_authorities} CA in the bundle")
-    typer.echo(f"the next certificate expires at {report.next_expiry.isoformat()}")

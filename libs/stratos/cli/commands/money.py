@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from stratos.cli.commands.admin_access import KeyOption, UrlOption, admin_client
-from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, explained_errors
+from stratos.cli.commands.shared import RunOption, explained_errors
+from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="Whose; default: that of the key.")]

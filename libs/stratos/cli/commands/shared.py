@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stratos.common.errors import StratosError
 
-DataDirOption = Annotated[Path, typer.Option("--data-dir", help="Where the platform keeps its data.")]
 RunOption = Annotated[str, typer.Option("--run", help="Which run, if several share the data directory.")]
 TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant the key or adapter belongs to.")]
 WaitOption = Annotated[
     float,
     typer.Option("--wait-s", min=0, help="Seconds to wait for stores, or a port and its key, that are not there yet."),
 ]
-
-DEFAULT_DATA_DIR = Path(".stratos")
 
 
 @contextmanager

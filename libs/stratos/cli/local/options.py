@@ -1,13 +1,18 @@
-"""What ``stratos up`` was asked to do, after checking; everything below receives this and reads no flag itself."""
+"""Options of ``stratos up``: its flags, declared here alone, and checked; everything below receives this record."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from stratos.common.errors import BadRequest
 
+DataDirOption = Annotated[Path, Option("--data-dir", help="Where the platform keeps its data.")]
+DEFAULT_DATA_DIR = Path(".stratos")
 MAX_WORKERS = 16
 MAX_REPLICAS = 8
 MAX_THREADS = 1024
@@ -20,42 +25,37 @@ class UpOptions:
     model_path: Path
     shipped_model_path: Path | None = None
     """The model folder of this repository, if there is one; its adapters are offered with it alone."""
-    host: str = "127.0.0.1"
-    port: int = 8000
-    """First port tried for the gateways; busy ones are skipped."""
-    admin_port: int = 8001
-    """First port tried for the admin API, which is on loopback whatever ``host`` is."""
-    gateways: int = 1
-    """They share the port."""
-    routers: int = 1
-    prefill: int = 1
-    decode: int = 1
-    max_decode: int = 0
-    """Most decode workers the autoscaler may run; 0 allows one more than ``decode`` where cores are left for it."""
-    data_dir: Path = Path(".stratos")
-    redis_url: str = ""
-    """Empty starts the embedded one."""
-    object_store_url: str = ""
-    """Empty is a folder in the data directory."""
-    s3_endpoint_url: str = ""
-    engine: str = "torch"
-    dtype: str = "auto"
-    """Compute and KV type of the workers; "auto" takes what suits model and machine."""
-    max_model_len: int = 0
-    """Longest sequence; 0 takes the model's context, or what fits."""
+    gateways: Annotated[int, Option(help="Gateways; they share the port.")] = 1
+    routers: Annotated[int, Option(help="Routers; every gateway knows all of them.")] = 1
+    prefill: Annotated[int, Option(help="Prefill workers; 0 lets decode workers compute prompts.")] = 1
+    decode: Annotated[int, Option(help="Decode workers to start with; the autoscaler's minimum.")] = 1
+    max_decode: Annotated[int, Option(help="Most decode workers; default: what the cores allow.")] = 0
+    """0 allows one more than ``decode`` where cores are left for it."""
+    host: Annotated[str, Option(help="Address the gateways listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option(help="First port tried for the gateways; busy ones are skipped.")] = 8000
+    admin_port: Annotated[int, Option(help="First port tried for the admin API, on loopback.")] = 8001
+    """On loopback whatever ``host`` is."""
+    data_dir: DataDirOption = DEFAULT_DATA_DIR
+    redis_url: Annotated[str, Option(envvar="REDIS_URL", help="Redis to use instead of the embedded one.")] = ""
+    object_store_url: Annotated[
+        str, Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX; default: in --data-dir.")
+    ] = ""
+    s3_endpoint_url: Annotated[str, Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")] = ""
+    engine: Annotated[str, Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch"
+    dtype: Annotated[str, Option(help="Type of weights and KV: auto, float32, bfloat16 or float16.")] = "auto"
+    """"auto" takes what suits model and machine."""
+    max_model_len: Annotated[int, Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0
     kv_pool_bytes: int = 0
     """KV pool of each worker; 0 lets each choose for itself."""
-    threads: int = 0
-    """Threads of one operation in each worker; 0 shares the cores among the workers."""
-    transport: str = "shm"
-    mtls: bool = False
-    """Encrypt calls between the processes, and let each call only what its role may."""
-    otlp_endpoint: str = ""
-    """Where every process sends its spans; empty turns tracing off."""
-    observe: bool = False
-    """Start a Prometheus beside the platform."""
-    log_level: str = "info"
-    keep_logs: bool = False
+    threads: Annotated[int, Option(help="Threads of each worker; 0 shares the cores among them.")] = 0
+    transport: Annotated[str, Option(help="KV transport between workers: shm, gloo or tls.")] = "shm"
+    mtls: Annotated[bool, Option("--mtls", help="Certificates and encryption between all processes.")] = False
+    """Each call is then allowed only what the role of its caller may do."""
+    otlp_endpoint: Annotated[str, Option(help="Collector of traces, e.g. http://localhost:4317.")] = ""
+    """Every process sends its spans there; empty turns tracing off."""
+    observe: Annotated[bool, Option("--observe", help="Start a Prometheus beside the platform.")] = False
+    log_level: Annotated[str, Option(help="debug, info, warning or error.")] = "info"
+    keep_logs: Annotated[bool, Option(help="Keep the run's log files after a clean stop.")] = False
     drain_timeout_s: float = 5.0
     """Longest wait for open streams at the end; a laptop's Ctrl-C should not take half a minute."""
 

@@ -2,6 +2,6 @@
 
 A policy narrows the workers by its filters, scores what is left by its weighted scorers, and picks.
 
-Read in this order: ``settings`` (what can be configured), ``named`` (policies with a name), ``scorers``, ``filters``,
+Read in this order: ``settings`` (what can be configured, and policies with a name), ``scorers``, ``filters``,
 ``pickers``, ``policies`` (all of them together).
 """

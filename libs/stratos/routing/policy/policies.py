@@ -8,11 +8,10 @@ from random import Random
 
 from stratos.core.placement import PlacementRequest, WorkerRole
 from stratos.routing.policy.filters import FILTERS, narrow
-from stratos.routing.policy.named import NAMED
 from stratos.routing.policy.pickers import PICKERS
 from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.routing.policy.scorers import INDEXED_SCORERS, SCORERS, ScoringContext
-from stratos.routing.policy.settings import PolicyConfig, RoutingPoliciesConfig
+from stratos.routing.policy.settings import NAMED, PolicyConfig, RoutingPoliciesConfig
 from stratos.routing.worker_view import WorkerView
 
 MAX_POOLS = 512

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
@@ -21,6 +22,20 @@ class PolicyConfig:
     """Names of ``stratos.routing.policy.scorers`` with their weights; scores lie in [0, 1]."""
     picker: str = "best"
     """Name of ``stratos.routing.policy.pickers``."""
+
+
+NAMED = MappingProxyType(
+    {
+        "round_robin": PolicyConfig(picker="round_robin"),
+        "least_loaded": PolicyConfig(scorers={"load": 1.0}),
+        "session_affinity": PolicyConfig(scorers={"session": 1.0}),
+        "prefix": PolicyConfig(
+            scorers={"first_token": 2.0, "free_slots": 1.0, "adapter": 0.5, "prefix": 0.5, "session": 0.1}
+        ),
+        "balanced": PolicyConfig(scorers={"load": 2.0, "free_kv": 1.0, "adapter": 1.0}),
+    }
+)
+"""Policies that have a name without being configured; docs/routing.md compares them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from stratos.core.placement import PlacementRequest
+from stratos.routing.admission import Ask
 from stratos.routing.queueing.fairness import ServiceCounters
 from stratos.routing.settings import QueueConfig
 
@@ -42,6 +43,8 @@ class Ticket:
     expires: float
     sequence: int = field(default=0)
     is_waiting: bool = field(default=False)
+    ask: Ask | None = field(default=None, repr=False)
+    """What was worked out for it, since it is tried many times."""
 
     @property
     def asked_at(self) -> float:

@@ -25,6 +25,7 @@ from stratos.routing.queueing.class_queue import (
     Ticket,
     never_reserve,
 )
+from stratos.routing.queueing.overflow import longest_wait_s
 from stratos.routing.queueing.wait_estimate import QueuePace
 from stratos.routing.settings import QueueConfig
 
@@ -153,10 +154,16 @@ class PlacementQueue:
 
     def clear(self) -> list[Ticket]:
         """Take out everything."""
-        tickets = [t for model in self._models.values() for queue in model.classes for t in list(queue.tickets())]
+        tickets = list(self.tickets())
         for ticket in tickets:
             self.remove(ticket)
         return tickets
+
+    def tickets(self) -> Iterator[Ticket]:
+        """Every waiting request."""
+        for model in self._models.values():
+            for queue in model.classes:
+                yield from queue.tickets()
 
     def dispatch(self, now: float, place: Place[T], reserve: Reserve = never_reserve) -> Iterator[Dispatched[T]]:
         """Place requests until nothing more can be placed; models take turns.
@@ -214,8 +221,8 @@ class PlacementQueue:
         arrived = now - request.waited_ms / 1000
         expires = arrived + (self._settings.recovery_ttl_s if request.is_move else ttl_s)
         terms = request.terms
-        overflows = now + request.overflow_after_ms / 1000 if request.overflow_after_ms else None
-        expires = min(at for at in (expires, terms.deadline_s, terms.end_s, overflows) if at is not None)
+        ends = (expires, terms.deadline_s, terms.end_s, now + longest_wait_s(request))
+        expires = min(at for at in ends if at is not None)
         return Ticket(
             request=request,
             cost=self._cost(request),

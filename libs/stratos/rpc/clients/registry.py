@@ -12,41 +12,11 @@ from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.common.errors import DependencyDown
 from stratos.core.adapter import Adapter
 from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
+from stratos.rpc.codec.flat import FlatCodec
 from stratos.rpc.errors import translate_errors
 
 _PEER = "the lora-registry"
-
-
-def adapter_to_pb(adapter: Adapter) -> registry_pb2.Adapter:
-    """A record as message."""
-    return registry_pb2.Adapter(
-        tenant=adapter.tenant,
-        name=adapter.name,
-        base_model_digest=adapter.base_model_digest,
-        uri=adapter.uri,
-        digest=adapter.digest,
-        rank=adapter.rank,
-        alpha=adapter.alpha,
-        target_modules=adapter.target_modules,
-        num_bytes=adapter.num_bytes,
-        created_unix_s=adapter.created_unix_s,
-    )
-
-
-def adapter_from_pb(message: registry_pb2.Adapter) -> Adapter:
-    """A message as record."""
-    return Adapter(
-        tenant=message.tenant,
-        name=message.name,
-        base_model_digest=message.base_model_digest,
-        uri=message.uri,
-        digest=message.digest,
-        rank=message.rank,
-        alpha=message.alpha,
-        target_modules=tuple(message.target_modules),
-        num_bytes=message.num_bytes,
-        created_unix_s=message.created_unix_s,
-    )
+ADAPTER = FlatCodec(Adapter, registry_pb2.Adapter)
 
 
 class RegistryClient:
@@ -80,14 +50,14 @@ class RegistryClient:
         )
         async with translate_errors(peer=_PEER, lost=DependencyDown):
             answer = await self._stub.RegisterAdapter(request, timeout=self._register_timeout_s)
-        return adapter_from_pb(answer.adapter)
+        return ADAPTER.from_pb(answer.adapter)
 
     async def list(self, tenant: str) -> tuple[Adapter, ...]:
         """Adapters that ``tenant`` may use, sorted by name."""
         request = registry_pb2.ListAdaptersRequest(tenant=tenant)
         async with translate_errors(peer=_PEER, lost=DependencyDown):
             answer = await self._stub.ListAdapters(request, timeout=self._timeout_s)
-        return tuple(adapter_from_pb(message) for message in answer.adapters)
+        return tuple(ADAPTER.from_pb(message) for message in answer.adapters)
 
     async def delete(self, tenant: str, name: str) -> None:
         """Take a name away.

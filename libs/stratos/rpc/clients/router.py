@@ -7,7 +7,6 @@ Every placement ends in ``complete``, or in the router's lease when its holder d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -15,13 +14,13 @@ from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock, SystemClock
 from stratos.core.fleet import Fleet
 from stratos.core.gateway_load import GatewayLoad
-from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
+from stratos.core.placement import AttemptReport, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate
 from stratos.rpc.clients.channel import is_serving, translate_errors
 from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
-from stratos.rpc.codec.convictions import answer_from_pb, question_to_pb
-from stratos.rpc.codec.fleet import fleet_from_pb, gateway_load_to_pb
-from stratos.rpc.codec.placement import placement_from_pb, placement_request_to_pb
+from stratos.rpc.codec.convictions import GATEWAY_UPDATE, ROUTER_UPDATE
+from stratos.rpc.codec.fleet import FLEET, GATEWAY_LOAD
+from stratos.rpc.codec.placement import ATTEMPT_REPORT, PLACEMENT, placement_request_to_pb
 
 __all__ = ["RouterClient"]
 
@@ -30,12 +29,6 @@ FLEET_TIMEOUT_S = 2.0
 FORGET_TIMEOUT_S = 10.0
 """Longer than the router waits for its workers."""
 SERVICE_NAME: str = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
-_OUTCOME_TO_PB = {
-    Outcome.FINISHED: router_pb2.OUTCOME_FINISHED,
-    Outcome.CANCELLED: router_pb2.OUTCOME_CANCELLED,
-    Outcome.FAILED: router_pb2.OUTCOME_FAILED,
-    Outcome.SETTLED: router_pb2.OUTCOME_SETTLED,
-}
 
 
 class RouterClient:
@@ -58,7 +51,7 @@ class RouterClient:
         """
         async with translate_errors(peer="the router"):
             answer = await self._stub.Schedule(placement_request_to_pb(request, self._clock.now()), timeout=timeout_s)
-        return replace(placement_from_pb(answer), router_address=self.address)
+        return PLACEMENT.from_pb(answer, router_address=self.address)
 
     async def complete(self, reports: Sequence[AttemptReport]) -> None:
         """Report how attempts ended; idempotent.
@@ -66,7 +59,7 @@ class RouterClient:
         Raises:
             WorkerLost: the router did not answer.
         """
-        message = router_pb2.CompleteRequest(reports=[_report_to_pb(report) for report in reports])
+        message = router_pb2.CompleteRequest(reports=[ATTEMPT_REPORT.to_pb(report) for report in reports])
         async with translate_errors(peer="the router"):
             await self._stub.Complete(message, timeout=COMPLETE_TIMEOUT_S)
 
@@ -81,8 +74,8 @@ class RouterClient:
             WorkerLost: the router did not answer.
         """
         async with translate_errors(peer="the router"):
-            answer = await self._stub.ExchangeConvictions(question_to_pb(update), timeout=timeout_s)
-        return answer_from_pb(answer)
+            answer = await self._stub.ExchangeConvictions(GATEWAY_UPDATE.to_pb(update), timeout=timeout_s)
+        return ROUTER_UPDATE.from_pb(answer)
 
     async def forget_tenant(self, tenant: str) -> bool:
         """Have all workers drop what they cache of a tenant; false where one did not answer. Idempotent.
@@ -102,14 +95,14 @@ class RouterClient:
             WorkerLost: the router did not answer.
         """
         async with translate_errors(peer="the router"):
-            request = router_pb2.ReportLoadRequest(load=gateway_load_to_pb(load))
+            request = router_pb2.ReportLoadRequest(load=GATEWAY_LOAD.to_pb(load))
             await self._stub.ReportLoad(request, timeout=timeout_s)
 
     async def fleet(self, *, timeout_s: float = FLEET_TIMEOUT_S) -> Fleet:
         """Queues and workers as the router sees them now."""
         async with translate_errors(peer="the router"):
             answer = await self._stub.GetFleet(router_pb2.GetFleetRequest(), timeout=timeout_s)
-        return fleet_from_pb(answer)
+        return FLEET.from_pb(answer)
 
     async def close(self) -> None:
         """Close the channel; calls in flight are cancelled."""
@@ -122,11 +115,3 @@ class RouterClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _report_to_pb(report: AttemptReport) -> router_pb2.AttemptReport:
-    return router_pb2.AttemptReport(
-        handoff_id=report.handoff_id,
-        outcome=_OUTCOME_TO_PB[report.outcome],
-        num_output_tokens=report.num_output_tokens,
-    )

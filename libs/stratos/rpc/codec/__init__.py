@@ -1,5 +1,9 @@
-"""Records of ``stratos.core`` as protobuf messages, both directions in one file each.
+"""Records of ``stratos.core`` as protobuf messages, both directions in one place.
 
-Read in this order: ``terms``, ``trace``, ``generation`` (sessions), ``embedding``, ``fleet``, ``cache``,
-``unknown_fields`` (what a newer peer sends).
+Flat records have a row each, ``NAME = FlatCodec(Record, Message, ...)``; what depends on the time, and tokens on their
+way to a client, have functions.
+
+Read in this order: ``fields`` and ``flat`` (the codec by table), ``terms``, ``trace``, ``fleet``, ``cache``,
+``placement``, ``convictions``, ``usage``, ``generation`` (sessions), ``embedding``, ``unknown_fields`` (fields of a
+newer peer).
 """

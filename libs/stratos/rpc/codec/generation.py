@@ -5,9 +5,7 @@ Malformed enums are refused here; ranges are the receiver's to check.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import Internal
@@ -25,11 +23,13 @@ from stratos.core.requests.records import (
 )
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
-from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb
+from stratos.rpc.codec.fields import EnumCodec, FlatField, optional
+from stratos.rpc.codec.flat import FlatCodec
+from stratos.rpc.codec.fleet import REF
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
-from stratos.rpc.codec.usage import tag_from_pb, tag_to_pb
+from stratos.rpc.codec.usage import METER_TAG
 from stratos.rpc.errors import from_error_detail, to_error_detail
 
 FINISH_REASONS: dict[FinishReason, decode_pb2.FinishReason] = {
@@ -41,12 +41,30 @@ FINISH_REASONS: dict[FinishReason, decode_pb2.FinishReason] = {
 }
 _REASONS_BY_NUMBER: dict[int, FinishReason] = {number: reason for reason, number in FINISH_REASONS.items()}
 _PATHS = {path: decode_pb2.PrefillPath.Value(f"PREFILL_PATH_{path.name}") for path in PrefillPath}
-_PATHS_BY_NUMBER: dict[int, PrefillPath] = {number: path for path, number in _PATHS.items()}
 _SEED_MASK = 2**64 - 1
 
-_MESSAGES = {"bad_sequences", "grammar", "watermark"}
-_PLAIN = tuple(f.name for f in dataclasses.fields(SamplingParams) if f.name not in _MESSAGES)
-"""Sampling parameters that travel under their own name: numbers, flags, lists and maps of numbers."""
+_WATERMARK = FlatCodec(Watermark, decode_pb2.Watermark)
+SAMPLING = FlatCodec(
+    SamplingParams,
+    decode_pb2.SamplingParams,
+    fields={
+        "bad_sequences": FlatField(
+            encode=lambda sequences: [decode_pb2.TokenSequence(token_ids=ids) for ids in sequences],
+            decode=lambda sequences: tuple(tuple(sequence.token_ids) for sequence in sequences),
+        ),
+        "grammar": FlatField(
+            encode=lambda grammar: decode_pb2.Grammar(kind=grammar.kind, text=grammar.text) if grammar else None,
+            decode=lambda grammar: check_grammar(grammar.kind, grammar.text, "grammar"),
+            is_optional=True,
+        ),
+        "watermark": optional(_WATERMARK),
+    },
+)
+_RECEIPT = FlatCodec(
+    Receipt,
+    decode_pb2.Receipt,
+    fields={"prefill_path": EnumCodec(_PATHS, default=PrefillPath.UNSPECIFIED).field},
+)
 
 
 # -- up ----------------------------------------------------------------------------------------------
@@ -60,7 +78,7 @@ def hello() -> decode_pb2.SessionRequest:
 
 def welcome_to_pb(worker: WorkerRef, features: frozenset[str]) -> decode_pb2.Welcome:
     """First message down: who answers, and what it offers."""
-    return decode_pb2.Welcome(worker=ref_to_pb(worker), protocol_version=PROTOCOL_VERSION, features=sorted(features))
+    return decode_pb2.Welcome(worker=REF.to_pb(worker), protocol_version=PROTOCOL_VERSION, features=sorted(features))
 
 
 def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> decode_pb2.SessionRequest:
@@ -81,14 +99,14 @@ def submit_to_pb(submission: Submission, now_s: float) -> decode_pb2.Submit:
             decode_pb2.ChoiceState(index=c.index, emitted_ids=c.emitted_ids, finished=c.finished)
             for c in request.choices
         ],
-        sampling=sampling_to_pb(request.sampling),
+        sampling=SAMPLING.to_pb(request.sampling),
         seed=request.seed & _SEED_MASK,
         model_digest=submission.model_digest,
         terms=terms_to_pb(request.terms, now_s),
-        prefill=[ref_to_pb(ref) for ref in submission.prefill],
+        prefill=[REF.to_pb(ref) for ref in submission.prefill],
         trace=trace_to_pb(submission.trace),
         required_features=sorted(submission.required_features),
-        meter=None if submission.meter is None else tag_to_pb(submission.meter),
+        meter=None if submission.meter is None else METER_TAG.to_pb(submission.meter),
     )
 
 
@@ -106,7 +124,7 @@ def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
         choices=tuple(
             ChoiceState(index=c.index, emitted_ids=tuple(c.emitted_ids), finished=c.finished) for c in message.choices
         ),
-        sampling=sampling_from_pb(message.sampling),
+        sampling=SAMPLING.from_pb(message.sampling),
         seed=message.seed,
         terms=terms_from_pb(message.terms, now_s),
     )
@@ -114,50 +132,11 @@ def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
         request=request,
         model_digest=message.model_digest,
         handoff_id=message.handoff_id,
-        prefill=tuple(ref_from_pb(ref) for ref in message.prefill),
+        prefill=tuple(REF.from_pb(ref) for ref in message.prefill),
         trace=trace_from_pb(message.trace),
         required_features=frozenset(message.required_features),
-        meter=tag_from_pb(message.meter) if message.HasField("meter") else None,
+        meter=METER_TAG.from_pb(message.meter) if message.HasField("meter") else None,
     )
-
-
-def sampling_to_pb(params: SamplingParams) -> decode_pb2.SamplingParams:
-    """Sampling parameters as a message."""
-    plain: dict[str, Any] = {name: getattr(params, name) for name in _PLAIN}
-    grammar, watermark = params.grammar, params.watermark
-    return decode_pb2.SamplingParams(
-        **plain,
-        bad_sequences=[decode_pb2.TokenSequence(token_ids=ids) for ids in params.bad_sequences],
-        grammar=decode_pb2.Grammar(kind=grammar.kind, text=grammar.text) if grammar else None,
-        watermark=decode_pb2.Watermark(**dataclasses.asdict(watermark)) if watermark else None,
-    )
-
-
-def sampling_from_pb(message: decode_pb2.SamplingParams) -> SamplingParams:
-    """Sampling parameters from a message.
-
-    Raises:
-        BadRequest: the grammar is of no known kind, or too large.
-    """
-    grammar, watermark = message.grammar, message.watermark
-    return SamplingParams(
-        **{name: _plain_value(message, name) for name in _PLAIN},
-        bad_sequences=tuple(tuple(sequence.token_ids) for sequence in message.bad_sequences),
-        grammar=check_grammar(grammar.kind, grammar.text, "grammar") if message.HasField("grammar") else None,
-        watermark=Watermark(**{f.name: getattr(watermark, f.name) for f in dataclasses.fields(Watermark)})
-        if message.HasField("watermark")
-        else None,
-    )
-
-
-def _plain_value(message: decode_pb2.SamplingParams, name: str) -> Any:
-    value = getattr(message, name)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if not isinstance(value, int | float):
-        return tuple(value)
-    is_absent = message.DESCRIPTOR.fields_by_name[name].has_presence and not message.HasField(name)
-    return None if is_absent else value
 
 
 # -- down --------------------------------------------------------------------------------------------
@@ -170,7 +149,7 @@ def delta_to_pb(delta: RequestDelta) -> decode_pb2.RequestOutput:
         attempt=delta.key.attempt,
         deltas=[_choice_to_pb(choice) for choice in delta.choices],
         error=None if delta.error is None else to_error_detail(delta.error),
-        receipt=None if delta.receipt is None else _receipt_to_pb(delta.receipt),
+        receipt=None if delta.receipt is None else _RECEIPT.to_pb(delta.receipt),
         prompt_logprobs=[_position_to_pb(position) for position in delta.prompt_logprobs],
     )
 
@@ -181,7 +160,7 @@ def delta_from_pb(message: decode_pb2.RequestOutput) -> RequestDelta:
         key=RequestKey(message.request_id, message.attempt),
         choices=tuple(_choice_from_pb(choice) for choice in message.deltas),
         error=from_error_detail(message.error) if message.HasField("error") else None,
-        receipt=_receipt_from_pb(message.receipt) if message.HasField("receipt") else None,
+        receipt=_RECEIPT.from_pb(message.receipt) if message.HasField("receipt") else None,
         prompt_logprobs=_positions_from_pb(message.prompt_logprobs),
     )
 
@@ -230,14 +209,3 @@ def _positions_from_pb(entries: Iterable[decode_pb2.PositionLogprobs]) -> tuple[
 
 def _logprob_from_pb(message: decode_pb2.TokenLogprob) -> TokenLogprob:
     return TokenLogprob(message.token_id, message.logprob, message.rank)
-
-
-def _receipt_to_pb(receipt: Receipt) -> decode_pb2.Receipt:
-    values = {f.name: getattr(receipt, f.name) for f in dataclasses.fields(receipt)}
-    return decode_pb2.Receipt(**(values | {"prefill_path": _PATHS[receipt.prefill_path]}))
-
-
-def _receipt_from_pb(message: decode_pb2.Receipt) -> Receipt:
-    values = {f.name: getattr(message, f.name) for f in dataclasses.fields(Receipt)}
-    path = _PATHS_BY_NUMBER.get(message.prefill_path, PrefillPath.UNSPECIFIED)
-    return Receipt(**(values | {"prefill_path": path}))

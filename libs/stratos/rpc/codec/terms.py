@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratos.api.common.v1 import common_pb2
 from stratos.core.adapter import BASE_MODEL, AdapterRef
-from stratos.core.requests.terms import RequestTerms
+from stratos.core.requests.terms import FULL_SHARE, RequestTerms, Share
 
 
 def terms_to_pb(terms: RequestTerms, now_s: float) -> common_pb2.RequestTerms:
@@ -24,7 +24,7 @@ def _left_ms(at_s: float | None, now_s: float) -> int | None:
     return None if at_s is None else max(round((at_s - now_s) * 1000), 1)
 
 
-def terms_from_pb(message: common_pb2.RequestTerms, now_s: float) -> RequestTerms:
+def terms_from_pb(message: common_pb2.RequestTerms, now_s: float, share: Share = FULL_SHARE) -> RequestTerms:
     """Terms from a message that arrives at ``now_s``; nothing is checked."""
     adapter = message.adapter
     return RequestTerms(
@@ -35,4 +35,5 @@ def terms_from_pb(message: common_pb2.RequestTerms, now_s: float) -> RequestTerm
         arrival_s=now_s,
         deadline_s=now_s + message.deadline_ms / 1000 if message.HasField("deadline_ms") else None,
         end_s=now_s + message.end_ms / 1000 if message.HasField("end_ms") else None,
+        share=share,
     )

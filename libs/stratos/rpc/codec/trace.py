@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from stratos.api.common.v1 import common_pb2
 from stratos.core.trace import NO_TRACE, TraceContext, parse_http_request_id, parse_traceparent
+from stratos.rpc.codec.fields import FlatField
 
 
 def trace_to_pb(trace: TraceContext) -> common_pb2.TraceContext | None:
     """A record as message; ``None``, which leaves the field out, when it is empty."""
-    if trace == NO_TRACE:
+    if trace is NO_TRACE or trace == NO_TRACE:
         return None
     return common_pb2.TraceContext(traceparent=trace.traceparent, http_request_id=trace.http_request_id)
 
@@ -19,3 +20,7 @@ def trace_from_pb(message: common_pb2.TraceContext) -> TraceContext:
         traceparent=parse_traceparent(message.traceparent),
         http_request_id=parse_http_request_id(message.http_request_id),
     )
+
+
+TRACE = FlatField(encode=trace_to_pb, decode=trace_from_pb)
+"""The field ``trace`` of a flat record."""

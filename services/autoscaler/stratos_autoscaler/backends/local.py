@@ -13,7 +13,7 @@ from stratos.common.ids import new_incarnation
 from stratos.planning.settings import PoolKey
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
-from stratos.rpc.codec.fleet import role_from_pb, role_to_pb
+from stratos.rpc.codec.fleet import ROLE
 from stratos_autoscaler.backends.base import Backend, BackendWorker
 
 CALL_TIMEOUT_S = 5.0
@@ -58,7 +58,7 @@ class LocalBackend(Backend):
         workers = []
         for process in answer.processes:
             try:
-                role = role_from_pb(process.role)
+                role = ROLE.from_pb(process.role)
             except BadRequest:
                 continue  # not a worker
             if process.state != STOPPED:
@@ -74,7 +74,7 @@ class LocalBackend(Backend):
 
     async def start(self, pool: PoolKey) -> str:
         """Start a worker process; a platform of one machine has one model."""
-        request = supervisor_pb2.StartWorkerRequest(role=role_to_pb(pool.role), holder=self._holder)
+        request = supervisor_pb2.StartWorkerRequest(role=ROLE.to_pb(pool.role), holder=self._holder)
         async with translate_errors(peer="the supervisor"):
             answer = await self._stub.StartWorker(request, timeout=self._start_timeout_s)
         return str(answer.process.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from stratos.core.kv import StagingLedger
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from tests.support.kv.kv_faults import Fault
+from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, open_world
 
@@ -98,8 +98,7 @@ async def test_an_engine_that_never_connects_holds_up_neither_the_request_nor_it
     await prefill.wait_baseline()
     await decode.wait_baseline()
     prefill.stop.set()
-    async with asyncio.timeout(5):
-        await prefill.exit_code
+    await prefill.exit_code
 
 
 async def test_a_frame_that_leaves_after_its_leg_meets_slots_that_are_not_read_any_more(world: World) -> None:
@@ -230,7 +229,7 @@ PHASES: dict[str, Callable[[Worker, Worker], bool]] = {
 
 
 @pytest.mark.parametrize("phase", PHASES)
-async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str) -> None:
+async def test_cancel_in_each_phase_frees_both_workers(world: World, promised: Promised, phase: str) -> None:
     patient = dict.fromkeys(("frame_timeout_s", "stall_timeout_s", "slot_wait_s", "receiver_timeout_s"), 60.0)
     prefill = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.03}, handoff=patient)
     decode = await world.start(WorkerRole.DECODE, handoff=patient)
@@ -239,11 +238,10 @@ async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str)
     stream = await gateway.submit(prompt, prefill=(prefill,))
     await eventually(lambda: PHASES[phase](prefill, decode), phase)
     await gateway.cancel("req-1")
-    begun_s = time.monotonic()
-    await eventually(lambda: not decode.process.opened.table.num_open_tasks, "the request's end")
-    await prefill.wait_baseline()
-    await decode.wait_baseline()
-    assert time.monotonic() - begun_s < 2.0  # 0.2 s on an idle machine
+    with promised("a cancelled request is gone from both workers", 2.0):
+        await eventually(lambda: not decode.process.opened.table.num_open_tasks, "the request's end")
+        await prefill.wait_baseline()
+        await decode.wait_baseline()
     assert not stream.tokens
     assert stream.error is None
 

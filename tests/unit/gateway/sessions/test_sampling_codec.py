@@ -15,11 +15,12 @@ from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
-from stratos.rpc.codec.generation import sampling_from_pb, sampling_to_pb
+from stratos.rpc.codec.generation import SAMPLING
 from stratos.worker.decode.checks import check_sampling
 from stratos.worker.engine_client.wire import METHODS, decode, encode
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.preparation.dialects import COMPLETION
+from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from tests.support.reference.shipped_model import served_model
 
 CALLER = Tenant(name="t")
@@ -46,8 +47,8 @@ EVERYTHING = SamplingParams(
 
 
 def travel(params: SamplingParams) -> SamplingParams:
-    message = decode_pb2.SamplingParams.FromString(sampling_to_pb(params).SerializeToString())
-    received = sampling_from_pb(message)
+    message = decode_pb2.SamplingParams.FromString(SAMPLING.to_pb(params).SerializeToString())
+    received = SAMPLING.from_pb(message)
     check_sampling(received, served_model().base.vocab_size)
     return received
 
@@ -70,12 +71,12 @@ def test_the_travelling_example_sets_every_field() -> None:
 
 
 async def prepared(**body: Any) -> SamplingParams:
-    preparation = Preparation(
+    tools = PreparationTools(
         model=served_model(),
         catalogue=ModelCatalogue(served_model().base),
         default_max_tokens=16,
     )
-    ready = await preparation.completion({"model": "base", "prompt": "x", **body}, CALLER, "")
+    ready = await GenerationPreparer(tools, COMPLETION).prepare({"model": "base", "prompt": "x", **body}, CALLER, "")
     return ready.specs[0].sampling
 
 
@@ -121,10 +122,10 @@ async def test_grammars_keep_their_text_and_the_order_of_properties(
 
 
 def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
-    message = sampling_to_pb(SamplingParams())
+    message = SAMPLING.to_pb(SamplingParams())
     message.grammar.kind, message.grammar.text = "yaml", "x"
     with pytest.raises(BadRequest) as caught:
-        check_sampling(sampling_from_pb(message), served_model().base.vocab_size)
+        check_sampling(SAMPLING.from_pb(message), served_model().base.vocab_size)
     assert caught.value.param == "grammar"
 
 
@@ -141,9 +142,9 @@ def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
     ],
 )
 def test_a_worker_checks_what_it_is_sent(fields_: dict[str, Any], param: str) -> None:
-    message = sampling_to_pb(SamplingParams())
+    message = SAMPLING.to_pb(SamplingParams())
     for name, value in fields_.items():
         getattr(message, name).extend(value)
     with pytest.raises(BadRequest) as caught:
-        check_sampling(sampling_from_pb(message), served_model().base.vocab_size)
+        check_sampling(SAMPLING.from_pb(message), served_model().base.vocab_size)
     assert caught.value.param == param

@@ -9,10 +9,10 @@ import pytest
 
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
+from stratos.routing.dispatch.isolation import SuspectHolds
+from stratos.routing.dispatch.placer import Placer
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import EndpointChoice
-from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket

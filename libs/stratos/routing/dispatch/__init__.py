@@ -1,0 +1,6 @@
+"""The decisions of one router, without waiting: what is refused, what is placed where, what is booked.
+
+Read in this order: ``dispatcher`` (life of a request), ``intake`` (refused at once, or queued), ``placer`` (waiting
+meets workers) with ``isolation`` and ``full_models``, ``booking_desk`` (a choice becomes a placement), ``explanations``
+(why a wait was in vain).
+"""

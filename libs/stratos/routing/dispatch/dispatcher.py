@@ -1,0 +1,190 @@
+"""The dispatcher: everything that one router decides, without waiting and with the time passed in.
+
+Life of a request: ``push`` -> refused at once, or a ticket in the queue -> exactly one of: ``turn`` answers it (placed,
+or its time is over), a later ``push`` displaces it, ``exchange_convictions`` or ``drain`` refuses it, ``withdraw``
+takes it out because its caller left.  A placement is booked until ``complete``.
+
+The router's service waits for these answers; the simulator takes them as they come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from stratos.common.errors import Draining, StratosError
+from stratos.common.ids import new_incarnation
+from stratos.core.fleet import QueueDepth, WorkerStatus
+from stratos.core.placement import Outcome, Placement, PlacementRequest
+from stratos.core.requests.convictions import ConvictionConfig, ConvictionTable, ConvictionUpdate, prompt_refused
+from stratos.routing.admission import Ask
+from stratos.routing.bookings import Booking
+from stratos.routing.dispatch.booking_desk import BookingDesk
+from stratos.routing.dispatch.explanations import Explanations
+from stratos.routing.dispatch.intake import Intake, check_request
+from stratos.routing.dispatch.isolation import SuspectHolds
+from stratos.routing.dispatch.placer import Placer
+from stratos.routing.filters import Rejection
+from stratos.routing.fleet_state import FleetState
+from stratos.routing.picker import EndpointChoice
+from stratos.routing.policy.policies import Policies
+from stratos.routing.policy.settings import RoutingPoliciesConfig
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
+from stratos.routing.queueing.overflow import wait_too_long
+from stratos.routing.queueing.placement_queue import PlacementQueue
+from stratos.routing.queueing.reservations import Reservations
+from stratos.routing.settings import AdmissionConfig, QueueConfig, SuspectConfig
+
+LEAVING = "the router is leaving; ask another one"
+Answer = tuple[Ticket, Placement | StratosError]
+"""What a ticket's wait came to."""
+IsOpen = Callable[[Ticket], bool]
+"""Whether the caller of a ticket still waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchConfig:
+    """Numbers of the rules."""
+
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
+    suspects: SuspectConfig = field(default_factory=SuspectConfig)
+    convictions: ConvictionConfig = field(default_factory=ConvictionConfig)
+    policies: RoutingPoliciesConfig = field(default_factory=RoutingPoliciesConfig)
+
+
+class Dispatcher:
+    """Queue, policies and bookings of one router.
+
+    Args:
+        fleet: workers.
+        config: of the rules.
+        rng: breaks ties.
+    """
+
+    def __init__(self, fleet: FleetState, config: DispatchConfig, rng: Random) -> None:
+        self.policies = Policies(config.policies)
+        self.fleet = fleet
+        self._queue = PlacementQueue(config.queue)
+        self._intake = Intake(fleet, self._queue)
+        self._max_waiting_per_worker = config.admission.max_waiting_per_worker
+        self._suspects = SuspectHolds(config.suspects)
+        self._convictions = ConvictionTable(config.convictions)
+        self._placer = Placer(Reservations(fleet.bookings), self._suspects, self.policies, rng)
+        self._desk = BookingDesk(fleet, self._suspects, self.policies)
+        self._rng = rng
+        self._incarnation = new_incarnation()
+        self._is_draining = False
+
+    def push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Answer]]:
+        """Queue a request.
+
+        Returns:
+            Its ticket, and the answers to those that had to leave the queue for it.
+
+        Raises:
+            BadRequest: the request is malformed.
+            FeatureUnavailable: no known worker of the model offers what it needs.
+            ContextLengthExceeded: no known worker of the model could ever hold it.
+            Overloaded: the queue is full.
+            PromptRefused: the prompt is convicted.
+            WaitTooLong: the request may go elsewhere, and would wait longer than it allows.
+            Draining: the router is leaving.
+        """
+        if self._is_draining:
+            raise Draining(LEAVING)
+        check_request(request)
+        if self._convictions.holds(*_prompt_of(request), now):
+            raise prompt_refused()
+        ask = Ask(request=request, max_waiting_per_worker=self._max_waiting(request))
+        ticket, displaced = self._intake.push(ask, now)
+        ticket.ask = ask
+        return ticket, [(victim, error) for victim, error in displaced]
+
+    def turn(self, now: float, is_open: IsOpen = lambda _: True) -> Iterator[Answer]:
+        """Place what can be placed, and fail what has waited too long.
+
+        Args:
+            now: monotonic seconds.
+            is_open: says of a ticket that its caller has not left, which ``withdraw`` may tell only later.
+        """
+        self.fleet.observe(now)
+        self._suspects.expire(now)
+        for found in self._queue.dispatch(now, partial(self._place, now, is_open), partial(self._reserve, now)):
+            yield found.ticket, found.result
+        if expired := self._queue.expire(now):
+            explanations = Explanations(self.fleet.views(now), self.policies, self._rng)
+            for ticket in expired:
+                waited_s = now - ticket.arrived
+                yield ticket, wait_too_long(ticket, now) or explanations.timeout(self._ask(ticket), waited_s)
+
+    def withdraw(self, ticket: Ticket, placement: Placement | None, now: float) -> None:
+        """A caller left: its ticket goes, or the placement that it has not seen, at no cost to its tenant."""
+        if not self._queue.remove(ticket) and placement is not None:
+            self._desk.end(placement.handoff_id, Outcome.CANCELLED, now)
+            self._queue.refund(ticket.request)
+
+    def complete(self, handoff_id: str, outcome: Outcome, num_output_tokens: int | None, now: float) -> Booking | None:
+        """An attempt ended, or a suspect has settled; returns the booking of an ended one. Unknown ids are ignored."""
+        booking = self._desk.end(handoff_id, outcome, now)
+        if booking is not None and outcome is Outcome.FAILED and not num_output_tokens:
+            self._queue.refund(booking.request)  # refused, or lost before it made anything
+        return booking
+
+    def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> None:
+        """A worker reports."""
+        self.fleet.on_status(worker_id, status, now)
+        self._queue.charge_output(status.identity.model_digest, status.tenant_tokens)
+
+    def exchange_convictions(self, update: ConvictionUpdate, now: float) -> tuple[ConvictionUpdate, list[Answer]]:
+        """Take over what a gateway knows; returns what the gateway has not seen, and the refusals of what waits."""
+        table = self._convictions
+        others = table.since(update.cursor if update.incarnation == self._incarnation else 0, now)
+        new = {(conviction.tenant, conviction.prompt_digest) for conviction in table.add_all(update.convictions, now)}
+        waiting = [ticket for ticket in self._queue.tickets() if _prompt_of(ticket.request) in new] if new else []
+        refused: list[Answer] = [(ticket, prompt_refused()) for ticket in waiting if self._queue.remove(ticket)]
+        answer = ConvictionUpdate(incarnation=self._incarnation, cursor=table.version, convictions=others)
+        return answer, refused
+
+    def drain(self) -> list[Answer]:
+        """Refuse new requests; returns the answers that send those that wait elsewhere."""
+        self._is_draining = True
+        return [(ticket, Draining(LEAVING)) for ticket in self._queue.clear()]
+
+    def depths(self, now: float) -> list[QueueDepth]:
+        """Queues with waiting requests."""
+        return self._queue.depths(now)
+
+    def take_rejections(self) -> Counter[Rejection]:
+        """Workers that refused tries did not go to, by reason, since the last call."""
+        return self._placer.take_rejections()
+
+    def _place(self, now: float, is_open: IsOpen, ticket: Ticket) -> Placement | PlacementVerdict:
+        if not is_open(ticket):
+            return PlacementVerdict.INELIGIBLE  # its caller is about to leave
+        ask, views = self._ask(ticket), self.fleet.views(now)
+        preferred = self._desk.preferred_prefill(ticket.request)
+        choice = self._placer.choose(ticket, ask, views, self.fleet.version, preferred_prefill=preferred)
+        if not isinstance(choice, EndpointChoice):
+            return choice
+        return self._desk.book(choice, ticket, ask.need(choice.worker).num_blocks, now)
+
+    def _reserve(self, now: float, ticket: Ticket) -> None:
+        self._placer.reserve(ticket, self._ask(ticket), self.fleet.views(now))
+
+    def _ask(self, ticket: Ticket) -> Ask:
+        """The same as before, unless the first prefill worker of the model came or the last one went."""
+        max_waiting = self._max_waiting(ticket.request)
+        if ticket.ask is None or ticket.ask.max_waiting_per_worker != max_waiting:
+            ticket.ask = Ask(request=ticket.request, max_waiting_per_worker=max_waiting)
+        return ticket.ask
+
+    def _max_waiting(self, request: PlacementRequest) -> int:
+        return 0 if self.fleet.has_prefill(request.model_digest) else self._max_waiting_per_worker
+
+
+def _prompt_of(request: PlacementRequest) -> tuple[str, bytes]:
+    return request.terms.tenant, request.prompt_digest

@@ -1,0 +1,120 @@
+"""Waiting requests meet workers: admission, workers that are kept for others, the choice, reservations.
+
+Synchronous and without a clock; who calls it books what is chosen and wakes the caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from random import Random
+
+from stratos.routing.admission import Ask
+from stratos.routing.dispatch.full_models import FullModels
+from stratos.routing.dispatch.isolation import SuspectHolds, still_excluded
+from stratos.routing.filters import Rejection, is_candidate
+from stratos.routing.fleet_views import FleetViews
+from stratos.routing.picker import EndpointChoice, Refusal, choose
+from stratos.routing.policy.policies import Policies
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
+from stratos.routing.queueing.reservations import Reservations
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Fleet:
+    """What a request is tried against."""
+
+    views: FleetViews
+    version: int
+    preferred_prefill: str
+
+
+class Placer:
+    """Tries requests against the fleet.
+
+    Args:
+        reservations: of this router.
+        suspects: where suspects are; workers that hold one take no other.
+        policies: of the pools.
+        rng: breaks ties.
+    """
+
+    def __init__(self, reservations: Reservations, suspects: SuspectHolds, policies: Policies, rng: Random) -> None:
+        self._reservations = reservations
+        self._suspects = suspects
+        self._policies = policies
+        self._rng = rng
+        self._full = FullModels()
+        self._rejections: Counter[Rejection] = Counter()
+
+    def take_rejections(self) -> Counter[Rejection]:
+        """Workers that refused tries did not go to, by reason, since the last call."""
+        taken, self._rejections = self._rejections, Counter()
+        return taken
+
+    def choose(
+        self, ticket: Ticket, ask: Ask, views: FleetViews, version: int, *, preferred_prefill: str = ""
+    ) -> EndpointChoice | PlacementVerdict:
+        """Where a request may run now; nothing is booked.
+
+        Args:
+            ticket: of the request.
+            ask: what it may take now.
+            views: every known worker.
+            version: of ``views``; moves whenever a choice among them could turn out differently.
+            preferred_prefill: incarnation that has computed its prompt before.
+        """
+        ask = _excluding(ask, still_excluded(ask.request, views, ticket.asked_at))
+        ask = _closing(ask, self._reservations.closed_to(ticket))
+        fleet = _Fleet(views, version, preferred_prefill)
+        holders = self._suspects.workers()
+        if not holders and not ask.request.is_suspect:
+            return self._try(ask, fleet)
+        if self._suspects.has_prompt_of(ask.request):
+            return PlacementVerdict.INELIGIBLE
+        apart = _closing(ask, ask.closed | holders)
+        choice = self._try(apart, fleet)
+        if not isinstance(choice, EndpointChoice):
+            beside = self._try(ask, fleet)
+            # A suspect waits for a worker without another one, and stops no others; those go beside one if they must.
+            return (
+                PlacementVerdict.INELIGIBLE if ask.request.is_suspect and isinstance(beside, EndpointChoice) else beside
+            )
+        return choice.without_sources() if ask.request.is_suspect else choice
+
+    def _try(self, ask: Ask, fleet: _Fleet) -> EndpointChoice | PlacementVerdict:
+        if (verdict := self._full.verdict(ask, fleet.version)) is not None:
+            return verdict
+        choice = self._choose(ask, fleet)
+        if isinstance(choice, EndpointChoice):
+            return choice
+        self._rejections.update(choice.rejections)
+        self._full.learn(ask, choice, fleet.version)
+        if choice.is_blocked:
+            return self._full.verdict(ask, fleet.version) or PlacementVerdict.BLOCKED
+        return PlacementVerdict.INELIGIBLE
+
+    def _choose(self, ask: Ask, fleet: _Fleet) -> EndpointChoice | Refusal:
+        """A worker that the request avoids is better than none: it may be the only one that serves the model."""
+        views, prefill = fleet.views, fleet.preferred_prefill
+        choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
+        if isinstance(choice, Refusal) and choice.rejections[Rejection.EXCLUDED] and not choice.is_blocked:
+            ask = _excluding(ask, frozenset())
+            return choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
+        return choice
+
+    def reserve(self, ticket: Ticket, ask: Ask, views: FleetViews) -> None:
+        """Keep room for a blocked request at the worker where it is expected to fit first."""
+        self._reservations.reserve(
+            ticket, ask, [view for view in views.pool_of(ask.request) if is_candidate(view, ask)]
+        )
+
+
+def _excluding(ask: Ask, incarnations: frozenset[str]) -> Ask:
+    if ask.request.excluded_incarnations == incarnations:
+        return ask
+    return dataclasses.replace(ask, request=dataclasses.replace(ask.request, excluded_incarnations=incarnations))
+
+
+def _closing(ask: Ask, incarnations: frozenset[str]) -> Ask:
+    return ask if ask.closed == incarnations else dataclasses.replace(ask, closed=incarnations)
