@@ -46,6 +46,7 @@ from stratos.engine.contract.results import EngineStatus
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from stratos.engine.switches import Baselines
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTEXT, BLOCK_SIZE, MEDIAN_OUTPUT = 4096, 16, 847
@@ -55,7 +56,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "mark 1.0": {"kv_watermark": 1.0, "admission_counts_budgets": False},
     "mark 1.0, budgets counted": {"kv_watermark": 1.0},
     "mark 0.90, budgets counted": {"kv_watermark": 0.90},
-    "contiguous slots of 4096": {"kv_watermark": 1.0, "kv_allocation": "contiguous"},
+    "contiguous slots of 4096": {"kv_watermark": 1.0, "baseline": Baselines(kv_allocation="contiguous")},
 }
 
 

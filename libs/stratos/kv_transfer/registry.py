@@ -163,7 +163,7 @@ def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_page
     if "nccl" in config.names and not has_nccl():
         raise ValueError("the KV transport nccl needs a GPU and torch with NCCL; take it out of transport.names")
     if "cuda_ipc" in config.names and not has_device_pages:
-        raise ValueError("the KV transport cuda_ipc needs device cuda and enable_copy_stream")
+        raise ValueError("the KV transport cuda_ipc needs device cuda and runner.kernels.copy_stream")
     if "cuda_ipc" in config.names:
         check_slots(config.staging)
     allowed = {"gloo": config.allow_unencrypted_gloo, "nccl": config.allow_unencrypted_nccl}

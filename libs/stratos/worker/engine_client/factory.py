@@ -68,7 +68,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     staging_bytes = STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
     rings = planned_bytes(settings.transport)
     work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes, ring_bytes=rings)
-    if settings.device == "cuda" and not config.attention_window:
+    if settings.device == "cuda" and not config.streaming.attention_window:
         return _cuda_runner(settings, work)
     with _without_collections():
         from stratos.engine.runner.torch_runner import TorchRunner

@@ -1,25 +1,13 @@
-"""The response cache: whole answers, given again to requests whose output would be the same.
-
-Kept are answers whose output is determined (temperature 0, or a seed of the client's) and that finished, in the memory
-of each gateway.  The cache salt of the request is part of the key, so answers are shared exactly as prefixes are: by a
-tenant, by one of its keys, or not at all.  How an answer is shown (a stream, log probabilities as text) is no part of
-it: it is rendered for each request.
-"""
+"""Whole answers in memory, given again to requests whose output would be the same."""
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stratos.common.clock import Clock
-from stratos.core.tenancy.plan import CachePolicy, Plan
-from stratos_gateway.generation.generation import GenerationSpec
-from stratos_gateway.generation.journal import ChoiceChunk
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.openai.requests import GenerationOptions
-from stratos_gateway.openai.responses import Usage
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 
 _CHUNK_BYTES, _TOKEN_BYTES, _ENTRY_BYTES = 500, 40, 2000
 """Memory of an answer, roughly and rather too much."""
@@ -52,7 +40,7 @@ class KeptAnswer:
 
     @property
     def usage(self) -> Usage:
-        """As the first client was told."""
+        """Counts that the first client was told."""
         return Usage(
             sum(prompt.num_prompt_tokens for prompt in self.prompts),
             sum(prompt.num_output_tokens for prompt in self.prompts),
@@ -72,40 +60,10 @@ class KeptAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _TimedAnswer:
     tenant: str
     answer: KeptAnswer
     until_s: float
-
-
-def response_key(plan: Plan, options: GenerationOptions, specs: Sequence[GenerationSpec]) -> bytes | None:
-    """What two requests with the same answer have in common; ``None`` where answers are not kept."""
-    if not plan.response_cache or plan.cache_policy is CachePolicy.OFF:
-        return None
-    if options.seed is None and any(spec.sampling.temperature > 0 for spec in specs):
-        return None
-    seed = options.seed if any(spec.sampling.temperature > 0 for spec in specs) else None
-    parts = [
-        (s.terms.tenant, s.terms.cache_salt, s.model_digest, s.terms.adapter.digest, s.prompt_ids, s.sampling,
-         s.continues_prompt)
-        for s in specs
-    ]  # fmt: skip
-    return hashlib.sha256(repr((parts, options.n, options.stop, options.include_stop, seed)).encode()).digest()
-
-
-def merge_chunks(chunks: Sequence[ChoiceChunk]) -> tuple[ChoiceChunk, ...]:
-    """The chunks of a stream as one per choice."""
-    merged: dict[int, ChoiceChunk] = {}
-    for chunk in chunks:
-        known = merged.get(chunk.index)
-        if known is None:
-            merged[chunk.index] = replace(chunk, token_ids=list(chunk.token_ids), entries=list(chunk.entries))
-            continue
-        known.text += chunk.text
-        known.token_ids += chunk.token_ids
-        known.entries += chunk.entries
-        known.finish_reason = chunk.finish_reason
-    return tuple(merged.values())
 
 
 class ResponseCache:
@@ -121,7 +79,7 @@ class ResponseCache:
         self._clock = clock
         self._max_bytes = max_bytes
         self._metrics = metrics
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._kept: OrderedDict[bytes, _TimedAnswer] = OrderedDict()
         self._num_bytes = 0
 
     def find(self, key: bytes) -> KeptAnswer | None:
@@ -142,7 +100,7 @@ class ResponseCache:
             return
         if key in self._kept:
             self._drop(key)
-        self._kept[key] = _Kept(tenant, answer, self._clock.now() + ttl_s)
+        self._kept[key] = _TimedAnswer(tenant, answer, self._clock.now() + ttl_s)
         self._num_bytes += answer.num_bytes
         while self._num_bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))

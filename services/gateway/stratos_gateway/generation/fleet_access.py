@@ -1,4 +1,4 @@
-"""What every generation needs of the platform."""
+"""The workers as one gateway reaches them: routers that place, sessions that carry, and the clock of both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratos_gateway.sessions.pool import SessionPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
+class FleetAccess:
     """Shared by all requests of the process."""
 
     routers: Routers

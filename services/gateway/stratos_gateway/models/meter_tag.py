@@ -1,4 +1,4 @@
-"""What a request is billed by."""
+"""The tag that a request is billed by."""
 
 from __future__ import annotations
 

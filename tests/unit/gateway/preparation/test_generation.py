@@ -17,13 +17,15 @@ from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.chat import ChatMessage
+from stratos_gateway.answering.prepared import PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.requests import COMPLETIONS_DEFAULT_MAX_TOKENS
-from stratos_gateway.routes.preparation import Preparation, Prepared
+from stratos_gateway.preparation.dialects import CHAT, COMPLETION
+from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
 from tests.support.reference.shipped_model import VOCAB_SIZE, served_model
 
@@ -80,9 +82,9 @@ def make_model(
     )
 
 
-def make_preparation(model: ServedModel | None = None, watermarks: WatermarkPolicy | None = None) -> Preparation:
+def make_preparation(model: ServedModel | None = None, watermarks: WatermarkPolicy | None = None) -> PreparationTools:
     model = model or make_model()
-    return Preparation(
+    return PreparationTools(
         model=model,
         catalogue=ModelCatalogue(model.base, FakeAdapters()),
         default_max_tokens=DEFAULT_MAX_TOKENS,
@@ -91,14 +93,14 @@ def make_preparation(model: ServedModel | None = None, watermarks: WatermarkPoli
     )
 
 
-async def chat(preparation: Preparation | None = None, **fields: Any) -> Prepared:
+async def chat(preparation: PreparationTools | None = None, **fields: Any) -> PreparedGeneration:
     body = {"model": "base", "messages": [{"role": "user", "content": "x"}], **fields}
-    return await (preparation or make_preparation()).chat(body, TENANT, TRACE)
+    return await GenerationPreparer(preparation or make_preparation(), CHAT).prepare(body, TENANT, TRACE)
 
 
-async def complete(preparation: Preparation | None = None, **fields: Any) -> Prepared:
+async def complete(preparation: PreparationTools | None = None, **fields: Any) -> PreparedGeneration:
     body = {"model": "base", "prompt": [5, 6, 7], **fields}
-    return await (preparation or make_preparation()).completion(body, TENANT, TRACE)
+    return await GenerationPreparer(preparation or make_preparation(), COMPLETION).prepare(body, TENANT, TRACE)
 
 
 ROUTES = pytest.mark.parametrize("prepare", [chat, complete])

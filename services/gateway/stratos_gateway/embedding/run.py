@@ -19,8 +19,8 @@ from stratos.common.ids import new_id
 from stratos.core.features import features_of_call
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.core.requests.embedding import EmbedCall
-from stratos_gateway.generation.embedding_client import EmbeddingClient, Unreachable
-from stratos_gateway.generation.platform import Platform
+from stratos_gateway.embedding.client import EmbeddingClient, Unreachable
+from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause, cause_of
 
 MAX_GROUP_INPUTS = 32
@@ -43,7 +43,7 @@ def groups(call: EmbedCall) -> Iterator[EmbedCall]:
         yield dataclasses.replace(call, inputs=tuple(group))
 
 
-async def embed_all(call: EmbedCall, platform: Platform, client: EmbeddingClient, timeout_s: float) -> list[bytes]:
+async def embed_all(call: EmbedCall, fleet: FleetAccess, client: EmbeddingClient, timeout_s: float) -> list[bytes]:
     """Vectors of all inputs, float32; cancelling ends all work.
 
     Raises:
@@ -51,13 +51,13 @@ async def embed_all(call: EmbedCall, platform: Platform, client: EmbeddingClient
         StratosError: what ended the first group that failed.
     """
     gate = asyncio.Semaphore(MAX_GROUPS_AT_ONCE)
-    now_s = platform.clock.now()
+    now_s = fleet.clock.now()
     terms = dataclasses.replace(call.terms, arrival_s=now_s, deadline_s=now_s + timeout_s)
     call = dataclasses.replace(call, terms=terms)
 
     async def run(group: EmbedCall) -> list[bytes]:
         async with gate:
-            return await GroupRun(group, platform, client).run()
+            return await GroupRun(group, fleet, client).run()
 
     tasks = [asyncio.create_task(run(group)) for group in groups(call)]
     try:
@@ -76,13 +76,13 @@ class GroupRun:
 
     Args:
         call: the group, with the deadline of the request.
-        platform: routers, clock, metrics.
+        fleet: routers, clock, metrics.
         client: calls workers.
     """
 
-    def __init__(self, call: EmbedCall, platform: Platform, client: EmbeddingClient) -> None:
+    def __init__(self, call: EmbedCall, fleet: FleetAccess, client: EmbeddingClient) -> None:
         self._call = dataclasses.replace(call, request_id=new_id("emb"))
-        self._platform = platform
+        self._fleet = fleet
         self._client = client
         request = PlacementRequest(
             request_id=self._call.request_id,
@@ -92,12 +92,12 @@ class GroupRun:
             max_tokens=0,
             num_choices=len(call.inputs),
             work=Work.EMBEDDING,
-            zone=platform.zone,
-            prompt_digest=platform.prompt_digests.of(call.terms, call.model_digest, call.inputs),
+            zone=fleet.zone,
+            prompt_digest=fleet.prompt_digests.of(call.terms, call.model_digest, call.inputs),
             trace=call.trace,
             required_features=features_of_call(call),
         )
-        self._attempts = Attempts(platform, request, max_wait_s=None)
+        self._attempts = Attempts(fleet, request, max_wait_s=None)
 
     async def run(self) -> list[bytes]:
         """Try until there are vectors. Raises like ``embed_all``."""
@@ -127,5 +127,5 @@ class GroupRun:
                 await self._attempts.judge(loss, placement)
                 return loss
             finally:
-                self._platform.routers.report(placement, outcome, 0)
+                self._fleet.routers.report(placement, outcome, 0)
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome)

@@ -1,57 +1,18 @@
-"""What a request leaves at its end, and its entry in the ledger.
-
-    finished                      every token of the answer
-    the client left a stream      what was written to it
-    the client left, no stream    what had been decoded for it
-    the platform failed a stream  what was written to it
-    the platform failed, else     nothing
-
-The prompt is charged with the first token, once, or with the vectors that were asked for; tokens after a stop string,
-and a prompt that a recovery computed again, are in none of these.
-"""
+"""Entries of the ledger: of requests that ended here, and of those whose gateway died."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stratos.core.generation import Receipt
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome, StageTimes
-from stratos.core.ledger.pricing import Times, TokenCounts, is_promise_kept, price_request
-from stratos.core.ledger.usage import MeterTag, UsageCount
+from stratos.core.ledger.pricing import is_promise_kept, price_request
+from stratos.core.ledger.usage import UsageCount
 from stratos.core.tenancy.plan import Plan
+from stratos_gateway.answering.draft import Draft, charged_counts
 
 _NS_PER_US = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """One prompt of an ended request, as its gateway saw it."""
-
-    request_id: str
-    tenant: str
-    plan: Plan
-    tag: MeterTag
-    outcome: RequestOutcome
-    counts: TokenCounts
-    times: Times
-    receipt: Receipt | None = None
-    last_attempt: int | None = None
-    """Whose count is waited for; ``None`` where nothing ran."""
-    is_platform_failure: bool = False
-    """The platform, and not the request, was the reason of its failure."""
-    is_external: bool = False
-    external_cost: int = 0
-    """Micro-units, where it ran at the external endpoint."""
-
-
-def charged_counts(num_prompt: int, num_cached: int, num_output: int) -> TokenCounts:
-    """Of an answer in text: without a token of it, its prompt is not charged."""
-    return (
-        TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
-        if num_output
-        else TokenCounts()
-    )
 
 
 def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
