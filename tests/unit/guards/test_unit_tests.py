@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,17 +20,18 @@ FIXTURES = {"redis_server", "redis_url", "real_platform"}
 READERS = {"read_model_files", "read_adapter_files", "served_model", "shipped_tokenizer"}
 READING_METHODS = {"load", "from_pretrained"}
 """Functions, and methods of classes, that read a model, an adapter or a tokenizer."""
+MAY_READ = re.compile(rf"\b({'|'.join(sorted(READERS | READING_METHODS))})\b")
 EXEMPT = {"guards/test_conflict_markers.py": "asks git which files are under version control"}
 """Path below tests/unit: why it starts a process all the same."""
 
 
-def imported_names(tree: ast.AST) -> set[str]:
-    """Modules named by imports anywhere in ``tree``."""
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+def imported_names(node: ast.AST) -> set[str]:
+    """Modules that one statement imports."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return set()
 
 
 def called_name(node: ast.Call) -> str:
@@ -39,14 +41,14 @@ def called_name(node: ast.Call) -> str:
 @cache
 def names_in(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """Modules that a module imports, and its calls and fixtures that mean a process."""
-    tree = ast.parse(source)
-    found = set()
-    for node in ast.walk(tree):
+    imports, found = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        imports |= imported_names(node)
         if isinstance(node, ast.Call) and called_name(node) in STARTING_CALLS:
             found.add(called_name(node))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found |= {argument.arg for argument in node.args.args} & FIXTURES
-    return frozenset(imported_names(tree)), frozenset(found)
+    return frozenset(imports), frozenset(found)
 
 
 def process_starts(source: str, support: frozenset[str] = frozenset()) -> set[str]:
@@ -75,7 +77,7 @@ def reads_model(node: ast.Call) -> bool:
 
 def loads_at_import(source: str) -> Iterator[int]:
     """Lines outside of functions that read a model; decorators and defaults count as outside."""
-    waiting: list[ast.AST] = [ast.parse(source)]
+    waiting: list[ast.AST] = [ast.parse(source)] if MAY_READ.search(source) else []
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Call) and reads_model(node):
