@@ -12,7 +12,7 @@ BUILDER ?= docker build
 IMAGES ?=
 # Arguments for pytest, for example: make test-unit TESTS="-k scheduler"
 TESTS ?=
-# In the order of the files, whole platforms first: the many short files at the end keep both processes busy.
+# In the order of tests/conftest.py, whole platforms first; files that share a platform in one process.
 XDIST ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
@@ -30,8 +30,8 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration test-promises pytest check fmt proto proto-check manifests bench chaos \
-  images e2e clean
+.PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring pytest check fmt proto \
+  proto-check manifests bench chaos images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -81,6 +81,10 @@ test-thorough: setup ## Property tests with all their examples, and what is slow
 
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)
+
+# Debian has it as a package, PyPI does not: it is no part of `make test`, and fails without it.
+test-monitoring: setup ## Dashboards, rules and alerts in a real Prometheus, which has to be installed
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m monitoring tests/integration $(TESTS)
 
 check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, protos
 	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Section:
-    """What one process does."""
+    """Work of one process."""
 
     module: str
     function: str
@@ -44,7 +44,7 @@ class Section:
 SECTIONS = {
     "tests": Section("suites", "run", 230, "kernels, runner and models of every family against references"),
     "decode": Section("steps", "decode", 110, "decode steps of the 8B shape against the roofline, by batch"),
-    "ablations": Section("steps", "ablations", 130, "the same with each switch off in turn"),
+    "ablations": Section("steps", "ablations", 130, "the same with each switch off, each candidate on"),
     "adapters": Section("steps", "adapters", 70, "decode steps with 0 to 32 adapters, grouped and one by one"),
     "attention": Section("attention", "run", 100, "the attention kernel alone: GB/s, TFLOP/s, other program shapes"),
     "sampling": Section("sampling", "run", 60, "sampling on the device against logits to the host and a sort there"),
@@ -66,7 +66,7 @@ HELPFUL = ("transformers", "pytest")
 def main() -> int:
     """Parse arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="name the sections and end")
+    parser.add_argument("--list", action="store_true", help="name sections and candidates, and end")
     parser.add_argument("--only", help="comma-separated sections; default: all")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--commit", default="", help="of this checkout, where git is not there to say it")
@@ -76,10 +76,10 @@ def main() -> int:
         "--rehearse", action="store_true", help="run the sections on the CPU in tiny shapes: proves that they run"
     )
     arguments = parser.parse_args()
-    if arguments.list:
-        print("\n".join(f"{name:10} up to {s.limit_s:3} s  {s.topic}" for name, s in SECTIONS.items()))
-        return 0
     _extend_path()
+    if arguments.list:
+        print(_listed())
+        return 0
     if arguments.section:
         return _run_section(arguments)
     reason = None if arguments.rehearse else _why_no_gpu()
@@ -87,6 +87,15 @@ def main() -> int:
         print(f"gpu_check: no GPU to check: {reason}", file=sys.stderr)
         return 2
     return _run_all(arguments)
+
+
+def _listed() -> str:
+    """Sections, then the kernels that are off until a measurement."""
+    from stratos.engine.candidates import GPU_CANDIDATES
+
+    sections = [f"{name:10} up to {s.limit_s:3} s  {s.topic}" for name, s in SECTIONS.items()]
+    candidates = [f"{c.switch:16}  {c.name}, measured by {', '.join(c.sections)}" for c in GPU_CANDIDATES]
+    return "\n".join([*sections, "", "candidates, off until a GPU has measured them:", *candidates])
 
 
 def _extend_path() -> None:
@@ -205,7 +214,7 @@ def _environment(is_rehearsal: bool, commit: str) -> dict[str, Any]:
 
 
 def _version(name: str) -> str:
-    """Of a module that is there; an image may have installed it under another name than its own."""
+    """Version of a module that is there; an image may have installed it under another name than its own."""
     try:
         return version(name)
     except PackageNotFoundError:

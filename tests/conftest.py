@@ -1,4 +1,4 @@
-"""Shared by all tests: Triton's interpreter where there is no GPU, property tests' profile, collection, promises."""
+"""Shared by all tests: Triton's interpreter without a GPU, property tests' profile, collection, order, promises."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import gc
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from tests.support.examples import examples
 from tests.support.promises import promised, pytest_terminal_summary
+from tests.support.shared_platforms import RoomScheduling, starts_platform
 
 __all__ = ["promised", "pytest_terminal_summary"]
 
@@ -36,3 +38,15 @@ def pytest_collection_finish() -> None:
     """Every full collection would look through all modules and tests, for most of a second."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole platforms come first: they take longest, and the many short files at the end keep all processes busy."""
+    items.sort(key=lambda item: not starts_platform(item.nodeid.split("::")[0]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files that share a platform run in one process."""
+    return RoomScheduling(config, log) if config.getoption("dist") == "loadfile" else None

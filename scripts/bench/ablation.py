@@ -16,17 +16,31 @@ import random
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from make_random_model import write_adapter, write_model
-
 from scripts.bench.whole_platform import environment
 from scripts.bench.workloads import NUM_ADAPTERS, WORKLOADS
+from scripts.demo.make_random_model import write_adapter, write_model
 
 SHAPE = "llama-213m"
 BLOCKS = {"kv_pool_bytes": 512 * 1024 * 1024}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of an engine by name, in the groups of ``RunnerConfig`` and ``SchedulerConfig``."""
+
+    runner: dict[str, Any] = field(default_factory=dict)
+    kernels: dict[str, bool] = field(default_factory=dict)
+    scheduler: dict[str, Any] = field(default_factory=dict)
+    switches: dict[str, bool] = field(default_factory=dict)
+    baseline: dict[str, Any] = field(default_factory=dict)
+
+    def with_changes(self, other: Settings) -> Settings:
+        """A copy in which those of ``other`` win."""
+        return Settings(**{name: value | getattr(other, name) for name, value in asdict(self).items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,54 +48,67 @@ class Ablation:
     """One optimisation: the settings that turn it off, and where it shows."""
 
     workloads: tuple[str, ...]
-    runner: dict[str, Any] = field(default_factory=dict)
-    scheduler: dict[str, Any] = field(default_factory=dict)
-    everywhere: dict[str, Any] = field(default_factory=dict)
-    """Scheduler settings of both sides, where the default would hide the difference."""
-    runner_everywhere: dict[str, Any] = field(default_factory=dict)
-    """The same for the runner."""
+    off: Settings
+    everywhere: Settings = field(default_factory=Settings)
+    """Of both sides, where the default would hide the difference."""
 
 
 DENSE = ("decode-1", "decode-8", "prefill-1024")
-
-ABLATIONS: dict[str, Ablation] = {
-    "native kernels": Ablation(workloads=DENSE, runner={"enable_native_kernels": False}),
-    "whole-step kernel": Ablation(workloads=DENSE, runner={"enable_whole_step": False}),
-    "native GEMM": Ablation(workloads=DENSE, runner={"enable_native_gemm": False}),
+OFF_ALONE = {
+    "native kernels": Ablation(workloads=DENSE, off=Settings(kernels={"native_kernels": False})),
+    "whole-step kernel": Ablation(workloads=DENSE, off=Settings(kernels={"whole_step": False})),
+    "native GEMM": Ablation(workloads=DENSE, off=Settings(kernels={"native_gemm": False})),
     "packed GEMM": Ablation(
-        workloads=DENSE, runner={"enable_prepacked_gemm": False}, runner_everywhere={"enable_native_gemm": False}
+        workloads=DENSE,
+        off=Settings(kernels={"prepacked_gemm": False}),
+        everywhere=Settings(kernels={"native_gemm": False}),
     ),
     "fused operations": Ablation(
-        workloads=DENSE, runner={"enable_fused_ops": False}, runner_everywhere={"enable_whole_step": False}
+        workloads=DENSE,
+        off=Settings(kernels={"fused_ops": False}),
+        everywhere=Settings(kernels={"whole_step": False}),
     ),
-    "exactness given up": Ablation(workloads=DENSE, runner={"exact": True}, runner_everywhere={"exact": False}),
+    "exactness given up": Ablation(
+        workloads=DENSE, off=Settings(runner={"exact": True}), everywhere=Settings(runner={"exact": False})
+    ),
     "one step ahead": Ablation(
-        workloads=("decode-1", "decode-8"), scheduler={"enable_overlap": False}, everywhere={"enable_overlap": True}
+        workloads=("decode-1", "decode-8"),
+        off=Settings(switches={"overlap": False}),
+        everywhere=Settings(switches={"overlap": True}),
     ),
-    "KV cache": Ablation(workloads=("decode-1",), scheduler={"enable_kv_cache": False}),
-    "prefix cache": Ablation(workloads=("shared-prefix",), scheduler={"enable_prefix_cache": False}),
-    "paged KV": Ablation(workloads=("ragged",), scheduler={"kv_allocation": "contiguous"}),
-    "chunked prefill": Ablation(workloads=("intruder",), scheduler={"enable_chunked_prefill": False}),
+    "prefix cache": Ablation(workloads=("shared-prefix",), off=Settings(switches={"prefix_cache": False})),
+    "chunked prefill": Ablation(workloads=("intruder",), off=Settings(switches={"chunked_prefill": False})),
     "step-time budget": Ablation(
-        workloads=("intruder",), scheduler={"step_time_budget_ms": 0.0}, everywhere={"step_time_budget_ms": 50.0}
+        workloads=("intruder",),
+        off=Settings(scheduler={"step_time_budget_ms": 0.0}),
+        everywhere=Settings(scheduler={"step_time_budget_ms": 50.0}),
     ),
-    "mixed steps": Ablation(workloads=("intruder",), scheduler={"scheduling": "prefill-first"}),
-    "continuous batching": Ablation(workloads=("ragged",), scheduler={"batching": "static", "max_num_seqs": 8},
-                                    everywhere={"max_num_seqs": 8}),
-    "batching": Ablation(workloads=("ragged",), scheduler={"max_num_seqs": 1}),
     "masks in parallel": Ablation(
-        workloads=("constrained-8",), scheduler={"enable_parallel_grammar_masks": False},
-        everywhere={"enable_parallel_grammar_masks": True},
+        workloads=("constrained-8",),
+        off=Settings(switches={"parallel_grammar_masks": False}),
+        everywhere=Settings(switches={"parallel_grammar_masks": True}),
     ),
-    "sorted adapters": Ablation(workloads=("adapters-8",), runner={"enable_sorted_adapters": False}),
-}  # fmt: skip
+    "sorted adapters": Ablation(workloads=("adapters-8",), off=Settings(kernels={"sorted_adapters": False})),
+}
+BASELINES = {
+    "KV cache": Ablation(workloads=("decode-1",), off=Settings(baseline={"kv_cache": False})),
+    "paged KV": Ablation(workloads=("ragged",), off=Settings(baseline={"kv_allocation": "contiguous"})),
+    "mixed steps": Ablation(workloads=("intruder",), off=Settings(baseline={"scheduling": "prefill-first"})),
+    "continuous batching": Ablation(
+        workloads=("ragged",),
+        off=Settings(baseline={"batching": "static"}),
+        everywhere=Settings(scheduler={"max_num_seqs": 8}),
+    ),
+    "batching": Ablation(workloads=("ragged",), off=Settings(scheduler={"max_num_seqs": 1})),
+}
+ABLATIONS = OFF_ALONE | BASELINES
 
 
 class Variant:
     """An engine in a child process that runs workloads when asked to."""
 
-    def __init__(self, runner: dict[str, Any], scheduler: dict[str, Any], adapters: Path) -> None:
-        config = {"runner": runner, "scheduler": scheduler, "adapters": str(adapters)}
+    def __init__(self, settings: Settings, adapters: Path) -> None:
+        config = {"settings": asdict(settings), "adapters": str(adapters)}
         command = [sys.executable, "-m", "scripts.bench.ablation", "--serve", json.dumps(config)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._answer()
@@ -111,10 +138,19 @@ def serve(config: dict[str, Any]) -> None:
     from stratos.engine.core import EngineCore
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig
+    from stratos.engine.switches import Baselines, KernelSwitches, SchedulerSwitches
 
-    model_path = Path(config["runner"].pop("model_path"))
-    runner = TorchRunner.load(RunnerConfig(model_path=model_path, **config["runner"]))
-    engine = EngineCore(runner, SchedulerConfig(**{"step_time_budget_ms": 0.0, **config["scheduler"]}))
+    settings = Settings(**config["settings"])
+    model_path = Path(settings.runner.pop("model_path"))
+    runner = TorchRunner.load(
+        RunnerConfig(model_path=model_path, **settings.runner, kernels=KernelSwitches(**settings.kernels))
+    )
+    scheduler = SchedulerConfig(
+        **{"step_time_budget_ms": 0.0, **settings.scheduler},
+        switches=SchedulerSwitches(**settings.switches),
+        baseline=Baselines(**settings.baseline),
+    )
+    engine = EngineCore(runner, scheduler)
     for folder in sorted(Path(config["adapters"]).iterdir()):
         engine.load_adapter(read_adapter_files(folder))
     WORKLOADS["decode-1"].run(engine, random.Random(-1))
@@ -124,11 +160,10 @@ def serve(config: dict[str, Any]) -> None:
         print(json.dumps(WORKLOADS[workload].run(engine, random.Random(int(seed)))), flush=True)
 
 
-def measure(ablation: Ablation, base: dict[str, Any], adapters: Path, rounds: int) -> list[dict[str, Any]]:
+def measure(ablation: Ablation, base: Settings, adapters: Path, rounds: int) -> list[dict[str, Any]]:
     """All workloads of one ablation, on and off in turn."""
-    base = base | ablation.runner_everywhere
-    on = Variant(base, ablation.everywhere, adapters)
-    off = Variant(base | ablation.runner, ablation.everywhere | ablation.scheduler, adapters)
+    base = base.with_changes(ablation.everywhere)
+    on, off = Variant(base, adapters), Variant(base.with_changes(ablation.off), adapters)
     rows = []
     for name in ablation.workloads:
         workload = WORKLOADS[name]
@@ -180,7 +215,7 @@ def main() -> None:
         write_model(SHAPE, model)
         for index in range(NUM_ADAPTERS):
             write_adapter(SHAPE, adapters / str(index), 8 << index % 2, index)
-        base = {"model_path": str(model), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS}
+        base = Settings(runner={"model_path": str(model), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS})
         results = {}
         for name in args.only:
             results[name] = measure(ABLATIONS[name], base, adapters, args.rounds)

@@ -11,8 +11,8 @@ the difference of each pair of neighbours, which shows how much else the machine
 hand-off, from grant to commit, after the last token of the prompt was computed: both times of one request, a median.
 
 Modes: ``streamed`` sends the frames of a chunk of 512 tokens beside the computation of the next one (the default on a
-CPU); ``in turn`` computes the prompt in one step, so all frames come after it (SCHEDULER__ENABLE_CHUNKED_PREFILL off);
-``streamed, overlap`` also launches steps ahead of the host (SCHEDULER__ENABLE_OVERLAP on).
+CPU); ``in turn`` computes the prompt in one step, so all frames come after it (SCHEDULER__SWITCHES__CHUNKED_PREFILL
+off); ``streamed, overlap`` also launches steps ahead of the host (SCHEDULER__SWITCHES__OVERLAP on).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ PROMPTS = (1024, 2048, 4032)
 TRANSPORTS = ("shm", "gloo", "tls")
 MODES: dict[str, dict[str, str]] = {
     "streamed": {},
-    "in turn": {"SCHEDULER__ENABLE_CHUNKED_PREFILL": "false"},
-    "streamed, overlap": {"SCHEDULER__ENABLE_OVERLAP": "true"},
+    "in turn": {"SCHEDULER__SWITCHES__CHUNKED_PREFILL": "false"},
+    "streamed, overlap": {"SCHEDULER__SWITCHES__OVERLAP": "true"},
 }
 
 

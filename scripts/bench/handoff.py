@@ -35,7 +35,7 @@ TOKEN_BYTES = 6 * 2 * 4 * 32 * 4
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is compared."""
+    """One arm of the comparison."""
 
     root: Path
     placement: str
@@ -81,7 +81,7 @@ def _settings(setup: Setup, role: PeerRole) -> dict[str, str]:
     return {
         "ENGINE_PROCESS": setup.placement,
         "RUNNER__KV_POOL_BYTES": str(64 * 2**20),
-        "SCHEDULER__ENABLE_PREFIX_CACHE": json.dumps(role is PeerRole.PREFILL_WORKER),
+        "SCHEDULER__SWITCHES__PREFIX_CACHE": json.dumps(role is PeerRole.PREFILL_WORKER),
         "TRANSPORT__NAMES": json.dumps([setup.transport]),
         "SELF_CHECK_INTERVAL_S": "0",
     }

@@ -31,21 +31,22 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.switches import SchedulerSwitches
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK_SIZE, POOL_BLOCKS, HOST_BLOCKS = 16, 168, 1024
 BLOCK_BYTES = BLOCK_SIZE * 6 * 2 * 4 * 32 * 4
 """Tokens, layers, K and V, KV heads, head_dim, float32: of the shipped model."""
-ARMS: dict[str, dict[str, Any]] = {
-    "off": {"enable_host_tier": False},
-    "measured": {},
-    "always": {"enable_swap_costs": False},
+ARMS = {
+    "off": SchedulerSwitches(host_tier=False),
+    "measured": SchedulerSwitches(),
+    "always": SchedulerSwitches(swap_costs=False),
 }
 NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 12, 256, 256
 NUM_PREFIXES, PREFIX_TOKENS = 12, 960
 
 
-def make_engine(switches: dict[str, Any]) -> EngineCore:
+def make_engine(switches: SchedulerSwitches) -> EngineCore:
     """An engine of one arm; preemption is frequent, because admission looks at prompts alone."""
     runner = TorchRunner.load(
         RunnerConfig(
@@ -57,7 +58,7 @@ def make_engine(switches: dict[str, Any]) -> EngineCore:
         )
     )
     crowded: dict[str, Any] = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
-    config = SchedulerConfig(step_time_budget_ms=0.0, **crowded, **switches)
+    config = SchedulerConfig(step_time_budget_ms=0.0, **crowded, switches=switches)
     return EngineCore(runner, config)
 
 

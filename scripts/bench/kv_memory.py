@@ -46,6 +46,7 @@ from stratos.engine.contract.results import EngineStatus
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from stratos.engine.switches import Baselines
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTEXT, BLOCK_SIZE, MEDIAN_OUTPUT = 4096, 16, 847
@@ -55,17 +56,17 @@ ROWS: dict[str, dict[str, Any]] = {
     "mark 1.0": {"kv_watermark": 1.0, "admission_counts_budgets": False},
     "mark 1.0, budgets counted": {"kv_watermark": 1.0},
     "mark 0.90, budgets counted": {"kv_watermark": 0.90},
-    "contiguous slots of 4096": {"kv_watermark": 1.0, "kv_allocation": "contiguous"},
+    "contiguous slots of 4096": {"kv_watermark": 1.0, "baseline": Baselines(kv_allocation="contiguous")},
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is sent."""
+    """Requests of one run."""
 
     num_requests: int = 50
     sigma: float = 0.7
-    """Of the logarithm of the output length."""
+    """Standard deviation of the logarithm of the output length."""
     num_prompt_tokens: int = 128
     pool_tokens: int = 16384
     seed: int = 0

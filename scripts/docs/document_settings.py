@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Write the tables of docs/configuration.md from the settings classes of the services.
+"""Write the tables of settings from the settings classes of the services.
 
-python -m scripts.docs.document_settings          rewrite the part between the markers
-python -m scripts.docs.document_settings --check  exit 1 when it is out of date
+python -m scripts.docs.document_settings          rewrite the parts between the markers
+python -m scripts.docs.document_settings --check  exit 1 when one is out of date
+
+docs/configuration.md has the settings of ``first_settings``, docs/configuration-all.md has all, docs/gpu.md has the
+candidates of ``stratos.engine.candidates``.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from scripts.docs.first_settings import FIRST, FirstSettings
+from stratos.engine.candidates import GPU_CANDIDATES
 from stratos.rpc.settings import ServiceSettings, Setting, settings_of
 from stratos.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "configuration.md"
+FIRST_PAGE, FULL_PAGE = ROOT / "docs" / "configuration.md", ROOT / "docs" / "configuration-all.md"
+GPU_PAGE = ROOT / "docs" / "gpu.md"
 BEGIN, END = "<!-- settings: begin, made by scripts/docs/document_settings.py -->", "<!-- settings: end -->"
 SERVICES = ("gateway", "router", "prefill_worker", "decode_worker", "lora_registry", "autoscaler")
 
@@ -104,10 +110,10 @@ def tables(cls: type[ServiceSettings], without: type[ServiceSettings] | None = N
     own = [setting for setting in settings_of(cls) if (setting.path, str(setting.default)) not in shared]
     single = [setting for setting in own if len(setting.path) == 1]
     parts = [table(cls, single)] if single else []
-    for name in dict.fromkeys(setting.path[0] for setting in own if len(setting.path) > 1):
-        group = [setting for setting in own if setting.path[0] == name and len(setting.path) > 1]
+    for path in dict.fromkeys(setting.path[:-1] for setting in own if len(setting.path) > 1):
+        group = [setting for setting in own if setting.path[:-1] == path]
         summary = str(inspect.getdoc(group[0].owner)).partition("\n")[0]
-        parts.append(f"`{name}`: {cell(summary)}\n\n{table(cls, group)}")
+        parts.append(f"`{'.'.join(path)}`: {cell(summary)}\n\n{table(cls, group)}")
     return "\n\n".join(parts)
 
 
@@ -120,8 +126,28 @@ def section(service: str) -> str:
     return head + tables(cls, WorkerSettings if is_worker else ServiceSettings)
 
 
-def generated() -> str:
-    """Everything between the markers."""
+def first_section(first: FirstSettings) -> str:
+    """A table of the first page.
+
+    Raises:
+        ValueError: a name is not one of the class.
+    """
+    module, _, name = first.module.partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    by_name = {"__".join(setting.path).upper(): setting for setting in settings_of(cls)}
+    if unknown := [name for name in first.names if name not in by_name]:
+        raise ValueError(f"{cls.__name__} has no {', '.join(unknown)}")
+    prefixes = ", ".join(f"`{prefix}*`" for prefix in first.prefixes)
+    return f"### {first.title}: {prefixes}\n\n{table(cls, [by_name[name] for name in first.names])}"
+
+
+def first_part() -> str:
+    """The part between the markers of the first page."""
+    return "\n\n".join([BEGIN, *map(first_section, FIRST), END])
+
+
+def full_part() -> str:
+    """The part between the markers of the page with all settings."""
     parts = [
         "### Common to all services\n\n" + tables(ServiceSettings),
         "### Common to both workers\n\n" + tables(WorkerSettings, ServiceSettings),
@@ -130,30 +156,40 @@ def generated() -> str:
     return "\n\n".join([BEGIN, *parts, END])
 
 
-def rewritten(text: str) -> str:
-    """The document with a fresh generated part."""
+def candidates_part() -> str:
+    """The part between the markers of the page about GPUs."""
+    rows = [
+        f"| `RUNNER__KERNELS__{candidate.switch.upper()}` | {cell(candidate.gain)} | {', '.join(candidate.sections)} "
+        f"| {', '.join(f'`{name}`' for name in candidate.code)} |"
+        for candidate in GPU_CANDIDATES
+    ]
+    head = "| setting | gain to be shown | section of `gpu_check.py` | code below `libs/stratos/engine` |"
+    return "\n\n".join([BEGIN, "\n".join([head, "|---|---|---|---|", *rows]), END])
+
+
+def rewritten(text: str, part: str) -> str:
+    """The document with ``part`` where the generated one is."""
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
-    return head + generated() + tail
+    return head + part + tail
 
 
 def main() -> int:
     """Rewrite or check; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when the document is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when a document is out of date")
     is_check = parser.parse_args().check
-    text = DOCUMENT.read_text(encoding="utf-8")
-    fresh = rewritten(text)
-    if text == fresh:
-        return 0
-    if is_check:
-        print(
-            f"{DOCUMENT.relative_to(ROOT)} is out of date: run python -m scripts.docs.document_settings",
-            file=sys.stderr,
-        )
-        return 1
-    DOCUMENT.write_text(fresh, encoding="utf-8")
-    return 0
+    stale = 0
+    for page, part in ((FIRST_PAGE, first_part()), (FULL_PAGE, full_part()), (GPU_PAGE, candidates_part())):
+        text = page.read_text(encoding="utf-8")
+        fresh = rewritten(text, part)
+        if is_check and text != fresh:
+            stale += 1
+            advice = "run python -m scripts.docs.document_settings"
+            print(f"{page.relative_to(ROOT)} is out of date: {advice}", file=sys.stderr)
+        elif text != fresh:
+            page.write_text(fresh, encoding="utf-8")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def run(rig: Rig) -> None:
     rig.record("copy_gb_per_s", round(bandwidth / 1e9, 1))
     with torch.inference_mode():
         model = RandomModel(rig, -(-max(prompts) // BLOCK))
-        runner = model.runner(1, enable_cuda_graphs=False)
+        runner = model.runner(1, cuda_graphs=False)
     rig.attempt("kernels", lambda: _kernels(rig, runner, chunk, bandwidth))
     with tempfile.TemporaryDirectory() as folder:
         for prompt in prompts:

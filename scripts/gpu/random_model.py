@@ -24,6 +24,7 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.settings import RunnerConfig
+from stratos.engine.switches import KernelSwitches
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -121,19 +122,18 @@ class RandomModel:
         self._linear = LinearFactory(rig.device, rig.dtype, enable_prepacked_gemm=False)
 
     def runner(self, largest: int, num_adapters: int = 0, **switches: bool) -> CudaRunner:
-        """A runner whose decode steps hold up to ``largest`` rows; ``switches`` of ``RunnerConfig``.
+        """A runner whose decode steps hold up to ``largest`` rows; ``switches`` of its kernels.
 
         ``num_adapters``: loaded as ``adapter_name`` names them, each with every projection.
         """
         rig, config = self._rig, self.config
         if not num_adapters:
-            switches["enable_grouped_lora"] = False  # nothing to capture twice
+            switches["grouped_lora"] = False  # nothing to capture twice
         settings = RunnerConfig(
             model_path=rig.path,
             max_graph_batch=largest,
-            enable_triton_kernels=True,
             max_resident_adapters=max(1, num_adapters),
-            **switches,  # type: ignore[arg-type]
+            kernels=KernelSwitches(triton_kernels=True, **switches),
         )
         kernels = choose_kernels(settings, rig.device, rig.dtype)
         linear = kernels.linear(settings, rig.device, rig.dtype)
@@ -171,11 +171,11 @@ class RandomModel:
 
 @dataclass(frozen=True)
 class RandomAdapter:
-    """As much of ``AdapterFiles`` as a store asks for."""
+    """The part of ``AdapterFiles`` that a store reads."""
 
     digest: str
 
 
 def adapter_name(index: int) -> str:
-    """Of the adapters of ``RandomModel.runner``."""
+    """Name of an adapter of ``RandomModel.runner``."""
     return f"adapter-{index}"

@@ -12,6 +12,7 @@ from scripts.gpu.random_model import BLOCK, RandomModel, adapter_name
 from scripts.gpu.rig import Rig
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.candidates import GPU_CANDIDATES
 from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
 from stratos.engine.runner.cuda.runner import CudaRunner
 
@@ -23,25 +24,23 @@ UNTRUNCATED = SamplingParams(temperature=0.8)
 VARIANTS: dict[str, tuple[dict[str, bool], bool, SamplingParams]] = {
     "all_on": ({}, True, GREEDY),
     "overlap_off": ({}, False, GREEDY),
-    "graphs_off": ({"enable_cuda_graphs": False}, True, GREEDY),
-    "fused_ops_off": ({"enable_fused_ops": False}, True, GREEDY),
-    "gemm_choice_on": ({"enable_gemm_choice": True}, True, GREEDY),
-    "prepare_kernel_on": ({"enable_prepare_kernel": True}, True, GREEDY),
-    "dependent_launch_on": ({"enable_dependent_launch": True}, True, GREEDY),
+    "graphs_off": ({"cuda_graphs": False}, True, GREEDY),
+    "fused_ops_off": ({"fused_ops": False}, True, GREEDY),
+    **{f"{candidate.switch}_on": ({candidate.switch: True}, True, GREEDY) for candidate in GPU_CANDIDATES},
     "gemm_choice_and_dependent_launch_on": (
-        {"enable_gemm_choice": True, "enable_dependent_launch": True},
+        {"gemm_choice": True, "dependent_launch": True},
         True,
         GREEDY,
     ),
-    "split_kv_off": ({"enable_split_kv": False}, True, GREEDY),
-    "balanced_kv_off": ({"enable_balanced_kv": False}, True, GREEDY),
+    "split_kv_off": ({"split_kv": False}, True, GREEDY),
+    "balanced_kv_off": ({"balanced_kv": False}, True, GREEDY),
     "sampled": ({}, True, SAMPLED),
-    "sampled_split_sampler_off": ({"enable_split_sampler": False}, True, SAMPLED),
+    "sampled_split_sampler_off": ({"split_sampler": False}, True, SAMPLED),
     "untruncated": ({}, True, UNTRUNCATED),
-    "untruncated_split_sampler_off": ({"enable_split_sampler": False}, True, UNTRUNCATED),
-    "sampled_sampler_off": ({"enable_triton_sampler": False}, True, SAMPLED),
+    "untruncated_split_sampler_off": ({"split_sampler": False}, True, UNTRUNCATED),
+    "sampled_sampler_off": ({"triton_sampler": False}, True, SAMPLED),
 }
-"""Switches of the runner, overlap, and how tokens are sampled."""
+"""Switches of the runner, each candidate on; overlap, and how tokens are sampled."""
 
 
 def decode(rig: Rig) -> None:
@@ -55,7 +54,7 @@ def decode(rig: Rig) -> None:
 
 
 def ablations(rig: Rig) -> None:
-    """Section ``ablations``: each switch off in turn."""
+    """Section ``ablations``: each switch off in turn, each candidate on."""
     model, bench = _model(rig)
     batches = (2,) if rig.is_rehearsal else tuple(batch for batch in bench.batches if batch in ABLATED)
     for name, (switches, overlap, params) in VARIANTS.items():
@@ -73,7 +72,7 @@ def adapters(rig: Rig) -> None:
     batch = min(64, max(bench.batches))
     for num_adapters in (0, 2) if rig.is_rehearsal else (0, 1, 8, 32):
         for is_grouped in (True, False) if num_adapters in (2, 8) else (True,):
-            runner = model.runner(batch, num_adapters, enable_grouped_lora=is_grouped)
+            runner = model.runner(batch, num_adapters, grouped_lora=is_grouped)
             name = f"{num_adapters}_of_{batch}{'' if is_grouped else '_one_by_one'}"
             bench.num_adapters = num_adapters
             rig.attempt(name, lambda r=runner: bench.measure(r, batch, GREEDY, overlap=True))
@@ -106,7 +105,7 @@ def _model(rig: Rig) -> tuple[RandomModel, Bench]:
     model = RandomModel(rig, max(largest * blocks_per_row, 16 if rig.is_rehearsal else 512))
     rig.record("batches", list(batches))
     with torch.inference_mode():
-        model.runner(1, enable_cuda_graphs=False)  # the reader knows its weights now
+        model.runner(1, cuda_graphs=False)  # the reader knows its weights now
     return model, Bench(rig, model, bandwidth, context, batches, blocks_per_row)
 
 
@@ -149,7 +148,7 @@ class Bench:
         }
 
     def _forward(self, runner: CudaRunner, batch: int, moved: float) -> dict[str, float]:
-        """Of the forward pass alone; nothing where adapters are added one by one, which no decode step does."""
+        """Times of the forward pass alone; nothing where adapters are added one by one, which no decode step does."""
         graphs = runner.decoding_adapters if self.num_adapters else runner.decoding
         if graphs is None:
             return {}

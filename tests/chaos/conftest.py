@@ -25,9 +25,7 @@ def report() -> ChaosReport:
 
 @pytest.fixture(scope="session")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    with running_platform(
-        tmp_path_factory.mktemp("chaos"), *REPLICAS, start_timeout_s=300, is_executed=True
-    ) as running:
+    with running_platform(tmp_path_factory.mktemp("chaos"), *REPLICAS, is_executed=True) as running:
         yield running
 
 

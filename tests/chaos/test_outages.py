@@ -120,9 +120,7 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
             stores.s3_url,
         )
         try:
-            with running_platform(
-                tmp_path / "data", *REPLICAS, *where, start_timeout_s=300, is_executed=True
-            ) as platform:
+            with running_platform(tmp_path / "data", *REPLICAS, *where, is_executed=True) as platform:
                 yield Drill(platform, stores)
         finally:
             stores.close()

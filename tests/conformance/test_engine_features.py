@@ -174,7 +174,7 @@ async def test_classes_and_deadlines_are_kept(start: Start) -> None:
 
 
 async def test_preempted_sequences_come_back_from_host_memory_and_the_status_tells(start: Start) -> None:
-    scheduler = {"enable_swap_costs": False, **PACKED}
+    scheduler = {"swap_costs": False, **PACKED}
     client, outputs = await start(scheduler, num_blocks=8, block_size=4, num_host_blocks=32, step_s=0.001)
     prompts = {f"r{i}": [i * 5 + j for j in range(6)] for i in range(4)}
     for name, prompt in prompts.items():

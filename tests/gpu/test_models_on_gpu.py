@@ -11,7 +11,7 @@ import torch
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
-from stratos.engine.settings import RunnerConfig
+from tests.support.worlds.engine_settings import runner_config
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +30,7 @@ def load(path: Path, **changes: Any) -> Any:
     from stratos.engine.runner.cuda.runner import CudaRunner
 
     settings = {"block_size": BLOCK, "kv_pool_bytes": 16 << 20, "max_graph_batch": 8, **changes}
-    return CudaRunner.load(RunnerConfig(model_path=path, **settings))
+    return CudaRunner.load(runner_config(model_path=path, **settings))
 
 
 def generate(
@@ -123,14 +123,14 @@ def base() -> dict[str, Any]:
         pytest.skip("models/base is not there")
     return {
         "captured": load(BASE_MODEL, dtype="bfloat16"),
-        "uncaptured": load(BASE_MODEL, dtype="bfloat16", enable_cuda_graphs=False),
-        "prepare_kernel": load(BASE_MODEL, dtype="bfloat16", enable_prepare_kernel=True),
-        "dependent_launch": load(BASE_MODEL, dtype="bfloat16", enable_dependent_launch=True),
-        "both": load(BASE_MODEL, dtype="bfloat16", enable_prepare_kernel=True, enable_dependent_launch=True),
-        "exact": load(BASE_MODEL, dtype="bfloat16", enable_exact_kernels=True),
+        "uncaptured": load(BASE_MODEL, dtype="bfloat16", cuda_graphs=False),
+        "prepare_kernel": load(BASE_MODEL, dtype="bfloat16", prepare_kernel=True),
+        "dependent_launch": load(BASE_MODEL, dtype="bfloat16", dependent_launch=True),
+        "both": load(BASE_MODEL, dtype="bfloat16", prepare_kernel=True, dependent_launch=True),
+        "exact": load(BASE_MODEL, dtype="bfloat16", exact_kernels=True),
         "float32": load(BASE_MODEL),
         "fp8": load(BASE_MODEL, dtype="bfloat16", kv_dtype="fp8"),
-        "fp8_uncaptured": load(BASE_MODEL, dtype="bfloat16", kv_dtype="fp8", enable_cuda_graphs=False),
+        "fp8_uncaptured": load(BASE_MODEL, dtype="bfloat16", kv_dtype="fp8", cuda_graphs=False),
     }
 
 

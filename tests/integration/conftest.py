@@ -1,4 +1,4 @@
-"""Fixtures of tests against a real Redis-protocol server and against whole platforms."""
+"""Fixtures of tests against a real Redis-protocol server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,18 +7,6 @@ import pytest
 import redis
 
 from tests.support.servers.redis_server import RedisServer, running_redis
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
-from tests.support.worlds.shared_world import shared_stack
-
-
-@pytest.fixture(scope="session")
-def real_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    """``stratos up`` with the shipped model and adapters; one for all tests of a worker process.
-
-    One decode worker and no more: where a prompt is cached does not depend on what the autoscaler thinks.
-    """
-    with shared_stack() as stack:
-        yield stack.enter_context(running_platform(tmp_path_factory.mktemp("platform"), "--max-decode", "1"))
 
 
 @pytest.fixture

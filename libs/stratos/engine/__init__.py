@@ -4,6 +4,7 @@ Two wings meet at ``contract``.  The host wing never imports torch: ``core``, ``
 ``scheduler``, ``kv_cache``, ``requests``, ``grammar``, ``fake``.  The device wing computes: ``runner``, ``models``,
 ``checkpoint``, ``layers``, ``attention``, ``sampling``, ``lora``, ``memory``, ``native``, ``triton_kernels``.
 
-Read in this order: ``contract``, ``core``, ``step_loop``, ``scheduler``, ``kv_cache``, ``requests``, then ``runner``,
-``models``, ``attention``, ``sampling``.
+Read in this order: ``settings`` (what an operator sets), ``contract``, ``core``, ``step_loop``, ``scheduler``,
+``kv_cache``, ``requests``, then ``runner``, ``models``, ``attention``, ``sampling``; at last ``switches`` (what
+benchmarks alone turn) and ``candidates`` (kernels of a GPU that no measurement has decided yet).
 """

@@ -19,12 +19,12 @@ the runner works without it.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Series
 from contextlib import contextmanager
+from dataclasses import replace
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
@@ -65,9 +65,10 @@ class EngineCore:
         self.runner = runner
         clock = clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
-            config = dataclasses.replace(config, enable_prefix_cache=False)  # streams of this mode share no blocks
-        overlap = runner.info.overlap if config.enable_overlap is None else config.enable_overlap
-        if not config.enable_kv_cache:
+            # streams of this mode share no blocks
+            config = replace(config, switches=replace(config.switches, prefix_cache=False))
+        overlap = runner.info.overlap if config.switches.overlap is None else config.switches.overlap
+        if not config.baseline.kv_cache:
             overlap = False  # what is computed again must be known
         self._kv = KvCache.make(runner.info, config, clock, is_fenced=overlap)
         self._blocks = self._kv.blocks
@@ -336,7 +337,7 @@ class EngineCore:
                 open_reservations=self._reservations.open,
                 open_embeddings=self._embeddings.open,
                 open_jobs=self._jobs.open,
-                max_batch_slots=scheduler.max_seqs,
+                max_batch_slots=scheduler.config.max_batch_slots,
                 num_free_batch_slots=scheduler.num_free_seqs,
                 num_reserved_output_blocks=scheduler.num_unused_budget_blocks,
                 expected_output_tokens=self._kv.admission.output_lengths.value,

@@ -1,8 +1,11 @@
-"""Configuration of an engine. A worker's settings hold these two groups; every other user passes them by argument."""
+"""Configuration of an engine: what an operator sets, with groups for what only a benchmark switches (``switches``).
+
+A worker's settings hold ``SchedulerConfig`` and ``RunnerConfig``; every other user passes them by argument.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +14,7 @@ from annotated_types import Ge, Gt, Interval, Le, Lt
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.rules.admission import KV_WATERMARK
 from stratos.core.rules.ageing import AGEING_STEP_S, DISPATCHES_PER_AGED
+from stratos.engine.switches import Baselines, KernelSwitches, SchedulerSwitches
 
 CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 2048
 """Tokens of a step: a GPU is filled by some thousand rows, a core by a few hundred, and more only delay the streams."""
@@ -44,46 +48,40 @@ class SchedulerConfig:
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
     max_cache_changes: Annotated[int, Ge(0)] = 32768
     """Last changes of the prefix cache that are kept for routers; one that falls further back gets the whole cache."""
-    enable_overlap: bool | None = None
-    """Ablation switch: plan a step while the one before it runs; off collects each step first, unset takes what suits
-    the runner."""
-    enable_prefix_cache: bool = True
-    """Ablation switch: share full blocks between requests with equal prefixes."""
-    enable_chunked_prefill: bool = True
-    """Ablation switch: off computes a prompt in one step, however long it is."""
-    enable_host_tier: bool = True
-    """Ablation switch: off leaves the host pool unused, where ``host_pool_bytes`` gives one."""
-    enable_swap_costs: bool = True
-    """Ablation switch: off copies to and from host memory whenever there is room, even where computing is cheaper."""
-    enable_window_release: bool = True
-    """Ablation switch: a model with a sliding window in every layer gives up KV blocks that left it; off keeps them."""
-    enable_parallel_grammar_masks: bool | None = None
-    """Fill the masks of structured output in threads during the forward pass; unset does so with a GPU only, since on
-    CPU those threads take cores from the forward pass."""
-    enable_kv_cache: bool = True
-    """Baseline for comparison: off computes the whole sequence again for every token, shares and overlaps nothing."""
-    kv_allocation: Literal["paged", "contiguous"] = "paged"
-    """Baseline for comparison: "contiguous" gives every sequence the KV of a whole context at admission, and shares
-    nothing."""
-    batching: Literal["continuous", "static"] = "continuous"
-    """Baseline for comparison: "static" admits only when the batch before has ended."""
-    scheduling: Literal["mixed", "prefill-first"] = "mixed"
-    """Baseline for comparison: "prefill-first" runs decodes only in steps in which no prompt could run."""
+    switches: SchedulerSwitches = field(default_factory=SchedulerSwitches)
+    baseline: Baselines = field(default_factory=Baselines)
 
     @property
     def token_budget(self) -> int:
-        """``max_num_batched_tokens``; unset, a CPU's."""
+        """Tokens of one step: ``max_num_batched_tokens``; unset, a CPU's."""
         return self.max_num_batched_tokens or CPU_TOKEN_BUDGET
 
+    @property
+    def max_batch_slots(self) -> int:
+        """Sequences of a full batch: each decode gets its token in each step."""
+        return min(self.max_num_seqs, self.token_budget)
+
     def for_device(self, device: str) -> SchedulerConfig:
-        """With the token budget of ``device`` where none is set."""
+        """A copy with the token budget of ``device`` where none is set."""
         budget = GPU_TOKEN_BUDGET if device == "cuda" else CPU_TOKEN_BUDGET
         return replace(self, max_num_batched_tokens=self.max_num_batched_tokens or budget)
 
     @property
     def shares_prefixes(self) -> bool:
         """Requests may share blocks; the baselines without paging cannot."""
-        return self.enable_prefix_cache and self.enable_kv_cache and self.kv_allocation == "paged"
+        return self.switches.prefix_cache and self.baseline.is_paged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamingConfig:
+    """StreamingLLM: sequences that outgrow the model's context, over a window of their last tokens."""
+
+    attention_window: Annotated[int, Ge(0)] = 0
+    """Tokens that a token sees up to itself; sequences may outgrow the model's context. 0 is off."""
+    attention_sinks: Annotated[int, Ge(0)] = 0
+    """First tokens of a sequence that every token sees in addition to the window; 4 do for most."""
+    max_stream_len: Annotated[int, Ge(1)] = 1 << 20
+    """Longest sequence; its KV is bounded, its list of tokens is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +111,6 @@ class RunnerConfig:
     """On a CPU, share of what the container or machine has left after the weights that a KV pool may take."""
     host_pool_bytes: Annotated[int, Ge(0)] = 0
     """Bytes of host memory for evicted and preempted KV; 0 is off. Without a GPU grow the pool: it is host memory."""
-    attention_window: Annotated[int, Ge(0)] = 0
-    """StreamingLLM: tokens that a token sees up to itself; sequences may outgrow the model's context. 0 is off."""
-    attention_sinks: Annotated[int, Ge(0)] = 0
-    """StreamingLLM: first tokens of a sequence that every token sees in addition to the window; 4 do for most."""
-    max_stream_len: Annotated[int, Ge(1)] = 1 << 20
-    """StreamingLLM: longest sequence; its KV is bounded, its list of tokens is not."""
     num_threads: Annotated[int, Ge(0)] = 0
     """Threads of one operation; 0 measures at start, and again when steps are slow, what is fastest on this machine.
     In exact mode without the C++ kernels, workers pair only with equal numbers."""
@@ -127,60 +119,15 @@ class RunnerConfig:
     host_adapter_bytes: Annotated[int, Ge(0)] = 1 << 30
     """Host memory for copies of adapters, those in the runner included: loading one again touches no disk; 0 keeps
     none."""
-    enable_sorted_adapters: bool = True
-    """Ablation switch: sort the rows of a step by adapter once, instead of gathering them in every layer."""
     exact: bool = True
     """On CPU, the same request gives the same tokens in any batch, chunking, prefix hit, and on any worker like it."""
-    enable_prepacked_gemm: bool = True
-    """Ablation switch: weights in oneDNN's blocked layout on CPU, where the C++ kernels do not compute: twice as fast
-    at decode."""
-    enable_native_gemm: bool = True
-    """Ablation switch: linear layers by the C++ kernels on CPU, where setup could build them, instead of oneDNN."""
     native_isa: Literal["auto", "amx", "avx512-bf16", "avx512", "avx2"] = "auto"
     """Build of the C++ kernels; "auto" takes the fastest that processor and system allow. The last bits of bfloat16
     differ between builds: unlike machines that are to share KV exactly need one that all of them have."""
-    enable_native_kernels: bool = True
-    """Ablation switch: C++ kernels for attention and layer operations on CPU, where setup could build them."""
-    enable_whole_step: bool = True
-    """Ablation switch: a dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
-    enable_fused_ops: bool = True
-    """Ablation switch: norms and the activation by the C++ kernels, too; off leaves them to torch."""
-    enable_triton_kernels: bool = False
-    """Attention and layer operations by Triton; device cuda turns it on."""
-    enable_exact_kernels: bool = False
-    """On a GPU, attention and matrix products whose results depend on neither batch nor chunk; slower."""
-    enable_split_kv: bool = True
-    """Ablation switch: on a GPU, split long contexts over several programs when few rows decode."""
-    enable_grouped_lora: bool = True
-    """Ablation switch: on a GPU, add the adapters of a step by grouped kernels, in captured steps too; off adds one
-    after the other, and runs every step with adapters eagerly, as exact kernels do. Needs
-    ``enable_sorted_adapters``."""
-    enable_gemm_choice: bool = False
-    """On a GPU, measure at start which kernel is fastest for the matrix products of decode steps of up to 64 rows: the
-    framework's libraries or our own. Off until it has been measured on one; it lengthens the start."""
-    enable_prepare_kernel: bool = False
-    """On a GPU, make the inputs of a decode step by one kernel within the captured step, from one copy of what the host
-    sends, instead of some fifteen small kernels before it. Off until it has been measured on one."""
-    enable_dependent_launch: bool = False
-    """On a GPU of compute capability 9.0 or more, launch small kernels and attention of a layer while the kernel
-    before them still runs (programmatic dependent launch). Off until it has been measured on one."""
-    enable_grouped_experts: bool = True
-    """Ablation switch: on a GPU, all experts of a layer by one product, routed on the device, in captured steps too;
-    off asks the host and runs one expert after the other."""
-    enable_balanced_kv: bool = True
-    """Ablation switch: on a GPU, split each context by its own length, however many rows decode; off splits all of a
-    step into equally many parts, which are one from some 33 rows on."""
-    enable_triton_sampler: bool = True
-    """Ablation switch: on a GPU, sample without sort and without waiting for the device; off is the portable one."""
-    enable_split_sampler: bool = True
-    """Ablation switch: on a GPU, several programs draw a row's token; off is one program a row."""
-    enable_copy_stream: bool = True
-    """Ablation switch: on a GPU, move KV by one kernel per frame, on a stream of its own; off moves it block by block
-    after the steps that are launched."""
-    enable_cuda_graphs: bool = True
-    """Ablation switch: on a GPU, capture decode steps once and replay them; off launches every kernel again."""
     max_graph_batch: Annotated[int, Ge(1)] = 256
     """On a GPU, rows of the largest captured decode step; larger ones run eagerly."""
+    streaming: StreamingConfig = field(default_factory=StreamingConfig)
+    kernels: KernelSwitches = field(default_factory=KernelSwitches)
 
     def model_folder(self) -> Path:
         """``model_path``, where a model is loaded. Raises ``InvalidCheckpoint`` when it is not set."""

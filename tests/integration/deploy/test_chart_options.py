@@ -66,16 +66,16 @@ def test_six_services_and_their_stores(defaults: list[Object]) -> None:
 
 
 def test_a_setting_of_a_pool_overrides_the_default_of_its_role_also_with_false() -> None:
-    config = {"scheduler": {"enablePrefixCache": True, "maxNumSeqs": 8}, "runner": {"kvPoolBytes": 17179869184}}
+    config = {"scheduler": {"switches": {"prefixCache": True}, "maxNumSeqs": 8}, "runner": {"kvPoolBytes": 17179869184}}
     model = {"name": "base", "source": {"image": {"repository": "m"}}}
     model["decode"] = {
         "replicas": 3,
         "autoscaling": {"mode": "none"},
-        "config": {"scheduler": {"enablePrefixCache": False}},
+        "config": {"scheduler": {"switches": {"prefixCache": False}}},
     }
     found = checked({"decodeWorker": {"config": config}, "models": [model]})
     environment = variables(container(found, "demo-decode-base"))
-    assert environment["STRATOS_DECODE_WORKER_SCHEDULER__ENABLE_PREFIX_CACHE"] == "false"
+    assert environment["STRATOS_DECODE_WORKER_SCHEDULER__SWITCHES__PREFIX_CACHE"] == "false"
     assert environment["STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS"] == "8"
     assert environment["STRATOS_DECODE_WORKER_RUNNER__KV_POOL_BYTES"] == "17179869184"
     assert one(found, "Deployment", "demo-decode-base")["spec"]["replicas"] == 3

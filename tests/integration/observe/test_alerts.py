@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from stratos.observe.alerts.table import ALERTS
@@ -16,6 +17,7 @@ def test_every_alert_has_a_proof() -> None:
     assert PROOFS.keys() == {alert.name for alert in ALERTS}
 
 
+@pytest.mark.monitoring
 def test_every_alert_fires_and_resolves(tmp_path: Path) -> None:
     rules, proofs = tmp_path / "rules.yaml", tmp_path / "proofs.yaml"
     rules.write_text(rules_text())

@@ -276,7 +276,7 @@ def test_a_second_platform_takes_the_next_port(platform: PlatformProcess) -> Non
     port = int(platform.base_url.rsplit(":")[-1].split("/")[0])
     other = launch_platform(platform.data_dir, "--engine", "fake", "--port", str(port))
     try:
-        other.wait_for("Ctrl-C here", 60)
+        other.wait_for("Ctrl-C here")
         assert f"port {port} is busy" in other.output
         assert other.base_url != platform.base_url
         assert other.api_key == platform.api_key
@@ -300,10 +300,13 @@ def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformPro
     try:
         names = {f"sim-{index}" for index in range(4)}
         wait_until(lambda: names <= live_workers(platform).keys(), what="simulated workers in every router")
-        before = live_workers(platform)
+        steps = {name: worker["engine_step"] for name, worker in live_workers(platform).items()}
         answers = all_token_ids(platform, 40, prompts)
+        wait_until(
+            lambda: [n for n, w in live_workers(platform).items() if n in names and w["engine_step"] >= steps[n] + 40],
+            what="the steps of a simulated worker in every router",
+        )
         after = live_workers(platform)
-        assert [name for name in names if after[name]["engine_step"] >= before[name]["engine_step"] + 40]
         assert len({w["incarnation"] for w in after.values()}) == len(after)
     finally:
         process.send_signal(signal.SIGTERM)

@@ -20,14 +20,13 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
 from stratos.observe.alerts.table import ALERTS
 from stratos.observe.dashboards.pages import DASHBOARDS
 from stratos.observe.recording import RECORDINGS
-from tests.support.observed.metric_declarations import declared_metrics
+from tests.support.observed.exposition import exposed, undeclared
 from tests.support.observed.promql import selectors
 from tests.support.paths import FIXTURES
 from tests.support.reference.adapter_folders import write_adapter
@@ -35,6 +34,7 @@ from tests.support.servers.prometheus import ask, fetch, need
 from tests.support.waiting import wait_until
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
+pytestmark = pytest.mark.monitoring
 FLAGS = ("--engine", "fake", "--observe", "--max-decode", "1", "--mtls", "--transport", "tls")
 SERVICES = ("GATEWAY", "ROUTER", "PREFILL_WORKER", "DECODE_WORKER")
 ENV = {
@@ -217,21 +217,8 @@ def test_counters_equal_the_clients_own_count(observed: Observed) -> None:
 
 
 def test_every_series_of_every_process_is_documented(observed: Observed) -> None:
-    declared = {metric.name: metric for metric in declared_metrics()}
-    addresses = {
-        name: p["metrics_address"] for name, p in observed.platform.processes().items() if p["metrics_address"]
-    }
-    assert len(addresses) == TARGETS - 1
-    unknown = set()
-    for name, address in addresses.items():
-        for family in text_string_to_metric_families(httpx.get(f"http://{address}/metrics").text):
-            if not family.name.startswith("stratos_"):
-                continue
-            metric = declared.get(family.name + "_total" if family.type == "counter" else family.name)
-            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-            if metric is None or metric.type != family.type or (labels and labels != set(metric.labels)):
-                unknown.add(f"{name}: {family.name} {family.type} {sorted(labels)}")
-    assert unknown == set()
+    assert len({name for name, _ in exposed(observed.platform)}) == TARGETS - 1
+    assert undeclared(observed.platform) == set()
 
 
 def test_the_banner_and_the_status_name_the_prometheus(observed: Observed) -> None:

@@ -177,7 +177,7 @@ def test_load_adds_a_decode_worker_and_quiet_drains_it_without_cutting_a_stream(
             burst = [pool.submit(lambda: "".join(stream(client, NUM_LONG))) for _ in range(8)]
             wait_until(lambda: len(decode_workers(platform)) == 2, what="a second decode worker")
             assert {answer.result(timeout=120) for answer in burst} == {undisturbed}
-            wait_until(lambda: len(decode_workers(platform)) == 1, timeout_s=60, what="a worker that leaves")
+            wait_until(lambda: len(decode_workers(platform)) == 1, what="a worker that leaves")
         finally:
             is_over.set()
         assert set.union(*(answers.result(timeout=120) for answers in steady)) == {undisturbed}

@@ -109,7 +109,7 @@ def test_a_redis_that_does_not_answer(tmp_path: Path) -> None:
 def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None:
     """Interpreters of their own, whose imports take their time, are killed in the next one."""
     platform = launch_platform(tmp_path / "data", "--engine", "fake")
-    platform.wait_for("Ctrl-C here", 60)
+    platform.wait_for("Ctrl-C here")
     children = platform.children()
     assert {"valkey-server"} <= {child.name() for child in children}
     platform.popen.send_signal(signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None
 
 def test_a_supervisor_killed_while_it_starts_takes_every_process_with_it(tmp_path: Path) -> None:
     platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=True)
-    platform.wait_for("redis ", 60)
+    platform.wait_for("redis ")
     children = wait_until(lambda: [c for c in platform.children() if len(platform.children()) >= 4])
     platform.popen.send_signal(signal.SIGKILL)
     platform.popen.wait(10)
@@ -133,7 +133,7 @@ def test_a_supervisor_killed_while_it_starts_takes_every_process_with_it(tmp_pat
 
 def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
     platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=True)
-    platform.wait_for("redis ", 60)
+    platform.wait_for("redis ")
     children = platform.children()
     assert platform.stop(signal.SIGINT) == 0
     assert gone(children)

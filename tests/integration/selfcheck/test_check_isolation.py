@@ -13,8 +13,8 @@ from stratos.api.worker.v1 import decode_pb2
 from stratos.core.ledger.sums import UsageTable
 from stratos.core.tenant import Tenant
 from stratos.rpc.clients.admin import AdminClient
+from stratos.selfcheck.findings import Level
 from stratos.selfcheck.isolation.check import IsolationCheck, run_check
-from stratos.selfcheck.isolation.findings import State
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos_gateway.admin.routes import AdminCaller
 from tests.support.worlds.admin_world import AdminWorld, admin_world
@@ -52,27 +52,27 @@ async def world(redis_url: str, tmp_path: Path) -> AsyncIterator[AdminWorld]:
         yield found
 
 
-async def check(world: AdminWorld) -> dict[str, State]:
+async def check(world: AdminWorld) -> dict[str, Level]:
     admin = AdminClient(str(world.http.base_url), world.keys["admin"])
     wanted = IsolationCheck(api_url=str(world.public.base_url), num_rounds=3)
     with closing(admin):
         found = await asyncio.to_thread(run_check, admin, wanted)
     left = (await world.call("GET", "/tenants")).json()["data"]
     assert {tenant["name"] for tenant in left} == {"acme", "other", "platform"}, "what it made is gone"
-    return {finding.check: finding.state for finding in found}
+    return {finding.check: finding.level for finding in found}
 
 
 async def test_a_platform_that_isolates_passes(world: AdminWorld) -> None:
-    assert await check(world) == dict.fromkeys((COUNTS, TIMES, MODELS, ADMIN, LEDGER), State.OK)
+    assert await check(world) == dict.fromkeys((COUNTS, TIMES, MODELS, ADMIN, LEDGER), Level.OK)
 
 
 async def test_a_shared_cache_is_found_by_its_counts_and_by_its_times(world: AdminWorld) -> None:
     world.worker.script.is_salted = False
     found = await check(world)
-    assert {name for name, state in found.items() if state is State.FAILED} == {COUNTS, TIMES}
+    assert {name for name, level in found.items() if level is Level.FAIL} == {COUNTS, TIMES}
     world.worker.script.is_counted = False
     found = await check(world)
-    assert (found[COUNTS], found[TIMES]) == (State.UNKNOWN, State.FAILED), "times tell what counts hide"
+    assert (found[COUNTS], found[TIMES]) == (Level.UNKNOWN, Level.FAIL), "times tell what counts hide"
 
 
 async def test_models_and_tenants_that_can_be_reached_are_found(
@@ -81,10 +81,10 @@ async def test_models_and_tenants_that_can_be_reached_are_found(
     world.worker.script.miss_s = 0.0  # times are for the tests above
     with monkeypatch.context() as patch:
         patch.setattr(Tenant, "may_use", lambda self, model: True)
-        assert (await check(world))[MODELS] is State.FAILED
+        assert (await check(world))[MODELS] is Level.FAIL
     with monkeypatch.context() as patch:
         patch.setattr(AdminCaller, "reach", lambda self, tenant: tenant)
-        assert (await check(world))[ADMIN] is State.FAILED
+        assert (await check(world))[ADMIN] is Level.FAIL
 
 
 async def test_usage_of_another_tenant_is_found(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,4 +96,4 @@ async def test_usage_of_another_tenant_is_found(world: AdminWorld, monkeypatch: 
 
     world.worker.script.miss_s = 0.0
     monkeypatch.setattr(LedgerStore, "days", days_of_all)
-    assert (await check(world))[LEDGER] is State.FAILED
+    assert (await check(world))[LEDGER] is Level.FAIL

@@ -135,7 +135,7 @@ async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number
         if number is signal.SIGSTOP:
             while (status := await prefill.status()).num_handoffs:
                 continue
-            assert status.blocks.allocated == 0, "the zombie freed what it held"
+            assert status.engine.blocks.allocated == 0, "the zombie freed what it held"
     finally:
         prefill.end()
 

@@ -20,15 +20,15 @@ from tests.support.worlds.plan_driver import FULL, Driver, Stream
 NUM_TOKENS = 5
 KERNELS: dict[str, dict[str, bool]] = {
     "best": {},
-    "torch": {"enable_native_kernels": False},
-    "layered": {"enable_whole_step": False},
-    "onednn": {"enable_native_gemm": False},
-    "torch-ops": {"enable_fused_ops": False},
-    "torch-unpacked": {"enable_native_kernels": False, "enable_prepacked_gemm": False},
+    "torch": {"native_kernels": False},
+    "layered": {"whole_step": False},
+    "onednn": {"native_gemm": False},
+    "torch-ops": {"fused_ops": False},
+    "torch-unpacked": {"native_kernels": False, "prepacked_gemm": False},
 }
 BUILDS = [name for name in NATIVE_SETS if name in ("amx-twin", "avx512-bf16")]
 """Builds of the C++ kernels beside the best one: the tiles' sums by vectors, and what serves where tiles are masked."""
-INEXACT = {"exact": False, "enable_native_kernels": False, "enable_prepacked_gemm": False}
+INEXACT = {"exact": False, "native_kernels": False, "prepacked_gemm": False}
 
 
 @contextmanager

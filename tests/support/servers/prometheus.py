@@ -1,4 +1,4 @@
-"""Debian's Prometheus and its tool, where they are installed."""
+"""Debian's Prometheus and its tool, which tests with the marker ``monitoring`` need."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-NO_PROMETHEUS = "left out, Prometheus is not installed (apt-get install prometheus): "
+MISSING = "Prometheus is not installed (apt-get install prometheus), so this cannot be tried: "
 
 
 def need(program: str, what: str) -> str:
-    """Path of ``prometheus`` or ``promtool``; without it the test is skipped, which says what was left out."""
+    """Path of ``prometheus`` or ``promtool``; without it the test fails, and says what it could not try."""
     found = shutil.which(program)
     if found is None:
-        pytest.skip(NO_PROMETHEUS + what)
+        pytest.fail(MISSING + what, pytrace=False)
     return found
 
 

@@ -20,7 +20,6 @@ from stratos.core.placement import PlacementRequest
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.engine.settings import SchedulerConfig
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.dispatch.isolation import SuspectHolds
@@ -36,6 +35,7 @@ from stratos.routing.settings import BookingConfig, QueueConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from stratos.worker.decode.intents import sum_intents
 from tests.support.worlds.engine_driver import make_request as make_engine_request
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.fleet_samples import make_request, make_status
 
 TICK_S = 0.005
@@ -79,7 +79,7 @@ class ReplayWorker:
                 num_blocks=num_blocks, block_size=BLOCK_SIZE, vocab_size=VOCAB_SIZE, eos_token_ids=tuple(range(512))
             )
         )
-        config = SchedulerConfig(max_num_seqs=max_num_seqs, default_output_tokens=8, enable_prefix_cache=False)
+        config = scheduler_config(max_num_seqs=max_num_seqs, default_output_tokens=8, prefix_cache=False)
         self.engine = EngineCore(runner, config, clock)
         self.intents: dict[RequestKey, EngineRequest] = {}
         self.max_num_seqs = max_num_seqs
@@ -267,7 +267,7 @@ class AdmissionReplay:
 
     def _report(self, worker: ReplayWorker) -> None:
         status = worker.status(len(self.routers))
-        self.replayed.occupancy.append(status.num_running / status.max_num_seqs)
+        self.replayed.occupancy.append(status.engine.num_running / status.max_num_seqs)
         for router in self.routers:
             self._after(0.0, 0.004, lambda r=router: self._hear(r, status))  # type: ignore[misc]
 

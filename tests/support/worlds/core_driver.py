@@ -11,7 +11,7 @@ from stratos.common.errors import StratosError
 from stratos.core.requests.records import ChoiceState, EngineRequest, FinishReason, PositionLogprobs, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
-from stratos.engine.settings import SchedulerConfig
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.plan_driver import load_runner
 
 
@@ -36,7 +36,7 @@ def make_core(
     path: Path, *, kv_pool_bytes: int = 2 << 20, runner: dict[str, Any] | None = None, **config: Any
 ) -> EngineCore:
     """An engine core over the model in ``path``; ``runner``: more settings of its runner."""
-    return EngineCore(load_runner(path, kv_pool_bytes=kv_pool_bytes, **(runner or {})), SchedulerConfig(**config))
+    return EngineCore(load_runner(path, kv_pool_bytes=kv_pool_bytes, **(runner or {})), scheduler_config(**config))
 
 
 def make_request(

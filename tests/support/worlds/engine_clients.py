@@ -21,7 +21,6 @@ from stratos.engine.contract.plan import StepPlan, StepTokens
 from stratos.engine.contract.results import PrefillEvent, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
-from stratos.engine.settings import SchedulerConfig
 from stratos.kv_transfer.registry import port_transports
 from stratos.kv_transfer.settings import TransportConfig
 from stratos.worker.engine_client.base import EngineClient
@@ -31,6 +30,7 @@ from stratos.worker.engine_client.thread import ThreadEngine
 from tests.support.kv.port_ends import STAGING
 from tests.support.servers import warm_process
 from tests.support.servers.module_command import module_command
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.terms import make_terms
 
 Start = Callable[..., Any]
@@ -86,7 +86,7 @@ def make_fake(settings: bytes) -> ThreadEngine:
     fake = values["fake"]
     if "model_path" in fake:
         fake["model_path"] = Path(fake["model_path"])
-    engine = EngineCore(SuddenRunner(FakeConfig(**fake)), SchedulerConfig(**values["scheduler"]))
+    engine = EngineCore(SuddenRunner(FakeConfig(**fake)), scheduler_config(**values["scheduler"]))
     config = TransportConfig(names=("shm",), shm_directory=Path(values["directory"]), staging=STAGING)
     return ThreadEngine(engine, transports=port_transports(config))
 

@@ -1,4 +1,4 @@
-"""A platform of two gateways with a price list, a classifier and an external endpoint, as real processes."""
+"""A platform of two gateways and one batch slot, with a price list, a classifier and an external endpoint."""
 
 from __future__ import annotations
 
@@ -15,10 +15,18 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.fakes.scripted_http import Asked, Reply, ScriptedHttp, scripted_http_in_thread
+from tests.support.servers.otlp_receiver import OtlpReceiver, otlp_receiver
+from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 GATEWAYS = ("gateway-0", "gateway-1")
 STEP_S = 0.005
+"""Of the fake engine."""
+MAX_OPEN = 16
+"""Requests of each gateway."""
+WAIT_S = 600.0
+"""Longer than any test: a slow machine ends no request that waits."""
+NUM_LONG = {"fake": 400, "torch": 120}
 AFTER_S = 2.0
 EXTERNAL_PRICE = {"prompt": 2_000_000, "cached": 1_000_000, "output": 5_000_000}
 EXTERNAL_USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 20}}
@@ -60,6 +68,9 @@ class MoneyPlatform:
 
     process: PlatformProcess
     scripted: ScriptedHttp
+    collector: OtlpReceiver
+    num_long: int
+    """Output tokens of a request that takes long enough to be disturbed."""
     keys: dict[str, str] = field(default_factory=dict)
     """By tenant; "platform" is of the role admin, "owner" of payer's tenant-admin."""
 
@@ -74,7 +85,7 @@ class MoneyPlatform:
         return httpx.AsyncClient(
             base_url=self.process.base_url,
             headers={"authorization": f"Bearer {self.keys[tenant]}"},
-            timeout=60,
+            timeout=None,
             trust_env=False,
             limits=httpx.Limits(max_connections=100, max_keepalive_connections=0),
         )
@@ -96,30 +107,43 @@ class MoneyPlatform:
 
     async def at_both(self, metric: str, ask: Any) -> None:
         """Call ``ask`` until each gateway has counted one of its answers in ``metric``."""
-        for _ in range(40):
+
+        async def has_counted() -> bool:
             await asyncio.gather(*(ask() for _ in range(4)))
             values = await asyncio.gather(*(asyncio.to_thread(self.metric, name, metric) for name in GATEWAYS))
-            if all(values):
-                return
-        raise AssertionError(f"one gateway has counted nothing in {metric}: {values}")
+            return all(values)
+
+        await eventually(has_counted, f"each gateway has counted in {metric}")
+
+    def num_running(self) -> int:
+        """Requests in the batch."""
+        return sum(worker["num_running"] for worker in self.process.status()["workers"])
+
+    def num_queued(self) -> int:
+        """Requests that wait in the router."""
+        return sum(queue["num_requests"] for queue in self.process.status()["queues"])
 
 
 @contextmanager
-def money_platform(folder: Path) -> Iterator[MoneyPlatform]:
-    """Start all of it."""
-    with scripted_http_in_thread(outside) as scripted:
+def money_platform(folder: Path, engine: str) -> Iterator[MoneyPlatform]:
+    """Start all of it over an engine, "fake" or "torch"."""
+    with scripted_http_in_thread(outside) as scripted, otlp_receiver() as collector:
         env = {
             "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S),
             "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": "1",
             "STRATOS_ROUTER_ADMISSION__MAX_WAITING_PER_WORKER": "0",
+            "STRATOS_ROUTER_QUEUE__TTL_S": str(WAIT_S),
+            "STRATOS_GATEWAY_REQUESTS__MAX_OPEN": str(MAX_OPEN),
+            "STRATOS_GATEWAY_REQUESTS__PLACEMENT_TIMEOUT_S": str(WAIT_S),
             "STRATOS_GATEWAY_OVERFLOW__URL": f"{scripted.url}/v1",
             "STRATOS_GATEWAY_OVERFLOW__AFTER_S": str(AFTER_S),
             **{f"STRATOS_GATEWAY_OVERFLOW__{name.upper()}_PRICE": str(p) for name, p in EXTERNAL_PRICE.items()},
             "STRATOS_GATEWAY_POLICIES__CLASSIFIER_URL": f"{scripted.url}/v1/moderations",
         }
-        flags = ("--engine", "fake", "--gateways", "2", "--prefill", "0", "--decode", "1", "--max-decode", "1")
+        size = ("--gateways", "2", "--prefill", "0", "--decode", "1", "--max-decode", "1")
+        flags = ("--engine", engine, *size, "--otlp-endpoint", collector.endpoint)
         with running_platform(folder, *flags, env=env) as process:
-            platform = MoneyPlatform(process, scripted)
+            platform = MoneyPlatform(process, scripted, collector, NUM_LONG[engine])
             made = process.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout
             platform.keys["platform"] = made.strip()
             answer = platform.admin.post("/declaration", content=json.dumps(DECLARED))

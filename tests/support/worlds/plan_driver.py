@@ -12,7 +12,7 @@ from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.torch_runner import TorchRunner
-from stratos.engine.settings import RunnerConfig
+from tests.support.worlds.engine_settings import runner_config
 
 GREEDY = SamplingParams(temperature=0.0)
 FULL = SamplingParams(temperature=0.0, num_logprobs=97)
@@ -23,7 +23,7 @@ BLOCK_SIZE = 4
 def load_runner(path: Path, **changes: Any) -> TorchRunner:
     """A runner with small blocks and a small pool."""
     settings = {"block_size": BLOCK_SIZE, "kv_pool_bytes": 2 << 20, "num_threads": 1, **changes}
-    return TorchRunner.load(RunnerConfig(model_path=path, **settings))
+    return TorchRunner.load(runner_config(model_path=path, **settings))
 
 
 class Stream:

@@ -8,16 +8,16 @@ from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import Run, assert_at_rest, drain, expected, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 
 BASELINES = {
-    "no KV cache": {"enable_kv_cache": False},
+    "no KV cache": {"kv_cache": False},
     "contiguous": {"kv_allocation": "contiguous"},
     "static": {"batching": "static"},
     "prefill-first": {"scheduling": "prefill-first"},
     "all": {
-        "enable_kv_cache": False,
+        "kv_cache": False,
         "kv_allocation": "contiguous",
         "batching": "static",
         "scheduling": "prefill-first",
@@ -40,7 +40,7 @@ class RecordingRunner(FakeRunner):
 def make_engine(overlap, num_blocks=96, max_model_len=64, **config):
     fake = FakeConfig(num_blocks=num_blocks, block_size=4, max_model_len=max_model_len, overlap=overlap)
     config = {"max_num_batched_tokens": 24, "max_num_seqs": 4, "kv_watermark": 1.0} | config
-    return EngineCore(RecordingRunner(fake), SchedulerConfig(**config))
+    return EngineCore(RecordingRunner(fake), scheduler_config(**config))
 
 
 @pytest.mark.parametrize("num_blocks", [48, 20])
@@ -87,7 +87,7 @@ def test_hand_offs_work(name, overlap):
 
 
 def test_without_a_cache_every_step_computes_the_whole_sequence(overlap):
-    engine = make_engine(overlap, enable_kv_cache=False)
+    engine = make_engine(overlap, kv_cache=False)
     engine.add(make_request(range(10), max_tokens=4))
     drain(engine)
     assert [(row.start, len(row.token_ids)) for plan in engine.runner.plans for row in plan.rows] == [

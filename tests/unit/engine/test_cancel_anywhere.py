@@ -12,9 +12,9 @@ from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.engine.settings import SchedulerConfig
 from tests.support.paths import BASE_MODEL
 from tests.support.worlds.engine_driver import CROWDED, expected, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 
 NUM_SCHEDULES = 40
 GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]{30}")
@@ -26,11 +26,11 @@ class Schedule:
     def __init__(self, seed: int, overlap: bool) -> None:
         self.draw = random.Random(seed)
         self.has_grammars = seed % 8 == 0
-        config = SchedulerConfig(
+        config = scheduler_config(
             max_num_seqs=self.draw.choice([3, 6]),
             max_num_batched_tokens=self.draw.choice([4, 9, 64]),
-            enable_prefix_cache=self.draw.random() < 0.7,
-            enable_swap_costs=False,
+            prefix_cache=self.draw.random() < 0.7,
+            swap_costs=False,
             **CROWDED,
         )
         fake = FakeConfig(

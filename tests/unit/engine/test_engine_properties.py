@@ -12,15 +12,15 @@ from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
-from stratos.engine.settings import SchedulerConfig
 from tests.support.examples import examples
 from tests.support.fakes.audited_runner import audited_engine
 from tests.support.worlds.engine_driver import assert_at_rest, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 
 SOURCE_WEIGHT, TARGET_WEIGHT = 5, 2
 
 
-BASELINES = [{}, {}, {"enable_kv_cache": False}, {"batching": "static"}, {"scheduling": "prefill-first"}]
+BASELINES = [{}, {}, {"kv_cache": False}, {"batching": "static"}, {"scheduling": "prefill-first"}]
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -43,18 +43,18 @@ class EngineMachine(RuleBasedStateMachine):
         num_host_blocks=st.sampled_from([0, 3, 40]),
     )
     def start(self, sharing, budget, num_blocks, mark, output, counts_budgets, baseline, num_host_blocks):
-        config = SchedulerConfig(
+        config = scheduler_config(
             max_num_batched_tokens=budget,
             max_num_seqs=5,
-            enable_prefix_cache=sharing,
-            enable_swap_costs=False,
+            prefix_cache=sharing,
+            swap_costs=False,
             kv_watermark=mark,
             default_output_tokens=output,
             admission_counts_budgets=counts_budgets,
             **baseline,
         )
         self.max_seqs = min(config.max_num_seqs, budget)
-        self.sharing, self.count, self.keeps_kv = sharing, 0, config.enable_kv_cache
+        self.sharing, self.count, self.keeps_kv = sharing, 0, config.baseline.kv_cache
         self.source = EngineCore(
             FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4, overlap=self.overlap)),
             config,

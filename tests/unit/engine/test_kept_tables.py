@@ -10,9 +10,9 @@ import pytest
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import PlanRow, StepPlan
 from stratos.engine.fake.runner import FakeConfig
-from stratos.engine.settings import SchedulerConfig
 from tests.support.fakes.audited_runner import audited_engine
 from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, expected, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 
 
 def row(seq_id, begin, *blocks):
@@ -53,7 +53,7 @@ def test_a_row_that_builds_on_unknown_entries_is_refused(begin):
 def test_they_are_the_engines_after_any_history(overlap, window, num_host_blocks):
     draw = random.Random(repr((overlap, window, num_host_blocks)))
     shape = {"num_blocks": 22, "block_size": 4, "overlap": overlap, "num_host_blocks": num_host_blocks, **window}
-    config = SchedulerConfig(max_num_seqs=5, max_num_batched_tokens=16, enable_swap_costs=False, **CROWDED)
+    config = scheduler_config(max_num_seqs=5, max_num_batched_tokens=16, swap_costs=False, **CROWDED)
     engine, runner = audited_engine(FakeConfig(**shape), config)
     run, asked = Run(engine), {}
     for step in range(150):

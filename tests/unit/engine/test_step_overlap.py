@@ -13,6 +13,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 
 
 def overlapping(config=None, **fake):
@@ -42,7 +43,7 @@ def random_load(seed):
 def test_outputs_are_equal_whatever_the_overlap_of_engine_and_runner(seed, num_blocks):
     outcomes = []
     for config_overlap, runner_overlap in itertools.product((False, True), repeat=2):
-        config = SchedulerConfig(max_num_batched_tokens=33, max_num_seqs=9, enable_overlap=config_overlap)
+        config = scheduler_config(max_num_batched_tokens=33, max_num_seqs=9, overlap=config_overlap)
         fake = FakeConfig(vocab_size=97, num_blocks=num_blocks, block_size=4, overlap=runner_overlap)
         engine = EngineCore(FakeRunner(fake), config)
         for request in random_load(seed):

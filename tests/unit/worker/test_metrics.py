@@ -12,9 +12,9 @@ from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.engine.settings import SchedulerConfig
 from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.metrics import WorkerMetrics
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.terms import make_terms
 
 
@@ -33,7 +33,7 @@ class Clocked(FakeRunner):
 @pytest.fixture
 def world():
     clock, registry = FakeClock(), CollectorRegistry()
-    config = SchedulerConfig(step_time_budget_ms=1000.0, enable_prefix_cache=False, default_output_tokens=4)
+    config = scheduler_config(step_time_budget_ms=1000.0, prefix_cache=False, default_output_tokens=4)
     engine = EngineCore(Clocked(FakeConfig(num_blocks=20, block_size=4), clock), config, clock)
     metrics = WorkerMetrics(registry)
 

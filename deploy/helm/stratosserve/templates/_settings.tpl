@@ -39,7 +39,7 @@
 {{- else if kindIs "map" $value }}
 {{- include "stratos.configEnv" (merge (dict "config" $value "path" $path) (omit $ "config" "path")) }}
 {{- else }}
-{{- fail (printf "%s.%s: unknown setting, see docs/configuration.md" $.where $path) }}
+{{- fail (printf "%s.%s: unknown setting, see docs/configuration-all.md" $.where $path) }}
 {{- end }}
 {{- end }}
 {{- end }}

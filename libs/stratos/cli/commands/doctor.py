@@ -32,8 +32,8 @@ def doctor(
     """Say what on this machine stops a platform or slows it down; exit code 1 if something must be repaired."""
     from stratos.cli.local.preflight import find_shipped_model
     from stratos.common.errors import BadRequest
+    from stratos.selfcheck.findings import Level, report
     from stratos.selfcheck.machine.doctor import DoctorAsk, examine
-    from stratos.selfcheck.machine.findings import Level, report
     from stratos.selfcheck.machine.sizing import WorkerAsk
 
     with explained_errors():

@@ -85,14 +85,13 @@ def check_isolation(
     Makes three tenants of its own, asks with their keys, and deletes them.
     """
     from stratos.cli.local.running import find_platform
+    from stratos.selfcheck.findings import Level, lines
     from stratos.selfcheck.isolation.check import IsolationCheck, run_check
-    from stratos.selfcheck.isolation.findings import State
 
     with explained_errors(), admin_client(url, key, data_dir, run) as admin:
         found = api_url or find_platform(data_dir, run).base_url.removesuffix("/v1")
         check = IsolationCheck(api_url=found, model=model, private=private or (), num_rounds=rounds)
         findings = run_check(admin, check)
-    for finding in findings:
-        typer.echo(finding.line())
-    if any(finding.state is State.FAILED for finding in findings):
+    typer.echo(lines(findings))
+    if any(finding.level is Level.FAIL for finding in findings):
         raise typer.Exit(1)

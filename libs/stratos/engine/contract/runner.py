@@ -84,7 +84,7 @@ class RunnerInfo:
     device: DeviceFacts = NO_DEVICE
     """The GPU that it computes on."""
     overlap: bool = False
-    """The next step is planned while this one runs, where ``SchedulerConfig.enable_overlap`` says nothing else."""
+    """The next step is planned while this one runs, where ``SchedulerSwitches.overlap`` says nothing else."""
 
 
 class Runner(ABC):

@@ -57,7 +57,7 @@ class KvCache:
             blocks,
             watermark=config.kv_watermark,
             default_output_tokens=config.default_output_tokens,
-            slot_tokens=info.max_model_len if config.kv_allocation == "contiguous" else 0,
+            slot_tokens=info.max_model_len if config.baseline.kv_allocation == "contiguous" else 0,
             window=window,
         )
         fences = StepFences(blocks)

@@ -335,6 +335,5 @@ def make_tier(
 ) -> HostTier:
     """The tier of an engine, as its settings say."""
     costs = SwapCosts(info.geometry.token_bytes * blocks.block_size, blocks.block_size, clock)
-    is_paged = config.enable_kv_cache and config.kv_allocation == "paged"
-    num_slots = info.num_host_blocks if config.enable_host_tier and is_paged else 0
-    return HostTier(blocks, num_slots, costs, is_fenced=is_fenced, always=not config.enable_swap_costs)
+    num_slots = info.num_host_blocks if config.switches.host_tier and config.baseline.is_paged else 0
+    return HostTier(blocks, num_slots, costs, is_fenced=is_fenced, always=not config.switches.swap_costs)

@@ -54,10 +54,9 @@ def make_window(info: RunnerInfo, config: SchedulerConfig) -> KvWindow | None:
     Raises:
         InvalidCheckpoint: the settings cannot be combined with StreamingLLM.
     """
-    is_paged = config.enable_kv_cache and config.kv_allocation == "paged"
-    if info.is_streaming and not is_paged:
+    if info.is_streaming and not config.baseline.is_paged:
         raise InvalidCheckpoint("attention_window needs the paged KV cache: the baselines without it bound nothing")
-    if not (info.window and config.enable_window_release and is_paged):
+    if not (info.window and config.switches.window_release and config.baseline.is_paged):
         return None
-    step_tokens = config.token_budget if config.enable_chunked_prefill else info.max_model_len
+    step_tokens = config.token_budget if config.switches.chunked_prefill else info.max_model_len
     return KvWindow(info.window, info.num_sinks, info.geometry.block_size, step_tokens)

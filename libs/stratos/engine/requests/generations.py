@@ -214,7 +214,7 @@ class GenerationTable:
             state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
         if token is not None:
             self._append(sequence, state, token, result)
-        if not self._context.config.enable_kv_cache:
+        if not self._context.config.baseline.kv_cache:
             sequence.num_computed = 0
 
     def _fork_choices(self, parent: Sequence) -> None:

@@ -23,7 +23,7 @@ class RequestGrammars:
         self._compiler = GrammarCompiler(
             info.model_path, info.vocab_size, info.eos_token_ids, config.max_compiled_grammars
         )
-        is_parallel = config.enable_parallel_grammar_masks
+        is_parallel = config.switches.parallel_grammar_masks
         is_parallel = info.overlap if is_parallel is None else is_parallel
         self._filler = MaskFiller(info.vocab_size, is_parallel=is_parallel, clock=clock)
 

@@ -30,7 +30,7 @@ class ReservationTable:
         context, blocks = self._context, self._kv.blocks
         num_choices = sum(not choice.finished for choice in request.choices)
         # more choices than a full batch wait until the first ones end
-        num_batch_slots = min(num_choices, context.scheduler.max_seqs)
+        num_batch_slots = min(num_choices, context.scheduler.config.max_batch_slots)
         if context.scheduler.num_free_seqs < num_batch_slots or not context.scheduler.is_admitting:
             return None
         if context.scheduler.must_yield(request):
@@ -102,7 +102,7 @@ class ReservationTable:
             return
         state.request = dataclasses.replace(state.request, choices=choices)
         num_output_blocks = self._kv.admission.output_blocks(state.request, num_choices)
-        num_batch_slots = min(num_choices, scheduler.max_seqs)
+        num_batch_slots = min(num_choices, scheduler.config.max_batch_slots)
         scheduler.num_reserved_seqs += num_batch_slots - state.num_batch_slots
         scheduler.num_reserved_output_blocks += num_output_blocks - state.num_output_blocks
         state.num_batch_slots, state.num_output_blocks = num_batch_slots, num_output_blocks

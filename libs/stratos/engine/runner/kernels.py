@@ -52,7 +52,7 @@ class Kernels:
             from stratos.engine.layers.triton_linear import TritonLinearFactory
 
             return TritonLinearFactory(device, dtype)
-        if self.is_triton and config.enable_gemm_choice:
+        if self.is_triton and config.kernels.gemm_choice:
             from stratos.engine.layers.product_choice import MeasuredLinearFactory
 
             return MeasuredLinearFactory(device, dtype, has_pdl=self.has_pdl)
@@ -60,9 +60,9 @@ class Kernels:
             device,
             dtype,
             # Triton's kernels read weights where they lie, as rows
-            enable_prepacked_gemm=config.enable_prepacked_gemm and not self.is_triton,
+            enable_prepacked_gemm=config.kernels.prepacked_gemm and not self.is_triton,
             exact=self.is_exact,
-            library=self.library if config.enable_native_gemm else None,
+            library=self.library if config.kernels.native_gemm else None,
         )
 
     def attention(
@@ -101,26 +101,26 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
         InvalidCheckpoint: Triton is asked for and not installed, fp8 KV without it, or a build of the C++ kernels that
             this machine cannot run.
     """
-    has_fp8_kv = config.kv_dtype == "fp8"
-    if config.enable_triton_kernels:
-        has_pdl = config.enable_dependent_launch and _can_launch_early(device)
-        ops: LayerOps = _triton_ops(has_pdl) if config.enable_fused_ops else TorchOps()
+    has_fp8_kv, switches = config.kv_dtype == "fp8", config.kernels
+    if switches.triton_kernels:
+        has_pdl = switches.dependent_launch and _can_launch_early(device)
+        ops: LayerOps = _triton_ops(has_pdl) if switches.fused_ops else TorchOps()
         return Kernels(
             ops,
             None,
-            config.enable_exact_kernels,
+            switches.exact_kernels,
             is_triton=True,
-            splits_kv=config.enable_split_kv,
-            balances_kv=config.enable_balanced_kv,
+            splits_kv=switches.split_kv,
+            balances_kv=switches.balanced_kv,
             has_fp8_kv=has_fp8_kv,
             has_pdl=has_pdl,
         )
     if has_fp8_kv:
         raise InvalidCheckpoint("kv_dtype fp8 needs the kernels of a GPU: set device to cuda, or kv_dtype to auto")
-    library = _library(config.native_isa) if config.enable_native_kernels and device.type == "cpu" else None
+    library = _library(config.native_isa) if switches.native_kernels and device.type == "cpu" else None
     is_exact = config.exact and device.type == "cpu"
     ops = ExactTorchOps() if is_exact else TorchOps()
-    if library is not None and config.enable_fused_ops:
+    if library is not None and switches.fused_ops:
         ops = NativeOps(library, dtype)
     return Kernels(ops, library, is_exact)
 
@@ -129,7 +129,7 @@ def _can_launch_early(device: torch.device) -> bool:
     """The device has programmatic dependent launch."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= PDL_CAPABILITY:
         return True
-    _log.warning("enable_dependent_launch has no effect on %s", device)
+    _log.warning("kernels.dependent_launch has no effect on %s", device)
     return False
 
 

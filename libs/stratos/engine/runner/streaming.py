@@ -41,11 +41,10 @@ class Streaming:
 
     def __init__(self, config: RunnerConfig, model: DecoderConfig, device: torch.device) -> None:
         _check(config, model)
-        self.num_sinks, self.window = config.attention_sinks, config.attention_window
+        self.num_sinks, self.window = config.streaming.attention_sinks, config.streaming.attention_window
+        longest = max(config.streaming.max_stream_len, self._held)
         self.rotary = StreamingRotary(model.rope, model.head_dim, device)
-        self.model = replace(
-            model, windows=(self.window,) * model.num_layers, max_model_len=max(config.max_stream_len, self._held)
-        )
+        self.model = replace(model, windows=(self.window,) * model.num_layers, max_model_len=longest)
         """The model as it runs."""
 
     @property
@@ -74,15 +73,15 @@ def streaming(config: RunnerConfig, model: DecoderConfig, device: torch.device) 
     Raises:
         InvalidCheckpoint: it cannot be combined with this model or these settings, or there are sinks without a window.
     """
-    if not config.attention_window:
-        if config.attention_sinks:
+    if not config.streaming.attention_window:
+        if config.streaming.attention_sinks:
             raise InvalidCheckpoint("attention_sinks needs attention_window: the tokens seen besides the sinks")
         return None
     return Streaming(config, model, device)
 
 
 def _check(config: RunnerConfig, model: DecoderConfig) -> None:
-    held = config.attention_sinks + config.attention_window
+    held = config.streaming.attention_sinks + config.streaming.attention_window
     if any(window is not None for window in model.windows):
         raise InvalidCheckpoint("attention_window cannot be set for a model that has sliding windows of its own")
     if not model.has_lm_head:
@@ -91,5 +90,5 @@ def _check(config: RunnerConfig, model: DecoderConfig) -> None:
         raise InvalidCheckpoint(
             f"attention_sinks + attention_window is {held}, more than the model's context of {model.max_model_len}"
         )
-    if config.enable_triton_kernels and config.attention_sinks:
+    if config.kernels.triton_kernels and config.streaming.attention_sinks:
         raise InvalidCheckpoint("attention_sinks has no Triton kernels: run the torch runner on this device")

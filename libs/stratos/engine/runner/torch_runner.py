@@ -165,7 +165,7 @@ class TorchRunner(Runner):
             embedding_size=model.hidden_size,
             num_host_blocks=host.num_slots,
             window=model.max_window,
-            num_sinks=config.attention_sinks,
+            num_sinks=config.streaming.attention_sinks,
             is_streaming=streams is not None,
             num_adapter_slots=config.max_resident_adapters,
             step_weight_bytes=read_need(config.model_folder()).num_read * dtype.itemsize,
@@ -179,9 +179,9 @@ class TorchRunner(Runner):
             lambda copy: lay_out(copy, model, linear, biases, target),
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
-        runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.enable_sorted_adapters)
+        runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
-        runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.enable_whole_step)
+        runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= is_exact and promised != ("exact",)

@@ -39,7 +39,7 @@ class StepBudget:
     def count_for(self, sequence: Sequence) -> int:
         """Tokens of the sequence that may run in this step; 0 when it has to wait for the next."""
         wanted, left = sequence.remaining, self._tokens_left
-        is_cut = self._config.enable_chunked_prefill and self._config.enable_kv_cache
+        is_cut = self._config.switches.chunked_prefill and self._config.baseline.kv_cache
         if wanted == 1 or (is_cut and self._limit_s == math.inf):
             return min(wanted, left)
         if not is_cut:

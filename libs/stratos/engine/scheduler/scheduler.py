@@ -107,13 +107,8 @@ class Scheduler:
         sequence.num_hashed = 0
 
     @property
-    def max_seqs(self) -> int:
-        """Sequences of a full batch: each decode gets its token in each step."""
-        return min(self.config.max_num_seqs, self.config.token_budget)
-
-    @property
     def num_free_seqs(self) -> int:
-        return self.max_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
+        return self.config.max_batch_slots - len(self.running) - len(self.ready) - self.num_reserved_seqs
 
     @property
     def num_unused_budget_blocks(self) -> int:
@@ -132,7 +127,7 @@ class Scheduler:
     @property
     def is_admitting(self) -> bool:
         """New sequences may join; a static batch takes none before it has ended."""
-        return self.config.batching != "static" or not self.running
+        return self.config.baseline.batching != "static" or not self.running
 
     @property
     def has_work(self) -> bool:
@@ -156,7 +151,7 @@ class Scheduler:
         is_admitting = self.is_admitting
         served = sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now)))
         self._expire(decision, now)
-        if self.config.scheduling == "prefill-first":
+        if self.config.baseline.scheduling == "prefill-first":
             self._serve([s for s in served if s.remaining > 1], decision, budget, now)
             if is_admitting:
                 self._admit(decision, budget, now)
@@ -236,7 +231,7 @@ class Scheduler:
             if self.num_free_seqs <= 0:
                 self._is_short = True
                 break
-            if budget.is_spent and self.config.batching != "static":
+            if budget.is_spent and self.config.baseline.batching != "static":
                 break
             if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
                 continue

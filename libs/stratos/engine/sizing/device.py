@@ -22,18 +22,18 @@ def device_choices(device: str, scheduler: SchedulerConfig, engine_process: str 
     is_gpu = device == "cuda"
     kind = "on a GPU" if is_gpu else "on a CPU"
     budget = scheduler.for_device(device).token_budget
-    overlap = is_gpu if scheduler.enable_overlap is None else scheduler.enable_overlap
+    overlap = is_gpu if scheduler.switches.overlap is None else scheduler.switches.overlap
     process = engine_process_for(device) if engine_process == "auto" else engine_process
     return (
         SizingChoice("token budget", f"{budget:,}", kind if scheduler.max_num_batched_tokens is None else "as set"),
-        SizingChoice("overlap", "on" if overlap else "off", kind if scheduler.enable_overlap is None else "as set"),
+        SizingChoice("overlap", "on" if overlap else "off", kind if scheduler.switches.overlap is None else "as set"),
         SizingChoice("engine", process, kind if engine_process == "auto" else "as set"),
     )
 
 
 def kernels_choice(config: RunnerConfig, cpu_flags: frozenset[str], folder: Path = SOURCE_FOLDER) -> SizingChoice:
     """The build of the C++ kernels that a CPU engine loads, and which machines it exchanges KV with."""
-    if not config.enable_native_kernels:
+    if not config.kernels.native_kernels:
         return SizingChoice("kernels", "torch", "as set; KV is exchanged with such machines only")
     builds = [isa.name for isa in supported_sets(cpu_flags) if config.native_isa in ("auto", isa.name)]
     built = [name for name in builds if (folder / f"kernels-{name}.so").exists()]

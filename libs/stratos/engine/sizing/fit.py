@@ -40,13 +40,12 @@ def work_of(
         ring_bytes: of KV transports in the GPU's memory.
     """
     is_gpu = device == "cuda"
-    captures_adapters = config.enable_grouped_lora and config.enable_sorted_adapters and not config.enable_exact_kernels
     return SizingWork(
         num_seqs=scheduler.max_num_seqs,
         num_batched_tokens=scheduler.for_device(device).token_budget,
         kv_watermark=scheduler.kv_watermark,
-        graph_rows=config.max_graph_batch if is_gpu and config.enable_cuda_graphs else 0,
-        num_graph_sets=2 if captures_adapters else 1,
+        graph_rows=config.max_graph_batch if is_gpu and config.kernels.cuda_graphs else 0,
+        num_graph_sets=2 if config.kernels.captures_adapters else 1,
         staging_bytes=ring_bytes if is_gpu else staging_bytes + config.host_pool_bytes,
     )
 
@@ -58,7 +57,7 @@ def plan_of(config: RunnerConfig, room: Room, work: SizingWork) -> EnginePlan:
         InvalidCheckpoint: the folder cannot be read, or the model does not fit.
     """
     need = read_need(config.model_folder())
-    is_streaming = config.attention_window > 0
+    is_streaming = config.streaming.attention_window > 0
     wishes = SizingWishes(
         dtype=config.dtype,
         kv_dtype=config.kv_dtype,

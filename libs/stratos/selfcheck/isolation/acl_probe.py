@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stratos.selfcheck.findings import Finding, judged
 from stratos.selfcheck.isolation.callers import ProbeCaller
-from stratos.selfcheck.isolation.findings import IsolationFinding, finding
 from stratos.selfcheck.isolation.probe_tenants import Probes
 
 UNKNOWN = "isolation-unknown-model"
 
 
-def probe_acl(probes: Probes, names: Sequence[str], private: Sequence[str]) -> IsolationFinding:
+def probe_acl(probes: Probes, names: Sequence[str], private: Sequence[str]) -> Finding:
     """Every bound caller with every name on every route.
 
     Args:
@@ -31,7 +31,7 @@ def probe_acl(probes: Probes, names: Sequence[str], private: Sequence[str]) -> I
             found = list(differences(caller, name))
             num += len(list(requests_for(name)))
             problems += [f"{path}: {name!r} is not like unknown, {why}" for path in found]
-    return finding("models, ACL matrix", problems, f"{num} requests for hidden names are like those for unknown ones")
+    return judged("models, ACL matrix", problems, f"{num} requests for hidden names are like those for unknown ones")
 
 
 def requests_for(name: str) -> Iterator[tuple[str, str, Any]]:

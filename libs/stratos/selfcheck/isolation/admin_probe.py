@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratos.selfcheck.isolation.findings import IsolationFinding, finding
+from stratos.selfcheck.findings import Finding, judged
 from stratos.selfcheck.isolation.probe_tenants import Probes
 
 _PREFIX = "/admin/v1"
 
 
-def probe_admin(probes: Probes) -> IsolationFinding:
+def probe_admin(probes: Probes) -> Finding:
     """Every route that could show or change what is another's."""
     own, other = probes.names
     refused: list[tuple[str, str, Any]] = [
@@ -46,4 +46,4 @@ def probe_admin(probes: Probes) -> IsolationFinding:
             problems.append(f"an owner sees {sorted(tenants)[:5]} in {path}")
     if probes.two.send("GET", "/v1/models").status_code != 200:
         problems.append("the other tenant was changed")
-    return finding("admin API, roles", problems, "tenants reach nothing, an owner its own tenant alone")
+    return judged("admin API, roles", problems, "tenants reach nothing, an owner its own tenant alone")

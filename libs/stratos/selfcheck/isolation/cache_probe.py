@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stratos.selfcheck.findings import Finding, fail, judged, ok, unknown
 from stratos.selfcheck.isolation.callers import ProbeCaller, Timed
-from stratos.selfcheck.isolation.findings import IsolationFinding, State, finding
 
 MAX_PROMPT_CHARS = 3000
 MIN_RATIO = 1.3
@@ -48,23 +48,21 @@ def make_prompt(num_chars: int) -> str:
     return " ".join(words)
 
 
-def judge_counts(rounds: Sequence[Round]) -> IsolationFinding:
+def judge_counts(rounds: Sequence[Round]) -> Finding:
     """By the cached tokens that answers report."""
     check, num = "prefix cache, by cached tokens", len(rounds)
     leaks = [
         f"tenant two hit {r.other.num_cached_tokens} tokens of tenant one" for r in rounds if r.other.num_cached_tokens
     ]
     if leaks:
-        return finding(check, leaks, "")
+        return judged(check, leaks, "")
     num_hits = sum(r.again.num_cached_tokens > 0 for r in rounds)
     if not num_hits:
-        return IsolationFinding(State.UNKNOWN, check, "no tenant hits its own prompts here, so nothing is shown")
-    return IsolationFinding(
-        State.OK, check, f"tenant one hit its own prompt {num_hits} times of {num}, tenant two never"
-    )
+        return unknown(check, "no tenant hits its own prompts here, so nothing is shown")
+    return ok(check, f"tenant one hit its own prompt {num_hits} times of {num}, tenant two never")
 
 
-def judge_times(rounds: Sequence[Round]) -> IsolationFinding:
+def judge_times(rounds: Sequence[Round]) -> Finding:
     """By the time to the first token: tenant two must be as slow as a tenant that has no cache."""
     check = "prefix cache, by time"
     miss, other, hit = (
@@ -73,12 +71,10 @@ def judge_times(rounds: Sequence[Round]) -> IsolationFinding:
     )
     figures = f"miss {miss * 1e3:.1f} ms, tenant two {other * 1e3:.1f} ms, hit {hit * 1e3:.1f} ms (medians)"
     if miss < MIN_RATIO * hit:
-        return IsolationFinding(
-            State.UNKNOWN, check, f"a hit is hardly faster than a miss, so times show nothing: {figures}"
-        )
+        return unknown(check, f"a hit is hardly faster than a miss, so times show nothing: {figures}")
     if other >= (miss + hit) / 2:
-        return IsolationFinding(State.OK, check, figures)
+        return ok(check, figures)
     num_fast = sum(r.other.ttft_s < (r.first.ttft_s + r.again.ttft_s) / 2 for r in rounds)
     if num_fast < MIN_FAST_RATIO * len(rounds):
-        return IsolationFinding(State.UNKNOWN, check, f"times differ too much from round to round: {figures}")
-    return IsolationFinding(State.FAILED, check, f"tenant two is as fast as a hit: {figures}")
+        return unknown(check, f"times differ too much from round to round: {figures}")
+    return fail(check, f"tenant two is as fast as a hit: {figures}")

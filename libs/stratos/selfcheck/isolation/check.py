@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 from stratos.common.errors import NotFound
 from stratos.rpc.clients.admin import AdminClient
+from stratos.selfcheck.findings import Finding
 from stratos.selfcheck.isolation.acl_probe import probe_acl
 from stratos.selfcheck.isolation.admin_probe import probe_admin
 from stratos.selfcheck.isolation.cache_probe import MAX_PROMPT_CHARS, judge_counts, judge_times, probe_caches
-from stratos.selfcheck.isolation.findings import IsolationFinding
 from stratos.selfcheck.isolation.ledger_probe import probe_ledger
 from stratos.selfcheck.isolation.probe_tenants import probe_tenants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationCheck:
-    """What is checked."""
+    """Scope of one check."""
 
     api_url: str
-    """Of the OpenAI API, without /v1."""
+    """Address of the OpenAI API, without /v1."""
     model: str = ""
     """Empty takes the first one."""
     private: Sequence[str] = ()
@@ -28,7 +28,7 @@ class IsolationCheck:
     num_rounds: int = 7
 
 
-def run_check(admin: AdminClient, check: IsolationCheck) -> list[IsolationFinding]:
+def run_check(admin: AdminClient, check: IsolationCheck) -> list[Finding]:
     """Make the tenants, probe, delete the tenants.
 
     Raises:

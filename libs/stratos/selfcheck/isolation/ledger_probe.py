@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from stratos.common.errors import DependencyDown
+from stratos.selfcheck.findings import Finding, judged, unknown
 from stratos.selfcheck.isolation.callers import ProbeCaller
-from stratos.selfcheck.isolation.findings import IsolationFinding, State, finding
 from stratos.selfcheck.isolation.probe_tenants import Probes
 
 WAIT_S = 15.0
@@ -16,21 +16,21 @@ WAIT_S = 15.0
 _POLL_S = 0.2
 
 
-def probe_ledger(probes: Probes) -> IsolationFinding:
+def probe_ledger(probes: Probes) -> Finding:
     """Compare what answers said with what the ledger says, after the other probes."""
     check, one, two = "usage ledger", probes.one, probes.two
     if one.send("GET", "/v1/usage").status_code == 404:
-        return IsolationFinding(State.UNKNOWN, check, "this gateway keeps no ledger")
+        return unknown(check, "this gateway keeps no ledger")
     deadline = time.monotonic() + WAIT_S
     while _total(one)["requests"] < one.num_completed or _total(two)["requests"] < two.num_completed:
         if time.monotonic() > deadline:
-            return IsolationFinding(State.UNKNOWN, check, "tenants do not see their own usage, so nothing is shown")
+            return unknown(check, "tenants do not see their own usage, so nothing is shown")
         time.sleep(_POLL_S)
     problems = [problem for caller in (one, two, probes.plan_bound) for problem in _problems(caller)]
     counts = (
         f"{one.num_completed} requests of tenant one, {two.num_completed} of tenant two, each seen by its own alone"
     )
-    return finding(check, problems, counts)
+    return judged(check, problems, counts)
 
 
 def _problems(caller: ProbeCaller) -> Iterator[str]:

@@ -12,8 +12,8 @@ from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.plan import EnginePlan, size
 from stratos.engine.sizing.report import machine_line
 from stratos.kv_transfer.settings import StagingConfig
+from stratos.selfcheck.findings import Finding, fail, ok, warn
 from stratos.selfcheck.machine.environment import GpuFacts, RedisFacts
-from stratos.selfcheck.machine.findings import Finding, fail, ok, warn
 
 MANY_TOKENS = {"cpu": 4096, "cuda": 16384}
 """Token budgets above which one step holds up the streams for seconds, and takes gigabytes of activations."""
@@ -29,7 +29,7 @@ class PlannedFleet:
 
     num_workers: int
     threads: int
-    """Of each; 0 shares the cores."""
+    """Threads of each worker; 0 shares the cores."""
     device: str = "cpu"
 
 

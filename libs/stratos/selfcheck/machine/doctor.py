@@ -21,8 +21,8 @@ from stratos.kv_transfer.settings import TransportConfig
 from stratos.pki.audit import check_files
 from stratos.pki.local import role_config
 from stratos.pki.stores import CERTIFICATE
+from stratos.selfcheck.findings import Finding
 from stratos.selfcheck.machine import checks, environment
-from stratos.selfcheck.machine.findings import Finding
 from stratos.selfcheck.machine.sizing import WorkerAsk, heeded_config, heeded_scheduler, plan_workers
 from stratos.store.settings import ObjectStoreConfig
 
@@ -31,7 +31,7 @@ MIN_LEFT = datetime.timedelta(days=7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorAsk:
-    """What a platform is going to be started with."""
+    """Options with which a platform is going to be started."""
 
     workers: WorkerAsk
     threads: int = 0

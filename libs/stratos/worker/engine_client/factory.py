@@ -43,7 +43,7 @@ def drive_engine(engine: EngineCore, settings: WorkerSettings) -> ThreadEngine:
 
 
 def transports_of(settings: WorkerSettings, *, device: str) -> dict[str, PortTransport]:
-    """What a data port of this process may be asked for; ``device`` is the UUID of its GPU."""
+    """Transports of a data port in this process; ``device`` is the UUID of its GPU."""
     tls = None if settings.tls is None else TlsContexts(TlsFiles(settings.tls))
     return port_transports(settings.transport, tls=tls, device=device)
 
@@ -68,7 +68,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     staging_bytes = STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
     rings = planned_bytes(settings.transport)
     work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes, ring_bytes=rings)
-    if settings.device == "cuda" and not config.attention_window:
+    if settings.device == "cuda" and not config.streaming.attention_window:
         return _cuda_runner(settings, work)
     with _without_collections():
         from stratos.engine.runner.torch_runner import TorchRunner

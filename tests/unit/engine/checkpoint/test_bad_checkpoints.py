@@ -211,7 +211,7 @@ def test_what_is_loaded_does_not_change_with_its_files(tmp_path: Path) -> None:
     """Readers map files into memory: overwritten in place they would change a running model, cut off kill it."""
     model = save_tiny(tmp_path / "base", "Qwen2", tie_word_embeddings=False)
     save_adapter(tmp_path / "adapter", model, rank=3, targets=["q_proj", "o_proj"], seed=0)
-    runner = load_runner(tmp_path / "base", enable_prepacked_gemm=False)
+    runner = load_runner(tmp_path / "base", prepacked_gemm=False)
     files = read_adapter_files(tmp_path / "adapter")
     runner.load_adapter(files)
     before = [teacher_forced(runner, [1, 2, 3, 4], 4, adapter) for adapter in ("", files.digest)]

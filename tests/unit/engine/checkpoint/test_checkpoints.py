@@ -122,12 +122,12 @@ def test_facts_of_a_loaded_model(folder: Path) -> None:
     assert info.geometry.token_bytes == 2 * 2 * 2 * 10 * 4
     assert info.num_blocks == (2 << 20) // (info.geometry.token_bytes * 4)
     assert info.identity.rope_variant == "default:10000.0"
-    off = {"enable_prepacked_gemm": False, "enable_native_kernels": False}
+    off = {"prepacked_gemm": False, "native_kernels": False}
     plain = load_runner(folder, **off).info.identity.numerics_id
     assert plain.endswith("float32/torch-tiled+torch-exact+aten+exact+threads-1")
     batched = load_runner(folder, **off, exact=False).info.identity.numerics_id
     assert batched.endswith("float32/torch-paged+torch+aten+batched")
-    packed = load_runner(folder, enable_native_gemm=False).info.identity.numerics_id
+    packed = load_runner(folder, native_gemm=False).info.identity.numerics_id
     assert "+onednn-packed" in packed
     assert (packed != info.identity.numerics_id) == ("native" in info.identity.numerics_id), "where it is built"
     config = json.loads((folder / "config.json").read_text())

@@ -131,7 +131,7 @@ def alone() -> dict[tuple[str, int], list[int]]:
 
 @pytest.mark.parametrize("is_parallel", [True, False])
 def test_a_batch_changes_nothing(alone: dict[Any, list[int]], is_parallel: bool) -> None:
-    batch = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, enable_parallel_grammar_masks=is_parallel)
+    batch = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, parallel_grammar_masks=is_parallel)
     outcomes = run(batch, *requests_of_all_kinds())
     assert not outcomes.errors
     assert {key: outcome.ids for key, outcome in outcomes.choices.items()} == alone

@@ -10,8 +10,8 @@ from stratos.core.requests.records import ChoiceState, PrefillJob, RequestKey
 from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import make_request
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.terms import with_terms
 
 
@@ -19,7 +19,7 @@ from tests.support.worlds.terms import with_terms
 def make_engine(overlap):
     def make(num_blocks=20, **config):
         runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, overlap=overlap))
-        return EngineCore(runner, SchedulerConfig(**{"max_num_waiting": 5000, "max_num_seqs": 3000, **config}))
+        return EngineCore(runner, scheduler_config(**{"max_num_waiting": 5000, "max_num_seqs": 3000, **config}))
 
     return make
 
@@ -87,7 +87,7 @@ def test_a_choice_without_tokens_gets_back_in_with_its_siblings(make_engine):
 
 
 def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for(make_engine):
-    engine = make_engine(enable_prefix_cache=False)
+    engine = make_engine(prefix_cache=False)
     engine.add(sized_request("runs", 40, 12))
     engine.step()
     engine.add(sized_request("waits", 30, 4))
@@ -107,7 +107,7 @@ def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for(make_engine)
 
 
 def test_who_comes_back_is_let_in_when_the_batch_can_grow_until_its_next_token(make_engine):
-    engine = make_engine(num_blocks=20, max_num_batched_tokens=8, enable_prefix_cache=False, kv_watermark=1.0)
+    engine = make_engine(num_blocks=20, max_num_batched_tokens=8, prefix_cache=False, kv_watermark=1.0)
     for index in range(3):
         engine.add(sized_request(f"runs{index}", 12, 40, emitted=(1, 2)))
     for _ in range(9):
@@ -168,7 +168,7 @@ def test_a_request_accepted_once_is_not_too_large_later(make_engine, monkeypatch
 
 @pytest.mark.parametrize(("counts", "runs"), [(True, 1), (False, 2)])
 def test_output_promised_to_others_counts_until_it_is_taken(make_engine, counts, runs):
-    engine = make_engine(admission_counts_budgets=counts, enable_prefix_cache=False)
+    engine = make_engine(admission_counts_budgets=counts, prefix_cache=False)
     engine.add(sized_request("first", 9, 40))
     engine.step()
     engine.add(sized_request("second", 17, 4))

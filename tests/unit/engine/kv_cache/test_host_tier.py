@@ -24,8 +24,9 @@ from tests.support.worlds.engine_driver import (
     make_request,
     prompt_hashes,
 )
+from tests.support.worlds.engine_settings import scheduler_config
 
-ALWAYS = SchedulerConfig(enable_swap_costs=False, **CROWDED)
+ALWAYS = scheduler_config(swap_costs=False, **CROWDED)
 
 
 def crowd(engine, count=4, n=1):
@@ -38,7 +39,7 @@ def crowd(engine, count=4, n=1):
 @pytest.mark.parametrize("sharing", [True, False])
 @pytest.mark.parametrize("n", [1, 2])
 def test_swapped_sequences_go_on_with_their_own_kv(make_engine, sharing, n):
-    config = SchedulerConfig(enable_swap_costs=False, enable_prefix_cache=sharing, **CROWDED)
+    config = scheduler_config(swap_costs=False, prefix_cache=sharing, **CROWDED)
     engine = make_engine(config, num_blocks=8, block_size=4, num_host_blocks=32)
     prompts = crowd(engine, n=n)
     tokens = drained_tokens(engine)
@@ -51,7 +52,7 @@ def test_swapped_sequences_go_on_with_their_own_kv(make_engine, sharing, n):
 
 def test_nothing_of_a_swapped_sequence_is_computed_again(make_engine):
     engine = make_engine(
-        SchedulerConfig(enable_swap_costs=False, enable_prefix_cache=False, **CROWDED),
+        scheduler_config(swap_costs=False, prefix_cache=False, **CROWDED),
         num_blocks=8, block_size=4, num_host_blocks=32,
     )  # fmt: skip
     crowd(engine, count=3)
@@ -64,9 +65,9 @@ def test_nothing_of_a_swapped_sequence_is_computed_again(make_engine):
     assert max(len(row.token_ids) for row in rows[8:]) <= 6
 
 
-@pytest.mark.parametrize("switch", ["enable_host_tier", "slots"])
+@pytest.mark.parametrize("switch", ["host_tier", "slots"])
 def test_without_the_tier_tokens_are_computed_again(make_engine, switch):
-    config = SchedulerConfig(enable_swap_costs=False, enable_host_tier=switch != "enable_host_tier", **CROWDED)
+    config = scheduler_config(swap_costs=False, host_tier=switch != "host_tier", **CROWDED)
     engine = make_engine(config, num_blocks=8, block_size=4, num_host_blocks=0 if switch == "slots" else 32)
     prompts = crowd(engine)
     assert drained_tokens(engine) == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
@@ -229,11 +230,11 @@ class HostTierMachine(CrowdedMachine):
         self.runner = Broken(fake)
         self.engine = EngineCore(
             self.runner,
-            SchedulerConfig(
+            scheduler_config(
                 max_num_batched_tokens=budget,
                 max_num_seqs=4,
-                enable_swap_costs=False,
-                enable_prefix_cache=sharing,
+                swap_costs=False,
+                prefix_cache=sharing,
                 **CROWDED,
             ),
         )

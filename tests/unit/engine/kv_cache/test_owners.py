@@ -3,10 +3,10 @@
 import pytest
 
 from stratos.engine.kv_cache.owners import BlockOwners
-from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import CROWDED, assert_at_rest, drained_tokens, expected, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 
-ALWAYS = SchedulerConfig(enable_swap_costs=False, **CROWDED)
+ALWAYS = scheduler_config(swap_costs=False, **CROWDED)
 PROMPT = list(range(41))
 
 

@@ -15,6 +15,7 @@ from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
 from tests.support.examples import examples
 from tests.support.worlds.engine_driver import CROWDED, Run, drain, expected, make_request, prompt_hashes
+from tests.support.worlds.engine_settings import scheduler_config
 
 
 @pytest.mark.parametrize("position", range(60))
@@ -41,7 +42,7 @@ def test_a_long_generation_holds_a_bounded_number_of_blocks(make_engine, num_sin
 
 
 def test_the_switch_keeps_every_block(make_engine):
-    engine = make_engine(SchedulerConfig(enable_window_release=False), num_blocks=32, block_size=4, window=10)
+    engine = make_engine(scheduler_config(window_release=False), num_blocks=32, block_size=4, window=10)
     engine.add(make_request([7] * 5, "r", max_tokens=90))
     run = drain(engine)
     assert not run.errors
@@ -130,7 +131,7 @@ class WindowMachine(CrowdedMachine):
             num_blocks=13, block_size=4, window=window, num_sinks=num_sinks, num_host_blocks=num_host_blocks,
             overlap=self.overlap,
         )  # fmt: skip
-        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=4, enable_swap_costs=False, **CROWDED)
+        config = scheduler_config(max_num_batched_tokens=budget, max_num_seqs=4, swap_costs=False, **CROWDED)
         self.engine = EngineCore(FakeRunner(fake), config)
 
     @rule(kind=st.integers(0, 2), length=st.integers(1, 30), n=st.integers(1, 2), max_tokens=st.integers(1, 40))

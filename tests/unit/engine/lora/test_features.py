@@ -146,7 +146,7 @@ def test_sorting_rows_by_adapter_changes_nothing_but_the_work(base: tuple[Any, P
     jobs = [(PROMPT[i : i + 9], ["", *(f.digest for f in files)][(i * 3) % 4]) for i in range(9)]
     results = []
     for is_sorted in (True, False):
-        runner = load_runner(path, enable_sorted_adapters=is_sorted)
+        runner = load_runner(path, sorted_adapters=is_sorted)
         for one in files:
             runner.load_adapter(one)
         results.append(run(runner, jobs, chunk=4))

@@ -21,7 +21,7 @@ CROWDED = {
     "kv_watermark": 1.0,
     "admission_counts_budgets": False,
     "default_output_tokens": 1,
-    "enable_swap_costs": False,
+    "swap_costs": False,
 }
 
 
@@ -49,10 +49,10 @@ def outcomes_of(core: EngineCore, n: int) -> Outcomes:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("n", "sharing"), [(1, False), (1, True), (3, True)])
 def test_swapped_sequences_have_the_bits_of_undisturbed_ones(folder: Path, dtype: str, n: int, sharing: bool) -> None:
-    alone = make_core(folder, runner={"dtype": dtype}, enable_prefix_cache=False)
+    alone = make_core(folder, runner={"dtype": dtype}, prefix_cache=False)
     expected = outcomes_of(alone, n)
     assert alone.status().num_preemptions == 0
-    core = crowded_core(folder, dtype, enable_prefix_cache=sharing)
+    core = crowded_core(folder, dtype, prefix_cache=sharing)
     assert outcomes_of(core, n).choices == expected.choices
     status = core.status()
     assert status.host.num_restored == status.host.num_swapped_out > 1
@@ -62,8 +62,8 @@ def test_swapped_sequences_have_the_bits_of_undisturbed_ones(folder: Path, dtype
 
 def test_what_the_host_holds_is_what_is_read(folder: Path) -> None:
     """A changed element in host memory changes the output, so it is not computed again on the quiet."""
-    expected = outcomes_of(crowded_core(folder, "float32", enable_prefix_cache=False), 1)
-    core = crowded_core(folder, "float32", enable_prefix_cache=False)
+    expected = outcomes_of(crowded_core(folder, "float32", prefix_cache=False), 1)
+    core = crowded_core(folder, "float32", prefix_cache=False)
     for k, prompt in enumerate(PROMPTS):
         core.add(make_request(prompt, f"r{k}", seed=k, **PARAMS))
     logprobs: dict[str, list[Any]] = {}

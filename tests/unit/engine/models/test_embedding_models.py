@@ -20,6 +20,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.settings import SchedulerConfig
 from tests.support.reference.tiny_models import save_adapter, save_tiny
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.plan_driver import load_runner
 from tests.support.worlds.terms import make_terms
 
@@ -74,7 +75,7 @@ def test_vectors_equal_transformers_in_one_batch_of_mixed_lengths(tmp_path: Path
     for pooling in (LAST, MEAN):
         seen = []
         for budget in (7, 1024):
-            config = SchedulerConfig(max_num_batched_tokens=budget, enable_prefix_cache=False)
+            config = scheduler_config(max_num_batched_tokens=budget, prefix_cache=False)
             vectors = embed(EngineCore(runner, config), INPUTS, pooling)
             for vector, tokens in zip(vectors, INPUTS, strict=True):
                 assert (vector - reference(body, tokens, pooling)).abs().max() < TOLERANCE

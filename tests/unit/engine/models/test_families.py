@@ -68,7 +68,7 @@ def test_the_cases_cover_every_shape_of_the_family(prefix: str) -> None:
     assert WANTED[prefix] <= set().union(*covered)
 
 
-@pytest.mark.parametrize("settings", [{}, {"enable_native_kernels": False, "exact": False}], ids=["", "plain-torch"])
+@pytest.mark.parametrize("settings", [{}, {"native_kernels": False, "exact": False}], ids=["", "plain-torch"])
 def test_greedy_tokens_and_logprobs_equal_transformers_in_a_mixed_batch(family: Any, settings: dict[str, Any]) -> None:
     model, runner, path = family
     streams = generated(load_runner(path, **settings) if settings else runner)

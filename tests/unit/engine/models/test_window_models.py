@@ -16,8 +16,8 @@ NUM_TOKENS, WINDOW = 70, 9
 PARAMS: dict[str, Any] = {"max_tokens": NUM_TOKENS, "ignore_eos": True, "temperature": 0.0, "num_logprobs": 2}
 KERNELS: dict[str, dict[str, Any]] = {
     "native": {},
-    "torch-tiled": {"enable_native_kernels": False},
-    "torch-paged": {"enable_native_kernels": False, "exact": False},
+    "torch-tiled": {"native_kernels": False},
+    "torch-paged": {"native_kernels": False, "exact": False},
 }
 BLOCK_BYTES = 4 * 2 * 2 * 2 * 10 * 4
 
@@ -40,7 +40,7 @@ def outcomes_of(path: Path, num_blocks: int, runner: dict[str, Any], **config: A
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_release_changes_no_bit(mistral: tuple[Path, Any], kernels: str) -> None:
     """30 blocks of 4 tokens hold three windows; all tokens of one of the sequences alone are up to 28."""
-    kept = outcomes_of(mistral[0], 100, KERNELS[kernels], enable_window_release=False)
+    kept = outcomes_of(mistral[0], 100, KERNELS[kernels], window_release=False)
     released = outcomes_of(mistral[0], 30, KERNELS[kernels])
     if kernels == "torch-paged":  # not exact: other batches have other last bits
         assert {key: o.ids for key, o in released.choices.items()} == {k: o.ids for k, o in kept.choices.items()}

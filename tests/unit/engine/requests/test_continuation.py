@@ -50,7 +50,7 @@ def core_of(path: Path, num_blocks: int, **config: Any) -> EngineCore:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_resumed_tokens_equal_the_uninterrupted_run(path: Path, name: str, overlap: bool) -> None:
     request = make_request(PROMPT, name, n=2, max_tokens=MAX_TOKENS, ignore_eos=True, **PARAMS[name])
-    small, large = core_of(path, 16, enable_overlap=overlap), core_of(path, 160, enable_overlap=overlap)
+    small, large = core_of(path, 16, overlap=overlap), core_of(path, 160, overlap=overlap)
     whole, first = run(large, request), run(small, request)
     exhausted = {index for (_, index), outcome in first.choices.items() if outcome.reason is FinishReason.EXHAUSTED}
     assert exhausted, "the pool of 64 tokens holds no choice to its end"

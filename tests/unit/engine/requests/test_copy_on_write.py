@@ -9,8 +9,8 @@ from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drained_tokens, expected, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 
 SIZE = 4
 
@@ -51,7 +51,7 @@ class Watched(FakeRunner):
 
 def make_engine(overlap, **changes):
     fake = {"num_blocks": 40, "block_size": SIZE, "overlap": overlap, **changes}
-    config = SchedulerConfig(enable_swap_costs=False, max_num_seqs=8, max_num_batched_tokens=16, **CROWDED)
+    config = scheduler_config(swap_costs=False, max_num_seqs=8, max_num_batched_tokens=16, **CROWDED)
     runner = Watched(FakeConfig(**fake))
     runner.engine = EngineCore(runner, config)
     return runner.engine, runner

@@ -12,6 +12,7 @@ from stratos.engine.fake.pooling import EMBEDDING_SIZE, fake_embedding
 from stratos.engine.fake.runner import adapter_term, fake_generate, fake_kv
 from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import CROWDED, Run, drain, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.terms import make_terms, pop_terms
 
 LAST, MEAN = PoolingKind.LAST, PoolingKind.MEAN
@@ -79,7 +80,7 @@ def test_prefixes_of_another_salt_or_adapter_are_not_used(make_engine):
 @pytest.mark.parametrize("pooling", [LAST, MEAN])
 def test_a_preempted_input_starts_its_vector_again(make_engine, pooling):
     """Generations that grow take the blocks of an input in the middle of its chunks."""
-    config = SchedulerConfig(max_num_batched_tokens=6, enable_prefix_cache=False, **CROWDED)
+    config = scheduler_config(max_num_batched_tokens=6, prefix_cache=False, **CROWDED)
     engine = make_engine(config, num_blocks=6, block_size=4)
     for name in ("r1", "r2"):
         engine.add(make_request([1, 2, 3], name, max_tokens=9))

@@ -14,6 +14,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.base_tokenizer import base_tokenizer
+from tests.support.worlds.engine_settings import scheduler_config
 
 FAKE = FakeConfig(model_path=BASE_MODEL, vocab_size=4096, eos_token_ids=(0, 4), num_blocks=64, block_size=4)
 PATTERNS = [r"[a-f]{9}-[0-9]{7}", r"(ab|cd){8}", r"x[0-9]+y"]
@@ -30,7 +31,7 @@ def request(place, **params):
 
 
 def outputs(config=FAKE, **scheduler):
-    engine = EngineCore(FakeRunner(config), SchedulerConfig(**scheduler))
+    engine = EngineCore(FakeRunner(config), scheduler_config(**scheduler))
     for place in range(3):
         engine.add(request(place))
     tokens, reasons = {}, {}
@@ -47,7 +48,7 @@ def outputs(config=FAKE, **scheduler):
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("is_parallel", [True, False])
 def test_output_obeys_its_grammar_with_and_without_overlap(overlap, is_parallel):
-    tokens, reasons = outputs(replace(FAKE, overlap=overlap), enable_parallel_grammar_masks=is_parallel)
+    tokens, reasons = outputs(replace(FAKE, overlap=overlap), parallel_grammar_masks=is_parallel)
     assert tokens == outputs()[0]
     for (name, index), ids in tokens.items():
         reason, pattern = reasons[name, index], PATTERNS[int(name[1])]

@@ -41,7 +41,7 @@ def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[di
     source = random.Random(seed)
     requests = random_requests(source)
     expected: dict[Any, Any] = {}
-    one_by_one = make_core(path, runner=runner, enable_prefix_cache=False)
+    one_by_one = make_core(path, runner=runner, prefix_cache=False)
     for request in requests:
         expected |= run(one_by_one, request).choices
     block_bytes = one_by_one.info.geometry.token_bytes * BLOCK_SIZE
@@ -54,7 +54,7 @@ def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[di
         kv_watermark=1.0,
         admission_counts_budgets=False,
         default_output_tokens=1,
-        enable_swap_costs=False,
+        swap_costs=False,
     )
     outcomes = run(core, *requests)
     assert not outcomes.errors

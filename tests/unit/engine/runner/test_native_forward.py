@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AV
 
 
 def both(path: Path, dtype: str) -> tuple[TorchRunner, TorchRunner]:
-    runners = [load_runner(path, dtype=dtype, enable_whole_step=is_whole) for is_whole in (True, False)]
+    runners = [load_runner(path, dtype=dtype, whole_step=is_whole) for is_whole in (True, False)]
     if not isinstance(runners[0].forward, NativeForward):
         pytest.skip("the kernels are not built")
     assert isinstance(runners[1].forward, LayeredForward)
@@ -100,4 +100,4 @@ def test_a_decode_step_gives_the_lock_away_a_few_times(tmp_path: Path, monkeypat
     save_tiny(tmp_path, num_hidden_layers=8)
     both(tmp_path, "float32")
     assert handoffs_of_a_decode_step(tmp_path, monkeypatch) <= MAX_HANDOFFS
-    assert handoffs_of_a_decode_step(tmp_path, monkeypatch, enable_whole_step=False) > 5 * MAX_HANDOFFS
+    assert handoffs_of_a_decode_step(tmp_path, monkeypatch, whole_step=False) > 5 * MAX_HANDOFFS

@@ -15,9 +15,9 @@ from torch import Tensor
 from stratos.engine.layers import linear
 from stratos.engine.runner.numerics import promise
 from stratos.engine.runner.torch_runner import TorchRunner
-from stratos.engine.settings import RunnerConfig
 from tests.support.reference.exact_traces import INEXACT, KERNELS, alone
 from tests.support.reference.tiny_models import save_tiny
+from tests.support.worlds.engine_settings import runner_config
 from tests.support.worlds.plan_driver import load_runner
 
 CPU = torch.device("cpu")
@@ -93,7 +93,7 @@ def test_our_own_kernels_promise_the_same_bits_with_any_number(folder: Path, ker
     assert one == two
     assert one.endswith("+exact")
     assert numerics_of(folder, 1, exact=False) == one, "the switch changes nothing"
-    mixed = numerics_of(folder, 1, exact=False, enable_fused_ops=False)
+    mixed = numerics_of(folder, 1, exact=False, fused_ops=False)
     assert mixed.endswith("+batched")
 
 
@@ -104,6 +104,6 @@ def test_without_exact_mode_nothing_is_promised_and_no_thread_named(folder: Path
 def test_a_named_number_does_not_change_while_the_process_lives(folder: Path) -> None:
     torch.set_num_threads(2)
     settings = {"block_size": 4, "kv_pool_bytes": 2 << 20, **KERNELS["torch-unpacked"]}
-    runner = TorchRunner.load(RunnerConfig(model_path=folder, **settings))
+    runner = TorchRunner.load(runner_config(model_path=folder, **settings))
     assert runner.info.identity.numerics_id.endswith(f"+exact+threads-{torch.get_num_threads()}")
     assert runner.has_fixed_threads

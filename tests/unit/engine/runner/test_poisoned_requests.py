@@ -29,6 +29,7 @@ from stratos.engine.settings import SchedulerConfig
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.tiny_models import save_adapter, save_tiny
 from tests.support.worlds.core_driver import make_core, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.plan_driver import load_runner
 from tests.support.worlds.terms import with_terms
 
@@ -128,7 +129,7 @@ def drain(core: EngineCore, events: dict[int, Callable[[], object]]) -> Got:
 
 
 def attempt(world: World, overlap: bool, culprit: Callable[[EngineCore], object] | None, vanishing: str = "") -> Got:
-    core = EngineCore(world.runner, SchedulerConfig(enable_overlap=overlap, max_num_batched_tokens=24))
+    core = EngineCore(world.runner, scheduler_config(overlap=overlap, max_num_batched_tokens=24))
     for files in world.adapters:
         core.load_adapter(files)
     events: dict[int, Callable[[], object]] = {}
@@ -246,7 +247,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(
     monkeypatch.setattr(MaskFiller, "fill_batch", fill)
     got = []
     for is_poisoned in (False, True):
-        switches = {"enable_overlap": overlap, "enable_parallel_grammar_masks": is_parallel}
+        switches = {"overlap": overlap, "parallel_grammar_masks": is_parallel}
         core = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, **switches)
         core.add(make_request([5, 6, 7], "grammar", grammar=grammar, max_tokens=12, n=2))
         core.add(make_request([5, 6, 8], "free", max_tokens=12, num_logprobs=2))

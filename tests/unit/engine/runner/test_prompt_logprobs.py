@@ -59,7 +59,7 @@ def check(entries: tuple[PositionLogprobs, ...], reference: torch.Tensor, num_to
 @pytest.mark.parametrize("overlap", [False, True])
 def test_values_are_those_of_transformers_whatever_the_chunks(world: Any, budget: int, overlap: bool) -> None:
     path, reference = world
-    core = make_core(path, max_num_batched_tokens=budget, enable_overlap=overlap)
+    core = make_core(path, max_num_batched_tokens=budget, overlap=overlap)
     check(scored(core, wanting(5))["r"], reference, 5)
 
 

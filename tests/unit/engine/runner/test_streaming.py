@@ -91,7 +91,7 @@ def test_tokens_follow_the_rule_of_the_paper(tiny: tuple[Path, Any], sinks: int,
     path, model = tiny
     runner = {
         "attention_sinks": sinks, "attention_window": window, "max_stream_len": 4096,
-        "enable_native_kernels": native, "host_pool_bytes": 20 * BLOCK_BYTES if native else 0,
+        "native_kernels": native, "host_pool_bytes": 20 * BLOCK_BYTES if native else 0,
     }  # fmt: skip
     core = make_core(
         path, kv_pool_bytes=16 * BLOCK_BYTES, runner=runner, max_num_batched_tokens=7, kv_watermark=1.0,
@@ -138,7 +138,7 @@ def test_identity_says_it(tiny: tuple[Path, Any]) -> None:
     [
         ({"attention_sinks": 4}, "needs attention_window"),
         ({"attention_sinks": 4, "attention_window": 125}, "more than the model's context of 128"),
-        ({**STREAMING, "enable_triton_kernels": True}, "no Triton kernels"),
+        ({**STREAMING, "triton_kernels": True}, "no Triton kernels"),
     ],
 )
 def test_what_it_cannot_be_combined_with_is_told_at_start(
@@ -148,7 +148,7 @@ def test_what_it_cannot_be_combined_with_is_told_at_start(
         load_runner(tiny[0], **changes)
 
 
-@pytest.mark.parametrize("baseline", [{"enable_kv_cache": False}, {"kv_allocation": "contiguous"}])
+@pytest.mark.parametrize("baseline", [{"kv_cache": False}, {"kv_allocation": "contiguous"}])
 def test_baselines_that_bound_nothing_are_refused(tiny: tuple[Path, Any], baseline: dict[str, Any]) -> None:
     with pytest.raises(InvalidCheckpoint, match="needs the paged KV cache"):
         make_core(tiny[0], runner=STREAMING, **baseline)

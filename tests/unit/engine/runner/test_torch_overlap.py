@@ -9,9 +9,9 @@ import pytest
 from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow, StepPlan
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
-from stratos.engine.settings import SchedulerConfig
 from tests.support.reference.tiny_models import save_tiny_llama
 from tests.support.worlds.core_driver import Outcome, run
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.mixed_requests import PARAMS, PROMPT, mixed_requests
 from tests.support.worlds.plan_driver import Driver, load_runner
 
@@ -24,7 +24,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
 
 
 def generate(runner: TorchRunner, overlap: bool) -> dict[tuple[str, int], Outcome]:
-    config = SchedulerConfig(enable_overlap=overlap, max_num_batched_tokens=17, enable_prefix_cache=False)
+    config = scheduler_config(overlap=overlap, max_num_batched_tokens=17, prefix_cache=False)
     engine = EngineCore(runner, config)
     outcomes = run(engine, *mixed_requests(PARAMS, 12, n=2))
     assert not outcomes.errors

@@ -180,7 +180,7 @@ def test_without_packed_kernels_one_line_is_logged_and_results_agree(
     expected = alone(runner, PROMPT, 10)
     monkeypatch.setattr(linear, "PackedLinear", missing)
     with caplog.at_level(logging.WARNING):
-        plain = load_runner(world[1], enable_native_gemm=False)
+        plain = load_runner(world[1], native_gemm=False)
     (line,) = [text for text in caplog.messages if "no oneDNN in this build" in text]
     assert "\n" not in line
     assert plain.info.identity.numerics_id.endswith("+aten+exact+threads-1")

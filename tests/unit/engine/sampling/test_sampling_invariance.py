@@ -43,7 +43,7 @@ def params_of(kind: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> dict[tuple[str, int], list[int]]:
     """Each kind run by itself, two choices each."""
-    core = make_core(folder, enable_prefix_cache=False)
+    core = make_core(folder, prefix_cache=False)
     together: dict[tuple[str, int], list[int]] = {}
     for kind in KINDS:
         outcomes = run(core, make_request(PROMPT, kind, n=2, **params_of(kind)))

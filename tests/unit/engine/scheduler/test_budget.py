@@ -11,6 +11,7 @@ from stratos.engine.scheduler.budget import STRETCH
 from stratos.engine.scheduler.cost_model import QUERY_TILE, StepCostModel, StepLoad
 from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import expected, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 
 STEP_S, TOKEN_S, KV_S = 2e-3, 40e-6, 0.15e-6
 
@@ -137,7 +138,7 @@ def run_mix(budget_ms, overlap, slow_from=10**9):
     """Streams that decode while long prompts come; returns step durations and tokens by request."""
     clock = FakeClock()
     runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, overlap=overlap), clock, slow_from)
-    config = SchedulerConfig(max_num_batched_tokens=2048, step_time_budget_ms=budget_ms, enable_prefix_cache=False)
+    config = scheduler_config(max_num_batched_tokens=2048, step_time_budget_ms=budget_ms, prefix_cache=False)
     engine = EngineCore(runner, config, clock)
     tokens = {}
     for index in range(8):

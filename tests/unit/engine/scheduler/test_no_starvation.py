@@ -18,9 +18,9 @@ from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
-from stratos.engine.settings import SchedulerConfig
 from tests.support.examples import examples
 from tests.support.worlds.engine_driver import make_request
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.terms import make_terms
 
 ABOVE_BATCH = range(1, BATCH_CLASS)
@@ -38,8 +38,8 @@ class Watched:
     def __init__(self, overlap, step_s, num_blocks, **config):
         self.clock, self.step_s = FakeClock(), step_s
         runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, overlap=overlap))
-        defaults = {"enable_prefix_cache": False, "default_output_tokens": 4}
-        self.engine = EngineCore(runner, SchedulerConfig(**{**defaults, **config}), self.clock)
+        defaults = {"prefix_cache": False, "default_output_tokens": 4}
+        self.engine = EngineCore(runner, scheduler_config(**{**defaults, **config}), self.clock)
         self.requests, self.tokens = {}, defaultdict(list)
         self.most, self.moved_s, self.gaps = {}, {}, defaultdict(float)
         self.num_computed = 0

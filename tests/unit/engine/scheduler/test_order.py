@@ -15,6 +15,7 @@ from stratos.engine.sequence import Sequence, Wait
 from stratos.engine.settings import SchedulerConfig
 from tests.support.examples import examples
 from tests.support.worlds.engine_driver import CROWDED, make_request
+from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.terms import make_terms
 
 LOWEST_AGED = BATCH_CLASS - 1
@@ -104,7 +105,7 @@ def ended_in(result):
 def test_victim_is_who_would_be_admitted_last_and_comes_back_first(overlap):
     clock = FakeClock()
     fake = FakeRunner(FakeConfig(num_blocks=6, block_size=4, overlap=overlap))
-    config = SchedulerConfig(enable_prefix_cache=False, max_num_seqs=3, **CROWDED)
+    config = scheduler_config(prefix_cache=False, max_num_seqs=3, **CROWDED)
     engine = EngineCore(fake, config, clock)
     now = clock.now()
     engine.add(sized_request("urgent", 7, 12, deadline_s=now + 5, arrival_s=now))
@@ -161,10 +162,10 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(overlap, low
 def test_every_request_ends_within_the_work_there_is(overlap, load, num_blocks, mark, budget):
     """Every step computes a token while there is work, so steps are bounded by tokens, preempted ones counted again."""
     clock = FakeClock()
-    config = SchedulerConfig(
+    config = scheduler_config(
         max_num_seqs=4,
         max_num_batched_tokens=budget,
-        enable_prefix_cache=False,
+        prefix_cache=False,
         kv_watermark=mark,
         default_output_tokens=3,
     )

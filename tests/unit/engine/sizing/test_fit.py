@@ -16,6 +16,7 @@ from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, Room, SizingChoice, SizingWork
 from stratos.engine.sizing.report import choices_block
 from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.engine_settings import runner_config, scheduler_config
 from tests.support.worlds.plan_driver import load_runner
 
 ROOM = Room(is_gpu=False, total_bytes=8 << 30, free_bytes=4 << 30)
@@ -72,10 +73,10 @@ def test_host_memory_counts_on_a_cpu_alone() -> None:
 
 def test_steps_with_adapters_have_graphs_of_their_own_where_they_are_captured() -> None:
     def num_sets(**switches: bool) -> int:
-        return work_of(RunnerConfig(**switches), SchedulerConfig(), device="cuda").num_graph_sets
+        return work_of(runner_config(**switches), SchedulerConfig(), device="cuda").num_graph_sets
 
     assert num_sets() == 2
-    for switches in ({"enable_grouped_lora": False}, {"enable_sorted_adapters": False}, {"enable_exact_kernels": True}):
+    for switches in ({"grouped_lora": False}, {"sorted_adapters": False}, {"exact_kernels": True}):
         assert num_sets(**switches) == 1
 
 
@@ -83,7 +84,7 @@ def test_the_device_decides_what_is_not_set() -> None:
     assert (engine_process_for("cpu"), engine_process_for("cuda")) == ("thread", "process")
     assert [c.value for c in device_choices("cpu", SchedulerConfig())] == ["512", "off", "thread"]
     assert [c.value for c in device_choices("cuda", SchedulerConfig())] == ["2,048", "on", "process"]
-    chosen = device_choices("cuda", SchedulerConfig(max_num_batched_tokens=64, enable_overlap=False), "thread")
+    chosen = device_choices("cuda", scheduler_config(max_num_batched_tokens=64, overlap=False), "thread")
     assert chosen == tuple(SizingChoice(name, value, "as set") for name, value in (
         ("token budget", "64"), ("overlap", "off"), ("engine", "thread"),
     ))  # fmt: skip

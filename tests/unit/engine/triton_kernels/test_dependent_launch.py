@@ -10,12 +10,12 @@ import torch
 
 import tests.support.reference.triton_interpreter  # noqa: F401  # before anything that imports Triton
 from stratos.engine.runner.kernels import choose_kernels
-from stratos.engine.settings import RunnerConfig
 from stratos.engine.triton_kernels.dependent_launch import launch_options
+from tests.support.worlds.engine_settings import runner_config
 
 
 def chosen(device: str, **switches: Any) -> bool:
-    config = RunnerConfig(model_path=Path(), enable_triton_kernels=True, **switches)
+    config = runner_config(model_path=Path(), triton_kernels=True, **switches)
     return choose_kernels(config, torch.device(device), torch.bfloat16).has_pdl
 
 
@@ -24,9 +24,9 @@ def test_only_gpus_that_have_it_take_it_and_only_when_it_is_on(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], is_taken: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert chosen("cuda", enable_dependent_launch=True) is is_taken
+    assert chosen("cuda", dependent_launch=True) is is_taken
     assert not chosen("cuda")
-    assert not chosen("cpu", enable_dependent_launch=True)
+    assert not chosen("cpu", dependent_launch=True)
 
 
 def test_a_plain_launch_has_no_option_of_it() -> None:

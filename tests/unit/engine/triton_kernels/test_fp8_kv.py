@@ -19,9 +19,9 @@ from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.runner.torch_runner import TorchRunner
-from stratos.engine.settings import RunnerConfig
 from stratos.engine.triton_kernels import sampling
 from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.engine_settings import runner_config
 from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs
 
 HEADS, KV_HEADS, DIM, BLOCK, LAYERS = 6, 2, 10, 4, 2
@@ -85,7 +85,7 @@ def write_scales(path: Path, scales: dict[str, torch.Tensor]) -> None:
 
 def load(path: Path, runner: type[TorchRunner] = CudaRunner, **changes: Any) -> Any:
     settings = {"block_size": 4, "kv_pool_bytes": 1 << 20, "num_threads": 1, "max_graph_batch": 8, **changes}
-    return runner.load(RunnerConfig(model_path=path, **settings), DEVICE if runner is CudaRunner else "cpu")
+    return runner.load(runner_config(model_path=path, **settings), DEVICE if runner is CudaRunner else "cpu")
 
 
 def test_a_runner_keeps_scaled_kv_in_a_quarter_of_the_bytes(model_path: Path) -> None:

@@ -91,7 +91,7 @@ async def test_a_real_loop_that_blocks_becomes_not_ready() -> None:
         told: list[tuple[str, int]] = []
         asking = threading.Thread(target=_ask_until_503, args=(port, told), daemon=True)
         asking.start()
-        time.sleep(0.6)  # noqa: ASYNC251 - the stall is the subject of the test
+        time.sleep(1.2)  # noqa: ASYNC251 - the stall is the subject of the test
         asking.join()  # it goes on until it was seen
         ((text, live),) = told
         assert live == 200

@@ -12,10 +12,10 @@ from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.plan import EnginePlan
 from stratos.kv_transfer.settings import StagingConfig
+from stratos.selfcheck.findings import Finding, Level, report
 from stratos.selfcheck.machine import checks
 from stratos.selfcheck.machine.checks import PlannedFleet
 from stratos.selfcheck.machine.environment import GpuFacts, RedisFacts, free_shm_bytes, newest_change_s, read_gpus
-from stratos.selfcheck.machine.findings import Finding, Level, report
 
 AMX = frozenset(INSTRUCTION_SETS[0].cpu_flags)
 MACHINE = Machine(

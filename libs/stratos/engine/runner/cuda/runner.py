@@ -105,25 +105,26 @@ class CudaRunner(TorchRunner):
         """
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise InvalidCheckpoint("device is cuda, but torch finds no GPU that it can use")
-        runner = super().load(replace(config, enable_triton_kernels=True), device, clock, work)
+        with_triton = replace(config, kernels=replace(config.kernels, triton_kernels=True))
+        runner = super().load(with_triton, device, clock, work)
         runner.prepare(config)
         return runner
 
     @torch.inference_mode()
     def prepare(self, config: RunnerConfig) -> None:
         """Allocate the static buffers and capture the decode steps; once, before the first plan."""
-        info, device = self.info, self._device
+        info, device, kernels = self.info, self._device, config.kernels
         self.info = replace(info, overlap=True, device=facts_of(device))
         assert isinstance(self.attention, TritonPagedAttention)
         self._kernel = self.attention
-        self.has_device_pages = config.enable_copy_stream
-        if config.enable_copy_stream:
+        self.has_device_pages = kernels.copy_stream
+        if kernels.copy_stream:
             self.page_copies = PageCopies(self.pages)
             if device.type == "cuda" and self.host.num_slots:
                 # Not that of hand-offs: swaps wait for the steps launched before them.
                 self._swap_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         largest, size = config.max_graph_batch, info.geometry.block_size
-        if config.enable_grouped_experts and not self.attention.is_exact:
+        if kernels.grouped_experts and not self.attention.is_exact:
             group_experts(self.decoder)
         num_blocks, parts = -(-info.max_model_len // size), self.attention.context_parts
         self.tables = DeviceTables(
@@ -134,16 +135,16 @@ class CudaRunner(TorchRunner):
             device,
             parts,
             self.block_tables,
-            has_kernel=config.enable_prepare_kernel,
+            has_kernel=kernels.prepare_kernel,
         )
         self._gpu_sampler: Any = _sampler(config, info, device)
         # one by one in exact mode, whose products all have one shape
-        if config.enable_grouped_lora and config.enable_sorted_adapters and not self.attention.is_exact:
+        if kernels.grouped_lora and kernels.sorted_adapters and not self.attention.is_exact:
             self.grouped = GroupedAdapters(self.decoder.config, config.max_resident_adapters, largest, device)
         if info.can_generate and not self.decoder.waits_for_host:
             if device.type == "cuda":
                 measure_products(self.decoder.linears(), padded_sizes(largest), graph_seconds)
-            is_captured = config.enable_cuda_graphs and device.type == "cuda"
+            is_captured = kernels.cuda_graphs and device.type == "cuda"
             self.capture_decodes(largest, CudaCapture() if is_captured else None)
             _log.info("decode steps up to %d rows %s", largest, "captured" if is_captured else "run uncaptured")
         if device.type == "cuda":
@@ -355,9 +356,9 @@ class CudaRunner(TorchRunner):
 
 
 def _sampler(config: RunnerConfig, info: RunnerInfo, device: torch.device) -> TritonSampler | WaitingSampler:
-    if not config.enable_triton_sampler:
+    if not config.kernels.triton_sampler:
         return WaitingSampler(info.eos_token_ids, info.vocab_size, device)
-    return TritonSampler(info.eos_token_ids, info.vocab_size, device, is_split=config.enable_split_sampler)
+    return TritonSampler(info.eos_token_ids, info.vocab_size, device, is_split=config.kernels.split_sampler)
 
 
 def _is_bad(hidden: Tensor) -> Tensor:

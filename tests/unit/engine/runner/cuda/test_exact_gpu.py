@@ -12,10 +12,10 @@ from tests.support.reference.triton_interpreter import DEVICE
 from stratos.engine.attention import triton_paged
 from stratos.engine.contract.plan import StepPlan
 from stratos.engine.runner.cuda.runner import CudaRunner
-from stratos.engine.settings import RunnerConfig
 from stratos.engine.triton_kernels import attention, sampling
 from stratos.engine.triton_kernels.linear import linear
 from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.engine_settings import runner_config
 from tests.support.worlds.plan_driver import Driver, Stream
 
 PROMPT = [(i * 29 + 3) % 97 for i in range(18)]
@@ -55,9 +55,9 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def logits(path: Path, chunk: int, others: list[list[int]], is_last: bool = False) -> torch.Tensor:
     """Of the prompt's last token, computed in chunks with other rows, before or after them."""
-    settings = RunnerConfig(
+    settings = runner_config(
         model_path=path, block_size=4, kv_pool_bytes=1 << 20, num_threads=1, max_graph_batch=8,
-        enable_exact_kernels=True,
+        exact_kernels=True,
     )  # fmt: skip
     runner = CudaRunner.load(settings, DEVICE)
     assert runner.info.identity.numerics_id.endswith("triton-paged-exact+triton+triton-gemm+exact")

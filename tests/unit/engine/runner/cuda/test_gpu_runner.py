@@ -22,9 +22,10 @@ from stratos.engine.runner.cuda.graphs import DecodeGraphs, DecodeOutputs, padde
 from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.runner.cuda.sequence_rows import SequenceRows
 from stratos.engine.runner.torch_runner import TorchRunner
-from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.settings import RunnerConfig
 from stratos.engine.triton_kernels import sampling
 from tests.support.reference.tiny_models import FAMILIES, save_adapter, save_tiny, save_tiny_llama
+from tests.support.worlds.engine_settings import runner_config, scheduler_config
 from tests.support.worlds.mixed_requests import PARAMS as PLAIN_PARAMS
 from tests.support.worlds.mixed_requests import PROMPT, mixed_requests
 from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs
@@ -61,7 +62,7 @@ def _small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def config(path: Path, **changes: Any) -> RunnerConfig:
     settings = {"block_size": 4, "kv_pool_bytes": 1 << 20, "num_threads": 1, "max_graph_batch": 8, **changes}
-    return RunnerConfig(model_path=path, **settings)
+    return runner_config(model_path=path, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def captured(path: Path, max_batch: int) -> CudaRunner:
     with torch.inference_mode():
-        runner = CudaRunner.load(config(path, enable_grouped_lora=False), DEVICE)  # nothing is captured twice
+        runner = CudaRunner.load(config(path, grouped_lora=False), DEVICE)  # nothing is captured twice
         runner.capture_decodes(max_batch, Recording())
     return runner
 
@@ -90,8 +91,8 @@ def generate(
     from stratos.engine.core import EngineCore
     from tests.support.worlds.core_driver import run
 
-    settings = {"max_num_batched_tokens": 17, "enable_prefix_cache": False, **scheduler}
-    engine = EngineCore(runner, SchedulerConfig(enable_overlap=overlap, **settings))
+    settings = {"max_num_batched_tokens": 17, "prefix_cache": False, **scheduler}
+    engine = EngineCore(runner, scheduler_config(overlap=overlap, **settings))
     for files in adapters:
         engine.load_adapter(files)
     outcomes = run(engine, *mixed_requests(PARAMS, 5, digests=["", *(files.digest for files in adapters)]))
@@ -103,7 +104,7 @@ def generate(
 @pytest.mark.parametrize("overlap", [False, True])
 def test_tokens_are_those_of_the_portable_runner(model_path: Path, overlap: bool) -> None:
     gpu = captured(model_path, 8)
-    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    portable = generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
     assert len(portable) == len(PARAMS)
     assert generate(gpu, overlap) == portable
     assert gpu.decoding is not None
@@ -113,16 +114,14 @@ def test_tokens_are_those_of_the_portable_runner(model_path: Path, overlap: bool
 def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path) -> None:
     block_bytes = 4 * 2 * 10 * 4
     crowded = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
-    crowded["enable_swap_costs"] = False
-    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    crowded["swap_costs"] = False
+    portable = generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
     pools = {"kv_pool_bytes": 8 * block_bytes, "host_pool_bytes": 40 * block_bytes}
     assert generate(CudaRunner.load(config(model_path, **pools), DEVICE), 1, num_swaps=1, **crowded) == portable
 
 
 def test_kv_is_handed_over_alike_with_the_copy_stream_and_without_it(model_path: Path) -> None:
-    with_stream, without = (
-        CudaRunner.load(config(model_path, enable_copy_stream=is_on), DEVICE) for is_on in (True, False)
-    )
+    with_stream, without = (CudaRunner.load(config(model_path, copy_stream=is_on), DEVICE) for is_on in (True, False))
     assert (with_stream.page_copies is None, without.page_copies is None) == (False, True)
     with torch.inference_mode():
         with_stream.pages.tensor.normal_()
@@ -136,9 +135,7 @@ def test_kv_is_handed_over_alike_with_the_copy_stream_and_without_it(model_path:
 
 def test_blocks_that_left_a_window_are_released_from_tables_of_the_device(tmp_path: Path) -> None:
     save_tiny(tmp_path, "Mistral", sliding_window=6, tie_word_embeddings=False, **SHAPE)
-    portable = generate(
-        TorchRunner.load(config(tmp_path, enable_native_kernels=False, exact=False)), 0, enable_window_release=False
-    )
+    portable = generate(TorchRunner.load(config(tmp_path, native_kernels=False, exact=False)), 0, window_release=False)
     assert generate(CudaRunner.load(config(tmp_path), DEVICE), 1) == portable
 
 
@@ -151,10 +148,10 @@ def test_adapters_mix_with_the_base_model_in_every_step(
     for index in range(2):
         save_adapter(tmp_path / str(index), model, rank=2 + 3 * index, targets=["q_proj", "down_proj"], seed=index)
         adapters.append(read_adapter_files(tmp_path / str(index)))
-    plain = TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False))
+    plain = TorchRunner.load(config(model_path, native_kernels=False, exact=False))
     portable = generate(plain, 0, adapters)
     assert portable != generate(plain, 0), "the adapters do something"
-    gpu = CudaRunner.load(config(model_path, enable_sorted_adapters=is_sorted), DEVICE)
+    gpu = CudaRunner.load(config(model_path, sorted_adapters=is_sorted), DEVICE)
     assert (gpu.decoding_adapters is None) is not is_sorted
     assert generate(gpu, overlap, adapters) == portable
 
@@ -169,7 +166,7 @@ def test_captured_steps_follow_the_adapters_of_each_replay_and_let_go_of_evicted
     gpu = CudaRunner.load(config(model_path, max_graph_batch=2, max_resident_adapters=2), DEVICE)
     capture = Recording()
     gpu.capture_decodes(2, capture)
-    portable = TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False, max_resident_adapters=2))
+    portable = TorchRunner.load(config(model_path, native_kernels=False, exact=False, max_resident_adapters=2))
     logprobs = [_of_adapters_in_turn(runner, files[:2]) for runner in (gpu, portable)]
     assert capture.num_replayed == 3
     assert torch.allclose(logprobs[0], logprobs[1], atol=1e-3)
@@ -195,7 +192,7 @@ def test_a_step_with_an_adapter_of_too_many_ranks_runs_eagerly_and_the_others_ar
     gpu = CudaRunner.load(config(model_path, max_graph_batch=2, max_resident_adapters=2), DEVICE)
     capture = Recording()
     gpu.capture_decodes(2, capture)
-    portable = TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False, max_resident_adapters=2))
+    portable = TorchRunner.load(config(model_path, native_kernels=False, exact=False, max_resident_adapters=2))
     logprobs = [_of_adapters_in_turn(runner, files) for runner in (gpu, portable)]
     assert capture.num_replayed == 1
     assert torch.allclose(logprobs[0], logprobs[1], atol=1e-3)
@@ -220,10 +217,10 @@ def test_mixtures_of_experts_decode_in_captured_steps(tmp_path: Path) -> None:
     save_tiny(tmp_path, prefix, **{**changes, **SHAPE})
     tokens = []
     with torch.inference_mode():
-        gpu = CudaRunner.load(config(tmp_path, enable_grouped_lora=False), DEVICE)
+        gpu = CudaRunner.load(config(tmp_path, grouped_lora=False), DEVICE)
         capture = Recording()
         gpu.capture_decodes(2, capture)
-    for runner in (gpu, TorchRunner.load(config(tmp_path, enable_native_kernels=False, exact=False))):
+    for runner in (gpu, TorchRunner.load(config(tmp_path, native_kernels=False, exact=False))):
         driver = Driver(runner)
         streams = [driver.stream(PROMPT[:length]) for length in (9, 3)]
         driver.generate(streams, 3)
@@ -234,15 +231,15 @@ def test_mixtures_of_experts_decode_in_captured_steps(tmp_path: Path) -> None:
 
 def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path) -> None:
     off = ("split_kv", "balanced_kv", "triton_sampler", "fused_ops", "grouped_lora", "grouped_experts")
-    baseline = config(model_path, **{f"enable_{name}": False for name in off})
-    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    baseline = config(model_path, **dict.fromkeys(off, False))
+    portable = generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
     assert generate(CudaRunner.load(baseline, DEVICE), 1) == portable
 
 
 def test_tokens_are_the_same_with_one_kernel_for_the_inputs_of_a_captured_step(model_path: Path) -> None:
-    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    portable = generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
     capture = Recording()
-    runner = CudaRunner.load(config(model_path, enable_prepare_kernel=True, enable_grouped_lora=False), DEVICE)
+    runner = CudaRunner.load(config(model_path, prepare_kernel=True, grouped_lora=False), DEVICE)
     runner.capture_decodes(8, capture)
     assert generate(runner, 1) == portable
     assert capture.num_replayed > 2
@@ -257,7 +254,7 @@ def test_warming_up_runs_every_stage_and_leaves_nothing(gpu: CudaRunner) -> None
 @pytest.mark.parametrize("chunk", [1, 9])
 def test_prompt_tokens_are_scored(model_path: Path, gpu: CudaRunner, chunk: int) -> None:
     scores = []
-    for runner in (gpu, TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False))):
+    for runner in (gpu, TorchRunner.load(config(model_path, native_kernels=False, exact=False))):
         driver = Driver(runner)
         stream = driver.stream(PROMPT[:10])
         driver.step([(stream, stream.row(8))])

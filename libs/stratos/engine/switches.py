@@ -1,0 +1,105 @@
+"""Switches of an engine that only benchmarks turn: each optimisation off alone, and the baselines it is compared with.
+
+No operator needs them. ``SchedulerConfig`` and ``RunnerConfig`` hold them as groups of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSwitches:
+    """Ablation switches of the scheduler, for benchmarks."""
+
+    overlap: bool | None = None
+    """Plan a step while the one before it runs; off collects each step first, unset takes what suits the runner."""
+    prefix_cache: bool = True
+    """Share full blocks between requests with equal prefixes."""
+    chunked_prefill: bool = True
+    """Off computes a prompt in one step, however long it is."""
+    host_tier: bool = True
+    """Off leaves the host pool unused, where ``host_pool_bytes`` gives one."""
+    swap_costs: bool = True
+    """Off copies to and from host memory whenever there is room, even where computing is cheaper."""
+    window_release: bool = True
+    """A model with a sliding window in every layer gives up KV blocks that left it; off keeps them."""
+    parallel_grammar_masks: bool | None = None
+    """Fill the masks of structured output in threads during the forward pass; unset does so with a GPU only, since on
+    CPU those threads take cores from the forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baselines:
+    """Older ways to schedule, which benchmarks compare with."""
+
+    kv_cache: bool = True
+    """Off computes the whole sequence again for every token, shares and overlaps nothing."""
+    kv_allocation: Literal["paged", "contiguous"] = "paged"
+    """"contiguous" gives every sequence the KV of a whole context at admission, and shares nothing."""
+    batching: Literal["continuous", "static"] = "continuous"
+    """"static" admits only when the batch before has ended."""
+    scheduling: Literal["mixed", "prefill-first"] = "mixed"
+    """"prefill-first" runs decodes only in steps in which no prompt could run."""
+
+    @property
+    def is_paged(self) -> bool:
+        """Sequences keep their KV, in blocks."""
+        return self.kv_cache and self.kv_allocation == "paged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSwitches:
+    """Kernels of a runner: ablation switches for benchmarks, and candidates that no GPU has measured yet."""
+
+    native_kernels: bool = True
+    """C++ kernels for attention and layer operations on CPU, where setup could build them."""
+    native_gemm: bool = True
+    """Linear layers by the C++ kernels on CPU, where setup could build them, instead of oneDNN."""
+    prepacked_gemm: bool = True
+    """Weights in oneDNN's blocked layout on CPU, where the C++ kernels do not compute: twice as fast at decode."""
+    whole_step: bool = True
+    """A dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
+    fused_ops: bool = True
+    """Norms and the activation by the C++ or Triton kernels, too; off leaves them to torch."""
+    sorted_adapters: bool = True
+    """Sort the rows of a step by adapter once, instead of gathering them in every layer."""
+    triton_kernels: bool = False
+    """Attention and layer operations by Triton; device cuda turns it on."""
+    exact_kernels: bool = False
+    """On a GPU, attention and matrix products whose results depend on neither batch nor chunk; slower."""
+    split_kv: bool = True
+    """On a GPU, split long contexts over several programs when few rows decode."""
+    balanced_kv: bool = True
+    """On a GPU, split each context by its own length, however many rows decode; off splits all of a step into equally
+    many parts, which are one from some 33 rows on."""
+    grouped_lora: bool = True
+    """On a GPU, add the adapters of a step by grouped kernels, in captured steps too; off adds one after the other, and
+    runs every step with adapters eagerly, as exact kernels do. Needs ``sorted_adapters``."""
+    grouped_experts: bool = True
+    """On a GPU, all experts of a layer by one product, routed on the device, in captured steps too; off asks the host
+    and runs one expert after the other."""
+    triton_sampler: bool = True
+    """On a GPU, sample without sort and without waiting for the device; off is the portable one."""
+    split_sampler: bool = True
+    """On a GPU, several programs draw a row's token; off is one program a row."""
+    copy_stream: bool = True
+    """On a GPU, move KV by one kernel per frame, on a stream of its own; off moves it block by block after the steps
+    that are launched."""
+    cuda_graphs: bool = True
+    """On a GPU, capture decode steps once and replay them; off launches every kernel again."""
+    gemm_choice: bool = False
+    """On a GPU, measure at start which kernel is fastest for the matrix products of decode steps of up to 64 rows: the
+    framework's libraries or our own. A candidate: off until it has been measured on one; it lengthens the start."""
+    prepare_kernel: bool = False
+    """On a GPU, make the inputs of a decode step by one kernel within the captured step, from one copy of what the host
+    sends, instead of some fifteen small kernels before it. A candidate: off until it has been measured on one."""
+    dependent_launch: bool = False
+    """On a GPU of compute capability 9.0 or more, launch small kernels and attention of a layer while the kernel before
+    them still runs (programmatic dependent launch). A candidate: off until it has been measured on one."""
+
+    @property
+    def captures_adapters(self) -> bool:
+        """Decode steps with adapters are captured, too."""
+        return self.grouped_lora and self.sorted_adapters and not self.exact_kernels

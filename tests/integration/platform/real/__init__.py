@@ -1,0 +1,1 @@
+"""The shipped model behind the defaults of ``stratos up``."""

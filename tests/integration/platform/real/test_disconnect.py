@@ -1,0 +1,86 @@
+"""Clients that leave: slots and blocks of both workers come back, checked on the ledger; neighbours notice nothing."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.support.worlds.platform_process import PlatformProcess
+
+NUM_CLIENTS = 12
+
+
+def idle(platform: PlatformProcess) -> bool:
+    """No block and no staging slot is taken on any worker, and no request waits or runs."""
+    workers = platform.status()["workers"]
+    assert {worker["role"] for worker in workers} == {"prefill", "decode"}
+    return all(
+        worker["num_running"] == worker["num_waiting"] == worker["num_handoffs"] == worker["num_booked"] == 0
+        and worker["blocks"]["allocated"] == worker["blocks"]["reserved"] == worker["blocks"]["fenced"] == 0
+        and worker["blocks"]["free"] + worker["blocks"]["cached"] == worker["blocks"]["total"]
+        and worker["staging"]["free"] == worker["staging"]["total"]
+        for worker in workers
+    )
+
+
+def make_body(index: int, *, stream: bool, max_tokens: int) -> dict:
+    prompt = [(index * 131 + i * 17) % 4000 + 5 for i in range(60 + 90 * index)]
+    return {
+        "model": "base", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
+        "stream": stream, "return_token_ids": True,
+    }  # fmt: skip
+
+
+async def leave_after(client: httpx.AsyncClient, index: int) -> int:
+    """Start a stream and leave after its ``index``-th event; 0 leaves before anything came."""
+    seen = 0
+    async with client.stream("POST", "/completions", json=make_body(index, stream=True, max_tokens=2000)) as response:
+        assert response.status_code == 200
+        if index:
+            async for line in response.aiter_lines():
+                seen += line.startswith("data: {")
+                if seen >= index:
+                    break
+    return seen
+
+
+async def hang_up(client: httpx.AsyncClient, index: int) -> None:
+    """Leave an answer that is not streamed before it is there: in the queue, in prefill, in transfer or in decode."""
+    with pytest.raises(httpx.ReadTimeout):
+        await client.post(
+            "/completions",
+            json=make_body(index, stream=False, max_tokens=3000),
+            timeout=httpx.Timeout(30, read=0.01 + 0.03 * index),
+        )
+
+
+async def control(platform: PlatformProcess, client: httpx.AsyncClient) -> None:
+    """While a client streams the ledger does show it."""
+    async with client.stream("POST", "/completions", json=make_body(5, stream=True, max_tokens=3000)) as response:
+        await anext(response.aiter_lines())
+        while await asyncio.to_thread(idle, platform):
+            pass
+
+
+async def run(platform: PlatformProcess) -> tuple[list[int], list[int]]:
+    headers = {"authorization": f"Bearer {platform.api_key}"}
+    async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=60) as client:
+
+        async def neighbour() -> list[int]:
+            answer = await client.post("/completions", json=make_body(3, stream=False, max_tokens=60))
+            return answer.json()["choices"][0]["token_ids"]
+
+        before = await neighbour()
+        await control(platform, client)
+        leavers = [leave_after(client, index) for index in range(NUM_CLIENTS)]
+        leavers += [hang_up(client, index) for index in range(NUM_CLIENTS)]
+        during, *_ = await asyncio.gather(neighbour(), *leavers)
+        return before, during
+
+
+def test_clients_that_leave_free_everything_on_both_workers(real_platform: PlatformProcess) -> None:
+    wait_until(lambda: idle(real_platform), what="an idle platform at the start")
+    before, during = asyncio.run(run(real_platform))
+    assert before == during, "a neighbour noticed"
+    wait_until(lambda: idle(real_platform), what="every slot and block being free again")

@@ -1,0 +1,84 @@
+"""``check-isolation`` on a running platform with the shipped model: it passes, and every planted leak is found."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+from typer.testing import CliRunner
+
+from stratos.cli.main import app
+from stratos.cli.stores import open_records
+from stratos.selfcheck.isolation.findings import State
+from stratos.store.records.record import Kind
+from stratos.store.records.values import encode_tenant
+from stratos.store.records.writer import RecordWriter
+from stratos.store.tenant_store import TenantStore
+from tests.support.servers.meddling_proxy import meddling_proxy
+from tests.support.worlds.platform_process import PlatformProcess
+
+COUNTS, TIMES = "prefix cache, by cached tokens", "prefix cache, by time"
+MODELS, ADMIN, LEDGER = "models, ACL matrix", "admin API, roles", "usage ledger"
+
+
+@pytest.fixture(scope="module")
+def admin_key(real_platform: PlatformProcess) -> str:
+    return real_platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
+
+
+def check(platform: PlatformProcess, admin_key: str, *where: str) -> tuple[int, dict[str, State]]:
+    """Exit code and findings of the command."""
+    argv = ["admin", "check-isolation", "--key", admin_key, "--rounds", "5", "--data-dir", str(platform.data_dir)]
+    done = CliRunner().invoke(app, [*argv, *where])
+    states = {state.value: state for state in State}
+    lines = [line.split(maxsplit=1) for line in done.output.splitlines()]
+    return done.exit_code, {text.partition(":")[0]: states[state] for state, text in lines}
+
+
+def test_a_platform_that_isolates_passes(real_platform: PlatformProcess, admin_key: str) -> None:
+    code, found = check(real_platform, admin_key)
+    assert code == 0
+    assert found.pop(TIMES) in (State.OK, State.UNKNOWN), "a small model's hit is hardly faster than its miss"
+    assert found == dict.fromkeys((COUNTS, MODELS, ADMIN, LEDGER), State.OK)
+
+
+def test_two_tenants_of_one_salt_are_found(real_platform: PlatformProcess, admin_key: str) -> None:
+    """The record of tenant two gets the salt of tenant one as soon as it is made."""
+    facts, made = real_platform.facts(), list[str]()
+
+    async def share_salt() -> None:
+        async with open_records(facts["redis_url"]) as records:
+            writer = RecordWriter(records, actor="a careless operator")
+            one, two = [await TenantStore(writer).get(name) for name in made[:2]]
+            value = encode_tenant(dataclasses.replace(two, cache_salt=one.cache_salt))
+            assert await writer.change(Kind.TENANT, two.name, "tenant.put", lambda found: value, tenant=two.name)
+
+    def after(method: str, path: str) -> None:
+        if method == "PUT":
+            made.append(path.rpartition("/")[2])
+            if len(made) == 2:
+                asyncio.run(share_salt())
+
+    with meddling_proxy(facts["admin_url"], after=after) as url:
+        api_url = real_platform.base_url.removesuffix("/v1")
+        code, found = check(real_platform, admin_key, "--url", url, "--api-url", api_url)
+    assert code == 1
+    assert found.pop(TIMES) in (State.FAILED, State.UNKNOWN)
+    assert found == {COUNTS: State.FAILED, MODELS: State.OK, ADMIN: State.OK, LEDGER: State.OK}
+
+
+def test_a_front_that_mixes_keys_is_found(real_platform: PlatformProcess, admin_key: str) -> None:
+    """It sends every request with the key of the first one."""
+    seen: list[str] = []
+
+    def first_key(key: str) -> str:
+        seen.append(key)
+        return seen[0]
+
+    with meddling_proxy(real_platform.base_url.removesuffix("/v1"), key_for=first_key) as url:
+        admin_url = real_platform.facts()["admin_url"]
+        code, found = check(real_platform, admin_key, "--url", admin_url, "--api-url", url)
+    assert code == 1
+    assert found.pop(TIMES) in (State.FAILED, State.UNKNOWN)
+    assert found == {COUNTS: State.FAILED, MODELS: State.FAILED, ADMIN: State.OK, LEDGER: State.FAILED}

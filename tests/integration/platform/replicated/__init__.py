@@ -1,0 +1,1 @@
+"""Two of each: what is billed, traced and kept while processes are killed and stopped."""
