@@ -89,7 +89,7 @@ class GroupRun:
             terms=call.terms.for_router(),
             model_digest=call.model_digest,
             num_prompt_tokens=sum(map(len, call.inputs)),
-            max_tokens=0,
+            max_output_tokens_total=0,
             num_choices=len(call.inputs),
             work=Work.EMBEDDING,
             zone=fleet.zone,

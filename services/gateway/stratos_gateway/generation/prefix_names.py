@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from stratos.core.block_hash import block_hashes, chain_root
-from stratos.core.cache_changes import NAME_BYTES, CacheLayout, block_names
+from stratos.core.cache_changes import SHORT_HASH_BYTES, CacheLayout, short_hashes
 from stratos.core.placement import Placement
 from stratos.core.requests.terms import RequestTerms
 
@@ -47,7 +47,7 @@ class PrefixNames:
             return ()
         root = chain_root(layout.identity, terms.adapter.digest, terms.cache_salt)
         num_tokens = min(len(prompt_ids) - 1, self._max_blocks * layout.block_size)
-        return block_names(block_hashes(root, prompt_ids[:num_tokens], layout.block_size))
+        return short_hashes(block_hashes(root, prompt_ids[:num_tokens], layout.block_size))
 
 
 def session_key(cache_salt: bytes, tenant: str, text: str) -> int:
@@ -58,4 +58,4 @@ def session_key(cache_salt: bytes, tenant: str, text: str) -> int:
     for part in (cache_salt, tenant.encode(), text.encode()):
         digest.update(len(part).to_bytes(4, "little"))
         digest.update(part)
-    return int.from_bytes(digest.digest()[:NAME_BYTES], "little")
+    return int.from_bytes(digest.digest()[:SHORT_HASH_BYTES], "little")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from stratos.core.adapter import AdapterRef
-from stratos.core.cache_changes import CacheLayout, block_names
+from stratos.core.cache_changes import CacheLayout, short_hashes
 from stratos.core.placement import Placement
 from stratos.core.requests.terms import RequestTerms
 from stratos.engine.core import EngineCore
@@ -36,7 +36,7 @@ def test_names_are_those_of_the_engines_blocks() -> None:
     layout = CacheLayout(engine.info.identity, engine.info.geometry.block_size)
     names = taught(layout).names(TERMS, "model", PROMPT)
     assert len(names) == 6
-    assert set(names) == set(block_names(engine.inspect().cached_blocks))
+    assert set(names) == set(short_hashes(engine.inspect().cached_blocks))
 
 
 def test_salt_and_adapter_change_every_name() -> None:
