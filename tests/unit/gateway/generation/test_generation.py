@@ -116,7 +116,7 @@ async def test_the_next_attempt_resumes_from_the_journal_at_another_worker() -> 
     assert second.request.choices[0].emitted_ids == (5, 6)
     assert (first.request.key.attempt, second.request.key.attempt) == (0, 1)
     again = ran.router.requests[1]
-    assert (again.num_prompt_tokens, again.max_tokens, again.is_move) == (5, 6, True)
+    assert (again.num_prompt_tokens, again.max_output_tokens_total, again.is_move) == (5, 6, True)
     assert again.excluded_incarnations == {"inc-1"}
     assert ran.router.outcomes == [Outcome.FAILED, Outcome.FINISHED]
 
