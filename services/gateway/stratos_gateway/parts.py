@@ -47,7 +47,7 @@ class Backends:
     leases: Leases = NO_LEASES
     """Where the limits of tenants are counted over all gateways."""
     admin: AdminStores | None = None
-    """What the admin API works on; ``None`` serves none."""
+    """Stores of the admin API; ``None`` serves none."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
     content: ContentSource = NO_CONTENT

@@ -56,7 +56,7 @@ _ENTRY_ID = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminStores:
-    """What the admin API reads and writes."""
+    """Stores that the admin API reads and writes."""
 
     records: RecordStore
     key_use: KeyUse
@@ -79,7 +79,7 @@ class AdminCaller:
 
     @property
     def is_admin(self) -> bool:
-        """Of the platform."""
+        """Whether the key is one of the platform."""
         return self.tenant.role is Role.ADMIN
 
     def reach(self, tenant: str) -> str:

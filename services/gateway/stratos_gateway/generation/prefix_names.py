@@ -1,4 +1,4 @@
-"""What a request tells the router about its prompt: names of its first blocks, and what it belongs to.
+"""Hashes by which the router knows a prompt: names of its first blocks, and of the session that it belongs to.
 
 Names are parts of salted hashes, and salts stay here.  How blocks are cut and hashed is known from placements: the
 router says it where a policy looks at names, so the first request of a model after a start has none.
@@ -41,7 +41,7 @@ class PrefixNames:
             self._layouts.popitem(last=False)
 
     def names(self, terms: RequestTerms, model_digest: str, prompt_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the first full blocks of a prompt, its last token excluded as the workers do."""
+        """Names of the first full blocks of a prompt, its last token excluded as the workers do."""
         layout = self._layouts.get(model_digest)
         if layout is None or not self._max_blocks:
             return ()

@@ -1,4 +1,4 @@
-"""What browsers ask before a page of another origin may call the API; refusals have OpenAI's shape."""
+"""CORS: browsers ask before a page of another origin may call the API; refusals have OpenAI's shape."""
 
 from __future__ import annotations
 

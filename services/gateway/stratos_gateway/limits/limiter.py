@@ -1,4 +1,4 @@
-"""What routes ask before they let a request go, and tell when it has ended."""
+"""Limits of every tenant: claimed and taken before a request runs, settled when it has ended."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stratos_gateway.limits.leaser import Leaser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a request may come to take."""
+    """Most that a request may come to take."""
 
     num_tokens: int
-    """Of its prompts and of its longest possible output."""
+    """Tokens of its prompts and of its longest possible output."""
     num_sequences: int
 
 
@@ -35,7 +35,7 @@ class Claim:
 
 
 class LimitReservation:
-    """What one request claims and takes of its tenant's limits; ``settle`` must be called, however it ended."""
+    """One request's claims on its tenant's limits; ``settle`` must be called, however it ended."""
 
     def __init__(self, claims: Sequence[Claim], clock: Clock) -> None:
         self.claims = claims
@@ -80,7 +80,7 @@ class TenantLimiter:
         self._model = model
 
     def claim(self, tenant: Tenant, cost: Cost) -> LimitReservation:
-        """What a request wants of the tenant's limits; nothing is taken yet.
+        """Claims of a request on the tenant's limits; nothing is taken yet.
 
         Raises:
             RequestOverRate: it needs more at once than the plan ever allows.

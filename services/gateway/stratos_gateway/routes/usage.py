@@ -1,4 +1,4 @@
-"""What a tenant has used, for itself: GET /v1/usage."""
+"""Usage of a tenant, for itself: GET /v1/usage."""
 
 from __future__ import annotations
 
