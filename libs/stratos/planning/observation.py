@@ -130,16 +130,16 @@ def _load(worker: FleetWorker) -> WorkerLoad:
     if not worker.is_live and not is_draining:
         # its requests are being moved elsewhere and are counted there
         return WorkerLoad(worker_id=worker.ref.worker_id, incarnation=status.ref.incarnation, is_live=False)
-    blocks = status.blocks
+    engine, blocks = status.engine, status.engine.blocks
     return WorkerLoad(
         worker_id=worker.ref.worker_id,
         incarnation=status.ref.incarnation,
         is_live=worker.is_live,
         is_draining=is_draining,
-        num_seqs=status.num_running + status.num_waiting + status.num_handoffs + worker.num_booked,
-        num_running=status.num_running,
-        num_waiting=status.num_waiting,
-        num_queued_tokens=status.num_queued_tokens,
+        num_seqs=engine.num_running + engine.num_waiting + status.num_handoffs + worker.num_booked,
+        num_running=engine.num_running,
+        num_waiting=engine.num_waiting,
+        num_queued_tokens=engine.num_queued_tokens,
         num_used_blocks=blocks.allocated + blocks.reserved + blocks.fenced,
         num_total_blocks=blocks.total,
         block_size=status.block_size,

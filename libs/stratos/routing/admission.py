@@ -42,7 +42,7 @@ class Ask:
 
     def need(self, view: WorkerView) -> KvNeed:
         """KV blocks it may come to hold there: the prompt once, and each choice's output."""
-        key = (view.status.block_size, view.status.p90_output_tokens)
+        key = (view.status.block_size, view.status.engine.p90_output_tokens)
         need = self._needs.get(key)
         if need is None:
             need = self._needs[key] = self._need(view)
@@ -58,7 +58,7 @@ class Ask:
             output_blocks=copied
             + output_blocks(
                 math.ceil(request.max_tokens / num_choices),
-                status.p90_output_tokens,
+                status.engine.p90_output_tokens,
                 num_choices,
                 status.block_size,
                 is_return=request.is_return,
@@ -81,16 +81,16 @@ class Ask:
 
     def never_fits(self, view: WorkerView) -> bool:
         """Not even an empty worker of this size could take it."""
-        need, total = self.need(view), view.status.blocks.total
-        return need.num_blocks > total or exceeds_alone(need, total, view.status.kv_watermark)
+        need, total = self.need(view), view.status.engine.blocks.total
+        return need.num_blocks > total or exceeds_alone(need, total, view.status.engine.kv_watermark)
 
     def num_blocks_short(self, view: WorkerView) -> float:
         """Blocks that have to get free before admission holds; it holds at 0 and below."""
         need, status = self.need(view), view.status
         room = KvRoom(
-            total=status.blocks.total,
+            total=status.engine.blocks.total,
             taken=view.num_used_blocks,
-            promised=status.num_promised_blocks,
+            promised=status.engine.num_promised_blocks,
             watermark=self._watermark(view),
         )
         short = num_blocks_short(need, room)
@@ -98,7 +98,7 @@ class Ask:
 
     def _watermark(self, view: WorkerView) -> float:
         """Up to where the pool may be filled; headroom is not for what would never fit beside it."""
-        mark, total = view.status.kv_watermark, view.status.blocks.total
+        mark, total = view.status.engine.kv_watermark, view.status.engine.blocks.total
         below = mark - self._share.kv_headroom_ratio
         return mark if exceeds_alone(self.need(view), total, below) else below
 

@@ -87,7 +87,7 @@ def has_adapter_slot(view: WorkerView, ask: Ask) -> Rejection | None:
     digest, status = ask.request.terms.adapter.digest, view.status
     if not digest or digest in status.resident_adapters or digest in view.fresh_adapters:
         return None
-    return None if len(view.fresh_adapters) < status.num_free_adapter_slots else Rejection.ADAPTER_SLOTS
+    return None if len(view.fresh_adapters) < status.engine.num_free_adapter_slots else Rejection.ADAPTER_SLOTS
 
 
 def has_batch_slot(view: WorkerView, ask: Ask) -> Rejection | None:

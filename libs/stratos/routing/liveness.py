@@ -58,7 +58,8 @@ class WorkerLiveness:
         last = self._status
         if last is None or last.ref.incarnation != status.ref.incarnation:
             self._steps = StepWatch(now)
-        self._steps.observe(status.engine_step, now, is_computing=status.is_computing, slow_step_s=status.slow_step_s)
+        engine = status.engine
+        self._steps.observe(engine.step, now, is_computing=engine.is_computing, slow_step_s=engine.slow_step_s)
         self._status, self._status_at, self._is_lost = status, now, False
         if not self._steps.stalled_s(now):
             self._moved_at = now

@@ -106,18 +106,8 @@ class SimWorker:
         status, info = self.engine.status(), self.engine.info
         return WorkerStatus(
             ref=self.ref,
-            engine_step=status.step,
-            is_computing=status.is_computing,
-            blocks=status.blocks,
-            num_waiting=status.num_waiting,
-            num_running=status.num_running,
-            num_queued_tokens=status.num_queued_tokens,
+            engine=status.load,
             identity=info.identity,
             block_size=info.geometry.block_size,
             max_num_seqs=self._config.scheduler.max_num_seqs,
-            num_promised_blocks=status.num_promised_blocks,
-            p90_output_tokens=status.p90_output_tokens,
-            num_free_batch_slots=status.num_free_batch_slots,
-            num_free_adapter_slots=status.num_free_adapter_slots,
-            kv_watermark=status.kv_watermark,
         )

@@ -216,5 +216,5 @@ class PoisonFleet:
         if worker.down_steps:
             self._fleet.on_lost(worker.name, now_s)
             return
-        status = make_status(worker.name, num_running=len(worker.running), engine_step=worker.step, ref=worker.ref)
+        status = make_status(worker.name, num_running=len(worker.running), step=worker.step, ref=worker.ref)
         self._fleet.on_status(worker.name, status, now_s)

@@ -37,7 +37,7 @@ def _run(steps: list[tuple[int, bool]], *, interval_s: float = 0.125) -> list[Ou
     clock, liveness, verdicts = FakeClock(), WorkerLiveness(LivenessConfig()), []
     for step, is_computing in steps:
         clock.advance(interval_s)
-        liveness.on_status(make_status(engine_step=step, is_computing=is_computing), clock.now())
+        liveness.on_status(make_status(step=step, is_computing=is_computing), clock.now())
         verdicts.append(liveness.out_reason(clock.now()))
     return verdicts
 
@@ -52,7 +52,7 @@ def test_a_step_loop_that_stands_still_while_it_computes_is_hung_until_it_moves(
 def test_a_worker_of_slow_steps_gets_more_time() -> None:
     clock, liveness = FakeClock(), WorkerLiveness(LivenessConfig())
     for _ in range(8):
-        liveness.on_status(make_status(engine_step=7, is_computing=True, slow_step_s=1.0), clock.now())
+        liveness.on_status(make_status(step=7, is_computing=True, slow_step_s=1.0), clock.now())
         assert liveness.out_reason(clock.now()) is None
         clock.advance(0.5)
     clock.advance(0.1)

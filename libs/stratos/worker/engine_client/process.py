@@ -54,7 +54,7 @@ FAULT_TIMEOUT_S = 0.5
 
 
 class EngineChild(Protocol):
-    """What a client needs of the process of its engine."""
+    """Process of an engine, as its client needs it."""
 
     @property
     def pid(self) -> int: ...
