@@ -21,8 +21,7 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.generation.fleet_access import FleetAccess
-from stratos_gateway.generation.prefix_names import PrefixNames
-from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
 from stratos_gateway.generation.recovery import Cause
 from stratos_gateway.ledger.billing import Billing, LedgerAccess
 from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases

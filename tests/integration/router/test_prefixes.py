@@ -21,7 +21,7 @@ from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.cache import CACHE_CHANGES
-from stratos_gateway.generation.prefix_names import PrefixNames
+from stratos_gateway.generation.prompt_names import PrefixNames
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.metrics import RouterMetrics
 from tests.support.waiting import eventually

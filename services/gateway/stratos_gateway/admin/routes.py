@@ -45,8 +45,7 @@ from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
-from stratos_gateway.http.body import read_json
-from stratos_gateway.http.json_response import OrjsonResponse
+from stratos_gateway.http.body import OrjsonResponse, read_json
 
 _BODY_TIMEOUT_S = 10.0
 _MAX_AUDIT = 1000

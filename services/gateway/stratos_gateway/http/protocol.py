@@ -30,8 +30,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stratos.common.errors import BadRequest, Overloaded
 from stratos.common.ids import new_id
+from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body, retry_headers
-from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.limits import HttpLimits
 
 MAX_HEAD_BYTES = 64 * 1024
