@@ -85,7 +85,7 @@ async def test_a_crash_is_told_with_its_exit_code_and_ends_open_calls(start: Cal
 @pytest.mark.parametrize(
     ("token", "reason"),
     [
-        (GARBAGE_TOKEN, "sent what is no message"),
+        (GARBAGE_TOKEN, "sent an undecodable message"),
         (HANG_UP_TOKEN, "killed by SIGKILL"),
         (STRANGE_TOKEN, "not part of the engine's messages"),
     ],

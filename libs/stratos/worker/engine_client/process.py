@@ -200,7 +200,7 @@ class ProcessEngine(EngineClient):
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except Exception as error:  # as good as dead
-            self._reason = RuntimeError(f"the engine process sent what is no message: {error}")
+            self._reason = RuntimeError(f"the engine process sent an undecodable message: {error}")
             self._process.kill()
         is_fault, self._is_closing = not self._is_closing, True
         if is_fault:
