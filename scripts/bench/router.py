@@ -104,7 +104,7 @@ class Fleet:
             self.scheduler.on_status(worker_id, WORKER_STATUS.from_pb(message.FromString(data)))
 
     def turn(self, num_arrived: int) -> None:
-        """What the router does after it was woken; each request that came is one decision."""
+        """Run one turn of a router that was woken; each request that came is one decision."""
         began_s = time.thread_time()
         self.scheduler.turn(self.clock.now())
         spent_s = time.thread_time() - began_s

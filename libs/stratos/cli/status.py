@@ -31,7 +31,7 @@ class PlatformStatus:
     facts: PlatformFacts
     processes: list[ProcessView]
     fleet: Fleet | None
-    """What the routers that answer say together; ``None`` when none of them does."""
+    """Fleets of the routers that answer, merged; ``None`` when none of them does."""
     router_errors: dict[str, str]
     """By address: why a router does not answer."""
 

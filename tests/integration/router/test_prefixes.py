@@ -21,7 +21,7 @@ from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.cache import CACHE_CHANGES
-from stratos_gateway.generation.prefix_names import PrefixNames
+from stratos_gateway.generation.prompt_names import PrefixNames
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.metrics import RouterMetrics
 from tests.support.waiting import eventually
@@ -103,7 +103,7 @@ async def following(service: ScriptedCache, silent_after_s: float = 20.0) -> Asy
     await server.start()
     index = PrefixIndex(max_blocks=100)
     follower = CacheFollower(index, RouterMetrics(CollectorRegistry()), silent_after_s, channel)
-    task = asyncio.create_task(follower.follow(Member("decode-0", address, DECODE)))
+    task = asyncio.create_task(follower.follow_cache(Member("decode-0", address, DECODE)))
     try:
         yield index
     finally:

@@ -1,4 +1,4 @@
-"""What the workers of one platform take of this machine, decided once before the first of them starts.
+"""Shares of this machine that the workers of one platform take, decided once before the first of them starts.
 
 Workers that start at the same time would each see all of the memory as free; so the platform plans for all that may
 run, and hands every worker the same type, pool and context.  A worker's variable that the user set stays as it is.
@@ -34,7 +34,7 @@ HEEDED_STEPS = {"max_num_seqs": int, "max_num_batched_tokens": int, "kv_watermar
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAsk:
-    """What was asked of the workers by flags."""
+    """Wishes for the workers, given as flags."""
 
     model_path: Path
     num_workers: int

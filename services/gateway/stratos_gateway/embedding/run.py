@@ -25,7 +25,7 @@ from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause, ca
 
 MAX_GROUP_INPUTS = 32
 MAX_GROUP_TOKENS = 8192
-"""Of a group with more than one input: a few steps of work, so that workers share a large request."""
+"""Bound of a group with more than one input: a few steps of work, so that workers share a large request."""
 MAX_GROUPS_AT_ONCE = 8
 
 

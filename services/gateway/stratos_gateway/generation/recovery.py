@@ -128,7 +128,7 @@ class Attempts:
         queued_since_s: float | None = None,
     ) -> None:
         self.number = 0
-        """Of the attempt under way, the first is 0."""
+        """Number of the attempt under way, 0 for the first."""
         self._fleet = fleet
         self._request = request
         self._max_wait_s = max_wait_s

@@ -11,7 +11,7 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from stratos_gateway.generation.prefix_names import PrefixNames, session_key
+from stratos_gateway.generation.prompt_names import PrefixNames, session_key
 from tests.support.worlds.engine_driver import drain, make_request
 from tests.support.worlds.fleet_samples import IDENTITY, make_status
 

@@ -1,12 +1,18 @@
-"""What a request tells the router about its prompt: names of its first blocks, and what it belongs to.
+"""Names of a prompt that do not tell it: its digest, its first blocks, the session that it belongs to.
 
-Names are parts of salted hashes, and salts stay here.  How blocks are cut and hashed is known from placements: the
-router says it where a policy looks at names, so the first request of a model after a start has none.
+Routers and gateways refuse a convicted prompt by its digest, a keyed hash.  The key is derived from the secret that all
+gateways of a platform share; tenant, model and adapter are hashed along: a prompt that kills one model's workers is
+refused for that model and that tenant alone.
+
+Block names are parts of salted hashes, and salts stay here.  How blocks are cut and hashed is known from placements:
+the router says it where a policy looks at names, so the first request of a model after a start has none.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -16,11 +22,35 @@ from stratos.core.placement import Placement
 from stratos.core.requests.terms import RequestTerms
 
 MAX_MODELS = 64
-_SESSION_DOMAIN = b"stratos-session-v1"
+_PURPOSE, _SESSION_DOMAIN = b"stratos prompt digest v1", b"stratos-session-v1"
+
+
+class PromptDigests:
+    """Digests of prompts.
+
+    Args:
+        secret: shared by all gateways of the platform.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._key = hmac.digest(secret, _PURPOSE, "sha256")
+
+    def of(self, terms: RequestTerms, model_digest: str, inputs: Sequence[Sequence[int]]) -> bytes:
+        """The name of what a tenant sends: 16 bytes.
+
+        Args:
+            terms: of the request: tenant and adapter.
+            model_digest: of the base model.
+            inputs: token ids: one prompt, or the inputs that are embedded together.
+        """
+        fields = [field.encode() for field in (terms.tenant, model_digest, terms.adapter.digest)]
+        fields += [array("I", ids).tobytes() for ids in inputs]
+        framed = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
+        return hmac.digest(self._key, framed, "sha256")[:16]
 
 
 class PrefixNames:
-    """Shared by all requests of the process.
+    """Names of prompts' first blocks; shared by all requests of the process.
 
     Args:
         max_blocks: of a prompt that are named; 0 names none.
@@ -41,7 +71,7 @@ class PrefixNames:
             self._layouts.popitem(last=False)
 
     def names(self, terms: RequestTerms, model_digest: str, prompt_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the first full blocks of a prompt, its last token excluded as the workers do."""
+        """Names of the first full blocks of a prompt, its last token excluded as the workers do."""
         layout = self._layouts.get(model_digest)
         if layout is None or not self._max_blocks:
             return ()

@@ -10,13 +10,21 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import KvRange
-from stratos.kv_transfer.inproc import InprocHub, InprocRings, InprocSender
-from stratos.kv_transfer.receiver import RingReceiver
+from stratos.core.requests.records import RequestKey
+from stratos.kv_transfer.framing import checksum
+from stratos.kv_transfer.inproc import InprocHub, inproc_ends
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.settings import StagingConfig
 from stratos.kv_transfer.transfer import FrameHeader
 from tests.support.examples import examples
+from tests.support.kv.memory_pages import MemoryPages
 
 NUM_SLOTS = 5
+
+
+def _payload(leg, seq):
+    return random.Random(f"{leg}/{seq}").randbytes(16)
 
 
 class _Leg:
@@ -49,8 +57,10 @@ class HandOffs(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         hub = InprocHub()
         config = StagingConfig(slot_bytes=16, slots_per_pair=NUM_SLOTS)
-        self.receiver = RingReceiver("inproc", "inc-d", config, InprocRings(config, hub))
-        self.sender = InprocSender(hub)
+        self.source = inproc_ends(config, hub)
+        self.pages = MemoryPages()
+        self.port = LocalPort({"inproc": PortTransport(make=lambda: inproc_ends(config, hub))}, self.pages)
+        self.receiver = StagingSlots("inproc", "inc-d", config, self.port)
         self.every_leg = []
         self.pairs = {}
         """Senders by pair name, also of pairs that ended."""
@@ -58,6 +68,7 @@ class HandOffs(RuleBasedStateMachine):
 
     def teardown(self):
         self.loop.run_until_complete(self.receiver.close())
+        self.loop.run_until_complete(self.port.close())
         self.loop.close()
 
     def _run(self, coroutine):
@@ -70,7 +81,7 @@ class HandOffs(RuleBasedStateMachine):
     def grant(self, want):
         offer = self._run(self.receiver.open_pair("inc-p"))
         self.current = offer.pair
-        self.pairs[offer.pair] = self._run(self.sender.connect(offer))
+        self.pairs[offer.pair] = self._run(self.source.connect(offer))
         leg = _Leg(len(self.every_leg), offer.pair)
         leg.credits = set(self.receiver.allocate_slots(leg.pair, want, leg=leg.name))
         assert not leg.credits & self._others_may_write(leg), "a slot was granted that another leg may still write"
@@ -84,11 +95,11 @@ class HandOffs(RuleBasedStateMachine):
         if leg.credits and leg.pair == self.current:
             header = FrameHeader(
                 leg=leg.name, seq=leg.num_frames, kv_range=KvRange(0, 1, 0, 1), head_begin=0,
-                head_end=1, num_bytes=16, checksum=0, slot=leg.credits.pop(),
+                head_end=1, num_bytes=16, checksum=checksum(_payload(leg.name, leg.num_frames)), slot=leg.credits.pop(),
             )  # fmt: skip
             leg.num_frames += 1
             leg.announced[header.seq] = header
-            self.receiver.post(leg.pair, header)
+            self.receiver.announce_frame(leg.pair, header)
 
     @rule(leg=legs)
     def send(self, leg):
@@ -96,9 +107,9 @@ class HandOffs(RuleBasedStateMachine):
             header = leg.announced.pop(min(leg.announced))
             if leg.pair != self.current:
                 with pytest.raises(WorkerLost):
-                    self._run(self.pairs[leg.pair].send(header, self._payload(header)))
+                    self._run(self.pairs[leg.pair].send(header, _payload(header.leg, header.seq)))
                 return
-            self._run(self.pairs[leg.pair].send(header, self._payload(header)))
+            self._run(self.pairs[leg.pair].send(header, _payload(header.leg, header.seq)))
             self.receiver.notify_sent(leg.pair, leg.name, header.seq)
             if not leg.is_aborted:
                 leg.arrived[header.seq] = header
@@ -107,8 +118,10 @@ class HandOffs(RuleBasedStateMachine):
     def read(self, leg, again):
         if leg.arrived:
             header = leg.arrived.pop(min(leg.arrived))
-            got = self._run(self.receiver.wait(leg.pair, leg.name, header.seq, timeout_s=0))
-            assert bytes(got) == self._payload(header), "another leg wrote this slot"
+            self._run(self.receiver.wait_arrived(leg.pair, leg.name, header.seq, timeout_s=0))
+            key = RequestKey(leg.name, header.seq)
+            assert self._run(self.port.receive(leg.pair, key, header)) == header.checksum
+            assert self.pages.written.pop(key) == _payload(header.leg, header.seq), "another leg wrote this slot"
             if again:
                 self.receiver.recycle_slot(leg.pair, header.slot)
                 leg.credits.add(header.slot)
@@ -153,9 +166,6 @@ class HandOffs(RuleBasedStateMachine):
         }
         if counts.total:
             assert counts.free == NUM_SLOTS - len(held), "a slot leaked, or was freed too early"
-
-    def _payload(self, header):
-        return random.Random(f"{header.leg}/{header.seq}").randbytes(16)
 
 
 HandOffs.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)

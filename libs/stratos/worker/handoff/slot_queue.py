@@ -10,11 +10,12 @@ import asyncio
 from collections import deque
 
 from stratos.common.errors import Busy
-from stratos.kv_transfer.transfer import Receiver, TransportOffer
+from stratos.kv_transfer.port.receiving import StagingSlots
+from stratos.kv_transfer.transfer import TransportOffer
 
 
-class StagingSlots:
-    """Slots of all sources of one worker, and the legs that wait for them. Belongs to the event loop."""
+class SlotQueue:
+    """Legs of one worker that wait for staging slots, by source. Belongs to the event loop."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -26,7 +27,7 @@ class StagingSlots:
             waiters[0].set()
 
     async def allocate(
-        self, receiver: Receiver, source_incarnation: str, want: int, leg: str
+        self, staging: StagingSlots, source_incarnation: str, want: int, leg: str
     ) -> tuple[TransportOffer, list[int]]:
         """Slots for ``leg``, and how the source reaches them.
 
@@ -41,8 +42,8 @@ class StagingSlots:
             async with asyncio.timeout(self._timeout_s):
                 while True:
                     if waiters[0] is turn:
-                        offer = await receiver.open_pair(source_incarnation)
-                        if slots := receiver.allocate_slots(offer.pair, want, leg=leg):
+                        offer = await staging.open_pair(source_incarnation)
+                        if slots := staging.allocate_slots(offer.pair, want, leg=leg):
                             return offer, slots
                     turn.clear()
                     await turn.wait()
