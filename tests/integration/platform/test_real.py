@@ -78,7 +78,9 @@ def undisturbed(client: openai.OpenAI) -> str:
 def test_curl_and_snippet_work_when_pasted(platform: PlatformProcess) -> None:
     (line,) = [line for line in platform.lines if line.startswith("curl ")]
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.rstrip().endswith("data: [DONE]")
+    events = [event for event in done.stdout.split("\n\n") if event]
+    assert events[-1] == "data: [DONE]"
+    assert len(events) > 3
     start = platform.output.index("from openai import OpenAI")
     code = platform.output[start : platform.output.index("\n\nIn another terminal")]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
