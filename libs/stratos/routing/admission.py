@@ -1,4 +1,4 @@
-"""What a request would take of a worker, and what is missing for it there.
+"""Admission as a router foresees it: the room that a request needs at a worker, and how much of it is missing.
 
 The rule is the worker's own (``stratos.core.rules.admission``), applied to what the worker reports of itself and to the
 placements that its status does not show yet.
@@ -28,9 +28,9 @@ class Ask:
     num_slots: int = field(init=False, repr=False, compare=False)
     """Batch slots that it wants at once."""
     barred: frozenset[str] = field(init=False, repr=False, compare=False)
-    """Incarnations of which only the filters can say whether it may run there."""
+    """Incarnations where only the filters can decide whether it may run."""
     _needs: dict[tuple[int, int], KvNeed] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By block size and p90: most workers of a pool share both, and a decision asks each of them twice."""
+    """By block size and p90: most workers of a pool share both, and a decision needs each number twice."""
 
     def __post_init__(self) -> None:
         request = self.request
@@ -52,27 +52,27 @@ class Ask:
         request, status = self.request, view.status
         num_choices = max(1, request.num_choices)
         num_tokens, size = request.num_prompt_tokens, status.block_size
-        copied = 0 if request.is_return else copied_blocks(num_tokens, num_choices, size)
+        copied = 0 if request.is_resumed else copied_blocks(num_tokens, num_choices, size)
         return KvNeed(
             table_blocks=math.ceil(request.num_prompt_tokens / status.block_size),
             output_blocks=copied
             + output_blocks(
-                math.ceil(request.max_tokens / num_choices),
+                math.ceil(request.max_output_tokens_total / num_choices),
                 status.engine.p90_output_tokens,
                 num_choices,
                 status.block_size,
-                is_return=request.is_return,
+                is_resumed=request.is_resumed,
             ),
-            is_return=request.is_return,
+            is_resumed=request.is_resumed,
         )
 
     @property
     def _share(self) -> Share:
-        """What the plan leaves to others; a stream that has begun gets back in like any other."""
+        """The part that the plan leaves to others; a stream that has begun gets back in like any other."""
         request = self.request
         share = request.terms.share
         is_bound = share.max_batch_ratio < 1 or share.kv_headroom_ratio > 0
-        return share if is_bound and not (request.is_move or request.is_return) else FULL_SHARE
+        return share if is_bound and not (request.is_move or request.is_resumed) else FULL_SHARE
 
     @property
     def is_share_bound(self) -> bool:
@@ -103,7 +103,7 @@ class Ask:
         return mark if exceeds_alone(self.need(view), total, below) else below
 
     def surely_fits(self, views: Iterable[WorkerView]) -> list[bool]:
-        """Which workers every filter passes.  ``False`` says nothing: there the filters have to be asked one by one.
+        """Which workers every filter passes.  ``False`` means nothing: there the filters have to be run one by one.
 
         One call for all workers of a pool, because this is what most of a decision consists of.
         """

@@ -1,4 +1,4 @@
-"""Is a worker alive? Judged by what it says and by its step counter, never by an open port.
+"""Liveness of a worker: judged by its statuses and by its step counter, never by an open port.
 
 A killed worker breaks its status stream: out at once.  A stopped one falls silent: out after ``silent_after_s``.
 One whose process lives but whose step loop stands still while it has work: out after ``hung_after_s``, or later
@@ -65,7 +65,7 @@ class WorkerLiveness:
             self._moved_at = now
 
     def forgive(self, now: float) -> None:
-        """The observer itself was held up: silence until now says nothing."""
+        """The observer itself was held up: silence until now means nothing."""
         self._forgiven_at = now
         self._steps.restart(now)
 

@@ -48,7 +48,7 @@ NO_LOAD = BookedLoad()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """What filters and scorers look at."""
+    """A worker as filters and scorers see it."""
 
     ref: WorkerRef
     status: WorkerStatus
@@ -77,7 +77,7 @@ class WorkerView:
     """KV blocks that admission certainly gives; it may give more."""
 
     def __post_init__(self) -> None:
-        """Numbers that every decision asks for: there are far more decisions than views."""
+        """Numbers that every decision reads: there are far more decisions than views."""
         status, fresh = self.status, self.fresh
         engine, blocks, total = status.engine, status.engine.blocks, status.engine.blocks.total
         num_seqs = max(0, status.num_seqs - self.num_ended_seqs) + fresh.num_seqs
@@ -98,7 +98,7 @@ class WorkerView:
             object.__setattr__(self, name, value)
 
     def kept_for_other_routers(self, free: float) -> float:
-        """Of ``free`` room in the status, what other routers may be giving away at this moment.
+        """The part of ``free`` room that other routers may be giving away at this moment.
 
         Routers see one status and do not see one another: each of R places at most one request by a status, or what
         fits into its R-th part.

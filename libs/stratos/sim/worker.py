@@ -39,8 +39,8 @@ class SimWorker:
         name: also of its incarnation.
         config: size and speed.
         timeline: the fleet's clock.
-        on_result: told of every step's outcome, when the step is over.
-        on_report: told of its status and of what its prefix cache stored and removed since the report before.
+        on_result: called with every step's outcome, when the step is over.
+        on_report: called with its status and with what its prefix cache stored and removed since the report before.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class SimWorker:
         self.engine.add(request)
         self._wake()
 
-    def report(self) -> None:
-        """Tell the status and the changes now."""
+    def report_status(self) -> None:
+        """Report the status and the changes now."""
         self._is_report_due, self._last_report_s = False, self._timeline.now()
         changes = self.engine.cache_changes(self._last_change)
         self._last_change = changes.last
@@ -99,7 +99,7 @@ class SimWorker:
         self._on_result(self, result)
         if not self._is_report_due:
             self._is_report_due = True
-            self._timeline.at(self._last_report_s + REPORT_INTERVAL_S, self.report)
+            self._timeline.at(self._last_report_s + REPORT_INTERVAL_S, self.report_status)
         self._wake()
 
     def _status(self) -> WorkerStatus:

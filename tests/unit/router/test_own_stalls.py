@@ -64,14 +64,14 @@ async def test_a_silent_stream_ends_unless_the_silence_was_ones_own() -> None:
     watch = SilenceWatch(clock, 5.0)
     async with asyncio.timeout(None) as limit:
         with watch.watched(limit):
-            watch.look(6.0 + clock.now(), is_late=True)
-            watch.look(10.0 + clock.now())
+            watch.end_silent(6.0 + clock.now(), is_late=True)
+            watch.end_silent(10.0 + clock.now())
             await asyncio.sleep(0)
 
     async def silent() -> None:
         async with asyncio.timeout(None) as limit:
             with watch.watched(limit):
-                watch.look(6.0 + clock.now())
+                watch.end_silent(6.0 + clock.now())
                 await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError):

@@ -145,7 +145,7 @@ def test_bookings_whose_end_nobody_reported_go_with_the_workers_own_count_or_the
 def test_a_gone_incarnation_takes_its_bookings_along() -> None:
     ledger = BookingLedger(BookingConfig())
     book(ledger, "h1", 0.0)
-    ledger.forget(INCARNATION)
+    ledger.forget_worker(INCARNATION)
     assert len(ledger) == 0
     assert ledger.end("h1", 1.0) is None
 
@@ -163,7 +163,7 @@ def test_held_is_the_sum_of_what_is_open(operations) -> None:
         elif kind == "status":
             ledger.on_status(make_status(num_running=value), clock.now())
         elif kind == "forget":
-            ledger.forget(INCARNATION)
+            ledger.forget_worker(INCARNATION)
             opened.clear()
         assert ledger.held(INCARNATION).num_seqs == sum(opened.values())
         assert len(ledger) == len(opened)

@@ -39,7 +39,7 @@ class FullModels:
             self._refused[_key(ask)] = ask
 
     def verdict(self, ask: Ask, version: int) -> PlacementVerdict | None:
-        """What follows for this request from an earlier refusal; ``None`` when it has to be tried."""
+        """The verdict that follows from an earlier refusal; ``None`` when the request has to be tried."""
         refused = self._refused.get(_key(ask)) if version == self._version else None
         if refused is None:
             return None
@@ -49,9 +49,9 @@ class FullModels:
             not _is_choosy(ask)
             and ask.request.required_features <= refused.request.required_features
             and ask.num_slots == refused.num_slots
-            and ask.request.max_tokens <= refused.request.max_tokens
+            and ask.request.max_output_tokens_total <= refused.request.max_output_tokens_total
             and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens
-            and ask.request.is_return >= refused.request.is_return
+            and ask.request.is_resumed >= refused.request.is_resumed
             and not ask.request.terms.adapter.digest
         )
         return PlacementVerdict.BLOCKED if is_covered else None

@@ -19,12 +19,12 @@ TOKENS_PER_SEQ = 512
 _ODD, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 """Fibonacci hashing: of the product's low 64 bits the high ones, which decide an order, depend on all of a key."""
 UNKNOWN_SEQS = 64
-"""Batch slots of a worker that does not say how many it has."""
+"""Batch slots of a worker whose status has no number of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringContext:
-    """What scorers and filters know besides the workers."""
+    """A request as scorers and filters see it."""
 
     request: PlacementRequest
     long_prompt_tokens: int
@@ -68,7 +68,7 @@ def score_adapter(views: Sequence[WorkerView], context: ScoringContext) -> list[
 
 
 def score_zone(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
-    """1 where the gateway is, or when it does not say."""
+    """1 where the gateway is, or when its zone is unknown."""
     zone = context.request.zone
     return [float(not zone or view.status.zone == zone) for view in views]
 
@@ -90,7 +90,7 @@ def _shortest_over(seconds: Sequence[float]) -> list[float]:
 
 def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """Share of the prompt's known blocks that the worker has."""
-    matched, total = context.num_matched, max(1, len(context.request.block_names))
+    matched, total = context.num_matched, max(1, len(context.request.block_hashes))
     if not matched:
         return [0.0] * len(views)
     return [matched.get(view.ref.incarnation, 0) / total for view in views]
@@ -110,7 +110,7 @@ def score_first_token(views: Sequence[WorkerView], context: ScoringContext) -> l
 
 def score_session(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """1 for the first worker in the order that belongs to the session, by rendezvous hashing; then 1/2, 1/4."""
-    key = context.request.session_key or (context.request.block_names or (0,))[0]
+    key = context.request.session_key or (context.request.block_hashes or (0,))[0]
     scores = [0.0] * len(views)
     if not key:
         return scores
@@ -141,4 +141,4 @@ SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(
     }
 )
 INDEXED_SCORERS = frozenset({"prefix", "first_token"})
-"""Those that need to know what the workers' prefix caches hold."""
+"""Scorers that need to know what the workers' prefix caches hold."""

@@ -1,6 +1,6 @@
 """An engine whose steps are events of the event loop, so that a thousand of them need no thread.
 
-The fake runner computes a step in microseconds; the engine's own clock then moves by what the cost model says, and the
+The fake runner computes a step in microseconds; the engine's own clock then moves by the cost model's duration, and the
 result is published when the real time has caught up.  A call that comes before takes effect in the next step.
 """
 
