@@ -21,7 +21,7 @@ BASE_MODEL = AdapterRef()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """What is known of a registered adapter; ``digest`` is what is trusted, ``uri`` only says where to look."""
+    """A registered adapter; ``digest`` is what is trusted, ``uri`` only says where to look."""
 
     tenant: str
     """Owner; "" means every tenant."""

@@ -1,4 +1,4 @@
-"""What gateways tell of their load: requests open now, and how the answers of the last minute were.
+"""Load of a gateway: requests open now, and how the answers of the last minute were.
 
 First tokens are counted by bounds that grow by a quarter of a power of two and hit 0.5 s and 1 s exactly, so counts of
 several gateways can be added and a percentile of the sum is known within a fifth.

@@ -1,4 +1,4 @@
-"""What a gateway and a decode worker tell each other about one attempt of a generation.
+"""Records between a gateway and a decode worker about one attempt of a generation.
 
 Submission ->                                 the request, and where its prompt may be computed
 <- RequestDelta {ChoiceDelta ..., Receipt}    tokens as they come, and once where the prompt was computed
@@ -57,7 +57,7 @@ class PrefillPath(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What happened to a request's prompt at the decode worker."""
+    """Account of a request's prompt at the decode worker."""
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
@@ -94,7 +94,7 @@ class ChoiceDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDelta:
-    """What a gateway has not seen yet of one request."""
+    """News of one request that its gateway has not seen yet."""
 
     key: RequestKey
     choices: tuple[ChoiceDelta, ...] = ()

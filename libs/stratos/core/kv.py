@@ -1,4 +1,4 @@
-"""What KV is to the code that holds or moves it: its identity, its shape, and the ledgers of blocks and slots."""
+"""KV as the code sees it that holds or moves it: its identity, its shape, and the ledgers of blocks and slots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvIdentity:
-    """What must be equal before KV may move between two workers, or be shared at all."""
+    """Identity of KV: equal before it may move between two workers, or be shared at all."""
 
     model_digest: str
     kv_dtype: str

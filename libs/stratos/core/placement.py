@@ -15,14 +15,14 @@ from stratos.core.trace import NO_TRACE, TraceContext
 
 
 class WorkerRole(enum.StrEnum):
-    """What a worker process does."""
+    """Role of a worker process."""
 
     PREFILL = "prefill"
     DECODE = "decode"
 
 
 class Work(enum.StrEnum):
-    """What a request asks of the worker that takes it."""
+    """Kind of work that a request asks for."""
 
     GENERATION = "generation"
     EMBEDDING = "embedding"

@@ -34,7 +34,7 @@ MAX_PATTERN_CHARS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyTerms:
-    """What a key may do, and for how long."""
+    """Rights of a key, and how long it has them."""
 
     role: Role = Role.TENANT
     models: tuple[str, ...] = ALL_MODELS

@@ -1,4 +1,4 @@
-"""What a Redis URL says.
+"""Address, names and TLS of a Redis, parsed from its URL.
 
     redis://USER:PASSWORD@HOST:PORT/DB
     rediss://...                                      TLS; the certificate and its name are checked
@@ -47,7 +47,7 @@ def cluster_refused() -> BadRequest:
 
 
 def parse_redis_url(url: str) -> RedisAddress:
-    """What a URL says.
+    """Parse a Redis URL.
 
     Raises:
         BadRequest: it is none that can be used.

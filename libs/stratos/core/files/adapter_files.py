@@ -29,7 +29,7 @@ _TENSOR_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFiles:
-    """What is known of an adapter folder; every tensor named in ``shapes`` is present and well formed."""
+    """A checked adapter folder; every tensor named in ``shapes`` is present and well formed."""
 
     path: Path
     digest: str

@@ -46,7 +46,7 @@ class Conviction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvictionUpdate:
-    """What one table tells another: the same in both directions."""
+    """Update from one table to another: the same in both directions."""
 
     incarnation: str = ""
     """Of the router; in a question the one that gave the cursor."""

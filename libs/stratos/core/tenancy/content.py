@@ -1,4 +1,4 @@
-"""What a tenant's content goes through: prompt templates, and policies of what may come in and go out."""
+"""Prompt templates of a tenant, and policies of the content that may come in and go out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PromptTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentPolicy:
-    """What is looked for in the text of a tenant's requests and answers, and what follows from a hit."""
+    """Policy for the text of a tenant's requests and answers: patterns to look for, and what follows from a hit."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 

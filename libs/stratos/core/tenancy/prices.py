@@ -1,4 +1,4 @@
-"""What a plan charges, in integers: nothing that becomes money is ever a float."""
+"""Prices of a plan, in integers: nothing that becomes money is ever a float."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DEFAULT_DISCOUNTS = Discounts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a tenant may spend in a calendar month, in micro-units; 0 is no bound."""
+    """Bounds of a tenant's spending in a calendar month, in micro-units; 0 is no bound."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 

@@ -1,4 +1,4 @@
-"""What a supervisor asks of its fork server, and what it hears: one packet each, files beside the request."""
+"""Requests of a supervisor to its fork server, and their answers: one packet each, files beside the request."""
 
 from __future__ import annotations
 

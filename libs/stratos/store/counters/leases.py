@@ -79,7 +79,7 @@ return answers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseAsk:
-    """What a gateway tells and asks of one bucket."""
+    """Report and request of a gateway for one bucket."""
 
     bucket: str
     """What is limited, of which model and tenant."""
@@ -118,7 +118,7 @@ def lease_args(gateway: str, ttl_s: float, asks: Sequence[LeaseAsk], now_s: floa
 
 
 def parse_grants(answers: Sequence[Sequence[str | int]]) -> list[LeaseGrant]:
-    """What ``LEASE`` answers."""
+    """Read the answer of ``LEASE``."""
     return [LeaseGrant(float(held), float(level), int(num)) for held, level, num in answers]
 
 
