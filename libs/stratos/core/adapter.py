@@ -26,7 +26,7 @@ class Adapter:
     tenant: str
     """Owner; "" means every tenant."""
     name: str
-    """What clients use as "model"."""
+    """Value of "model" in clients' requests."""
     base_model_digest: str
     """SHA-256 (hex) of the base model it was trained on."""
     uri: str

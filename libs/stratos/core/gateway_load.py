@@ -28,7 +28,7 @@ class GatewayLoad:
     num_judged: int = 0
     """Answers of the last minute whose tenant's plan promises a time."""
     num_violations: int = 0
-    """Those of them that broke one."""
+    """Answers among them that broke one."""
     first_tokens: tuple[int, ...] = ()
     """First tokens of the last minute, by ``TTFT_BOUNDS_S``; empty means none."""
     age_s: float = 0.0

@@ -30,9 +30,9 @@ class Submission:
     """Where the prompt may be computed, best first; none means at the decode worker."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
-    """What the worker must offer, as the gateway says; the worker looks for itself, too."""
+    """Features that the worker must offer by the gateway's judgement; the worker judges for itself, too."""
     meter: MeterTag | None = None
-    """What it is billed by; ``None`` for what is not billed."""
+    """Facts that it is billed by; ``None`` for a request that is not billed."""
 
     def without_choices(self, indexes: tuple[int, ...]) -> Submission:
         """The same, with some choices finished: the engine runs the others alone."""
@@ -71,7 +71,7 @@ class Receipt:
     prefill_ns: int = 0
     transfer_ns: int = 0
     numerics_id: str = ""
-    """Of the worker that sampled."""
+    """Numerics of the worker that sampled."""
 
     @property
     def is_external(self) -> bool:
@@ -101,6 +101,6 @@ class RequestDelta:
     error: StratosError | None = None
     """The request failed at the worker, and is over there."""
     receipt: Receipt | None = None
-    """With the first tokens."""
+    """Account of the prompt, with the first tokens."""
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
-    """Of the prompt's tokens from the second on; with the receipt, if they were asked for."""
+    """Log probabilities of the prompt's tokens from the second on; with the receipt, if the request wants them."""

@@ -38,7 +38,7 @@ class KeyTerms:
 
     role: Role = Role.TENANT
     models: tuple[str, ...] = ALL_MODELS
-    """Of the models of its tenant's plan."""
+    """Models of its tenant's plan that it may use."""
     networks: tuple[Network, ...] = ()
     """Where it may be used from; empty is everywhere."""
     expires_unix_s: int | None = None

@@ -31,11 +31,11 @@ class RedisAddress:
     """Where the server is, or who knows it."""
 
     options: dict[str, Any] = field(repr=False)
-    """Of each connection, as redis-py takes them."""
+    """Options of each connection, as redis-py takes them."""
     sentinels: tuple[tuple[str, int], ...] = ()
     """Host and port each; none: the options name the server."""
     service: str = ""
-    """What the sentinels call its master."""
+    """Name of its master at the sentinels."""
     sentinel_options: dict[str, Any] = field(default_factory=dict, repr=False)
 
 

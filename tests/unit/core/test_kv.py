@@ -27,13 +27,13 @@ BROKEN: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("ledger", SOUND, ids=repr)
 def test_a_ledger_that_adds_up_passes(ledger: Any) -> None:
-    ledger.check()
+    ledger.check_law()
 
 
 @pytest.mark.parametrize(("ledger", "message"), BROKEN, ids=repr)
 def test_a_ledger_that_does_not_add_up_is_refused(ledger: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        ledger.check()
+        ledger.check_law()
 
 
 def test_staging_ledgers_add_up_count_by_count() -> None:

@@ -34,7 +34,7 @@ class AdapterFiles:
     path: Path
     digest: str
     rank: int
-    """Of modules that the configuration does not single out."""
+    """Rank of modules that the configuration does not single out."""
     alpha: float
     use_rslora: bool
     target_modules: tuple[str, ...]

@@ -34,7 +34,7 @@ class ModelCost:
     """Due from all tenants."""
     device_cost: int
     external_cost: int = 0
-    """Of the requests that ran at the external endpoint."""
+    """Cost of the requests that ran at the external endpoint."""
 
     @property
     def cost(self) -> int:

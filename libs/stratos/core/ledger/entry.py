@@ -72,7 +72,7 @@ class LedgerEntry:
     is_external: bool = False
     """It ran at the external endpoint, however it ended."""
     external_cost: int = 0
-    """What that endpoint charges the platform, micro-units; no part of what the tenant owes."""
+    """Charge of that endpoint to the platform, micro-units; no part of the tenant's charge."""
     rank: int = OWN_RANK
 
     @property

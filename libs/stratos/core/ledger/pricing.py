@@ -27,7 +27,7 @@ class TokenCounts:
 
     num_prompt: int = 0
     num_cached: int = 0
-    """Of ``num_prompt``."""
+    """Tokens of ``num_prompt`` that the prefix cache had."""
     num_output: int = 0
 
 

@@ -22,7 +22,7 @@ class ViolationWindow:
     begin_unix_ms: int
     end_unix_ms: int
     num_requests: int
-    """With a promise, within the window."""
+    """Requests with a promise, within the window."""
     num_violations: int
     credit: int
     """Micro-units."""

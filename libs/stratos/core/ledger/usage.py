@@ -18,7 +18,7 @@ class MeterTag:
     model_size: str = ""
     """Row of the plan's prices."""
     adapter: str = ""
-    """As clients call it; empty for the base model."""
+    """Name of the adapter for clients; empty for the base model."""
     route: str = ""
     """"chat", "completion", "embedding"."""
     http_request_id: str = ""

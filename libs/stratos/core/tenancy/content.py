@@ -76,7 +76,7 @@ class ContentPolicy:
     classifier_block_chars: Annotated[int, Ge(32), Le(8192)] = 256
     """Output is classified in blocks of so many characters, each one before it is shown."""
     fails_open: bool = False
-    """What cannot be checked passes; else it is refused."""
+    """Text that cannot be checked passes; else it is refused."""
     window_chars: Annotated[int, Ge(16), Le(1024)] = 64
     """How much of a stream's end is held back: longer matches of patterns are not found."""
     replacement: Annotated[str, MinLen(1), MaxLen(500)] = "[removed by the content policy]"

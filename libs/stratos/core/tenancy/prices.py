@@ -15,9 +15,9 @@ class Price:
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
     prompt: Annotated[int, Ge(0)] = 0
-    """Of prompt tokens that were computed."""
+    """Price of prompt tokens that were computed."""
     cached: Annotated[int, Ge(0)] = 0
-    """Of prompt tokens that the prefix cache had; a price above ``prompt`` counts as that."""
+    """Price of prompt tokens that the prefix cache had; one above ``prompt`` counts as that."""
     output: Annotated[int, Ge(0)] = 0
 
 
@@ -38,7 +38,7 @@ class Discounts:
     replay_percent: _Percent = 100
     """For answers from the response cache."""
     credit_percent: _Percent = 0
-    """Of the charge of a request whose promised times were not kept."""
+    """Part of the charge of a request whose promised times were not kept."""
 
 
 DEFAULT_DISCOUNTS = Discounts()

@@ -140,7 +140,7 @@ class BlockManager:
 
     def verify(self) -> None:
         """Recount everything from scratch and raise ``AssertionError`` where a count or an invariant is off."""
-        self.ledger().check()
+        self.ledger().check_law()
         for state, count in self._counts.items():
             assert self._states.count(state) == count, f"{state} is counted {count} times"
         assert len(self._free) == len(set(self._free)) == self._counts[BlockState.FREE]

@@ -82,14 +82,14 @@ class LeaseAsk:
     """Report and request of a gateway for one bucket."""
 
     bucket: str
-    """What is limited, of which model and tenant."""
+    """Limited quantity, with its model and tenant."""
     capacity: float
     rate_per_s: float
     """0 for a semaphore."""
     spent: float
     """Since the last call; below 0 where more came back than was spent."""
     wish: float
-    """What the gateway wants to hold from now on."""
+    """Amount that the gateway wants to hold from now on."""
     least: float
     """Less than this is of no use to it."""
 

@@ -43,7 +43,7 @@ class Written:
     tenant: str
     """Under whose name: the entry's, or the pseudonym of a deleted one."""
     month_due: int
-    """What that one owes for the entry's month so far, micro-units."""
+    """Amount that the tenant owes for the entry's month so far, micro-units."""
 
 
 class LedgerStore:

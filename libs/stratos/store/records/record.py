@@ -30,7 +30,7 @@ class Kind(StrEnum):
     its policy."""
 
     POLICY = "policy"
-    """What is looked for in the text of requests and answers."""
+    """Policy for the text of requests and answers."""
     TEMPLATE = "template"
     """A prompt with variables."""
     PLAN = "plan"
@@ -61,7 +61,7 @@ class Record:
     value: RecordValue | None = field(default=None, repr=False)
     """``None`` in a tombstone."""
     text: str = field(repr=False)
-    """As stored."""
+    """Text as it is stored."""
 
     @property
     def remains(self) -> Mapping[str, Any]:
