@@ -39,7 +39,7 @@ def test_a_ledger_that_does_not_add_up_is_refused(ledger: Any, message: str) -> 
 def test_staging_ledgers_add_up_count_by_count() -> None:
     both = StagingLedger(6, 1, 2, 3) + StagingLedger(60, 10, 20, 30)
     assert both == StagingLedger(66, 11, 22, 33)
-    both.check()
+    both.check_law()
 
 
 @pytest.mark.parametrize(
