@@ -46,11 +46,12 @@ from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
 from stratos.engine.sampling.sampler import Sampler
-from stratos.engine.settings import RunnerConfig
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.sizing.case import Room
 from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
 from stratos.engine.sizing.machine import read_machine, resident_bytes
 from stratos.engine.sizing.need import read_need
-from stratos.engine.sizing.plan import EnginePlan, Room, SizingWork
+from stratos.engine.sizing.plan import EnginePlan
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NON_FINITE_HIDDEN = "the model's hidden state is not finite"
@@ -98,7 +99,12 @@ class TorchRunner(Runner):
     @classmethod
     @torch.inference_mode()
     def load(
-        cls, config: RunnerConfig, device: str = "cpu", clock: Clock | None = None, work: SizingWork | None = None
+        cls,
+        config: RunnerConfig,
+        device: str = "cpu",
+        clock: Clock | None = None,
+        scheduler: SchedulerConfig | None = None,
+        transport_bytes: int = 0,
     ) -> Self:
         """Load a model folder, choose what is left open and the number of threads, and allocate the KV pool.
 
@@ -106,7 +112,8 @@ class TorchRunner(Runner):
             config: settings; what they leave open is fitted to the device.
             device: where to compute.
             clock: times the choice of threads.
-            work: what the engine does at once, from which sizes follow.
+            scheduler: bounds of its steps, from which sizes follow; the default ones where there are none.
+            transport_bytes: staging memory of KV transports, as far as it lies in the device's memory.
 
         Raises:
             InvalidCheckpoint: the folder, its weights, the type or the memory do not allow it.
@@ -118,7 +125,7 @@ class TorchRunner(Runner):
         target, clock = torch.device(device), clock or SystemClock()
         files = read_model_files(config.model_folder(), config.model_digest)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
-        plan = plan_of(config, room_of(target), work or SizingWork())
+        plan = plan_of(config, scheduler or SchedulerConfig(), room_of(target), transport_bytes)
         config = fitted(config, plan)
         dtype = DTYPES[config.dtype]
         streams = streaming(config, model, target)
