@@ -71,7 +71,7 @@ class TorchRunner(Runner):
     """Use ``TorchRunner.load``."""
 
     plan: EnginePlan
-    """What was chosen for the device, and why."""
+    """Choices for the device, and their reasons."""
     _threads: ThreadChoice | None = None
     """Where the number of threads is ours to choose."""
 

@@ -35,7 +35,7 @@ class SizingChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan:
-    """What the engine takes."""
+    """Sizes of the engine, with their reasons."""
 
     dtype: str
     kv_pool_bytes: int

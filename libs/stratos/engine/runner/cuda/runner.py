@@ -242,7 +242,7 @@ class CudaRunner(TorchRunner):
         return groups if is_captured or not groups else None
 
     def _step_adapters(self, lora: LoraBatch | None, num_tokens: int) -> StepLora | None:
-        """Of an eager step."""
+        """Adapters of an eager step."""
         if lora is None or self.grouped is None:
             return lora
         return self.grouped.step(lora.groups, num_tokens)
