@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Section:
-    """What one process does."""
+    """Work of one process."""
 
     module: str
     function: str
@@ -214,7 +214,7 @@ def _environment(is_rehearsal: bool, commit: str) -> dict[str, Any]:
 
 
 def _version(name: str) -> str:
-    """Of a module that is there; an image may have installed it under another name than its own."""
+    """Version of a module that is there; an image may have installed it under another name than its own."""
     try:
         return version(name)
     except PackageNotFoundError:

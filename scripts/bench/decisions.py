@@ -19,9 +19,11 @@ from typing import Any
 
 from scripts.bench.whole_platform import environment
 from stratos.core.cache_changes import CacheChanges
+from stratos.core.engine_load import EngineLoad
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
+from stratos.core.rules.admission import KV_WATERMARK
 from stratos.routing.admission import Ask
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import EndpointChoice, choose
@@ -41,15 +43,24 @@ def make_view(number: int, role: WorkerRole, rng: Random) -> WorkerView:
     total, allocated = 20_000, rng.randint(2000, 9000)
     blocks = BlockLedger(total=total, free=total - allocated, cached=0, allocated=allocated, reserved=0, fenced=0)
     ref = WorkerRef(worker_id=name, incarnation=f"inc-{name}", address=f"{name}:50051", role=role)
+    engine = EngineLoad(
+        step=0,
+        is_computing=False,
+        blocks=blocks,
+        num_waiting=0,
+        num_running=(num_running := rng.randint(5, 50)),
+        num_queued_tokens=rng.randint(0, 4000),
+        num_free_batch_slots=64 - num_running,
+        num_promised_blocks=0,
+        p90_output_tokens=256,
+        kv_watermark=KV_WATERMARK,
+        num_free_adapter_slots=0,
+    )
     status = WorkerStatus(
         ref=ref,
-        blocks=blocks,
+        engine=engine,
         identity=IDENTITY,
         max_num_seqs=64,
-        num_running=(num_running := rng.randint(5, 50)),
-        num_free_batch_slots=64 - num_running,
-        p90_output_tokens=256,
-        num_queued_tokens=rng.randint(0, 4000),
         resident_adapters=frozenset(f"adapter-{rng.randint(0, 40)}" for _ in range(8)),
         ttft_s=rng.uniform(0.1, 0.4),
         itl_s=rng.uniform(0.01, 0.03),

@@ -35,7 +35,7 @@ TOKEN_BYTES = 6 * 2 * 4 * 32 * 4
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is compared."""
+    """One arm of the comparison."""
 
     root: Path
     placement: str

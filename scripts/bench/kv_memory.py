@@ -62,11 +62,11 @@ ROWS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is sent."""
+    """Requests of one run."""
 
     num_requests: int = 50
     sigma: float = 0.7
-    """Of the logarithm of the output length."""
+    """Standard deviation of the logarithm of the output length."""
     num_prompt_tokens: int = 128
     pool_tokens: int = 16384
     seed: int = 0

@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,28 @@ from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles
 from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import KvRange
-from stratos.kv_transfer.registry import make_receiver, make_sender
+from stratos.kv_transfer.registry import make_ends
 from stratos.kv_transfer.settings import StagingConfig, TransportConfig
-from stratos.kv_transfer.transfer import FrameHeader, PairSender, Receiver, TransportOffer
+from stratos.kv_transfer.transfer import (
+    FrameArrived,
+    FrameHeader,
+    PairSender,
+    PortEvent,
+    Ring,
+    TransportEnds,
+    TransportOffer,
+)
 from stratos.pki.local import make_certificates, tls_config
 
 TRANSPORTS = ("gloo", "tls")
+PAIR = "bench-p>bench-d#1"
 FRAME_BYTES = 1024 * 1024
 TOKEN_BYTES = {"shipped model, float32": 6 * 2 * 4 * 32 * 4, "Llama 3 8B, bfloat16": 32 * 2 * 8 * 128 * 2}
 NUM_TOKENS = 1024
 IN_FLIGHT = 8
-SETTINGS = TransportConfig(staging=StagingConfig(slot_bytes=FRAME_BYTES, slots_per_pair=2 * IN_FLIGHT))
+NUM_SLOTS = 2 * IN_FLIGHT
+SETTINGS = TransportConfig(staging=StagingConfig(slot_bytes=FRAME_BYTES, slots_per_pair=NUM_SLOTS))
+TIMEOUT_S = 60.0
 
 
 def contexts(folder: Path, role: PeerRole) -> TlsContexts:
@@ -78,19 +90,19 @@ async def send_all(pair: PairSender, leg: str, num_frames: int, payload: bytearr
 async def run_sender(folder: Path) -> None:
     """The sending process: orders on stdin, an answer with its CPU seconds after each."""
     tls = contexts(folder, PeerRole.PREFILL_WORKER)
-    senders = {name: make_sender(name, SETTINGS, tls=tls) for name in TRANSPORTS}
+    ends = {name: make_ends(name, SETTINGS, tls=tls) for name in TRANSPORTS}
     pairs: dict[str, PairSender] = {}
     payload = bytearray(FRAME_BYTES)
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line)
         if "offer" in order:
             offer = TransportOffer(**order["offer"])
-            pairs[offer.transport] = await senders[offer.transport].connect(offer)
+            pairs[offer.transport] = await ends[offer.transport].connect(offer)
         else:
             await send_all(pairs[order["transport"]], order["leg"], order["num_frames"], payload)
         print(json.dumps({"cpu_s": cpu_s()}), flush=True)
-    for sender in senders.values():
-        await sender.close()
+    for pair in pairs.values():
+        await pair.close()
 
 
 class Source:
@@ -107,24 +119,69 @@ class Source:
         return float(json.loads(await self._process.stdout.readline())["cpu_s"])
 
 
-async def hand_off(receiver: Receiver, pair: str, source: Source, leg: str, num_frames: int) -> dict[str, float]:
+class Target:
+    """The ring of one transport, and the frames that have arrived in it."""
+
+    def __init__(self, transport: str, ends: TransportEnds, ring: Ring) -> None:
+        self.transport, self._ends, self._ring = transport, ends, ring
+        self._arrived: set[int] = set()
+        self._changed = asyncio.Event()
+        ring.start(self._note)
+
+    @classmethod
+    async def open(cls, transport: str, tls: TlsContexts) -> Target:
+        """Make the ring."""
+        ends = make_ends(transport, SETTINGS, tls=tls)
+        return cls(transport, ends, await ends.open_ring(PAIR))
+
+    @property
+    def offer(self) -> TransportOffer:
+        """For the source."""
+        return TransportOffer(
+            transport=self.transport,
+            pair=PAIR,
+            address=self._ring.address,
+            slot_bytes=FRAME_BYTES,
+            num_slots=NUM_SLOTS,
+        )
+
+    def announce(self, leg: str, seq: int) -> None:
+        """Expect a frame in the slot of its turn."""
+        self._ring.announce_frame(frame(leg, seq, seq % IN_FLIGHT))
+
+    async def wait_arrived(self, seq: int) -> None:
+        """Wait for a frame of the hand-off under way."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while seq not in self._arrived:
+                self._changed.clear()
+                await self._changed.wait()
+        self._arrived.discard(seq)
+
+    async def close(self) -> None:
+        """End the pair."""
+        if (closing := self._ring.close()) is not None:
+            await closing
+        await self._ends.close()
+
+    def _note(self, event: PortEvent) -> None:
+        assert isinstance(event, FrameArrived), f"the pair broke: {event}"
+        self._arrived.add(event.seq)
+        self._changed.set()
+
+
+async def hand_off(target: Target, source: Source, leg: str, num_frames: int) -> dict[str, float]:
     """One hand-off; returns its seconds and CPU seconds."""
-    slots = receiver.allocate_slots(pair, IN_FLIGHT, leg=leg)
-    before = await source.order(transport=receiver.transport, leg=leg, num_frames=0)
+    before = await source.order(transport=target.transport, leg=leg, num_frames=0)
     own, begin = cpu_s(), time.perf_counter()
-    sending = asyncio.create_task(source.order(transport=receiver.transport, leg=leg, num_frames=num_frames))
-    for seq in range(min(len(slots), num_frames)):
-        receiver.post(pair, frame(leg, seq, slots[seq]))
+    sending = asyncio.create_task(source.order(transport=target.transport, leg=leg, num_frames=num_frames))
+    for seq in range(min(IN_FLIGHT, num_frames)):
+        target.announce(leg, seq)
     for seq in range(num_frames):
-        slot = slots[seq % len(slots)]
-        await receiver.wait(pair, leg, seq, timeout_s=60)
-        receiver.recycle_slot(pair, slot)
-        if seq + len(slots) < num_frames:
-            receiver.post(pair, frame(leg, seq + len(slots), slot))
+        await target.wait_arrived(seq)
+        if seq + IN_FLIGHT < num_frames:
+            target.announce(leg, seq + IN_FLIGHT)
     took_s = time.perf_counter() - begin
     theirs = await sending - before
-    for slot in slots:
-        receiver.release_slot(pair, slot)
     return {"s": took_s, "cpu_s": theirs + cpu_s() - own}
 
 
@@ -140,27 +197,24 @@ async def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
         stdout=asyncio.subprocess.PIPE,
     )
     source, tls = Source(process), contexts(folder, PeerRole.DECODE_WORKER)
-    receivers = {name: make_receiver(name, "bench-d", SETTINGS, tls=tls) for name in TRANSPORTS}
-    pairs = {}
-    for name, receiver in receivers.items():
-        offer = await receiver.open_pair("bench-p")
-        pairs[name] = offer.pair
-        await source.order(offer={field: getattr(offer, field) for field in TransportOffer.__slots__})
+    targets = {name: await Target.open(name, tls) for name in TRANSPORTS}
+    for target in targets.values():
+        await source.order(offer=asdict(target.offer))
     results = []
     for model, token_bytes in TOKEN_BYTES.items():
         num_frames = NUM_TOKENS * token_bytes // FRAME_BYTES
         found: dict[str, list[dict[str, float]]] = {name: [] for name in TRANSPORTS}
         for number in range(rounds + 1):
             for name in TRANSPORTS:
-                one = await hand_off(receivers[name], pairs[name], source, f"{model}-{number}", num_frames)
+                one = await hand_off(targets[name], source, f"{model}-{number}", num_frames)
                 if number:  # the first round warms up
                     found[name].append(one)
         results += [summary(name, model, num_frames, runs) for name, runs in found.items()]
     assert process.stdin is not None
     process.stdin.close()
     await process.wait()
-    for receiver in receivers.values():
-        await receiver.close()
+    for target in targets.values():
+        await target.close()
     return results
 
 

@@ -43,7 +43,7 @@ def timed_s(product: Product, x: Tensor) -> float:
 
 
 def builds() -> list[NativeLibrary]:
-    """Those that this processor can run and setup has built."""
+    """Builds that this processor can run and setup has made."""
     return [
         NativeLibrary(SOURCE_FOLDER / isa.file_name, isa.name)
         for isa in supported_sets(cpu_flags())
@@ -52,7 +52,7 @@ def builds() -> list[NativeLibrary]:
 
 
 def products(libraries: list[NativeLibrary], weight: Tensor) -> dict[str, list[Product]]:
-    """As many copies of each kernel's packed weight as do not fit into a cache."""
+    """Copies of each kernel's packed weight, more than fit into a cache."""
     copies = max(1, STREAM_BYTES // weight.nbytes)
     result: dict[str, list[Product]] = {
         library.isa: [NativeLinear(library, weight, None) for _ in range(copies)] for library in libraries

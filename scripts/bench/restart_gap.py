@@ -36,7 +36,7 @@ MOVED = "goes on elsewhere"
 
 @dataclass(slots=True)
 class Traffic:
-    """Streams that follow each other in each of the eight places, until told to end."""
+    """Streams that follow each other in each of the eight places, until ``is_over``."""
 
     times: dict[str, list[float]] = field(default_factory=dict)
     """By request id: when its chunks came."""

@@ -24,10 +24,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
+from stratos.core.engine_load import EngineLoad
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.terms import RequestTerms
+from stratos.core.rules.admission import KV_WATERMARK
 from stratos.routing.fleet_state import Member
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos_router.metrics import RouterMetrics
@@ -65,23 +67,36 @@ class Fleet:
     def _status(member: Member) -> WorkerStatus:
         ref = WorkerRef(worker_id=member.worker_id, incarnation=member.worker_id, address="", role=member.role)
         blocks = BlockLedger(total=NUM_BLOCKS, free=NUM_BLOCKS, cached=0, allocated=0, reserved=0, fenced=0)
-        return WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=MAX_NUM_SEQS)
+        engine = EngineLoad(
+            step=0,
+            is_computing=False,
+            blocks=blocks,
+            num_waiting=0,
+            num_running=0,
+            num_queued_tokens=0,
+            num_free_batch_slots=0,
+            num_promised_blocks=0,
+            p90_output_tokens=256,
+            kv_watermark=KV_WATERMARK,
+            num_free_adapter_slots=0,
+        )
+        return WorkerStatus(ref=ref, engine=engine, identity=IDENTITY, max_num_seqs=MAX_NUM_SEQS)
 
     def report(self, worker_id: str) -> None:
         """One status arrives, as bytes."""
         num_running, self._step = self.running[worker_id], self._step + 1
         allocated = min(NUM_BLOCKS, num_running * 20)
         last = self.statuses[worker_id]
-        blocks = replace(last.blocks, free=NUM_BLOCKS - allocated, allocated=allocated)
-        status = replace(
-            last,
-            engine_step=self._step,
+        blocks = replace(last.engine.blocks, free=NUM_BLOCKS - allocated, allocated=allocated)
+        engine = replace(
+            last.engine,
+            step=self._step,
             is_computing=True,
-            version=last.version + 1,
             num_running=num_running,
             num_free_batch_slots=max(0, MAX_NUM_SEQS - num_running),
             blocks=blocks,
         )
+        status = replace(last, engine=engine, version=last.version + 1)
         self.statuses[worker_id] = status
         data = WORKER_STATUS.to_pb(status).SerializeToString()
         message = type(WORKER_STATUS.to_pb(last))
@@ -89,7 +104,7 @@ class Fleet:
             self.scheduler.on_status(worker_id, WORKER_STATUS.from_pb(message.FromString(data)))
 
     def turn(self, num_arrived: int) -> None:
-        """What the router does after it was woken; each request that came is one decision."""
+        """Run one turn of a router that was woken; each request that came is one decision."""
         began_s = time.thread_time()
         self.scheduler.turn(self.clock.now())
         spent_s = time.thread_time() - began_s

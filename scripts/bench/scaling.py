@@ -66,7 +66,7 @@ async def wait_live(facts: PlatformFacts, count: int) -> None:
 
 
 async def tokens_per_s(platform: Platform, num_streams: int, window_s: float, seed: int) -> float:
-    """Of a closed loop with so many streams, while all of them flow."""
+    """Rate of a closed loop with so many streams, while all of them flow."""
     rng, times = random.Random(seed), list[float]()
     headers = {"authorization": f"Bearer {platform.key}"}
     async with httpx.AsyncClient(headers=headers, timeout=120, limits=httpx.Limits(max_connections=None)) as client:

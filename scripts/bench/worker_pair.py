@@ -42,7 +42,7 @@ class Worker:
     pid: int
 
     def cpu_s(self) -> float:
-        """Of it and its engine, so far."""
+        """CPU seconds of the worker and its engine, so far."""
         return sum(_cpu_s(pid) for pid in _family(self.pid))
 
 
@@ -115,7 +115,7 @@ class Done:
 
 
 class Session:
-    """With a decode worker, one request at a time."""
+    """Session with a decode worker, one request at a time."""
 
     def __init__(self, call: Any) -> None:
         self._call, self._digest, self._numbers = call, read_model_files(MODEL).digest, itertools.count()

@@ -24,7 +24,7 @@ WORDS = GrammarSpec(GrammarKind.REGEX, "([a-z]{3,9} ){200}")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What to run, and how to read its figure."""
+    """Drive of an engine, and how to read its figure."""
 
     run: Callable[[EngineCore, random.Random], float]
     unit: str

@@ -53,7 +53,7 @@ def render(
 
 
 def notes(values: Mapping[str, Any]) -> str:
-    """What a user reads after an installation."""
+    """Notes that a user reads after an installation."""
     if _has_command():
         said = _run("install", ["demo", str(CHART), "--dry-run=client", "-n", "stratos"], values)
         return said.partition("NOTES:\n")[2]

@@ -1,1 +1,1 @@
-"""What ``gpu_check.py`` measures, one module per section; each runs in a process of its own."""
+"""Measurements of ``gpu_check.py``, one module per section; each runs in a process of its own."""

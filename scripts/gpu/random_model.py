@@ -171,11 +171,11 @@ class RandomModel:
 
 @dataclass(frozen=True)
 class RandomAdapter:
-    """As much of ``AdapterFiles`` as a store asks for."""
+    """The part of ``AdapterFiles`` that a store reads."""
 
     digest: str
 
 
 def adapter_name(index: int) -> str:
-    """Of the adapters of ``RandomModel.runner``."""
+    """Name of an adapter of ``RandomModel.runner``."""
     return f"adapter-{index}"

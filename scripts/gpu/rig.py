@@ -1,4 +1,4 @@
-"""What sections share: the device, timing, the bandwidth that every roofline is measured against, a growing result."""
+"""Rig that sections share: the device, timing, the bandwidth that every roofline is measured against, results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rig:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights; the interpreter of the rehearsal knows float32 best."""
+        """Type of weights; the interpreter of the rehearsal knows float32 best."""
         return torch.float32 if self.is_rehearsal else torch.bfloat16
 
     def record(self, name: str, value: Any) -> None:

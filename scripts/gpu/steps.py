@@ -148,7 +148,7 @@ class Bench:
         }
 
     def _forward(self, runner: CudaRunner, batch: int, moved: float) -> dict[str, float]:
-        """Of the forward pass alone; nothing where adapters are added one by one, which no decode step does."""
+        """Times of the forward pass alone; nothing where adapters are added one by one, which no decode step does."""
         graphs = runner.decoding_adapters if self.num_adapters else runner.decoding
         if graphs is None:
             return {}

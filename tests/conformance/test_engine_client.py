@@ -76,7 +76,7 @@ async def test_errors_arrive_as_what_they_are(start: Start) -> None:
     for call in (
         client.commit(RequestKey("x", 0)),
         client.grant("x"),
-        client.data_port.pack("shm", "x", KvRange(0, 1, 0, 1)),
+        client.data_port.gather("shm", "x", KvRange(0, 1, 0, 1)),
     ):
         with pytest.raises(KeyError):
             await call

@@ -19,14 +19,14 @@ from stratos.common.errors import InvalidCheckpoint, WorkerLost
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.settings import RunnerConfig
-from stratos.kv_transfer.port.base import PortEvent, RingBroken
-from stratos.kv_transfer.port.receiving import PortRings
+from stratos.kv_transfer.port.receiving import StagingSlots
+from stratos.kv_transfer.transfer import PortEvent, RingBroken
 from stratos.worker.engine_client import process as process_engine
 from stratos.worker.engine_client.base import STOPPED
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.service import make_client as client_of_settings
 from stratos.worker.settings import WorkerSettings
-from tests.support.kv.port_ends import move_kv, read_kv
+from tests.support.kv.port_ends import STAGING, move_kv, read_kv
 from tests.support.paths import ROOT
 from tests.support.waiting import eventually
 from tests.support.worlds.engine_clients import (
@@ -85,7 +85,7 @@ async def test_a_crash_is_told_with_its_exit_code_and_ends_open_calls(start: Cal
 @pytest.mark.parametrize(
     ("token", "reason"),
     [
-        (GARBAGE_TOKEN, "sent what is no message"),
+        (GARBAGE_TOKEN, "sent an undecodable message"),
         (HANG_UP_TOKEN, "killed by SIGKILL"),
         (STRANGE_TOKEN, "not part of the engine's messages"),
     ],
@@ -145,16 +145,16 @@ async def test_an_order_whose_caller_gave_up_leaves_nothing(start: Callable[...,
     """The engine hangs while a pair is opened and a frame is packed; both callers are gone when it goes on."""
     client, _ = await start()
     os.kill(client.pid, signal.SIGSTOP)
-    rings = PortRings("shm", client.data_port)
+    staging = StagingSlots("shm", "inc-d", STAGING, client.data_port)
     calls = [
-        asyncio.create_task(rings.make("inc-p>inc-d#1")),
-        asyncio.create_task(client.data_port.pack("shm", "unknown", KvRange(0, 1, 0, 1))),
+        asyncio.create_task(staging.open_pair("inc-p")),
+        asyncio.create_task(client.data_port.gather("shm", "unknown", KvRange(0, 1, 0, 1))),
     ]
     await eventually(lambda: client.num_open_calls == 2)
     for call in calls:
         call.cancel()
     await asyncio.wait(calls)
-    client.data_port.drop("unknown")
+    client.data_port.drop_leg("unknown")
     os.kill(client.pid, signal.SIGCONT)
     opened = await client.data_port.open_ring("shm", "inc-p>inc-d#2")
     names = [path.name for path in kv_directory().iterdir()]
@@ -219,7 +219,7 @@ async def _life(end: signal.Signals | None) -> int:
     assert len(payload) == 24
     assert broken == [RingBroken(pair="", why=STOPPED)], "all pairs end with the engine's process"
     with pytest.raises(WorkerLost):
-        await port.pack("shm", "leg", KvRange(0, 3, 0, 1))
+        await port.gather("shm", "leg", KvRange(0, 3, 0, 1))
     return client.pid
 
 

@@ -10,9 +10,12 @@ import pytest
 from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.core.kv import StagingLedger
 from stratos.kv_transfer.framing import checksum
-from stratos.kv_transfer.registry import make_receiver
+from stratos.kv_transfer.port.local import LocalPort
+from stratos.kv_transfer.port.receiving import StagingSlots
+from stratos.kv_transfer.registry import port_transports
 from stratos.kv_transfer.settings import GlooConfig, TransportConfig
 from tests.support.kv.kv_transfer_world import SLOT_BYTES, World, header_of, payload_of
+from tests.support.kv.port_process import FilePages
 from tests.support.kv.segment_memory import SEGMENTS
 from tests.support.waiting import eventually
 
@@ -208,11 +211,11 @@ async def test_headers_that_break_the_protocol_are_refused(world):
         replace(good, num_bytes=0),
     ):
         with pytest.raises(Internal, match=r"was announced|bytes; a slot has"):
-            world.receiver.post(link.name, bad)
-    world.receiver.post(link.name, good)
+            world.receiver.announce_frame(link.name, bad)
+    world.receiver.announce_frame(link.name, good)
     for bad in (good, replace(good, slot=link.slots[1]), replace(good, seq=1)):
         with pytest.raises(Internal, match=r"twice|still holds another frame"):
-            world.receiver.post(link.name, bad)
+            world.receiver.announce_frame(link.name, bad)
     await link.send(good, payload)
     assert bytes(await link.wait(0)) == payload
 
@@ -354,10 +357,12 @@ def _num_descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_gloo_on_an_address_of_another_machine_says_so():
-    settings = TransportConfig(gloo=GlooConfig(host="192.0.2.1"))
-    receiver = make_receiver("gloo", "inc-d", settings)
+async def test_gloo_on_an_address_of_another_machine_says_so(tmp_path):
+    settings = TransportConfig(names=("gloo",), gloo=GlooConfig(host="192.0.2.1"))
+    port = LocalPort(port_transports(settings), FilePages(tmp_path, is_on_device=False))
+    receiver = StagingSlots("gloo", "inc-d", settings.staging, port)
     with pytest.raises(Overloaded, match=r"cannot listen on 192\.0\.2\.1"):
         await receiver.open_pair("inc-p")
     assert receiver.ledger() == StagingLedger()
     await receiver.close()
+    await port.close()

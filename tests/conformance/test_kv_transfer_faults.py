@@ -152,7 +152,7 @@ class _RemoteLink:
     def post(self, seq, slot, payload):
         header = header_of(self.leg, seq, slot, payload, self.world.num_posted[self.name])
         self.world.num_posted[self.name] += 1
-        self.receiver.post(self.name, header)
+        self.receiver.announce_frame(self.name, header)
         return header
 
     async def wait(self, seq, timeout_s=LONG_S):

@@ -37,7 +37,7 @@ class RegistryAddress:
 
     @classmethod
     def local(cls, address: str, tls_folder: str) -> Self:
-        """Of a platform of this machine; ``tls_folder`` is empty where it speaks plain text."""
+        """Addresses of a platform of this machine; ``tls_folder`` is empty where it speaks plain text."""
         return cls(address, tls_config(Path(tls_folder), PeerRole.ADMIN) if tls_folder else None)
 
 
@@ -52,7 +52,7 @@ class AdapterTarget:
 
     @classmethod
     def of(cls, facts: PlatformFacts) -> Self:
-        """Those of a platform of this machine."""
+        """Return the addresses of a platform of this machine."""
         return cls(
             registry=RegistryAddress.local(facts.registry_address, facts.tls_folder),
             object_store_url=facts.object_store_url,

@@ -12,7 +12,7 @@ from stratos.common.errors import BadRequest
 
 
 def read_declaration(path: Path) -> Any:
-    """What a YAML file says.
+    """Read a YAML file.
 
     Raises:
         BadRequest: it cannot be read.
@@ -24,7 +24,7 @@ def read_declaration(path: Path) -> Any:
 
 
 def declaration_text(declaration: dict[str, Any]) -> str:
-    """As a file for ``read_declaration``."""
+    """Text of a file for ``read_declaration``."""
     text: str = yaml.safe_dump(declaration, sort_keys=True, allow_unicode=True)
     return text
 

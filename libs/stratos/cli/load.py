@@ -24,7 +24,7 @@ REQUEST_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpec:
-    """What to send."""
+    """Requests to send, and where."""
 
     base_url: str
     """Up to and including ``/v1``."""
@@ -41,7 +41,7 @@ class LoadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What came of it; times in milliseconds, as a client sees them."""
+    """Figures of one load; times in milliseconds, as a client sees them."""
 
     concurrency: int
     num_requests: int

@@ -21,7 +21,7 @@ MAX_COUNT = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions:
-    """What was asked for."""
+    """Simulated workers to run."""
 
     count: int
     role: str = "decode"

@@ -31,7 +31,7 @@ class PlatformStatus:
     facts: PlatformFacts
     processes: list[ProcessView]
     fleet: Fleet | None
-    """What the routers that answer say together; ``None`` when none of them does."""
+    """Fleets of the routers that answer, merged; ``None`` when none of them does."""
     router_errors: dict[str, str]
     """By address: why a router does not answer."""
 
@@ -106,12 +106,12 @@ def _worker_json(worker: FleetWorker) -> dict[str, Any]:
     }
     if (status := worker.status) is not None:
         content |= {
-            "engine_step": status.engine_step,
-            "num_running": status.num_running,
-            "num_waiting": status.num_waiting,
+            "engine_step": status.engine.step,
+            "num_running": status.engine.num_running,
+            "num_waiting": status.engine.num_waiting,
             "num_handoffs": status.num_handoffs,
             "is_draining": status.is_draining,
-            "blocks": dataclasses.asdict(status.blocks),
+            "blocks": dataclasses.asdict(status.engine.blocks),
             "staging": dataclasses.asdict(status.staging),
         }
     return content
@@ -153,8 +153,8 @@ def _worker_row(worker: FleetWorker) -> tuple[str, ...]:
     head = (worker.ref.worker_id, worker.ref.role.value, state)
     if (status := worker.status) is None:
         return (*head, *("-" for _ in range(5 + len(_LEDGER))))
-    ledger = dataclasses.asdict(status.blocks)
-    counts = (status.num_running, status.num_waiting, worker.num_booked, status.engine_step, ledger["total"])
+    engine, ledger = status.engine, dataclasses.asdict(status.engine.blocks)
+    counts = (engine.num_running, engine.num_waiting, worker.num_booked, engine.step, ledger["total"])
     return (*head, *map(str, counts), *(str(ledger[name]) for name in _LEDGER))
 
 

@@ -89,7 +89,7 @@ async def open_stores(target: StoreTarget) -> AsyncIterator[tuple[RecordStore, M
 async def once_answered(
     call: Callable[[], Awaitable[T]], wait_s: float, clock: Clock, not_yet: type[StratosError] = DependencyDown
 ) -> T:
-    """What a call returns once its stores answer.
+    """Result of a call once its stores answer.
 
     Args:
         call: made again and again.

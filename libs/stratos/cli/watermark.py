@@ -40,7 +40,7 @@ def read_text(file: Path | None) -> str:
 
 
 def detect_text(text: str, model_path: Path, watermark: Watermark, max_p_value: float) -> dict[str, Any]:
-    """What the detector says about a text.
+    """Verdict of the detector on a text.
 
     Args:
         text: without the prompt that it answers.

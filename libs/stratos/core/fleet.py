@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.core.engine_load import EngineLoad
 from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.gateway_load import GatewayLoad
-from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
+from stratos.core.kv import KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef
-from stratos.core.rules.admission import KV_WATERMARK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +21,9 @@ class WorkerStatus:
     """A worker as it describes itself."""
 
     ref: WorkerRef
-    engine_step: int = 0
-    """Counter of the step loop."""
-    is_computing: bool = False
-    """The engine has work, so the counter must move."""
-    blocks: BlockLedger
+    engine: EngineLoad
+    """Load of its engine, with the requests that it has accepted and not submitted there yet."""
     staging: StagingLedger = field(default_factory=StagingLedger)
-    num_waiting: int = 0
-    num_running: int = 0
-    num_queued_tokens: int = 0
-    """Prompt tokens that still have to be computed there."""
     num_handoffs: int = 0
     num_orphans: int = 0
     is_draining: bool = False
@@ -40,30 +33,19 @@ class WorkerStatus:
     block_size: int = 16
     max_num_seqs: int = 0
     """Most sequences in one batch; 0 means the worker does not say."""
-    slow_step_s: float = 0.0
-    """Slowest of its recent steps."""
     version: int = 0
     """Moves when something that admission depends on has changed."""
-    num_promised_blocks: int = 0
-    """KV blocks that its requests are expected to take and do not hold."""
-    p90_output_tokens: int = 256
-    """90th percentile of its output lengths so far."""
-    num_free_batch_slots: int = 0
-    """Places in the batch that no request has or was promised; sequences that wait will take some of them."""
-    num_free_adapter_slots: int = 0
-    """Adapters that could be loaded now."""
     tenant_tokens: Mapping[str, int] = field(default_factory=dict)
     """Output tokens made since the status before this one, of the tenants that got any."""
-    kv_watermark: float = KV_WATERMARK
-    """Share of the KV pool that admission may fill."""
     num_routers: int = 1
     """Routers that follow its status, and place requests by it."""
 
     @property
     def num_seqs(self) -> int:
         """Sequences that run, wait or are promised a place in the batch."""
-        in_batch = self.max_num_seqs - self.num_free_batch_slots if self.max_num_seqs else self.num_running
-        return in_batch + self.num_waiting
+        engine = self.engine
+        in_batch = self.max_num_seqs - engine.num_free_batch_slots if self.max_num_seqs else engine.num_running
+        return in_batch + engine.num_waiting
 
     features: frozenset[str] = frozenset()
     """What it offers, see ``stratos.core.features``."""

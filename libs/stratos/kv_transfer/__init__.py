@@ -1,6 +1,7 @@
 """KV between workers: one contract, several transports.
 
-Read in this order: ``transfer`` (the contract), ``settings``, ``framing``, ``staging``, ``receiver``, ``sender``,
-``accepting``, then a transport: ``shm``, ``inproc``, ``tls``, of ``groups`` or ``device``; ``port`` (where they run:
-beside the pages of an engine), ``capabilities`` (what reaches what) and ``registry``, which has all of them.
+Read in this order: ``transfer`` (the contract of a transport), ``settings``, ``framing``, ``staging``, ``port`` (where
+transports run, beside the pages of an engine, and the ends that a worker has of them), ``fitting``, ``accepting``, then
+a transport: ``shm``, ``inproc``, ``tls``, of ``groups`` or ``device``; ``capabilities`` (which of them joins two
+workers) and ``registry``, which has all of them.
 """

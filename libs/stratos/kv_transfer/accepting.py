@@ -12,7 +12,7 @@ from stratos.common.background import BackgroundTasks
 
 _log = logging.getLogger(__name__)
 MAX_HANDSHAKES = 64
-"""Connections that have not said which pair they are; more are closed at once."""
+"""Connections that have not named their pair yet; more are closed at once."""
 
 
 class Accepting:
@@ -35,7 +35,7 @@ class Accepting:
         self._task = asyncio.create_task(self._accept_all(listener), name=f"{self._name}-accept")
 
     async def close(self) -> None:
-        """End the listener, and what has not said which pair it is."""
+        """End the listener, and connections that have not named their pair."""
         if self._task is not None and self.listener is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -70,7 +70,7 @@ class BlockingThreads:
         self._tell(self._call_ended, future, result, error)
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no task is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _call_ended(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

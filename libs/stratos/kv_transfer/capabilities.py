@@ -1,4 +1,4 @@
-"""What a process can reach, and what a transport needs: both ends must have the facts, and they must fit.
+"""Reach of a process, and needs of a transport: both ends must have the facts, and they must fit.
 
 A fact that is not known fits nothing, so to a peer that leaves it out KV goes over the network.  The source chooses
 (``can_reach``) and the receiver checks the choice (``may_be_chosen``), less strictly in two cases: which memory the
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Facts that a process tells its peers; an empty one is unknown."""
+    """Facts that a process sends to its peers; an empty one is unknown."""
 
     host: str = ""
     """The machine, as it was booted: containers of one machine share it, and nothing else does."""
@@ -39,7 +39,7 @@ UNKNOWN = Capabilities()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCapabilities:
-    """What this process knows about itself; ``peers`` are GPUs whose memory its own one reaches."""
+    """Facts of this process about itself; ``peers`` are GPUs whose memory its own one reaches."""
 
     facts: Capabilities = UNKNOWN
     peers: frozenset[str] = frozenset()
@@ -81,7 +81,7 @@ def may_be_chosen(reach: Reach, mine: LocalCapabilities, theirs: Capabilities, *
         reach: of the transport.
         mine: of the receiver.
         theirs: of the source.
-        is_one_host: the addresses of both have one host; all that is known of a source which says no facts.
+        is_one_host: the addresses of both have one host; all that is known of a source which sends no facts.
     """
     if reach is Reach.SHARED_MEMORY and theirs == UNKNOWN:
         return is_one_host
@@ -96,7 +96,7 @@ def share_fabric(mine: LocalCapabilities, theirs: Capabilities) -> bool:
 
 
 def find_capabilities(directory: Path, device: DeviceFacts = NO_DEVICE) -> LocalCapabilities:
-    """Of this process.
+    """Facts of this process.
 
     Args:
         directory: of shared memory; made when it is not there.

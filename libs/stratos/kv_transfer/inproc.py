@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from stratos.common.errors import WorkerLost
 from stratos.core.device.payload import Payload
-from stratos.kv_transfer.receiver import Ring, Rings
-from stratos.kv_transfer.sender import CachingSender, checked_payload
+from stratos.kv_transfer.fitting import checked_payload
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportOffer
+from stratos.kv_transfer.transfer import FrameHeader, PairSender, Ring, TransportEnds, TransportOffer
 
 
 class InprocHub:
@@ -35,16 +34,6 @@ class _InprocRing(Ring):
         self._hub.rings.pop(self.address, None)
 
 
-class InprocRings(Rings):
-    """Reached by senders that share the hub."""
-
-    def __init__(self, config: StagingConfig, hub: InprocHub) -> None:
-        self._config, self._hub = config, hub
-
-    async def make(self, pair: str) -> Ring:
-        return _InprocRing(self._hub, pair, self._config)
-
-
 class _InprocPair(PairSender):
     def __init__(self, offer: TransportOffer, hub: InprocHub) -> None:
         self.offer = offer
@@ -63,19 +52,18 @@ class _InprocPair(PairSender):
         self._closed = True
 
 
-class InprocSender(CachingSender):
-    """Sends to receivers that share its hub."""
+def inproc_ends(config: StagingConfig, hub: InprocHub) -> TransportEnds:
+    """Ends that reach those which share the hub."""
 
-    transport = "inproc"
+    async def open_ring(pair: str) -> Ring:
+        return _InprocRing(hub, pair, config)
 
-    def __init__(self, hub: InprocHub, max_pairs: int = 64) -> None:
-        super().__init__(max_pairs)
-        self._hub = hub
-
-    async def _connect(self, offer: TransportOffer) -> PairSender:
-        memory = self._hub.rings.get(offer.address)
+    async def connect(offer: TransportOffer) -> PairSender:
+        memory = hub.rings.get(offer.address)
         if memory is None:
             raise WorkerLost(f"no receiver offers the KV transfer pair {offer.pair}")
         if memory.nbytes != offer.slot_bytes * offer.num_slots:
             raise ValueError(f"the ring of {offer.pair} has {memory.nbytes} bytes, not what its offer says")
-        return _InprocPair(offer, self._hub)
+        return _InprocPair(offer, hub)
+
+    return TransportEnds(open_ring=open_ring, connect=connect)

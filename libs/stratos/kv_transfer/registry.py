@@ -1,4 +1,4 @@
-"""Transports by name: a table of what each can do, whom it reaches, and how both of its ends are made.
+"""Transports by name: a table of abilities, reach, and how both ends of each are made.
 
 ``inproc`` within one process, ``shm`` on one machine, between machines ``tls`` with mTLS and ``gloo`` without it,
 ``nccl`` between GPU pools, ``cuda_ipc`` on one GPU or between neighbours.  A room for ``nixl`` does not exist yet.
@@ -23,26 +23,25 @@ from stratos.kv_transfer.capabilities import (
 from stratos.kv_transfer.device.cuda import CudaMemory
 from stratos.kv_transfer.device.receiver import DeviceRings, check_slots
 from stratos.kv_transfer.device.rings import staging_of
-from stratos.kv_transfer.device.sender import DeviceSender
+from stratos.kv_transfer.device.sender import DeviceAttacher
 from stratos.kv_transfer.device.trial import find_fault
-from stratos.kv_transfer.groups.gloo import GlooRings, GlooSender
+from stratos.kv_transfer.groups.gloo import gloo_ends
 from stratos.kv_transfer.groups.nccl import NcclGroups, has_nccl
-from stratos.kv_transfer.groups.ordered import OrderedRings, OrderedSender
-from stratos.kv_transfer.inproc import InprocHub, InprocRings, InprocSender
+from stratos.kv_transfer.groups.ordered import ordered_ends
+from stratos.kv_transfer.inproc import InprocHub, inproc_ends
 from stratos.kv_transfer.port.local import PortTransport
-from stratos.kv_transfer.receiver import RingReceiver, Rings
 from stratos.kv_transfer.settings import StagingConfig, TransportConfig
-from stratos.kv_transfer.shm import ShmRings, ShmSender
+from stratos.kv_transfer.shm import shm_ends
 from stratos.kv_transfer.tls.receiver import TlsRings
-from stratos.kv_transfer.tls.sender import TlsSender
-from stratos.kv_transfer.transfer import Receiver, Sender
+from stratos.kv_transfer.tls.sender import connect_tls
+from stratos.kv_transfer.transfer import TransportEnds
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What transports are made of."""
+    """Parts that transports are made of."""
 
     config: TransportConfig
     hub: InprocHub | None
@@ -67,15 +66,10 @@ class _Parts:
             raise ValueError("the tls transport needs a certificate")
         return self.tls
 
-    @property
-    def nccl(self) -> NcclGroups:
-        return NcclGroups(self.config.nccl)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transport:
-    rings: Callable[[_Parts], Rings]
-    sender: Callable[[_Parts, int], Sender]
+    ends: Callable[[_Parts], TransportEnds]
     reach: Reach = Reach.NETWORK
     is_encrypted: bool = True
     """On the network, if it uses one."""
@@ -86,54 +80,47 @@ class _Transport:
     """Tries it at start: why it cannot work in this process, or nothing."""
 
 
+def _device_ends(parts: _Parts) -> TransportEnds:
+    directory, timeout_s, memory = parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
+    rings = DeviceRings(staging_of(parts.config), directory, timeout_s, memory)
+    connect = DeviceAttacher(directory, timeout_s, memory).connect
+    return TransportEnds(open_ring=rings.open_ring, connect=connect, close=rings.close)
+
+
+def _tls_ends(parts: _Parts) -> TransportEnds:
+    config, contexts = parts.config.tls, parts.certificate
+    rings = TlsRings(parts.config.staging, config, contexts)
+    connect = partial(connect_tls, config=config, contexts=contexts)
+    return TransportEnds(open_ring=rings.open_ring, connect=connect, close=rings.close)
+
+
 _TRANSPORTS: Mapping[str, _Transport] = {
     "cuda_ipc": _Transport(
-        rings=lambda parts: DeviceRings(
-            staging_of(parts.config), parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
-        ),
-        sender=lambda parts, max_pairs: DeviceSender(
-            parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory, max_pairs
-        ),
+        ends=_device_ends,
         reach=Reach.DEVICE_MEMORY,
         is_on_device=True,
         staging=staging_of,
         fault=lambda parts: find_fault(parts.memory, parts.config.shm_directory),
     ),
-    "inproc": _Transport(
-        rings=lambda parts: InprocRings(parts.config.staging, parts.shared_hub),
-        sender=lambda parts, max_pairs: InprocSender(parts.shared_hub, max_pairs),
-        reach=Reach.PROCESS,
-    ),
+    "inproc": _Transport(ends=lambda parts: inproc_ends(parts.config.staging, parts.shared_hub), reach=Reach.PROCESS),
     "shm": _Transport(
-        rings=lambda parts: ShmRings(parts.config.staging, parts.config.shm_directory),
-        sender=lambda parts, max_pairs: ShmSender(parts.config.shm_directory, max_pairs),
-        reach=Reach.SHARED_MEMORY,
+        ends=lambda parts: shm_ends(parts.config.staging, parts.config.shm_directory), reach=Reach.SHARED_MEMORY
     ),
-    "tls": _Transport(
-        rings=lambda parts: TlsRings(parts.config.staging, parts.config.tls, parts.certificate),
-        sender=lambda parts, max_pairs: TlsSender(parts.config.tls, parts.certificate, max_pairs),
-    ),
-    "gloo": _Transport(
-        rings=lambda parts: GlooRings(parts.config.staging, parts.config.gloo),
-        sender=lambda parts, max_pairs: GlooSender(parts.config.gloo, max_pairs),
-        is_encrypted=False,
-    ),
+    "tls": _Transport(ends=_tls_ends),
+    "gloo": _Transport(ends=lambda parts: gloo_ends(parts.config.staging, parts.config.gloo), is_encrypted=False),
     "nccl": _Transport(
-        rings=lambda parts: OrderedRings(parts.config.staging, parts.config.nccl, parts.nccl),
-        sender=lambda parts, max_pairs: OrderedSender(parts.config.nccl, parts.nccl, max_pairs),
+        ends=lambda parts: ordered_ends(parts.config.staging, parts.config.nccl, NcclGroups(parts.config.nccl)),
         reach=Reach.DEVICES,
         is_encrypted=False,
     ),
 }
 TRANSPORTS = tuple(_TRANSPORTS)
-PORT_PAIRS = 1024
-"""The worker closes pairs that it has too many of; a port never does so itself."""
 
 
 def reachable_transports(
     offered: Iterable[str], spoken: Iterable[str], mine: LocalCapabilities, theirs: Capabilities
 ) -> list[str]:
-    """Those of ``offered`` that both ends speak and that join them, in the order of preference.
+    """Transports of ``offered`` that both ends speak and that join them, in the order of preference.
 
     That is the order of ``offered``; between GPUs of one NVLink fabric what crosses the network comes last.
     """
@@ -200,7 +187,7 @@ def find_faults(config: TransportConfig, *, device: str = "") -> dict[str, str]:
 
 
 def working_transports(names: Iterable[str], faults: Mapping[str, str]) -> tuple[str, ...]:
-    """Those of ``names`` that a trial has found to work; the others are logged.
+    """Transports of ``names`` that a trial has found to work; the others are logged.
 
     Args:
         names: as ``usable_transports`` has them.
@@ -224,20 +211,18 @@ def staging_for(name: str, config: TransportConfig) -> StagingConfig:
     return _of(name).staging(config)
 
 
-def make_receiver(
+def make_ends(
     name: str,
-    incarnation: str,
     config: TransportConfig,
     *,
     hub: InprocHub | None = None,
     tls: TlsContexts | None = None,
     device: str = "",
-) -> Receiver:
-    """The receiver of a transport whose slots are in this process' memory and reached without a data port.
+) -> TransportEnds:
+    """Both ends of a transport, in this process.
 
     Args:
         name: one of ``TRANSPORTS``.
-        incarnation: of the receiving process.
         config: of all transports.
         hub: shared by both ends of ``inproc``.
         tls: certificate of this process, for ``tls``.
@@ -246,34 +231,7 @@ def make_receiver(
     Raises:
         ValueError: an unknown name, no hub for ``inproc``, no certificate for ``tls``, or no GPU for ``cuda_ipc``.
     """
-    return RingReceiver(
-        name, incarnation, staging_for(name, config), make_rings(name, config, hub=hub, tls=tls, device=device)
-    )
-
-
-def make_rings(
-    name: str,
-    config: TransportConfig,
-    *,
-    hub: InprocHub | None = None,
-    tls: TlsContexts | None = None,
-    device: str = "",
-) -> Rings:
-    """The rings of a transport. Raises ``ValueError`` as ``make_receiver``."""
-    return _of(name).rings(_Parts(config=config, hub=hub, tls=tls, device=device))
-
-
-def make_sender(
-    name: str,
-    config: TransportConfig,
-    *,
-    hub: InprocHub | None = None,
-    tls: TlsContexts | None = None,
-    device: str = "",
-    max_pairs: int = 64,
-) -> Sender:
-    """The sender of a transport. Raises ``ValueError`` as ``make_receiver``."""
-    return _of(name).sender(_Parts(config=config, hub=hub, tls=tls, device=device), max_pairs)
+    return _of(name).ends(_Parts(config=config, hub=hub, tls=tls, device=device))
 
 
 def port_transports(
@@ -282,9 +240,7 @@ def port_transports(
     """Both ends of every transport that ``config`` names, as a data port makes them on first use."""
     return {
         name: PortTransport(
-            rings=partial(make_rings, name, config, tls=tls, device=device),
-            sender=partial(make_sender, name, config, tls=tls, device=device, max_pairs=PORT_PAIRS),
-            is_on_device=_of(name).is_on_device,
+            make=partial(make_ends, name, config, tls=tls, device=device), is_on_device=_of(name).is_on_device
         )
         for name in config.names
     }

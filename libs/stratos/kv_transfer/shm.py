@@ -27,11 +27,10 @@ import numpy as np
 
 from stratos.common.errors import Overloaded, WorkerLost
 from stratos.core.device.payload import Payload
+from stratos.kv_transfer.fitting import checked_payload
 from stratos.kv_transfer.private_directory import private_directory
-from stratos.kv_transfer.receiver import Ring, Rings
-from stratos.kv_transfer.sender import CachingSender, checked_payload
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportOffer
+from stratos.kv_transfer.transfer import FrameHeader, PairSender, Ring, TransportEnds, TransportOffer
 
 _NAME = re.compile(r"kv-[0-9a-f]{32}\.ring")
 _COPY_BYTES = 1024 * 1024
@@ -58,18 +57,6 @@ class _ShmRing(Ring):
         os.close(self._fd)
 
 
-class ShmRings(Rings):
-    """Files in ``directory``, which both ends must be able to reach."""
-
-    def __init__(self, config: StagingConfig, directory: Path) -> None:
-        self._config = config
-        self._directory = private_directory(directory)
-        remove_leftovers(self._directory)
-
-    async def make(self, pair: str) -> Ring:
-        return _ShmRing(self._directory, self._config.slot_bytes, self._config.slots_per_pair)
-
-
 class _ShmPair(PairSender):
     def __init__(self, offer: TransportOffer, memory: memoryview) -> None:
         self.offer = offer
@@ -91,20 +78,21 @@ class _ShmPair(PairSender):
         self._memory = None
 
 
-class ShmSender(CachingSender):
-    """Sends through files in ``directory``."""
+def shm_ends(config: StagingConfig, directory: Path) -> TransportEnds:
+    """Ends over files in ``directory``, which both must be able to reach."""
+    private = private_directory(directory)
+    remove_leftovers(private)
 
-    transport = "shm"
+    async def open_ring(pair: str) -> Ring:
+        return _ShmRing(private, config.slot_bytes, config.slots_per_pair)
 
-    def __init__(self, directory: Path, max_pairs: int = 64) -> None:
-        super().__init__(max_pairs)
-        self._directory = private_directory(directory)
-
-    async def _connect(self, offer: TransportOffer) -> PairSender:
+    async def connect(offer: TransportOffer) -> PairSender:
         # The address comes from a peer: a bare name of the known form cannot lead out of the directory.
         if not _NAME.fullmatch(offer.address):
             raise ValueError(f"{offer.address!r} is not the name of a staging file")
-        return _ShmPair(offer, _attach(self._directory / offer.address, offer))
+        return _ShmPair(offer, _attach(private / offer.address, offer))
+
+    return TransportEnds(open_ring=open_ring, connect=connect)
 
 
 def remove_leftovers(directory: Path) -> int:

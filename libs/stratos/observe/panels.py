@@ -31,7 +31,7 @@ class Panel:
 
     title: str
     text: str
-    """What it tells and what to do with it."""
+    """Meaning of the panel, and what to do about it."""
     queries: tuple[Query, ...]
     unit: Unit = "short"
     kind: Kind = "timeseries"

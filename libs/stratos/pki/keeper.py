@@ -23,12 +23,12 @@ AUTHORITIES = "authorities.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What a run has written."""
+    """Result of one run."""
 
     written: tuple[str, ...]
     num_authorities: int
     next_expiry: datetime.datetime
-    """Of the certificates of all roles."""
+    """Earliest end of validity among the certificates of all roles."""
 
 
 def keep(

@@ -1,4 +1,4 @@
-"""What is due at a time: new certificates, and the steps by which one CA replaces another. Pure but for key material.
+"""Steps that are due at a time: new certificates, and those by which one CA replaces another. Pure but for keys.
 
 Life of a CA, in runs that come every hour or day:
 
@@ -26,9 +26,9 @@ class ValidityPolicy:
     """How long things are valid."""
 
     lifetime: datetime.timedelta = datetime.timedelta(days=30)
-    """Of a process's certificate; it is renewed when a third of this is left."""
+    """Validity of a process's certificate; it is renewed when a third of this is left."""
     ca_lifetime: datetime.timedelta = datetime.timedelta(days=1825)
-    """Of a CA; its successor is announced when a fifth of this is left."""
+    """Validity of a CA; its successor is announced when a fifth of this is left."""
     overlap: datetime.timedelta = datetime.timedelta(hours=24)
     """Within this time every process has read new files: a run, and what a kubelet needs for a Secret."""
     dns_names: Mapping[PeerRole, tuple[str, ...]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewalWishes:
-    """What a run is to do beyond what is due."""
+    """Steps to take beyond those that are due."""
 
     rotate_ca: bool = False
     reissue: bool = False
@@ -63,7 +63,7 @@ class Certificates:
 
     @property
     def bundle(self) -> bytes:
-        """What every process trusts."""
+        """CA bundle that every process trusts."""
         return b"".join(authority.pair.certificate for authority in self.authorities)
 
 

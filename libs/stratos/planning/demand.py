@@ -1,4 +1,4 @@
-"""What a pool's load is, whether it asks for more workers or for fewer, and for how many more."""
+"""Load of a pool: whether it needs more workers or fewer, and how many more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What decisions about a pool look at."""
+    """Numbers that decisions about a pool look at."""
 
     backlog: int
     """Requests that wait, at routers and at workers."""

@@ -11,7 +11,7 @@ from stratos.core.gateway_load import GatewayLoad
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSum:
-    """What the routers that answered know together."""
+    """The fleet as the routers that answered know it together."""
 
     fleet: Fleet
     num_missing: int = 0
@@ -21,7 +21,7 @@ class FleetSum:
 def sum_fleets(fleets: Sequence[Fleet]) -> Fleet:
     """Queues are added; of a worker the freshest report counts, with the bookings of all routers.
 
-    A gateway tells every router the same, so of it the freshest report counts as well.
+    A gateway sends every router the same, so its freshest report counts, too.
     """
     queues: dict[tuple[object, ...], list[QueueDepth]] = {}
     workers: dict[str, list[FleetWorker]] = {}

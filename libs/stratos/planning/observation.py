@@ -1,4 +1,4 @@
-"""What the planner looks at, taken from the router's view of the fleet."""
+"""Observations of pools, taken from the router's view of the fleet."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class PoolObservation:
     queued_tokens: int = 0
     """Their prompt tokens."""
     num_starting: int = 0
-    """Workers that were asked for and are not among ``workers`` yet."""
+    """Workers that were started and are not among ``workers`` yet."""
     num_leaving: int = 0
     """Workers that drain and are not among ``workers`` any more."""
     is_partial: bool = False
     """Some router did not answer: there may be more load than this."""
     ttft_p95_s: float | None = None
-    """Of the model's answers of the last minute; ``None`` where there was none."""
+    """Time to first token of the last minute's answers; ``None`` where there was none."""
 
     @property
     def backlog(self) -> int:
@@ -72,7 +72,7 @@ class PoolObservation:
 
     @property
     def drainable(self) -> tuple[WorkerLoad, ...]:
-        """Of ``staying``, those that the backend has."""
+        """Workers of ``staying`` that the backend has."""
         return tuple(worker for worker in self.staying if worker.is_owned)
 
 
@@ -130,16 +130,16 @@ def _load(worker: FleetWorker) -> WorkerLoad:
     if not worker.is_live and not is_draining:
         # its requests are being moved elsewhere and are counted there
         return WorkerLoad(worker_id=worker.ref.worker_id, incarnation=status.ref.incarnation, is_live=False)
-    blocks = status.blocks
+    engine, blocks = status.engine, status.engine.blocks
     return WorkerLoad(
         worker_id=worker.ref.worker_id,
         incarnation=status.ref.incarnation,
         is_live=worker.is_live,
         is_draining=is_draining,
-        num_seqs=status.num_running + status.num_waiting + status.num_handoffs + worker.num_booked,
-        num_running=status.num_running,
-        num_waiting=status.num_waiting,
-        num_queued_tokens=status.num_queued_tokens,
+        num_seqs=engine.num_running + engine.num_waiting + status.num_handoffs + worker.num_booked,
+        num_running=engine.num_running,
+        num_waiting=engine.num_waiting,
+        num_queued_tokens=engine.num_queued_tokens,
         num_used_blocks=blocks.allocated + blocks.reserved + blocks.fenced,
         num_total_blocks=blocks.total,
         block_size=status.block_size,

@@ -24,7 +24,7 @@ NEVER = float("-inf")
 
 
 class Direction(enum.StrEnum):
-    """What to do with the pool."""
+    """Change of the pool's size."""
 
     UP = "up"
     DOWN = "down"
@@ -33,7 +33,7 @@ class Direction(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningDecision:
-    """What to do now, and why."""
+    """A decision about a pool, and its reason."""
 
     direction: Direction
     reason: Reason
@@ -43,9 +43,9 @@ class PlanningDecision:
     victim: str = ""
     """Worker to drain; empty unless ``direction`` is DOWN."""
     load: Load | None = None
-    """What it was taken on; ``None`` without data."""
+    """Load that it was taken on; ``None`` without data."""
     blocked: Reason | None = None
-    """What the load asked for, where ``reason`` is what stood in the way."""
+    """Change that the load required, where ``reason`` stood in its way."""
 
 
 class PoolPlanner:
@@ -107,7 +107,7 @@ class PoolPlanner:
         return None
 
     def _grow(self, pool: PoolObservation, load: Load, now: float) -> PlanningDecision | None:
-        """More at once, when the load asks for it."""
+        """More at once, when the load requires it."""
         config, num_present = self._config, len(pool.staying) + pool.num_starting
         reason = pressure(load, config.planner)
         if not num_present and load.backlog:
@@ -167,7 +167,7 @@ class PoolPlanner:
         return PlanningDecision(direction=Direction.HOLD, reason=reason, desired=size, blocked=blocked)
 
     def _track(self, pool: PoolObservation, load: Load, now: float) -> None:
-        """Remember since when workers are known or out, and what the load asked for."""
+        """Remember since when workers are known or out, and what the load required."""
         names = {_name(worker) for worker in pool.workers}
         self._first_seen = {name: order for name, order in self._first_seen.items() if name in names}
         for worker in pool.workers:
@@ -184,7 +184,7 @@ class PoolPlanner:
             self._quiet_since = now
 
     def _forget_window(self) -> None:
-        """What was not seen may have been a peak."""
+        """Forget: what was not seen may have been a peak."""
         self._quiet_since = None
         self._missing_since = None
 

@@ -49,7 +49,7 @@ class PlannerConfig:
     max_start_backoff_s: float = 60.0
     """Longest pause after starts that failed."""
     idle_s: Annotated[float, Gt(0)] = 300.0
-    """Nothing was asked of a model for this long: its pools, where they may be empty, go to zero together."""
+    """A model had no request for this long: its pools, where they may be empty, go to zero together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class PoolKey:
     model_digest: str = ""
     """SHA-256 (hex) of the base model; empty where the deployment has one model."""
     model_name: str = ""
-    """What people call the model: a label."""
+    """Name of the model for people: a label."""
 
     def holds_model(self, model_digest: str) -> bool:
         """Workers and requests of that model belong here, if their role does."""
@@ -85,9 +85,9 @@ class PoolBounds:
     role: WorkerRole
     model_digest: str = ""
     model_name: str = ""
-    """What people call the model; on Kubernetes also the label of its pods."""
+    """Name of the model for people; on Kubernetes also the label of its pods."""
     min_workers: int
-    """0: the pool sleeps together with the other pools of its model while nothing is asked of it."""
+    """0: the pool sleeps together with the other pools of its model while it has no request."""
     max_workers: int
     mode: ScalingMode = ScalingMode.PLANNER
     deployment: str = ""

@@ -16,7 +16,7 @@ from stratos.planning.observation import PoolObservation
 
 
 class ZeroVerdict(enum.StrEnum):
-    """What is to become of a model's pools."""
+    """The next state of a model's pools."""
 
     AWAKE = "awake"
     WAKE = "wake"
@@ -46,10 +46,10 @@ class ModelObservation:
 
 
 class ZeroPlanner:
-    """Of one model; time is an argument.
+    """Planner of one model; time is an argument.
 
     Args:
-        idle_s: how long nothing must have been asked of the model before it sleeps.
+        idle_s: how long the model must have had no request before it sleeps.
         max_gap_s: longer without an observation is a gap: what was not seen may have been a request.
     """
 
@@ -60,7 +60,7 @@ class ZeroPlanner:
         self._seen_at = float("-inf")
 
     def decide(self, seen: ModelObservation | None, now: float) -> ZeroVerdict:
-        """What to do now; ``AWAKE`` leaves the pools to their own scalers."""
+        """Decide; ``AWAKE`` leaves the pools to their own scalers."""
         if seen is None:
             self._idle_since = None
             return ZeroVerdict.AWAKE

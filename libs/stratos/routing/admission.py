@@ -1,4 +1,4 @@
-"""What a request would take of a worker, and what is missing for it there.
+"""Admission as a router foresees it: the room that a request needs at a worker, and how much of it is missing.
 
 The rule is the worker's own (``stratos.core.rules.admission``), applied to what the worker reports of itself and to the
 placements that its status does not show yet.
@@ -28,9 +28,9 @@ class Ask:
     num_slots: int = field(init=False, repr=False, compare=False)
     """Batch slots that it wants at once."""
     barred: frozenset[str] = field(init=False, repr=False, compare=False)
-    """Incarnations of which only the filters can say whether it may run there."""
+    """Incarnations where only the filters can decide whether it may run."""
     _needs: dict[tuple[int, int], KvNeed] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By block size and p90: most workers of a pool share both, and a decision asks each of them twice."""
+    """By block size and p90: most workers of a pool share both, and a decision needs each number twice."""
 
     def __post_init__(self) -> None:
         request = self.request
@@ -42,7 +42,7 @@ class Ask:
 
     def need(self, view: WorkerView) -> KvNeed:
         """KV blocks it may come to hold there: the prompt once, and each choice's output."""
-        key = (view.status.block_size, view.status.p90_output_tokens)
+        key = (view.status.block_size, view.status.engine.p90_output_tokens)
         need = self._needs.get(key)
         if need is None:
             need = self._needs[key] = self._need(view)
@@ -58,7 +58,7 @@ class Ask:
             output_blocks=copied
             + output_blocks(
                 math.ceil(request.max_tokens / num_choices),
-                status.p90_output_tokens,
+                status.engine.p90_output_tokens,
                 num_choices,
                 status.block_size,
                 is_return=request.is_return,
@@ -68,7 +68,7 @@ class Ask:
 
     @property
     def _share(self) -> Share:
-        """What the plan leaves to others; a stream that has begun gets back in like any other."""
+        """The part that the plan leaves to others; a stream that has begun gets back in like any other."""
         request = self.request
         share = request.terms.share
         is_bound = share.max_batch_ratio < 1 or share.kv_headroom_ratio > 0
@@ -81,16 +81,16 @@ class Ask:
 
     def never_fits(self, view: WorkerView) -> bool:
         """Not even an empty worker of this size could take it."""
-        need, total = self.need(view), view.status.blocks.total
-        return need.num_blocks > total or exceeds_alone(need, total, view.status.kv_watermark)
+        need, total = self.need(view), view.status.engine.blocks.total
+        return need.num_blocks > total or exceeds_alone(need, total, view.status.engine.kv_watermark)
 
     def num_blocks_short(self, view: WorkerView) -> float:
         """Blocks that have to get free before admission holds; it holds at 0 and below."""
         need, status = self.need(view), view.status
         room = KvRoom(
-            total=status.blocks.total,
+            total=status.engine.blocks.total,
             taken=view.num_used_blocks,
-            promised=status.num_promised_blocks,
+            promised=status.engine.num_promised_blocks,
             watermark=self._watermark(view),
         )
         short = num_blocks_short(need, room)
@@ -98,12 +98,12 @@ class Ask:
 
     def _watermark(self, view: WorkerView) -> float:
         """Up to where the pool may be filled; headroom is not for what would never fit beside it."""
-        mark, total = view.status.kv_watermark, view.status.blocks.total
+        mark, total = view.status.engine.kv_watermark, view.status.engine.blocks.total
         below = mark - self._share.kv_headroom_ratio
         return mark if exceeds_alone(self.need(view), total, below) else below
 
     def surely_fits(self, views: Iterable[WorkerView]) -> list[bool]:
-        """Which workers every filter passes.  ``False`` says nothing: there the filters have to be asked one by one.
+        """Which workers every filter passes.  ``False`` means nothing: there the filters have to be run one by one.
 
         One call for all workers of a pool, because this is what most of a decision consists of.
         """

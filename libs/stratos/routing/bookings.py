@@ -23,7 +23,7 @@ class Booking:
     handoff_id: str
     request: PlacementRequest
     decode_incarnation: str
-    """Of the worker that runs it: a decode worker, or for embeddings a prefill worker."""
+    """Incarnation of the worker that runs it: a decode worker, or for embeddings a prefill worker."""
     prefill_incarnation: str = ""
     num_blocks: int
     at: float
@@ -68,7 +68,7 @@ class BookingLedger:
     def end(self, handoff_id: str, now: float, *, has_finished: bool = False) -> Booking | None:
         """An attempt was reported as ended; ``None`` when it is not booked (any more).
 
-        The places of one that finished are free before the next status says so.
+        The places of one that finished are free before the next status shows it.
         """
         booking = self._remove(handoff_id)
         if booking is not None and has_finished and not self._is_fresh(booking, booking.decode_incarnation):
@@ -87,7 +87,7 @@ class BookingLedger:
             del self._by_prefill[incarnation][booking.handoff_id]
         self._trim(status, now)
 
-    def forget(self, incarnation: str) -> None:
+    def forget_worker(self, incarnation: str) -> None:
         """A worker process is gone for good."""
         for handoff_id in list(self._by_decode.get(incarnation, {})):
             self._remove(handoff_id)
@@ -149,7 +149,7 @@ class BookingLedger:
                 self._remove(booking.handoff_id)
 
     def _confirmed(self, bookings: dict[str, Booking], now: float) -> Iterator[Booking]:
-        """Those that a status must show by now, oldest first."""
+        """Bookings that a status must show by now, oldest first."""
         return itertools.takewhile(lambda one: now - one.at > self._settings.confirm_s, bookings.values())
 
     def _remove(self, handoff_id: str) -> Booking | None:

@@ -75,11 +75,11 @@ def is_open(view: WorkerView, ask: Ask) -> Rejection | None:
 def pairs_with(identity: KvIdentity) -> Filter:
     """KV may move between the two: everything that names its content is equal."""
 
-    def check(view: WorkerView, ask: Ask) -> Rejection | None:
+    def has_identity(view: WorkerView, ask: Ask) -> Rejection | None:
         own = view.status.identity
         return None if own is identity or own == identity else Rejection.IDENTITY
 
-    return check
+    return has_identity
 
 
 def has_adapter_slot(view: WorkerView, ask: Ask) -> Rejection | None:
@@ -87,7 +87,7 @@ def has_adapter_slot(view: WorkerView, ask: Ask) -> Rejection | None:
     digest, status = ask.request.terms.adapter.digest, view.status
     if not digest or digest in status.resident_adapters or digest in view.fresh_adapters:
         return None
-    return None if len(view.fresh_adapters) < status.num_free_adapter_slots else Rejection.ADAPTER_SLOTS
+    return None if len(view.fresh_adapters) < status.engine.num_free_adapter_slots else Rejection.ADAPTER_SLOTS
 
 
 def has_batch_slot(view: WorkerView, ask: Ask) -> Rejection | None:
@@ -117,7 +117,7 @@ DECODE_FILTERS: tuple[Filter, ...] = (
     has_kv_room,
     has_batch_slot,
 )
-"""What a worker is comes first, then whether it lives, then what it has left."""
+"""In this order: what a worker is, whether it lives, what it has left."""
 
 
 EMBEDDING_FILTERS: tuple[Filter, ...] = (
@@ -130,8 +130,8 @@ EMBEDDING_FILTERS: tuple[Filter, ...] = (
     has_adapter_slot,
     has_batch_slot,
 )
-"""Blocks are not asked for: inputs run one after the other and give theirs back, so only one that is too long for the
-pool by itself never fits, and the worker says so."""
+"""Blocks are not compared: inputs run one after the other and give theirs back, so only one that is too long for the
+pool by itself never fits, and the worker refuses it."""
 
 
 def is_candidate(view: WorkerView, ask: Ask) -> bool:
@@ -155,7 +155,7 @@ _MOOT: dict[Filter, Callable[[Ask], bool]] = {
 
 
 def deciding_filters(ask: Ask, filters: tuple[Filter, ...]) -> list[Filter]:
-    """Those of ``filters`` that could reject a worker for this request: a decision asks hundreds of workers."""
+    """Filters of ``filters`` that could reject a worker for this request: a decision looks at hundreds of workers."""
     return [check for check in filters if check not in _MOOT or not _MOOT[check](ask)]
 
 

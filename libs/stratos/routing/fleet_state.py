@@ -20,7 +20,7 @@ from stratos.routing.worker_view import WorkerView
 _log = logging.getLogger(__name__)
 NO_ADAPTERS: frozenset[str] = frozenset()
 OBSERVE_S = 0.05
-"""How often silence and standing still are looked for; a status that says so counts at once."""
+"""How often silence and standing still are looked for; a status that shows it counts at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class FleetState:
             self._note(record, now)
 
     def forgive(self, now: float) -> None:
-        """This process was held up and heard nothing: every worker gets its time again."""
+        """This process was held up and read nothing: every worker gets its time again."""
         for record in self._records.values():
             record.liveness.forgive(now)
             self._note(record, now)
@@ -176,7 +176,7 @@ class FleetState:
         return (role, model_digest) in self._live_models
 
     def workers(self, now: float) -> tuple[FleetWorker, ...]:
-        """Every member, for people and for the autoscaler; what is said here holds for the next placement."""
+        """Every member, for people and for the autoscaler; what it shows holds for the next placement."""
         for record in self._records.values():
             self._note(record, now)
         return tuple(self._describe(record, now) for record in self._records.values())
@@ -254,5 +254,5 @@ class FleetState:
         self._changed[incarnation] = None
         if not named_by:
             del self._by_incarnation[incarnation]
-            self.bookings.forget(incarnation)
+            self.bookings.forget_worker(incarnation)
             self._views.remove(incarnation)

@@ -1,4 +1,4 @@
-"""Is a worker alive? Judged by what it says and by its step counter, never by an open port.
+"""Liveness of a worker: judged by its statuses and by its step counter, never by an open port.
 
 A killed worker breaks its status stream: out at once.  A stopped one falls silent: out after ``silent_after_s``.
 One whose process lives but whose step loop stands still while it has work: out after ``hung_after_s``, or later
@@ -58,13 +58,14 @@ class WorkerLiveness:
         last = self._status
         if last is None or last.ref.incarnation != status.ref.incarnation:
             self._steps = StepWatch(now)
-        self._steps.observe(status.engine_step, now, is_computing=status.is_computing, slow_step_s=status.slow_step_s)
+        engine = status.engine
+        self._steps.observe(engine.step, now, is_computing=engine.is_computing, slow_step_s=engine.slow_step_s)
         self._status, self._status_at, self._is_lost = status, now, False
         if not self._steps.stalled_s(now):
             self._moved_at = now
 
     def forgive(self, now: float) -> None:
-        """The observer itself was held up: silence until now says nothing."""
+        """The observer itself was held up: silence until now means nothing."""
         self._forgiven_at = now
         self._steps.restart(now)
 

@@ -50,7 +50,7 @@ class Refusal:
 
     rejections: Counter[Rejection]
     role: WorkerRole = WorkerRole.DECODE
-    """Of the workers that were looked at."""
+    """Role of the workers that were looked at."""
 
     @property
     def is_blocked(self) -> bool:
@@ -104,7 +104,7 @@ def never_fits(views: FleetViews, ask: Ask) -> bool:
 
 
 def missing_features(views: FleetViews, ask: Ask) -> frozenset[str]:
-    """What no known worker of the model, live or not, offers together; nothing when none is known."""
+    """Features that no known worker of the model, live or not, offers together; none when no worker is known."""
     required = ask.request.required_features
     if not required:
         return frozenset()

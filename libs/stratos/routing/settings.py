@@ -47,9 +47,9 @@ class QueueConfig:
     """A request that has waited this long reserves one worker, which is closed to its class and below until it fits
     there, so that large requests do not starve; recoveries and moves reserve at once."""
     prompt_token_cost: float = 1.0
-    """What a prompt token counts in the fair share of a tenant."""
+    """Cost of a prompt token in the fair share of a tenant."""
     output_token_cost: float = 2.0
-    """What an output token counts in the fair share of a tenant."""
+    """Cost of an output token in the fair share of a tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

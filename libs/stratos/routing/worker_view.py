@@ -48,7 +48,7 @@ NO_LOAD = BookedLoad()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """What filters and scorers look at."""
+    """A worker as filters and scorers see it."""
 
     ref: WorkerRef
     status: WorkerStatus
@@ -77,20 +77,20 @@ class WorkerView:
     """KV blocks that admission certainly gives; it may give more."""
 
     def __post_init__(self) -> None:
-        """Numbers that every decision asks for: there are far more decisions than views."""
+        """Numbers that every decision reads: there are far more decisions than views."""
         status, fresh = self.status, self.fresh
-        blocks, total = status.blocks, status.blocks.total
+        engine, blocks, total = status.engine, status.engine.blocks, status.engine.blocks.total
         num_seqs = max(0, status.num_seqs - self.num_ended_seqs) + fresh.num_seqs
         used = blocks.allocated + blocks.reserved + blocks.fenced + fresh.num_blocks
         is_shared = status.num_routers > 1 and fresh.num_requests > 0
         free_seqs = status.max_num_seqs - num_seqs if status.max_num_seqs else math.inf
-        free_blocks = status.kv_watermark * total - used - status.num_promised_blocks
+        free_blocks = engine.kv_watermark * total - used - engine.num_promised_blocks
         derived = {
             "is_in": not (self.out_reason or status.is_draining or status.not_ready_reason)
             and can_speak_with(status.protocol_version),
             "num_seqs": num_seqs,
             "num_used_blocks": used,
-            "num_queued_tokens": status.num_queued_tokens + fresh.num_prefill_tokens,
+            "num_queued_tokens": engine.num_queued_tokens + fresh.num_prefill_tokens,
             "sure_seqs": -math.inf if is_shared else free_seqs,
             "sure_blocks": -math.inf if is_shared else free_blocks,
         }
@@ -98,7 +98,7 @@ class WorkerView:
             object.__setattr__(self, name, value)
 
     def kept_for_other_routers(self, free: float) -> float:
-        """Of ``free`` room in the status, what other routers may be giving away at this moment.
+        """The part of ``free`` room that other routers may be giving away at this moment.
 
         Routers see one status and do not see one another: each of R places at most one request by a status, or what
         fits into its R-th part.
@@ -111,6 +111,6 @@ class WorkerView:
     @property
     def free_kv_ratio(self) -> float:
         """Share of the pool that is neither taken nor promised."""
-        total = self.status.blocks.total
-        taken = self.num_used_blocks + self.status.num_promised_blocks
+        total = self.status.engine.blocks.total
+        taken = self.num_used_blocks + self.status.engine.num_promised_blocks
         return max(0.0, 1.0 - taken / total) if total else 0.0

@@ -27,7 +27,7 @@ class TenantLabels:
         self._known: set[str] = set()
 
     def of(self, tenant: str) -> str:
-        """The label's value for a tenant."""
+        """Return the label's value for a tenant."""
         if tenant in self._known:
             return tenant
         if len(self._known) >= self._most:

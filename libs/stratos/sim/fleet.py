@@ -27,7 +27,7 @@ SAMPLE_INTERVAL_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
-    """What is simulated."""
+    """A simulated run: fleet, policies and load."""
 
     num_workers: int = 8
     worker: WorkerConfig = field(default_factory=WorkerConfig)
@@ -39,7 +39,7 @@ class FleetConfig:
     think_s: float = 1.0
     """Between the end of a turn and the next one of its session."""
     max_hashes: int = 256
-    """Blocks of a prompt that the router is told of."""
+    """Blocks of a prompt that its request names."""
     seed: int = 0
 
 
@@ -54,7 +54,7 @@ class SimFleet:
             name: SimWorker(name, config.worker, self._timeline, self._on_result, self._router.on_report)
             for name in (f"decode-{number}" for number in range(config.num_workers))
         }
-        self._router.follow(worker.ref for worker in self._workers.values())
+        self._router.set_workers(worker.ref for worker in self._workers.values())
         self._root = chain_root(IDENTITY, "", b"")
         self._waiting = list(reversed(sessions))
         self._open: dict[str, tuple[ClientSession, int, SimulatedOutcome]] = {}
@@ -65,7 +65,7 @@ class SimFleet:
     def run(self) -> Recorder:
         """To the end of the trace."""
         for worker in self._workers.values():
-            worker.report()
+            worker.report_status()
         config, rng, at_s = self._config, Random(self._config.seed), 0.0
         if config.concurrency is not None:
             for _ in range(config.concurrency):

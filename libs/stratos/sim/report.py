@@ -1,4 +1,4 @@
-"""What came out of a simulated run."""
+"""Report of a simulated run."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class SimRouter:
         )
         self._is_turn_due = False
 
-    def follow(self, workers: Iterable[WorkerRef]) -> None:
+    def set_workers(self, workers: Iterable[WorkerRef]) -> None:
         """These are the workers."""
         self._fleet.set_members([Member(ref.worker_id, ref.address, ref.role) for ref in workers])
 

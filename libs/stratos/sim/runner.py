@@ -28,7 +28,7 @@ class StepCosts:
     """Each row with one token: its KV is read."""
 
     def seconds(self, plan: StepPlan) -> float:
-        """Of one step."""
+        """Duration of one step."""
         counts = [len(row.token_ids) for row in plan.rows]
         num_prompt_tokens = sum(count for count in counts if count > 1)
         return self.step_s + self.prompt_token_s * num_prompt_tokens + self.sequence_s * counts.count(1)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Timeline:
-    """Runs callbacks in the order of their times; equal times in the order in which they were asked for."""
+    """Runs callbacks in the order of their times; equal times in the order of the calls of ``at``."""
 
     def __init__(self) -> None:
         self._now = 0.0

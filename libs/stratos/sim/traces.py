@@ -1,4 +1,4 @@
-"""What clients ask: sessions of one or more turns, whose prompts share prefixes in different ways."""
+"""Traces of clients: sessions of one or more turns, whose prompts share prefixes in different ways."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class SimWorker:
         name: also of its incarnation.
         config: size and speed.
         timeline: the fleet's clock.
-        on_result: told of every step's outcome, when the step is over.
-        on_report: told of its status and of what its prefix cache stored and removed since the report before.
+        on_result: called with every step's outcome, when the step is over.
+        on_report: called with its status and with what its prefix cache stored and removed since the report before.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class SimWorker:
         self.engine.add(request)
         self._wake()
 
-    def report(self) -> None:
-        """Tell the status and the changes now."""
+    def report_status(self) -> None:
+        """Report the status and the changes now."""
         self._is_report_due, self._last_report_s = False, self._timeline.now()
         changes = self.engine.cache_changes(self._last_change)
         self._last_change = changes.last
@@ -99,25 +99,15 @@ class SimWorker:
         self._on_result(self, result)
         if not self._is_report_due:
             self._is_report_due = True
-            self._timeline.at(self._last_report_s + REPORT_INTERVAL_S, self.report)
+            self._timeline.at(self._last_report_s + REPORT_INTERVAL_S, self.report_status)
         self._wake()
 
     def _status(self) -> WorkerStatus:
         status, info = self.engine.status(), self.engine.info
         return WorkerStatus(
             ref=self.ref,
-            engine_step=status.step,
-            is_computing=status.is_computing,
-            blocks=status.blocks,
-            num_waiting=status.num_waiting,
-            num_running=status.num_running,
-            num_queued_tokens=status.num_queued_tokens,
+            engine=status.load,
             identity=info.identity,
             block_size=info.geometry.block_size,
             max_num_seqs=self._config.scheduler.max_num_seqs,
-            num_promised_blocks=status.num_promised_blocks,
-            p90_output_tokens=status.p90_output_tokens,
-            num_free_batch_slots=status.num_free_batch_slots,
-            num_free_adapter_slots=status.num_free_adapter_slots,
-            kv_watermark=status.kv_watermark,
         )

@@ -1,4 +1,4 @@
-"""What both worker services are made of; a service composes it with a role.
+"""Parts of both worker services; a service composes them with a role.
 
 Read in this order: ``service`` and ``wiring`` (composition), ``context`` (what all parts share), ``engine_client``
 (the engine from asyncio), ``records``, ``decode`` (sessions), ``handoff`` (both ends of a KV hand-off), ``embed``,

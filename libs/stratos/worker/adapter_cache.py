@@ -286,7 +286,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def _read_checked(folder: Path, digest: str) -> AdapterFiles | None:
-    """What an earlier process left, if it is whole; damaged folders are removed."""
+    """Adapter that an earlier process left, if it is whole; damaged folders are removed."""
     if not folder.is_dir():
         return None
     try:

@@ -41,7 +41,7 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
     async def WatchCache(
         self, request: cache_pb2.WatchCacheRequest, context: Any
     ) -> AsyncIterator[cache_pb2.WatchCacheResponse]:
-        """What the caller lacks, then changes at most 20 times a second."""
+        """Send what the caller lacks, then changes at most 20 times a second."""
         after = request.after if request.incarnation == self._incarnation else None
         num_idle = IDLE_WAKES
         async with aclosing(self._feed.changes(PROGRESS_INTERVAL_S)) as wakes:

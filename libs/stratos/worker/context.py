@@ -1,4 +1,4 @@
-"""What the parts of one worker work with: made once, when its engine is open, and handed to all of them."""
+"""Collaborators that all parts of one worker share: made once, when its engine is open, and handed to all of them."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class WorkerContext:
     clock: Clock
     tracing: Tracing
     features: frozenset[str]
-    """What this worker offers beyond what every build can."""
+    """Features that this worker offers beyond what every build can."""

@@ -1,4 +1,4 @@
-"""What this worker offers beyond what every build can, and the refusal of requests that need more."""
+"""Features that this worker offers beyond what every build can, and the refusal of requests that need more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker keeps of a request: its submission, the log of what it emitted, how its prompt was made.
+"""Records that a worker keeps of a request: its submission, the log of what it emitted, how its prompt was made.
 
 The log is the buffer of a slow gateway.  ``RequestRecord.drain`` returns what lies after a cursor per choice,
 so deltas that could not be sent coalesce, and ``Attach`` is nothing but setting the cursors back.
@@ -25,7 +25,7 @@ class PromptOrigin:
     prefill_ns: int = 0
     transfer_ns: int = 0
     device_ns: int = 0
-    """Of the source's device."""
+    """Time of the source's device."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ChoiceLog:
     is_finish_sent: bool = False
 
     def drain(self) -> ChoiceDelta | None:
-        """What lies after the cursor; moves it."""
+        """Entries after the cursor; moves it."""
         has_finish = self.finish_reason is not None and not self.is_finish_sent
         if self.num_sent == len(self.token_ids) and not has_finish:
             return None
@@ -138,13 +138,13 @@ class RequestRecord:
             self.ended.set()
 
     def rewind(self, num_received: dict[int, int]) -> None:
-        """Make the next ``take`` return everything the gateway says it lacks."""
+        """Make the next ``drain`` return everything that the gateway reports as missing."""
         self.is_error_sent = self.is_receipt_sent = False
         for index, choice in self._choices.items():
             choice.rewind(num_received.get(index, 0))
 
     def drain(self) -> RequestDelta | None:
-        """What the gateway has not got yet, or ``None``; moves the cursors."""
+        """Output that the gateway has not got yet, or ``None``; moves the cursors."""
         choices = tuple(delta for choice in self._choices.values() if (delta := choice.drain()) is not None)
         error = None if self.is_error_sent else self.error
         if not choices and error is None:
@@ -158,7 +158,7 @@ class RequestRecord:
         )
 
     def count(self, tag: MeterTag) -> UsageCount:
-        """What the attempt has taken so far, to be billed by ``tag``."""
+        """Usage of the attempt so far, to be billed by ``tag``."""
         request, num_cached, origin = self.submission.request, tag.num_cached_tokens, self.origin
         num_before = sum(len(choice.emitted_ids) for choice in request.choices)
         receipt = Receipt() if self.stats is None else self.receipt()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -168,15 +169,15 @@ class WorkerProcess(Service):
         scheduler = self._settings.steps
         max_batch_slots = scheduler.max_batch_slots
         intents = opened.table.intents(engine.p90_output_tokens, info.geometry.block_size, max_batch_slots)
+        load = replace(
+            engine.load,
+            num_promised_blocks=engine.num_promised_blocks + intents.num_blocks,
+            num_free_batch_slots=max(0, engine.num_free_batch_slots - intents.num_batch_slots),
+        )
         status = WorkerStatus(
             ref=self.me(),
-            engine_step=engine.step,
-            is_computing=engine.is_computing,
-            blocks=engine.blocks,
+            engine=load,
             staging=context.transports.ledger(),
-            num_waiting=engine.num_waiting,
-            num_running=engine.num_running,
-            num_queued_tokens=engine.num_queued_tokens,
             num_handoffs=self._gate.num_handoffs,
             num_orphans=opened.table.num_orphans,
             is_draining=self._gate.is_draining,
@@ -185,12 +186,6 @@ class WorkerProcess(Service):
             resident_adapters=frozenset(engine.resident_adapters),
             block_size=info.geometry.block_size,
             max_num_seqs=max_batch_slots,
-            slow_step_s=engine.slow_step_s,
-            num_promised_blocks=engine.num_promised_blocks + intents.num_blocks,
-            p90_output_tokens=engine.p90_output_tokens,
-            num_free_batch_slots=max(0, engine.num_free_batch_slots - intents.num_batch_slots),
-            num_free_adapter_slots=engine.num_free_adapter_slots,
-            kv_watermark=engine.kv_watermark,
             num_routers=self._feed.num_watchers,
             features=context.features,
             ttft_s=opened.table.latencies.first_token.value(now_s),

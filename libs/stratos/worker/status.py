@@ -88,10 +88,9 @@ class StatusVersions:
 
 
 def _facts(status: WorkerStatus) -> WorkerStatus:
-    """What admission depends on: the status without what moves with time and steps alone."""
-    return dataclasses.replace(
-        status, engine_step=0, is_computing=False, slow_step_s=0.0, ttft_s=0.0, itl_s=0.0, version=0
-    )
+    """The status without numbers that move with time and steps alone: what admission depends on."""
+    engine = dataclasses.replace(status.engine, step=0, is_computing=False, slow_step_s=0.0)
+    return dataclasses.replace(status, engine=engine, ttft_s=0.0, itl_s=0.0, version=0)
 
 
 class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):

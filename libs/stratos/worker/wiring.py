@@ -27,9 +27,9 @@ from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.features import offered_features
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver import HandoffReceiver
+from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
-from stratos.worker.handoff.staging_slots import StagingSlots
 from stratos.worker.handoff.transports import Transports
 from stratos.worker.meters.meters import Meters, open_meters
 from stratos.worker.metrics import WorkerMetrics
@@ -134,7 +134,7 @@ def _context(
         settings.transport,
         find_capabilities(settings.transport.shm_directory, engine.info.device),
     )
-    staging = StagingSlots(settings.handoff.slot_wait_s)
+    slot_queue = SlotQueue(settings.handoff.slot_wait_s)
     return HandoffContext(
         me=me,
         features=offered_features(me().role, engine.info, settings.disabled_features),
@@ -145,8 +145,8 @@ def _context(
         clock=clock,
         tracing=tracing,
         transports=transports,
-        peers=SourcePeers(transports, staging, clock, dialer),
-        staging=staging,
+        peers=SourcePeers(transports, slot_queue, clock, dialer),
+        slot_queue=slot_queue,
         jobs=PrefillJobs(),
         config=settings.handoff,
     )

@@ -65,7 +65,7 @@ def definitions(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name_policies(policy: dict[str, Any]) -> None:
-    """What a policy is made of has names; the settings class checks them only when a router starts."""
+    """Name the parts of a policy; the settings class checks them only when a router starts."""
     parts = policy["properties"]
     parts["filters"]["items"] = {"enum": sorted(FILTERS)}
     parts["scorers"]["propertyNames"] = {"enum": sorted(SCORERS)}

@@ -93,7 +93,7 @@ def secret_schema(service: str) -> dict[str, Any]:
 
 
 def variables() -> dict[str, Any]:
-    """What templates need to turn ``config`` into variables, by service in camel case."""
+    """Table by which templates turn ``config`` into variables, by service in camel case."""
     found: dict[str, Any] = {}
     for service in SERVICES:
         cls = service_class(service)

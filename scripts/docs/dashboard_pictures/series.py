@@ -1,4 +1,4 @@
-"""What a panel draws, and numbers as people read them."""
+"""Series that a panel draws, and numbers as people read them."""
 
 from __future__ import annotations
 

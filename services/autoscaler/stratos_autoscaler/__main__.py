@@ -12,7 +12,7 @@ from stratos_autoscaler.settings import AutoscalerSettings
 
 
 def main() -> int:
-    """Run the autoscaler until it is told to stop."""
+    """Run the autoscaler until a signal."""
     settings = load_settings(AutoscalerSettings)
     return serve(lambda: AutoscalerApp(settings, SystemClock()), settings)
 

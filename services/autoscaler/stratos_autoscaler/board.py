@@ -1,4 +1,4 @@
-"""The last look at the routers, for those that ask for numbers: an HPA, KEDA.
+"""The last look at the routers, for the readers of its numbers: an HPA, KEDA.
 
 What is too old, or lacks a router, is an error: a scaler that gets one holds, while a 0 would shrink the pool.  A
 router that stays away is left out after ``missing_grace_s``: gateways have sent its requests to the others by then.
@@ -42,12 +42,12 @@ class LoadBoard:
         self._pools: tuple[PoolKey, ...] = ()
         self._seen_s = self._whole_s = float("-inf")
 
-    def show(self, found: FleetSum, pools: Sequence[PoolKey]) -> None:
-        """The routers were asked.
+    def show_fleet(self, found: FleetSum, pools: Sequence[PoolKey]) -> None:
+        """Take in the routers' answers.
 
         Args:
-            found: what those that answered know.
-            pools: whose numbers may be asked for.
+            found: the fleet as those that answered know it.
+            pools: those with numbers here.
         """
         self._found, self._pools, self._seen_s = found, tuple(pools), self._clock.now()
         if not found.num_missing:

@@ -34,7 +34,7 @@ class History:
         self._entries: deque[HistoryEntry] = deque(maxlen=MAX_ENTRIES)
         self._open: dict[PoolKey, HistoryEntry] = {}
 
-    def note(
+    def add_decision(
         self, key: PoolKey, mode: ScalingMode, decision: PlanningDecision, seen: PoolObservation | None, now: float
     ) -> None:
         """A decision was taken."""

@@ -1,6 +1,6 @@
 """KEDA's external scaler: the same numbers for a ScaledObject, for clusters where KEDA owns the external-metrics API.
 
-A trigger's metadata says which: ``metric`` (default the queue depth), ``model``, ``role``, ``target`` (the average that
+A trigger's metadata names it: ``metric`` (default the queue depth), ``model``, ``role``, ``target`` (the average that
 a pod should have, default 10) and ``activation`` (active above it, default 0).  What is not known is an error, so that
 KEDA holds what there is.
 """
@@ -25,7 +25,7 @@ _KNOWN = {"metric", "model", "role", "target", "activation", "scalerAddress", "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """What a ScaledObject asks for."""
+    """The number that a ScaledObject wants, and its bounds."""
 
     metric: str
     labels: Mapping[str, str]
@@ -70,11 +70,11 @@ class KedaServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
     async def StreamIsActive(self, request: Any, context: Any) -> AsyncIterator[externalscaler_pb2.IsActiveResponse]:
         """The same at every change, until the caller leaves; what is not known changes nothing."""
         trigger = self._trigger(request)
-        said: bool | None = None
+        last: bool | None = None
         while True:
             with contextlib.suppress(DependencyDown, NotFound):
-                if (is_active := self._is_active(trigger)) is not said:
-                    said = is_active
+                if (is_active := self._is_active(trigger)) is not last:
+                    last = is_active
                     yield externalscaler_pb2.IsActiveResponse(result=is_active)
             await asyncio.sleep(WATCH_S)
 

@@ -1,6 +1,6 @@
 """Which digest the model of a pool has.
 
-Routers speak of digests, a chart of names.  Where a deployment has one model there is nothing to tell apart; of several
+Routers know digests, a chart knows names.  Where a deployment has one model there is nothing to tell apart; of several
 each name's digest is learned from the first worker that serves it, and kept by the backend for when none does.
 """
 

@@ -1,4 +1,4 @@
-"""One managed pool: what of the fleet is in it, and the workers that were asked for."""
+"""One managed pool: its part of the fleet, and the workers that are being started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN_WITHIN_S = 10.0
 
 @dataclass(slots=True)
 class _Start:
-    """A worker that was asked for."""
+    """A worker that is being started."""
 
     task: asyncio.Task[str]
     served_at: float | None = None
@@ -36,12 +36,12 @@ class ManagedPool:
     config: PoolConfig
     planner: PoolPlanner
     key: PoolKey
-    """With the model's digest, once that is known."""
+    """Has the model's digest, once that is known."""
     starts: list[_Start] = field(default_factory=list)
     last: PlanningDecision | None = None
 
-    def asked(self, task: asyncio.Task[str]) -> None:
-        """A worker was asked for."""
+    def add_start(self, task: asyncio.Task[str]) -> None:
+        """A worker is being started."""
         self.starts.append(_Start(task))
 
     def reap(self, found: FleetSum | None, now: float, metrics: AutoscalerMetrics) -> None:

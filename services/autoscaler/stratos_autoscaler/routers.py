@@ -1,4 +1,4 @@
-"""The fleet as all routers see it: asks every one, and adds what they answer."""
+"""The fleet as all routers see it: reads every one, and adds up what they report."""
 
 from __future__ import annotations
 

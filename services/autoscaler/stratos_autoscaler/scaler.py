@@ -164,10 +164,10 @@ class Scaler:
             if (key := self._digests.key(pool.config.bounds)) is not None:
                 pool.key = key
                 known.append(key)
-        self._board.show(found, known)
+        self._board.show_fleet(found, known)
 
     def _verdicts(self, seen: Observations, found: FleetSum | None, now: float) -> dict[str, ZeroVerdict]:
-        """Of every model whose pools may be empty."""
+        """A verdict for every model whose pools may be empty."""
         verdicts = {}
         for model, planner in self._zeros.items():
             places = [place for place, pool in enumerate(self._pools) if pool.key.model_name == model]
@@ -206,7 +206,7 @@ class Scaler:
 
     async def _act(self, pool: ManagedPool, decision: PlanningDecision) -> None:
         for _ in range(decision.num_start):
-            pool.asked(asyncio.create_task(self._backend.start(pool.key)))
+            pool.add_start(asyncio.create_task(self._backend.start(pool.key)))
         if decision.direction is Direction.DOWN:
             is_done = await self._try(f"draining {decision.victim}", self._backend.drain(decision.victim))
             self._metrics.acted(pool.key, "drain", "done" if is_done else "failed")
@@ -233,7 +233,7 @@ class Scaler:
     def _note(self, pool: ManagedPool, seen: PoolObservation | None, decision: PlanningDecision, now: float) -> None:
         """Show a decision; log changes of mind, not every second."""
         self._metrics.show(pool.key, seen, decision)
-        self.history.note(pool.config.bounds.key, pool.config.bounds.mode, decision, seen, now)
+        self.history.add_decision(pool.config.bounds.key, pool.config.bounds.mode, decision, seen, now)
         last, pool.last = pool.last, decision
         if decision.direction is not Direction.HOLD:
             what = f"{decision.direction} to {decision.desired} workers because of {decision.reason}"

@@ -94,7 +94,7 @@ class AutoscalerApp(Service):
 def _open_backend(
     settings: AutoscalerSettings, api: ApiServer | None, clock: Clock, dialer: Callable[[], Dialer]
 ) -> Backend:
-    """What the settings name."""
+    """The backend that the settings name."""
     if api is not None:
         return KubernetesBackend(api, settings.kubernetes, settings.pools, settings.start_timeout_s, clock, dialer)
     if settings.supervisor_address:

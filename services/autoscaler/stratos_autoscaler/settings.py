@@ -30,10 +30,10 @@ class AutoscalerSettings(ServiceSettings):
     """Time between two decisions."""
 
     pools: tuple[PoolBounds, ...] = (PoolBounds(role=WorkerRole.DECODE, min_workers=1, max_workers=2),)
-    """What is scaled: role, min_workers, max_workers, mode (hpa, planner, none), on Kubernetes the deployment, and
-    where a role has several models the model_digest or model_name of each; other pools are left alone."""
+    """Scaled pools: role, min_workers, max_workers, mode (hpa, planner, none), on Kubernetes the deployment, and where
+    a role has several models the model_digest or model_name of each; other pools are left alone."""
     lease_ttl_s: float = Field(10.0, gt=0)
-    """Of several autoscalers the one that holds the backend's lease acts; one that is gone loses it after this time."""
+    """The one of several autoscalers that holds the backend's lease acts; one that is gone loses it after this time."""
 
     start_timeout_s: float = 180.0
     """A worker that does not serve by then counts as failed."""
@@ -60,6 +60,6 @@ class AutoscalerSettings(ServiceSettings):
 
     def pool_configs(self) -> tuple[PoolConfig, ...]:
         """The pools with the numbers of their planners."""
-        # Three polls at least: a planner that is asked rarely sees no gaps between its questions.
+        # Three polls at least: a planner that decides rarely sees no gaps between its decisions.
         planner = replace(self.planner, max_gap_s=max(self.planner.max_gap_s, 3 * self.poll_interval_s))
         return tuple(PoolConfig(bounds=bounds, planner=planner) for bounds in self.pools)

@@ -1,34 +1,28 @@
-"""Routes, and the middleware around all of them: request id, errors in OpenAI's shape, counting."""
+"""The middleware around all routes: request id, errors in OpenAI's shape, counting."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from random import Random
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route, Router
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Router
 from starlette.types import Receive, Scope, Send
 
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
-from stratos.core.tenant import Tenant
 from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.http.cors import Cors
 from stratos_gateway.http.errors import answer_headers, error_body, public_error
 from stratos_gateway.http.exchange import Exchange, Exchanges, exchange_in
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import SlowClient
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.observe.request_book import EndedRequest, RequestBook
-from stratos_gateway.routes.embedding import EmbeddingEndpoint
-from stratos_gateway.routes.generation import GenerationEndpoint
-from stratos_gateway.routes.health import DeepHealth, HealthState
-from stratos_gateway.routes.usage import UsageRoute
 
 _log = logging.getLogger(__name__)
 
@@ -144,49 +138,3 @@ def _translate(error: Exception, request_id: str) -> tuple[int, StratosError]:
         shown.code = "method_not_allowed" if is_method else "unknown_route"
         return error.status_code, shown
     return 500, report_bug(_log, f"in request {request_id}", error)
-
-
-def build_routes(
-    *,
-    chat: GenerationEndpoint,
-    completion: GenerationEndpoint,
-    embedding: EmbeddingEndpoint,
-    authenticate: Callable[[Request], Awaitable[Tenant]],
-    usage: UsageRoute,
-    catalogue: ModelCatalogue,
-    health: DeepHealth,
-    not_ready_reason: Callable[[], str],
-) -> list[BaseRoute]:
-    """The routing table."""
-
-    async def list_models(request: Request) -> Response:
-        tenant = await authenticate(request)
-        return OrjsonResponse({"object": "list", "data": await catalogue.list(tenant)})
-
-    async def get_model(request: Request) -> Response:
-        tenant = await authenticate(request)
-        return OrjsonResponse(await catalogue.get(tenant, request.path_params["name"]))
-
-    async def deep_health(_: Request) -> Response:
-        report = await health.report()
-        body = {"status": report.state, "reason": report.reason, "duration_s": round(report.duration_s, 4)}
-        return OrjsonResponse(body, status_code=503 if report.state is HealthState.BROKEN else 200)
-
-    async def livez(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def readyz(_: Request) -> Response:
-        reason = not_ready_reason()
-        return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200)
-
-    return [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/completions", completion, methods=["POST"]),
-        Route("/v1/embeddings", embedding, methods=["POST"]),
-        Route("/v1/usage", usage.answer, methods=["GET"]),
-        Route("/v1/models", list_models, methods=["GET"]),
-        Route("/v1/models/{name:path}", get_model, methods=["GET"]),
-        Route("/health", deep_health, methods=["GET"]),
-        Route("/livez", livez, methods=["GET"]),
-        Route("/readyz", readyz, methods=["GET"]),
-    ]

@@ -42,9 +42,9 @@ from stratos_gateway.oidc.fetching import fetch_keys
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
 from stratos_gateway.oidc.settings import OidcConfig
 from stratos_gateway.oidc.token_check import TokenCheck
+from stratos_gateway.parts import Backends
 from stratos_gateway.policies.source import SnapshotContent
 from stratos_gateway.routers.router_set import RouterSet
-from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings
 
 

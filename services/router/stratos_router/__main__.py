@@ -13,7 +13,7 @@ from stratos_router.settings import RouterSettings
 
 
 def main() -> int:
-    """Run the router until it is told to stop."""
+    """Run the router until a signal."""
     settings = load_settings(RouterSettings)
     return serve(lambda: RouterApp(settings, SystemClock(), Random()), settings)
 

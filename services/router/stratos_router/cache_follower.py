@@ -59,7 +59,7 @@ class CacheFollower:
         self._silent_after_s = silent_after_s
         self._connect = connect
 
-    async def follow(self, member: Member) -> None:
+    async def follow_cache(self, member: Member) -> None:
         """One member's cache, until cancelled; then it leaves the index."""
         followed, backoff_s = _Followed(), FIRST_BACKOFF_S
         try:
@@ -89,7 +89,7 @@ class CacheFollower:
                 if message is grpc.aio.EOF:
                     return "the worker closed it"
                 followed.num_messages += 1
-                self._take(message.incarnation, CACHE_CHANGES.from_pb(message), followed)
+                self._apply_changes(message.incarnation, CACHE_CHANGES.from_pb(message), followed)
             return "there is a gap"
         except TimeoutError:
             return f"silent for {self._silent_after_s} s"
@@ -100,7 +100,7 @@ class CacheFollower:
         finally:
             await peer.close()
 
-    def _take(self, incarnation: str, changes: CacheChanges, followed: _Followed) -> None:
+    def _apply_changes(self, incarnation: str, changes: CacheChanges, followed: _Followed) -> None:
         if incarnation != followed.incarnation:
             self._index.drop(followed.incarnation)
             followed.incarnation = incarnation

@@ -34,14 +34,14 @@ _KEYS = ("worker_id", "address", "role")
 
 
 class InvalidDiscovery(ValueError):
-    """The setting or the file cannot be understood; the message says where and why."""
+    """The setting or the file cannot be understood; the message has the place and the cause."""
 
 
 class Discovery(ABC):
     """A source of members."""
 
     is_by_name = False
-    """The list comes from a name service, which is not to be asked all the time."""
+    """The list comes from a name service, which must not be queried all the time."""
 
     @abstractmethod
     async def members(self, is_connected: IsConnected) -> tuple[Member, ...]:
@@ -58,7 +58,7 @@ class Discovery(ABC):
 
 
 class PolledDiscovery(Discovery):
-    """A source that says all by itself, on disk or in memory."""
+    """A source on disk or in memory."""
 
     async def members(self, is_connected: IsConnected) -> tuple[Member, ...]:
         return await asyncio.to_thread(self.poll)
@@ -211,7 +211,7 @@ def parse_members(document: Any) -> tuple[Member, ...]:
     """Check a decoded discovery document; unknown keys are ignored.
 
     Raises:
-        InvalidDiscovery: says which entry is wrong.
+        InvalidDiscovery: names the wrong entry.
     """
     if not isinstance(document, list):
         raise InvalidDiscovery("must be a JSON array of workers")

@@ -27,12 +27,12 @@ class TenantForgetting:
         self._addresses = addresses
         self._connect = connect
 
-    async def forget(self, tenant: str) -> tuple[int, int]:
-        """Tell all workers at once; returns how many have dropped it, and how many did not answer."""
-        answers = await asyncio.gather(*(self._tell(address, tenant) for address in set(self._addresses())))
+    async def forget_tenant(self, tenant: str) -> tuple[int, int]:
+        """Call all workers at once; returns how many have dropped it, and how many did not answer."""
+        answers = await asyncio.gather(*(self._forget_at(address, tenant) for address in set(self._addresses())))
         return sum(answers), len(answers) - sum(answers)
 
-    async def _tell(self, address: str, tenant: str) -> bool:
+    async def _forget_at(self, address: str, tenant: str) -> bool:
         peer = self._connect(address)
         try:
             request = cache_pb2.ForgetTenantRequest(tenant=tenant)

@@ -17,7 +17,7 @@ class GatewayLoads:
     def __init__(self) -> None:
         self._loads: dict[tuple[str, str], tuple[float, GatewayLoad]] = {}
 
-    def note(self, load: GatewayLoad, now: float) -> None:
+    def add_report(self, load: GatewayLoad, now: float) -> None:
         """A report; reports of more gateways than there can be are dropped."""
         key = load.gateway, load.model_digest
         if key not in self._loads and len(self._loads) >= MAX_GATEWAYS:

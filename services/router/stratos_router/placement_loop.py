@@ -156,7 +156,7 @@ class PlacementLoop:
         return len(self._calls)
 
     def _now(self) -> float:
-        """The time, after it was noticed whether this process was held up: then workers were not heard, not silent."""
+        """The time; a stall of this process is noticed first: workers were not silent, their messages were not read."""
         now = self._clock.now()
         if now - self._looked_at > LATE_S:
             _log.warning("this process was held up for %.1f s", now - self._looked_at)

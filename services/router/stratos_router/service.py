@@ -61,7 +61,7 @@ class RouterApp(Service):
         self._watcher = Watcher(self._discovery, self._placements, settings, clock, caches, self._connect)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        servicer = RouterServicer(self._placements, self._clock, self.tracing, self._forgetting.forget)
+        servicer = RouterServicer(self._placements, self._clock, self.tracing, self._forgetting.forget_tenant)
         router_pb2_grpc.add_RouterServiceServicer_to_server(servicer, server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
 

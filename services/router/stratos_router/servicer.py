@@ -45,13 +45,13 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         """Wait in the queue and answer with a placement."""
         return PLACEMENT.to_pb(await self._schedule(placement_request_from_pb(request, self._clock.now())))
 
-    async def _schedule(self, ask: PlacementRequest) -> Placement:
-        request_id, attempt = ask.request_id, ask.attempt
-        _log.debug("request %s, attempt %d, asks for a placement", ask.trace.label(request_id), attempt)
+    async def _schedule(self, request: PlacementRequest) -> Placement:
+        request_id, attempt, trace = request.request_id, request.attempt, request.trace
+        _log.debug("request %s, attempt %d, wants a placement", trace.label(request_id), attempt)
         with self._tracing.span(
-            "Schedule", ask.trace, kind=SpanKind.SERVER, generation_id=request_id, attempt=attempt
+            "Schedule", trace, kind=SpanKind.SERVER, generation_id=request_id, attempt=attempt
         ) as span:
-            placement = await self._placements.schedule(ask)
+            placement = await self._placements.schedule(request)
             span.set(queued_ms=placement.queued_ms, worker_id=placement.worker.worker_id)
         return placement
 
@@ -70,7 +70,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     async def ForgetTenant(
         self, request: router_pb2.ForgetTenantRequest, context: Any
     ) -> router_pb2.ForgetTenantResponse:
-        """Tell all workers."""
+        """Have all workers drop a tenant's cache."""
         if not request.tenant:
             raise BadRequest("name a tenant")
         num_workers, num_failed = await self._forget_tenant(request.tenant)
@@ -78,7 +78,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
 
     async def ReportLoad(self, request: router_pb2.ReportLoadRequest, context: Any) -> router_pb2.ReportLoadResponse:
         """Keep a gateway's load for the autoscaler."""
-        self._placements.gateways.note(GATEWAY_LOAD.from_pb(request.load), self._clock.now())
+        self._placements.gateways.add_report(GATEWAY_LOAD.from_pb(request.load), self._clock.now())
         return router_pb2.ReportLoadResponse()
 
     async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:

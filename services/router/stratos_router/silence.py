@@ -1,6 +1,6 @@
 """Ends streams that have been silent for too long, without a timer per message.
 
-Time in which this process itself was held up does not count: what was said then has not been read yet.
+Time in which this process itself was held up does not count: what was sent then has not been read yet.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SilenceWatch:
 
     @contextmanager
     def watched(self, limit: asyncio.Timeout) -> Iterator[Heard]:
-        """Within it the caller notes when it hears something; after a long silence ``limit`` expires."""
+        """Within it the caller notes when a message arrives; after a long silence ``limit`` expires."""
         heard = Heard(self._clock.now(), limit)
         self._heard.add(heard)
         try:
@@ -55,10 +55,10 @@ class SilenceWatch:
         while True:
             await asyncio.sleep(LOOK_S)
             now = self._clock.now()
-            self.look(now, is_late=now - last > LOOK_S + LATE_S)
+            self.end_silent(now, is_late=now - last > LOOK_S + LATE_S)
             last = now
 
-    def look(self, now: float, *, is_late: bool = False) -> None:
+    def end_silent(self, now: float, *, is_late: bool = False) -> None:
         """End what has been silent; ``is_late`` gives every stream its time again."""
         for heard in self._heard:
             if is_late:

@@ -1,7 +1,7 @@
 """Follows discovery and holds one status stream to each member.
 
 A stream that breaks is reported at once and opened again after a short pause; one that stays silent for long
-is opened again as well, because a silent connection may be dead without either end knowing.  A name service is asked
+is opened again as well, because a silent connection may be dead without either end knowing.  A name service is queried
 every ``resolve_interval_s``, and at once when a stream breaks that had worked.
 """
 
@@ -86,7 +86,7 @@ class Watcher:
             if member not in self._streams:
                 self._streams[member] = [group.create_task(self._watch(member), name=f"watch {member.worker_id}")]
                 if self._placements.dispatcher.policies.uses_index(member.role):
-                    following = group.create_task(self._caches.follow(member), name=f"follow {member.worker_id}")
+                    following = group.create_task(self._caches.follow_cache(member), name=f"follow {member.worker_id}")
                     self._streams[member].append(following)
         self._placements.wake()
 

@@ -106,7 +106,7 @@ def authentication(proxy: ProxyAuthority, names: tuple[str, ...] = ("front-proxy
 
 async def test_a_number_for_an_hpa_by_labels(tmp_path: Path) -> None:
     async with world(tmp_path) as found:
-        found.board.show(fleet(12_000), POOLS)
+        found.board.show_fleet(fleet(12_000), POOLS)
         answer = await found.get(f"{DEPTH}?labelSelector=model%3Dbase%2Crole%3Ddecode")
         assert answer.status_code == 200
         content = answer.json()
@@ -143,7 +143,7 @@ async def test_discovery_names_every_metric(tmp_path: Path) -> None:
 async def test_the_aggregator_that_has_no_group_may_discover_and_read_no_number(tmp_path: Path) -> None:
     """Else it calls the API stale, and the cluster deletes no namespace any more; also without an API server to ask."""
     async with world(tmp_path) as found:
-        found.board.show(fleet(3), POOLS)
+        found.board.show_fleet(fleet(3), POOLS)
         found.cluster.is_down = True
         assert (await found.get(ROOT, user="system:kube-aggregator")).status_code == 200
         assert (await found.get(ROOT, user="system:kube-aggregator", name=None)).status_code == 401
@@ -153,7 +153,7 @@ async def test_the_aggregator_that_has_no_group_may_discover_and_read_no_number(
 
 async def test_only_the_api_server_is_believed_and_only_its_users_with_the_right(tmp_path: Path) -> None:
     async with world(tmp_path) as found:
-        found.board.show(fleet(3), POOLS)
+        found.board.show_fleet(fleet(3), POOLS)
         assert (await found.get(DEPTH, name=None)).status_code == 401, "headers alone prove nothing"
         assert (await found.get(DEPTH, name="somebody-else")).status_code == 401, "a name that is not allowed"
         own_pair = found.own.issue("front-proxy")
@@ -170,13 +170,13 @@ async def test_only_the_api_server_is_believed_and_only_its_users_with_the_right
 
 async def test_answers_about_rights_are_remembered_for_a_while_and_an_outage_is_no_permission(tmp_path: Path) -> None:
     async with world(tmp_path) as found:
-        found.board.show(fleet(3), POOLS)
+        found.board.show_fleet(fleet(3), POOLS)
         await found.get(DEPTH)
         count = len(found.cluster.reviews)
         await found.get(DEPTH)
         assert len(found.cluster.reviews) == count
         found.clock.advance(11)
-        found.board.show(fleet(3), POOLS)
+        found.board.show_fleet(fleet(3), POOLS)
         found.cluster.is_down = True
         assert (await found.get(DEPTH)).status_code == 503
 
@@ -184,16 +184,16 @@ async def test_answers_about_rights_are_remembered_for_a_while_and_an_outage_is_
 async def test_what_is_not_known_is_an_error_and_never_zero(tmp_path: Path) -> None:
     async with world(tmp_path) as found:
         assert (await found.get(DEPTH)).status_code == 503, "no router was asked yet"
-        found.board.show(fleet(0), POOLS)
+        found.board.show_fleet(fleet(0), POOLS)
         assert (await found.get(DEPTH)).status_code == 200
         found.clock.advance(10.1)
         stale = await found.get(DEPTH)
         assert (stale.status_code, stale.json()["reason"]) == (503, "ServiceUnavailable")
-        found.board.show(fleet(2), POOLS)
-        found.board.show(fleet(1, num_missing=1), POOLS)
+        found.board.show_fleet(fleet(2), POOLS)
+        found.board.show_fleet(fleet(1, num_missing=1), POOLS)
         assert (await found.get(DEPTH)).status_code == 503, "the queue of one router is missing"
         found.clock.advance(10.1)
-        found.board.show(fleet(1, num_missing=1), POOLS)
+        found.board.show_fleet(fleet(1, num_missing=1), POOLS)
         assert (await found.get(DEPTH)).status_code == 200, "its requests wait at the others by now"
         kv = await found.get(f"{ROOT}/namespaces/{NAMESPACE}/stratos_kv_utilisation")
         assert kv.status_code == 404, "no worker lives"
@@ -203,7 +203,7 @@ async def test_what_is_not_known_is_an_error_and_never_zero(tmp_path: Path) -> N
 
 async def test_new_certificates_and_a_new_front_proxy_are_taken_without_a_restart(tmp_path: Path) -> None:
     async with world(tmp_path) as found:
-        found.board.show(fleet(3), POOLS)
+        found.board.show_fleet(fleet(3), POOLS)
         newer = ProxyAuthority(tmp_path / "newer")
         found.cluster.config_maps["extension-apiserver-authentication"] = authentication(newer)
         pair = newer.issue("front-proxy")

@@ -25,7 +25,7 @@ from stratos.rpc.serving.interceptors import _abort
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
-from stratos_gateway.generation.embedding_run import MAX_GROUP_INPUTS
+from stratos_gateway.embedding.run import MAX_GROUP_INPUTS
 from stratos_gateway.ledger.billing import LedgerAccess
 from tests.support.fakes.scripted_worker import ScriptedWorker
 from tests.support.paths import BASE_MODEL

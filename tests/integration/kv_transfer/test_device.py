@@ -97,9 +97,9 @@ async def test_memory_that_a_stopped_sender_maps_is_kept_until_it_goes_on(world)
         await eventually(lambda: zombie.state == "T")
         world.receiver.end_incarnation("inc-1")
         await asyncio.sleep(0)
-        assert (world.transport_rings.num_lingering, device_of(world).num_allocations) == (1, 1)
+        assert (world.ring_maker.num_lingering, device_of(world).num_allocations) == (1, 1)
         zombie.signal(signal.SIGCONT)
-        await eventually(lambda: world.transport_rings.num_lingering == 0)
+        await eventually(lambda: world.ring_maker.num_lingering == 0)
         assert (device_of(world).num_allocations, device_of(world).freed_too_early) == (0, [])
 
 
@@ -111,7 +111,7 @@ async def test_memory_of_a_killed_sender_is_free_at_once_and_its_pair_broken(wor
         doomed.signal(signal.SIGKILL)
         with pytest.raises(WorkerLost, match="broke"):
             await waiting
-        assert (world.transport_rings.num_lingering, device_of(world).num_allocations) == (0, 0)
+        assert (world.ring_maker.num_lingering, device_of(world).num_allocations) == (0, 0)
         assert (await world.receiver.open_pair("inc-1")).pair != offer.pair
 
 
@@ -140,7 +140,7 @@ async def test_memory_is_taken_for_as_many_rings_as_are_planned_and_no_more(worl
         with pytest.raises(Overloaded, match="senders that do not end"):
             await world.receiver.open_pair("inc-2")
         second.signal(signal.SIGKILL)
-        await eventually(lambda: world.transport_rings.num_lingering == 2)
+        await eventually(lambda: world.ring_maker.num_lingering == 2)
         await world.receiver.open_pair("inc-2")
         assert device_of(world).num_allocations == 3
 
@@ -148,7 +148,7 @@ async def test_memory_is_taken_for_as_many_rings_as_are_planned_and_no_more(worl
 async def test_rings_that_are_made_at_the_same_time_count_as_well(tmp_path):
     staging = StagingConfig(slot_bytes=4096, slots_per_pair=2, max_pairs=2)
     rings = DeviceRings(staging, tmp_path / "staging", 5.0, SegmentMemory(tmp_path / "device"))
-    made = await asyncio.gather(*(rings.make(f"pair-{number}") for number in range(6)), return_exceptions=True)
+    made = await asyncio.gather(*(rings.open_ring(f"pair-{number}") for number in range(6)), return_exceptions=True)
     assert [isinstance(one, Overloaded) for one in made] == [False] * 4 + [True] * 2
     for ring in made[:4]:
         ring.close()
@@ -168,7 +168,7 @@ async def test_what_is_read_keeps_its_memory(world):
     await link.send(link.post(0, link.slots[0], payload), payload)
     span = world.rings.by_pair[link.name].payload(link.slots[0], SLOT_BYTES)
     world.receiver.end_incarnation("inc-p")
-    await eventually(lambda: world.transport_rings.num_lingering == 0)
+    await eventually(lambda: world.ring_maker.num_lingering == 0)
     assert device_of(world).num_allocations == 1
     assert bytes(span.to_host()) == payload
     del span

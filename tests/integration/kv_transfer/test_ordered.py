@@ -40,7 +40,7 @@ async def test_headers_in_another_order_get_the_payloads_of_their_numbers(world:
     await asyncio.sleep(0)
     assert [header.pair_seq for header in headers] == [0, 1]
     for header in reversed(headers):
-        world.receiver.post(link.name, header)
+        world.receiver.announce_frame(link.name, header)
     await asyncio.gather(*sending)
     assert [bytes(await link.wait(seq)) for seq in range(2)] == payloads
 
@@ -48,10 +48,10 @@ async def test_headers_in_another_order_get_the_payloads_of_their_numbers(world:
 async def test_a_number_that_comes_twice_breaks_the_protocol(world: World) -> None:
     link = await world.link(want=4)
     header = header_of(link.leg, 0, link.slots[0], b"x")
-    world.receiver.post(link.name, header)
+    world.receiver.announce_frame(link.name, header)
     waiting = asyncio.create_task(link.wait(0))
     await asyncio.sleep(0)
-    world.receiver.post(link.name, replace(header, seq=1, slot=link.slots[1]))
+    world.receiver.announce_frame(link.name, replace(header, seq=1, slot=link.slots[1]))
     with pytest.raises(WorkerLost, match="number of another one"):
         await waiting
     assert world.receiver.ledger() == StagingLedger()
@@ -60,7 +60,7 @@ async def test_a_number_that_comes_twice_breaks_the_protocol(world: World) -> No
 async def test_a_header_that_never_comes_ends_the_pair_in_bounded_time(world: World) -> None:
     link = await world.link(want=4)
     payload = payload_of(0, 100)
-    world.receiver.post(link.name, header_of(link.leg, 0, link.slots[0], payload, pair_seq=1))
+    world.receiver.announce_frame(link.name, header_of(link.leg, 0, link.slots[0], payload, pair_seq=1))
     with pytest.raises(WorkerLost, match="sent without its header"):
         await link.wait(0, timeout_s=LONG_S)
     assert world.receiver.ledger() == StagingLedger()

@@ -6,16 +6,17 @@ import subprocess
 import sys
 
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.shm import ShmRings
+from stratos.kv_transfer.shm import shm_ends
 
 CONFIG = StagingConfig(slot_bytes=8192, slots_per_pair=2)
 OWNER = """
 import asyncio, sys
 from pathlib import Path
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.shm import ShmRings
+from stratos.kv_transfer.shm import shm_ends
 async def main():
-    ring = await ShmRings(StagingConfig(slot_bytes=8192, slots_per_pair=2), Path(sys.argv[1])).make("inc-p>inc-x#1")
+    ends = shm_ends(StagingConfig(slot_bytes=8192, slots_per_pair=2), Path(sys.argv[1]))
+    ring = await ends.open_ring("inc-p>inc-x#1")
     print(ring.address, flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -35,7 +36,7 @@ async def test_leftovers_of_dead_receivers_are_removed_and_those_of_living_ones_
         assert dead.wait() == -signal.SIGKILL
         (directory / "something-else").write_text("not ours")
         assert {path.name for path in directory.iterdir()} == {dead_name, living_name, "something-else"}
-        ShmRings(CONFIG, directory)
+        shm_ends(CONFIG, directory)
         assert {path.name for path in directory.iterdir()} == {living_name, "something-else"}
     finally:
         for owner in (dead, living):

@@ -16,7 +16,9 @@ from stratos.common.errors import Overloaded, WorkerLost
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import StagingLedger
-from stratos.kv_transfer.registry import make_receiver, make_sender, usable_transports
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.receiving import StagingSlots
+from stratos.kv_transfer.registry import make_ends, usable_transports
 from stratos.kv_transfer.settings import TlsTransportConfig, TransportConfig
 from stratos.pki.renewal import RenewalWishes
 from tests.support.kv.kv_transfer_world import SLOT_BYTES, World, payload_of
@@ -105,10 +107,10 @@ async def test_a_certificate_of_another_role_opens_no_pair(world: World, role: P
 
 async def test_workers_of_another_platform_and_strangers_open_no_pair(world: World, tmp_path: Path) -> None:
     stranger = CertificateFolder(tmp_path / "other").files(PeerRole.PREFILL_WORKER)
-    sender = make_sender("tls", world.settings, tls=TlsContexts(stranger))
+    stranger_ends = make_ends("tls", world.settings, tls=TlsContexts(stranger))
     offer = await world.receiver.open_pair("inc-p")
     with pytest.raises(WorkerLost, match="certificate verify failed"):
-        await sender.connect(offer)
+        await stranger_ends.connect(offer)
     host, _, port = offer.address.partition("/")[0].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -125,7 +127,6 @@ async def test_workers_of_another_platform_and_strangers_open_no_pair(world: Wor
     with pytest.raises(WorkerLost, match="pair is gone"):
         await world.sender().connect(guess)
     await _exchange(world, await world.link(), 0, 2)
-    await sender.close()
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1:99999", "a..b:80", "127.0.0.1:8\u00b2"])
@@ -138,11 +139,14 @@ async def test_an_address_that_is_none_leaves_no_thread(world: World, place: str
 
 
 async def test_a_receiver_that_is_no_worker_gets_no_payload(world: World) -> None:
-    impostor = make_receiver("tls", "inc-x", world.settings, tls=world.contexts(PeerRole.ROUTER))
+    ends = make_ends("tls", world.settings, tls=world.contexts(PeerRole.ROUTER))
+    port = LocalPort({"tls": PortTransport(make=lambda: ends)}, world.pages)
+    impostor = StagingSlots("tls", "inc-x", world.settings.staging, port)
     offer = await impostor.open_pair("inc-p")
     with pytest.raises(WorkerLost, match="must be a worker"):
         await world.sender().connect(offer)
     await impostor.close()
+    await port.close()
 
 
 async def test_a_pair_lives_on_through_new_keys_certificates_and_cas(world: World) -> None:
@@ -176,11 +180,14 @@ async def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "staging").mkdir()
     world = World("tls", tmp_path / "staging")
     settings = TransportConfig(tls=TlsTransportConfig(host="192.0.2.1"))
-    receiver = make_receiver("tls", "inc-d", settings, tls=world.contexts(PeerRole.DECODE_WORKER))
+    ends = make_ends("tls", settings, tls=world.contexts(PeerRole.DECODE_WORKER))
+    port = LocalPort({"tls": PortTransport(make=lambda: ends)}, world.pages)
+    receiver = StagingSlots("tls", "inc-d", settings.staging, port)
     with pytest.raises(Overloaded, match=r"cannot listen on 192\.0\.2\.1"):
         await receiver.open_pair("inc-p")
     assert receiver.ledger() == StagingLedger()
     await receiver.close()
+    await port.close()
     await world.close()
 
 

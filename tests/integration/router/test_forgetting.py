@@ -42,7 +42,7 @@ async def test_all_workers_drop_a_tenant_and_one_that_is_away_is_told_of(tmp_pat
             assert await ask(gateway, "acme", "acme-2", prefill) > 0, "control: a probe with the same salt hits"
             before = [(await cached(w, "acme"), await cached(w, "other")) for w in (decode, prefill)]
             assert all(min(pair) > 0 for pair in before)
-            free = decode.process.status().blocks.free
+            free = decode.process.status().engine.blocks.free
             assert await client.forget_tenant("acme")
             after = [(await cached(w, "acme"), await cached(w, "other")) for w in (decode, prefill)]
             assert after == [(0, other) for _, other in before]

@@ -107,10 +107,10 @@ async def test_hung_draining_and_not_ready_workers_are_out_while_their_statuses_
             await until_live(client, "decode-0", "decode-1")
             workers[1].set(is_draining=True)
             with promised("a hung worker is out", OUT_WITHIN_S):
-                workers[0].set(is_computing=True, engine_step=7)
+                workers[0].set(is_computing=True, step=7)
                 assert await _until_out(client, "decode-0") == "hung"
             assert by_id(await client.fleet())["decode-1"].out_reason == "draining"
-            workers[0].set(engine_step=8)
+            workers[0].set(step=8)
             await until_live(client, "decode-0")
             workers[0].set(is_computing=False, not_ready_reason="warming up")
             assert await _until_out(client, "decode-0") == "not_ready: warming up"

@@ -65,7 +65,7 @@ async def test_placement_follows_live_load_and_pairs_by_identity(tmp_path: Path)
 
 async def _running(client: RouterClient, worker_id: str, count: int) -> bool:
     status = by_id(await client.fleet())[worker_id].status
-    return status is not None and status.num_running == count
+    return status is not None and status.engine.num_running == count
 
 
 async def test_waits_for_a_seat_and_takes_the_one_that_complete_frees(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ async def following(service: ScriptedCache, silent_after_s: float = 20.0) -> Asy
     await server.start()
     index = PrefixIndex(max_blocks=100)
     follower = CacheFollower(index, RouterMetrics(CollectorRegistry()), silent_after_s, channel)
-    task = asyncio.create_task(follower.follow(Member("decode-0", address, DECODE)))
+    task = asyncio.create_task(follower.follow_cache(Member("decode-0", address, DECODE)))
     try:
         yield index
     finally:

@@ -103,7 +103,7 @@ async def test_a_hung_engine_makes_its_worker_unready_and_shows_in_every_sign_of
                 await worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest()).read()
             )
         assert "step counter has not moved" in status.not_ready_reason
-        assert status.is_computing
+        assert status.engine.is_computing
         before = gateway.num_progress
         await eventually(lambda: gateway.num_progress > before, "the session lives although the engine does not")
     finally:

@@ -136,7 +136,7 @@ async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number
             async with asyncio.timeout(20):
                 while (status := await prefill.status()).num_handoffs:
                     continue
-            assert status.blocks.allocated == 0, "the zombie freed what it held"
+            assert status.engine.blocks.allocated == 0, "the zombie freed what it held"
     finally:
         prefill.end()
 

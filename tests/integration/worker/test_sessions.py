@@ -169,18 +169,18 @@ async def test_progress_and_status_show_life(world: World) -> None:
         watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest(interval_ms=100))
         idle = WORKER_STATUS.from_pb(await watch.read())
         assert idle.ref == decode.ref
-        assert (idle.num_running, idle.is_computing, idle.not_ready_reason) == (0, False, "")
+        assert (idle.engine.num_running, idle.engine.is_computing, idle.not_ready_reason) == (0, False, "")
         stream = await gateway.submit(PROMPT, max_tokens=3000)
         await stream.wait_tokens(1)
         async with asyncio.timeout(10):
-            while (busy := WORKER_STATUS.from_pb(await watch.read())).num_running == 0:
+            while (busy := WORKER_STATUS.from_pb(await watch.read())).engine.num_running == 0:
                 continue
-            while WORKER_STATUS.from_pb(await watch.read()).engine_step <= busy.engine_step:
+            while WORKER_STATUS.from_pb(await watch.read()).engine.step <= busy.engine.step:
                 continue
-        assert busy.blocks.allocated > 0
+        assert busy.engine.blocks.allocated > 0
         await gateway.cancel("req-1")
         async with asyncio.timeout(10):
-            while WORKER_STATUS.from_pb(await watch.read()).num_running:
+            while WORKER_STATUS.from_pb(await watch.read()).engine.num_running:
                 continue
     await eventually(lambda: gateway.num_progress >= 2, "progress without work")
     assert gateway.num_taken == 1, "a cancelled request was taken, too"

@@ -14,7 +14,7 @@ from stratos.core.gateway_load import GatewayLoad
 from stratos.core.generation import ChoiceDelta, Receipt, RequestDelta, Submission
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.records import FinishReason, PositionLogprobs, RequestKey
-from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.sink import AttemptSink
@@ -148,8 +148,8 @@ class FakeSessions:
         return ref.incarnation in self.back
 
 
-def make_platform(router: FakeRouter, sessions: FakeSessions, clock: FakeClock | None = None) -> Platform:
-    return Platform(
+def make_platform(router: FakeRouter, sessions: FakeSessions, clock: FakeClock | None = None) -> FleetAccess:
+    return FleetAccess(
         routers=router,
         prompt_digests=PromptDigests(b"secret"),
         sessions=sessions,  # type: ignore[arg-type]

@@ -14,15 +14,19 @@ from dataclasses import asdict
 from typing import Any
 
 from stratos.core.kv import KvRange
+from stratos.core.requests.records import RequestKey
 from stratos.kv_transfer.framing import checksum
 from stratos.kv_transfer.groups.nccl import NcclGroups
-from stratos.kv_transfer.groups.ordered import OrderedRings, OrderedSender
-from stratos.kv_transfer.receiver import RingReceiver
+from stratos.kv_transfer.groups.ordered import ordered_ends
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.settings import GlooConfig, NcclConfig, StagingConfig
 from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
+from tests.support.kv.memory_pages import MemoryPages
 from tests.support.kv.ordered_gloo import OrderedGloo
 
 SIZES = (1, 4097, 1 << 20, 3 << 20)
+STAGING = StagingConfig(slot_bytes=max(SIZES), slots_per_pair=len(SIZES))
 TIMEOUT_S = 60.0
 LEG = "leg-1"
 
@@ -42,31 +46,33 @@ def frames() -> list[tuple[FrameHeader, bytes]]:
 
 
 async def receive(config: Any, maker: Any) -> None:
-    staging = StagingConfig(slot_bytes=max(SIZES), slots_per_pair=len(SIZES))
-    receiver = RingReceiver(maker.name, "inc-d", staging, OrderedRings(staging, config, maker))
+    pages = MemoryPages()
+    port = LocalPort({maker.name: PortTransport(make=lambda: ordered_ends(STAGING, config, maker))}, pages)
+    receiver = StagingSlots(maker.name, "inc-d", STAGING, port)
     offer = await receiver.open_pair("inc-p")
     slots: list[int] = []
     while len(slots) < len(SIZES):
         slots += receiver.allocate_slots(offer.pair, len(SIZES), leg=LEG)
     print(json.dumps(asdict(offer)), flush=True)
     for header, _ in frames():
-        receiver.post(offer.pair, header)
+        receiver.announce_frame(offer.pair, header)
     for header, payload in frames():
-        got = await receiver.wait(offer.pair, LEG, header.seq, timeout_s=TIMEOUT_S)
-        assert isinstance(got, memoryview)
-        assert bytes(got) == payload
+        await receiver.wait_arrived(offer.pair, LEG, header.seq, timeout_s=TIMEOUT_S)
+        key = RequestKey(LEG, header.seq)
+        assert await port.receive(offer.pair, key, header) == header.checksum
+        assert pages.written[key] == payload
     print("all frames are right", flush=True)
     await receiver.close()
+    await port.close()
 
 
 async def send(config: Any, maker: Any, offer: TransportOffer) -> None:
-    sender = OrderedSender(config, maker)
-    pair = await sender.connect(offer)
+    pair = await ordered_ends(STAGING, config, maker).connect(offer)
     for header, payload in frames():
         await pair.send(header, payload)
     print("all frames have left", flush=True)
     sys.stdin.readline()  # a group ends with its first end: not before the other one has everything
-    await sender.close()
+    await pair.close()
 
 
 def main() -> None:

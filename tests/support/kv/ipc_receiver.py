@@ -19,18 +19,20 @@ import torch
 
 from tests.support.reference.triton_interpreter import DEVICE
 from stratos.core.device.checksum import mixed_sum
-from stratos.core.device.payload import DevicePayload
+from stratos.core.device.payload import DevicePayload, Payload
 from stratos.core.kv import KvGeometry, KvRange
+from stratos.core.requests.records import RequestKey
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.device_facts import facts_of
 from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
 from stratos.kv_transfer.device.cuda import CudaMemory
 from stratos.kv_transfer.device.memory import DeviceMemory
 from stratos.kv_transfer.device.receiver import CUDA_IPC, DeviceRings
-from stratos.kv_transfer.device.sender import DeviceSender
-from stratos.kv_transfer.receiver import RingReceiver
+from stratos.kv_transfer.device.sender import DeviceAttacher
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportOffer
+from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportEnds, TransportOffer
 from tests.support.kv.segment_memory import SegmentMemory
 from tests.support.servers.module_command import module_command
 
@@ -60,7 +62,7 @@ class RemotePages:
             "directory": str(directory), "geometry": dataclasses.asdict(geometry), "dtype": dtype,
             "num_blocks": num_blocks, "slot_bytes": slot_bytes,
         }  # fmt: skip
-        sender = DeviceSender(directory, TIMEOUT_S, memory_of(directory))
+        attacher = DeviceAttacher(directory, TIMEOUT_S, memory_of(directory))
         process = await asyncio.create_subprocess_exec(
             *module_command("tests.support.kv.ipc_receiver"), json.dumps(options),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -68,9 +70,12 @@ class RemotePages:
         assert process.stdin is not None
         try:
             offer = TransportOffer(**await _answer(process))
-            yield cls(process, await sender.connect(offer), offer.num_slots)
+            pair = await attacher.connect(offer)
+            try:
+                yield cls(process, pair, offer.num_slots)
+            finally:
+                await pair.close()
         finally:
-            await sender.close()
             process.stdin.close()
             await process.wait()
 
@@ -106,49 +111,73 @@ async def _answer(process: asyncio.subprocess.Process) -> dict[str, Any]:
     return answer
 
 
-class _Pages:
+class _DevicePool:
+    """Pages of which all are reserved for the one request."""
+
+    has_device_pages = True
+
     def __init__(self, options: dict[str, Any]) -> None:
         geometry = KvGeometry(**options["geometry"])
         num_blocks, dtype = options["num_blocks"], getattr(torch, options["dtype"])
-        pages = KvPages(geometry, num_blocks, dtype, torch.device(DEVICE))
-        self._copies, self._table, self._pool = (
-            PageCopies(pages),
-            tuple(reversed(range(num_blocks))),
-            pages,
-        )
+        self._pages = KvPages(geometry, num_blocks, dtype, torch.device(DEVICE))
+        self._copies, self._table = PageCopies(self._pages), tuple(reversed(range(num_blocks)))
+
+    async def gather(self, leg: str, kv_range: KvRange, *, on_device: bool) -> tuple[Payload, int | None]:
+        raise NotImplementedError("this end only receives")
+
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: Payload) -> int | None:
+        assert isinstance(payload, DevicePayload)
+        return self._copies.unpack(self._table, kv_range, bytes_at(payload, torch.device(DEVICE)))
+
+    def digest(self, kv_range: KvRange) -> int:
+        return mixed_sum(self._pages.gather(self._table, kv_range))
+
+
+class _ReceivingEnd:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._pool = _DevicePool(options)
         directory = Path(options["directory"])
         staging = StagingConfig(slot_bytes=options["slot_bytes"], slots_per_pair=4)
-        rings = DeviceRings(staging, directory, TIMEOUT_S, memory_of(directory))
-        self.receiver = RingReceiver(CUDA_IPC, "inc-d", staging, rings)
+
+        def make() -> TransportEnds:
+            rings = DeviceRings(staging, directory, TIMEOUT_S, memory_of(directory))
+            attacher = DeviceAttacher(directory, TIMEOUT_S, memory_of(directory))
+            return TransportEnds(open_ring=rings.open_ring, connect=attacher.connect, close=rings.close)
+
+        self._port = LocalPort({CUDA_IPC: PortTransport(make=make, is_on_device=True)}, self._pool)
+        self._slots = StagingSlots(CUDA_IPC, "inc-d", staging, self._port)
 
     async def offer(self) -> TransportOffer:
-        offer = await self.receiver.open_pair("inc-p")
-        while self.receiver.allocate_slots(offer.pair, 1, leg=LEG):
+        offer = await self._slots.open_pair("inc-p")
+        while self._slots.allocate_slots(offer.pair, 1, leg=LEG):
             pass
         return offer
 
     async def obey(self, pair: str, order: dict[str, Any]) -> dict[str, Any]:
         if "digest" in order:
-            return {"digest": mixed_sum(self._pool.gather(self._table, KvRange(*order["digest"])))}
+            return {"digest": self._pool.digest(KvRange(*order["digest"]))}
         header = FrameHeader(**{**order, "kv_range": KvRange(**order["kv_range"])})
-        self.receiver.post(pair, header)
-        self.receiver.notify_sent(pair, LEG, header.seq)
-        payload = await self.receiver.wait(pair, LEG, header.seq, timeout_s=TIMEOUT_S)
-        assert isinstance(payload, DevicePayload)
+        self._slots.announce_frame(pair, header)
+        self._slots.notify_sent(pair, LEG, header.seq)
+        await self._slots.wait_arrived(pair, LEG, header.seq, timeout_s=TIMEOUT_S)
         begin_s = time.perf_counter()
-        checksum = self._copies.unpack(self._table, header.kv_range, bytes_at(payload, torch.device(DEVICE)))
+        checksum = await self._port.receive(pair, RequestKey(LEG, 0), header)
         unpack_s = time.perf_counter() - begin_s
-        self.receiver.recycle_slot(pair, header.slot)
+        self._slots.recycle_slot(pair, header.slot)
         return {"checksum": checksum, "unpack_s": unpack_s, "is_right": checksum == header.checksum}
+
+    async def close(self) -> None:
+        await self._slots.close()
+        await self._port.close()
 
 
 async def main() -> None:
-    pages = _Pages(json.loads(sys.argv[1]))
-    offer = await pages.offer()
+    end = _ReceivingEnd(json.loads(sys.argv[1]))
+    offer = await end.offer()
     print(json.dumps(dataclasses.asdict(offer)), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(await pages.obey(offer.pair, json.loads(line))), flush=True)
-    await pages.receiver.close()
+        print(json.dumps(await end.obey(offer.pair, json.loads(line))), flush=True)
+    await end.close()
 
 
 if __name__ == "__main__":

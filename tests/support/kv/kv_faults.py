@@ -15,10 +15,11 @@ import enum
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from stratos.common.errors import WorkerLost
 from stratos.core.device.payload import DevicePayload, Payload, host_view
-from stratos.kv_transfer.transfer import FrameHeader, PairSender, Sender, TransportOffer
+from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportEnds, TransportOffer
 
 
 class Fault(enum.Enum):
@@ -114,35 +115,39 @@ class _FaultyPair(PairSender):
             return
 
 
-class FaultySender(Sender):
+class Connector(Protocol):
+    """What connects pairs."""
+
+    async def connect(self, offer: TransportOffer) -> PairSender: ...
+
+    async def close(self) -> None: ...
+
+
+class FaultySender:
     """Wraps a sender; every frame passes the plan."""
 
-    def __init__(self, inner: Sender, plan: FaultPlan) -> None:
-        self.transport = inner.transport
+    def __init__(self, inner: Connector, plan: FaultPlan) -> None:
         self._inner = inner
         self._plan = plan
         self._pairs: dict[str, _FaultyPair] = {}
 
     async def connect(self, offer: TransportOffer) -> PairSender:
-        """See ``Sender.connect``."""
         inner = await self._inner.connect(offer)
         return self._pairs.setdefault(offer.pair, _FaultyPair(inner, self._plan))
 
-    def find(self, pair: str) -> PairSender | None:
-        """See ``Sender.find``."""
-        return self._pairs.get(pair)
-
-    async def close_pair(self, pair: str) -> None:
-        """See ``Sender.close_pair``."""
-        if (known := self._pairs.pop(pair, None)) is not None:
-            await known.close()
-        await self._inner.close_pair(pair)
-
     async def close(self) -> None:
-        """See ``Sender.close``."""
-        for pair in list(self._pairs):
-            await self.close_pair(pair)
+        while self._pairs:
+            await self._pairs.popitem()[1].close()
         await self._inner.close()
+
+
+def with_faults(ends: TransportEnds, plan: FaultPlan) -> TransportEnds:
+    """The same ends of a transport, where every frame that is sent passes the plan."""
+
+    async def connect(offer: TransportOffer) -> PairSender:
+        return _FaultyPair(await ends.connect(offer), plan)
+
+    return replace(ends, connect=connect)
 
 
 def _flip_middle_bit(data: bytes) -> bytes:

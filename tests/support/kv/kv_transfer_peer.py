@@ -5,20 +5,27 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 from stratos.common.errors import StratosError
 from stratos.core.kv import KvRange
 from stratos.kv_transfer.inproc import InprocHub
+from stratos.kv_transfer.port.local import LocalPort
 from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from tests.support.kv.kv_faults import Fault, FaultPlan, FaultySender
-from tests.support.kv.kv_transfer_world import payload_of
-from tests.support.kv.port_process import transport_of
+from tests.support.kv.kv_transfer_world import GatheringSender, payload_of
+from tests.support.kv.port_process import FilePages, transport_of
+from tests.support.kv.segment_memory import SEGMENTS
 
 
-def _sender(options):
+async def _sender(options):
     faults = {int(number): Fault(name) for name, number in options["faults"].items()}
     plan = FaultPlan(faults=faults, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
-    return FaultySender(transport_of(options, InprocHub()).sender(), plan)
+    name = options["transport"]
+    pages = FilePages(Path(options["pages"]), is_on_device=name == SEGMENTS)
+    port = LocalPort({name: transport_of(options, InprocHub())}, pages)
+    await port.prepare(name)  # the imports: a rendezvous now takes its usual time
+    return FaultySender(GatheringSender(name, port, pages), plan)
 
 
 async def _obey(sender, pairs, order):
@@ -33,8 +40,8 @@ async def _obey(sender, pairs, order):
 
 
 async def main():
-    sender = _sender(json.loads(sys.argv[1]))
-    print(json.dumps({"ok": True}), flush=True)  # everything is imported: a rendezvous now takes its usual time
+    sender = await _sender(json.loads(sys.argv[1]))
+    print(json.dumps({"ok": True}), flush=True)
     pairs = {}
     while line := await asyncio.to_thread(sys.stdin.readline):
         try:

@@ -12,6 +12,7 @@ import os
 import random
 import socket
 import threading
+import weakref
 from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,10 +26,9 @@ from stratos.core.requests.records import RequestKey
 from stratos.kv_transfer.framing import checksum
 from stratos.kv_transfer.inproc import InprocHub
 from stratos.kv_transfer.port.local import LocalPort
-from stratos.kv_transfer.port.receiving import PortRings
+from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.port.sending import PortSender
-from stratos.kv_transfer.receiver import RingReceiver, Rings
-from stratos.kv_transfer.transfer import FrameHeader, PairSender, Sender
+from stratos.kv_transfer.transfer import FrameHeader, PairSender
 from tests.support.kv.port_process import FilePages, engine_over, settings_of, transport_of
 from tests.support.kv.segment_memory import SEGMENTS, SegmentMemory
 from tests.support.servers import warm_process
@@ -54,62 +54,54 @@ def header_of(leg, seq, slot, payload, pair_seq=0):
     )  # fmt: skip
 
 
-class KnownRings(Rings):
+class KnownRings:
     """Rings whose memory a test can look at, of pairs that have not ended."""
 
-    def __init__(self, inner):
-        self._inner, self.by_pair = inner, {}
+    def __init__(self, open_ring):
+        self._open_ring, self.by_pair = open_ring, weakref.WeakValueDictionary()
 
-    async def make(self, pair):
-        self.by_pair[pair] = await self._inner.make(pair)
-        return self.by_pair[pair]
-
-    def forget(self, ring):
-        self.by_pair = {pair: known for pair, known in self.by_pair.items() if known is not ring}
-        self._inner.forget(ring)
-
-    async def close(self):
-        await self._inner.close()
+    async def open_ring(self, pair):
+        made = self.by_pair[pair] = await self._open_ring(pair)
+        return made
 
 
-class HeaderKeeper(RingReceiver):
+class HeaderKeeper(StagingSlots):
     """Remembers what was announced, for the calls that come after it."""
 
     def __init__(self, *args):
         super().__init__(*args)
         self.headers = {}
 
-    def post(self, pair, header):
-        super().post(pair, header)
+    def announce_frame(self, pair, header):
+        super().announce_frame(pair, header)
         self.headers[pair, header.leg, header.seq] = header
 
 
-class _PackingPair(PairSender):
+class _GatheringPair(PairSender):
     def __init__(self, pair, port, pages):
         self.offer, self.pair = pair.offer, pair
         self._port, self._pages = port, pages
-        self._packing = asyncio.Lock()
+        self._gathering = asyncio.Lock()
 
     def announcing(self, header):
         return self.pair.announcing(header)
 
     async def send(self, header, payload):
-        async with self._packing:  # a leg packs one frame at a time
+        async with self._gathering:  # a leg gathers one frame at a time
             self._pages.compute(header.leg, header.kv_range, payload)
-            await self._port.pack(self.offer.transport, header.leg, header.kv_range)
+            await self._port.gather(self.offer.transport, header.leg, header.kv_range)
             sending = asyncio.create_task(self.pair.send(header))
             await asyncio.sleep(0)  # the port has the order, and so the payload
         await sending
 
     async def close(self):
-        await self.pair.close()
+        self.pair.end()
 
 
-class PackingSender(Sender):
-    """A sender of payloads over a port: they are computed KV for as long as it takes to pack them."""
+class GatheringSender:
+    """A sender of payloads over a port: they are computed KV for as long as it takes to gather them."""
 
     def __init__(self, transport, port, pages):
-        self.transport = transport
         self._inner, self._port, self._pages = PortSender(transport, port), port, pages
         self._pairs = {}
 
@@ -117,14 +109,8 @@ class PackingSender(Sender):
         pair = await self._inner.connect(offer)
         known = self._pairs.get(offer.pair)
         if known is None or known.pair is not pair:
-            known = self._pairs[offer.pair] = _PackingPair(pair, self._port, self._pages)
+            known = self._pairs[offer.pair] = _GatheringPair(pair, self._port, self._pages)
         return known
-
-    def find(self, pair):
-        return self._pairs.get(pair)
-
-    async def close_pair(self, pair):
-        await self._inner.close_pair(pair)
 
     async def close(self):
         await self._inner.close()
@@ -147,12 +133,14 @@ class World:
         }  # fmt: skip
         self.settings = settings_of(self.options)
         self.pages = FilePages(directory.parent / "pages", is_on_device=transport == SEGMENTS)
-        parts = transport_of(self.options, self.hub)
-        self.transport_rings = parts.rings()
-        """Of the port in this process."""
-        self.rings = KnownRings(self.transport_rings)
+        parts = transport_of(self.options, self.hub, PeerRole.DECODE_WORKER)
+        ends = parts.make()
+        self.ring_maker = getattr(ends.open_ring, "__self__", None)
+        """Of the port in this process, where rings share something."""
+        self.rings = KnownRings(ends.open_ring)
+        ends = dataclasses.replace(ends, open_ring=self.rings.open_ring)
         self.engine = None
-        self._use(LocalPort({transport: dataclasses.replace(parts, rings=lambda: self.rings)}, self.pages))
+        self._use(LocalPort({transport: dataclasses.replace(parts, make=lambda: ends)}, self.pages))
         self.num_posted = Counter()
         """By pair: frames that were announced."""
         self.senders = []
@@ -165,7 +153,7 @@ class World:
 
     def _use(self, port):
         self.port = port
-        self.receiver = HeaderKeeper(self.transport, "inc-d", self.settings.staging, PortRings(self.transport, port))
+        self.receiver = HeaderKeeper(self.transport, "inc-d", self.settings.staging, port)
 
     def contexts(self, role):
         """The certificate of a role, where the transport needs one."""
@@ -175,7 +163,7 @@ class World:
         port = self.port
         if self.engine is None:
             port = LocalPort({self.transport: transport_of(self.options, self.hub, role)}, self.pages)
-        return PackingSender(self.transport, port, self.pages)
+        return GatheringSender(self.transport, port, self.pages)
 
     def sender(self):
         made = self.make_sender()
@@ -190,9 +178,8 @@ class World:
 
     async def take(self, pair, leg, seq, timeout_s=LONG_S):
         """Wait for a frame and have it written; returns what was, nothing if that is not what was announced."""
-        staged = await self.receiver.wait(pair, leg, seq, timeout_s=timeout_s)
+        await self.receiver.wait_arrived(pair, leg, seq, timeout_s=timeout_s)
         header, key = self.receiver.headers[pair, leg, seq], RequestKey(leg, 0)
-        assert (staged.pair, staged.slot, staged.nbytes) == (pair, header.slot, header.num_bytes)
         check = await self.port.receive(pair, key, header)
         if check is None:
             raise WorkerLost("the pair has ended")
@@ -235,7 +222,7 @@ class Link:
     def post(self, seq, slot, payload):
         header = header_of(self.leg, seq, slot, payload, self.world.num_posted[self.name])
         self.world.num_posted[self.name] += 1
-        self.receiver.post(self.name, header)
+        self.receiver.announce_frame(self.name, header)
         return header
 
     async def send(self, header, payload):

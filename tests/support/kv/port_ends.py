@@ -10,7 +10,7 @@ from stratos.core.requests.records import RequestKey
 from stratos.kv_transfer.framing import checksum
 from stratos.kv_transfer.port.base import DataPort
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.shm import ShmRings, ShmSender
+from stratos.kv_transfer.shm import shm_ends
 from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 
 STAGING = StagingConfig(slot_bytes=512 * 1024, slots_per_pair=1)
@@ -36,33 +36,34 @@ def _header(leg: str, kv_range: KvRange, num_bytes: int, check: int) -> FrameHea
 
 async def read_kv(port: DataPort, directory: Path, leg: str, kv_range: KvRange) -> bytes:
     """Computed KV of a leg, in wire layout."""
-    ring = await ShmRings(STAGING, directory).make("reader")
+    ring = await shm_ends(STAGING, directory).open_ring("reader")
     offer = _offer(ring.address)
     try:
         await port.connect(offer)
-        packed = await port.pack("shm", leg, kv_range)
-        await port.send("shm", offer.pair, _header(leg, kv_range, packed.num_bytes, packed.checksum))
-        got = ring.payload(0, packed.num_bytes)
+        gathered = await port.gather("shm", leg, kv_range)
+        await port.send("shm", offer.pair, _header(leg, kv_range, gathered.num_bytes, gathered.checksum))
+        got = ring.payload(0, gathered.num_bytes)
         assert isinstance(got, memoryview)
-        assert checksum(got) == packed.checksum
+        assert checksum(got) == gathered.checksum
         return bytes(got)
     finally:
         port.end_pair("shm", offer.pair)
-        port.drop(leg)
+        port.drop_leg(leg)
         ring.close()
 
 
 async def write_kv(port: DataPort, directory: Path, key: RequestKey, kv_range: KvRange, payload: bytes) -> None:
     """Fill blocks that a request has reserved."""
-    sender, pair = ShmSender(directory), f"inc-p>inc-d#{next(_pairs)}"
+    pair = f"inc-p>inc-d#{next(_pairs)}"
     opened = await port.open_ring("shm", pair)
     header = _header("writer", kv_range, len(payload), checksum(payload))
     try:
-        await (await sender.connect(_offer(opened.address))).send(header, payload)
+        sender = await shm_ends(STAGING, directory).connect(_offer(opened.address))
+        await sender.send(header, payload)
+        await sender.close()
         assert await port.receive(pair, key, header) == header.checksum
     finally:
         port.end_ring(pair)
-        await sender.close()
 
 
 async def move_kv(source: DataPort, target: DataPort, leg: str, key: RequestKey, kv_range: KvRange) -> None:
@@ -71,8 +72,8 @@ async def move_kv(source: DataPort, target: DataPort, leg: str, key: RequestKey,
     opened = await target.open_ring("shm", pair)
     offer = _offer(opened.address)
     await source.connect(offer)
-    packed = await source.pack("shm", leg, kv_range)
-    header = _header(leg, kv_range, packed.num_bytes, packed.checksum)
+    gathered = await source.gather("shm", leg, kv_range)
+    header = _header(leg, kv_range, gathered.num_bytes, gathered.checksum)
     await source.send("shm", offer.pair, header)
     assert await target.receive(pair, key, header) == header.checksum
     source.end_pair("shm", offer.pair)

@@ -11,24 +11,23 @@ import numpy as np
 
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.identity import PeerRole
-from stratos.core.device.payload import DevicePayload
+from stratos.core.device.payload import DevicePayload, Payload, host_view
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.kv_transfer.framing import checksum
-from stratos.kv_transfer.groups.ordered import OrderedRings, OrderedSender
+from stratos.kv_transfer.groups.ordered import ordered_ends
 from stratos.kv_transfer.inproc import InprocHub
-from stratos.kv_transfer.port.base import DevicePages
 from stratos.kv_transfer.port.local import LocalPort, PortTransport
-from stratos.kv_transfer.registry import make_rings, make_sender
+from stratos.kv_transfer.registry import make_ends
 from stratos.kv_transfer.settings import GlooConfig, StagingConfig, TlsTransportConfig, TransportConfig
 from stratos.worker.engine_client.child import run_engine_process
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.engine_client.thread import ThreadEngine
 from tests.support.kv.ordered_gloo import OrderedGloo
-from tests.support.kv.segment_memory import SEGMENTS, rings_over, sender_over, span_of
+from tests.support.kv.segment_memory import SEGMENTS, ends_over, span_of
 from tests.support.servers.certificates import CertificateFolder
 from tests.support.worlds.engine_clients import fork
 
@@ -40,11 +39,7 @@ class FilePages:
 
     def __init__(self, folder: Path, *, is_on_device: bool) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder, self._is_on_device = folder, is_on_device
-
-    @property
-    def device_pages(self) -> DevicePages | None:
-        return self if self._is_on_device else None
+        self._folder, self.has_device_pages = folder, is_on_device
 
     def compute(self, leg: str, kv_range: KvRange, payload: bytes) -> None:
         (self._folder / f"computed-{leg}-{kv_range.token_begin}").write_bytes(payload)
@@ -58,23 +53,19 @@ class FilePages:
         path.unlink()
         return payload
 
-    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
+    async def gather(self, leg: str, kv_range: KvRange, *, on_device: bool) -> tuple[Payload, int | None]:
         path = self._folder / f"computed-{leg}-{kv_range.token_begin}"
         if not path.exists():
             raise KeyError(leg)
-        return memoryview(path.read_bytes())
-
-    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
-        (self._folder / f"written-{key.request_id}-{kv_range.token_begin}").write_bytes(payload)
-
-    async def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
-        payload = await self.gather(leg, kv_range)
+        payload = memoryview(path.read_bytes())
+        if not on_device:
+            return payload, None
         return span_of(np.frombuffer(payload, dtype=np.uint8), payload), checksum(payload)
 
-    async def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
-        seen = payload.to_host()
-        await self.scatter(key, kv_range, seen)
-        return checksum(seen)
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: Payload) -> int | None:
+        seen = host_view(payload)
+        (self._folder / f"written-{key.request_id}-{kv_range.token_begin}").write_bytes(seen)
+        return checksum(seen) if isinstance(payload, DevicePayload) else None
 
 
 def settings_of(options: Mapping[str, Any]) -> TransportConfig:
@@ -90,29 +81,16 @@ def settings_of(options: Mapping[str, Any]) -> TransportConfig:
 
 
 def transport_of(options: Mapping[str, Any], hub: InprocHub, role: PeerRole = PeerRole.PREFILL_WORKER) -> PortTransport:
-    """Of the product, or one that stands for what needs a GPU. Rings are a decode worker's, senders of ``role``."""
+    """Of the product, or one that stands for what needs a GPU; both ends have the certificate of ``role``."""
     name, settings = options["transport"], settings_of(options)
     directory, timeout_s = settings.shm_directory, settings.gloo.timeout_s
-
-    def tls(role: PeerRole) -> TlsContexts | None:
-        folder = options["certificates"]
-        return TlsContexts(CertificateFolder(Path(folder)).files(role)) if folder else None
-
     if name == OrderedGloo.name:
-        return PortTransport(
-            rings=lambda: OrderedRings(settings.staging, settings.gloo, OrderedGloo(settings.gloo)),
-            sender=lambda: OrderedSender(settings.gloo, OrderedGloo(settings.gloo)),
-        )
+        return PortTransport(make=lambda: ordered_ends(settings.staging, settings.gloo, OrderedGloo(settings.gloo)))
     if name == SEGMENTS:
-        return PortTransport(
-            rings=lambda: rings_over(directory, settings.staging, timeout_s),
-            sender=lambda: sender_over(directory, timeout_s),
-            is_on_device=True,
-        )
-    return PortTransport(
-        rings=lambda: make_rings(name, settings, hub=hub, tls=tls(PeerRole.DECODE_WORKER)),
-        sender=lambda: make_sender(name, settings, hub=hub, tls=tls(role)),
-    )
+        return PortTransport(make=lambda: ends_over(directory, settings.staging, timeout_s), is_on_device=True)
+    folder = options["certificates"]
+    tls = TlsContexts(CertificateFolder(Path(folder)).files(role)) if folder else None
+    return PortTransport(make=lambda: make_ends(name, settings, hub=hub, tls=tls))
 
 
 def engine_over(options: Mapping[str, Any]) -> ProcessEngine:

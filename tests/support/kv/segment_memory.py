@@ -18,8 +18,9 @@ import numpy as np
 from stratos.core.device.payload import DevicePayload, Payload
 from stratos.kv_transfer.device.memory import HANDLE_BYTES
 from stratos.kv_transfer.device.receiver import CUDA_IPC, DeviceRings
-from stratos.kv_transfer.device.sender import DeviceSender
+from stratos.kv_transfer.device.sender import DeviceAttacher
 from stratos.kv_transfer.settings import StagingConfig
+from stratos.kv_transfer.transfer import TransportEnds
 
 SEGMENTS = CUDA_IPC
 """The transport that tests give this memory."""
@@ -87,12 +88,11 @@ class SegmentMemory:
         return [path.name for path in self.folder.iterdir() if path.suffix == ".freed-too-early"]
 
 
-def rings_over(directory: Path, staging: StagingConfig, timeout_s: float) -> DeviceRings:
-    return DeviceRings(staging, directory, timeout_s, SegmentMemory(directory.parent / "device"))
-
-
-def sender_over(directory: Path, timeout_s: float) -> DeviceSender:
-    return DeviceSender(directory, timeout_s, SegmentMemory(directory.parent / "device"))
+def ends_over(directory: Path, staging: StagingConfig, timeout_s: float) -> TransportEnds:
+    memory = SegmentMemory(directory.parent / "device")
+    rings = DeviceRings(staging, directory, timeout_s, memory)
+    connect = DeviceAttacher(directory, timeout_s, memory).connect
+    return TransportEnds(open_ring=rings.open_ring, connect=connect, close=rings.close)
 
 
 def span_of(array: np.ndarray, owner: object) -> DevicePayload:

@@ -18,7 +18,8 @@ from stratos.store.keys import KeyTerms
 from stratos.store.redis import open_redis
 from stratos_gateway.backends import open_backends
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.service import Backends, GatewayService
+from stratos_gateway.parts import Backends
+from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
 from tests.support.fakes.router import FakeRouter
 from tests.support.paths import BASE_MODEL

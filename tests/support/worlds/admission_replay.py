@@ -267,7 +267,7 @@ class AdmissionReplay:
 
     def _report(self, worker: ReplayWorker) -> None:
         status = worker.status(len(self.routers))
-        self.replayed.occupancy.append(status.num_running / status.max_num_seqs)
+        self.replayed.occupancy.append(status.engine.num_running / status.max_num_seqs)
         for router in self.routers:
             self._after(0.0, 0.004, lambda r=router: self._hear(r, status))  # type: ignore[misc]
 

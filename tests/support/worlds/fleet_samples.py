@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from stratos.core.engine_load import EngineLoad
 from stratos.core.features import Feature
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
+from stratos.core.rules.admission import KV_WATERMARK
 from stratos.routing.admission import Ask
 from stratos.routing.worker_view import WorkerView
 from tests.support.worlds.terms import with_terms
@@ -26,26 +28,51 @@ def make_status(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **
     ref = WorkerRef(worker_id=name, incarnation=f"inc-{name}", address=f"host:{name}", role=role)
     status = WorkerStatus(
         ref=ref,
-        blocks=ledger(1000),
+        engine=make_load(num_free_adapter_slots=8),
         identity=IDENTITY,
         max_num_seqs=8,
-        num_free_adapter_slots=8,
-        p90_output_tokens=256,
         features=frozenset(Feature),
     )
     return with_free_slots(status, changes)
 
 
+def make_load(**changes: Any) -> EngineLoad:
+    """An idle engine with 1000 blocks."""
+    load = EngineLoad(
+        step=0,
+        is_computing=False,
+        blocks=ledger(1000),
+        num_waiting=0,
+        num_running=0,
+        num_queued_tokens=0,
+        num_free_batch_slots=0,
+        num_promised_blocks=0,
+        p90_output_tokens=256,
+        kv_watermark=KV_WATERMARK,
+        num_free_adapter_slots=0,
+    )
+    return dataclasses.replace(load, **changes)
+
+
+def with_changes(status: WorkerStatus, **changes: Any) -> WorkerStatus:
+    """``status`` with other fields, its own or those of its engine."""
+    of_engine = {field.name for field in dataclasses.fields(EngineLoad)}
+    load = {name: value for name, value in changes.items() if name in of_engine}
+    own = {name: value for name, value in changes.items() if name not in of_engine}
+    return dataclasses.replace(status, engine=dataclasses.replace(status.engine, **load), **own)
+
+
 def with_free_slots(status: WorkerStatus, changes: dict[str, Any]) -> WorkerStatus:
     """``status`` with other fields; batch slots that nothing runs in are free, and what is beyond the batch waits."""
-    changed = dataclasses.replace(status, **{"num_waiting": 0, **changes})
+    changed = with_changes(status, **{"num_waiting": 0, **changes})
     if "num_free_batch_slots" in changes or not changed.max_num_seqs:
         return changed
-    num_running = min(changed.num_running, changed.max_num_seqs)
-    return dataclasses.replace(
+    engine = changed.engine
+    num_running = min(engine.num_running, changed.max_num_seqs)
+    return with_changes(
         changed,
         num_running=num_running,
-        num_waiting=changed.num_waiting + changed.num_running - num_running,
+        num_waiting=engine.num_waiting + engine.num_running - num_running,
         num_free_batch_slots=changed.max_num_seqs - num_running,
     )
 

@@ -14,20 +14,26 @@ from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.concurrency import Admission
-from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.generation.platform import Platform
+from stratos_gateway.answering.edge import Edge
+from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.sending import ChunkSender
+from stratos_gateway.app import GatewayApp
+from stratos_gateway.embedding.preparation import EmbeddingPreparer
+from stratos_gateway.embedding.source import VectorSender, VectorSource
+from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.source import WorkersSource
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.limits.leaser import NO_LEASES, Leaser
 from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.limits.settings import LimitsConfig
+from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.observe.request_book import RequestBook
-from stratos_gateway.routes.edge import Edge
-from stratos_gateway.routes.embedding import EmbeddingEndpoint
-from stratos_gateway.routes.generation import GenerationEndpoint
-from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.preparation.dialects import DIALECTS
+from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 from tests.support.reference.shipped_model import served_model
 
@@ -55,8 +61,8 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
     metrics, full, unreached = GatewayMetrics(CollectorRegistry()), Full(), cast("Any", None)
     clock = clock or SystemClock()
     catalogue = ModelCatalogue(served_model().base)
-    preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
-    platform = Platform(
+    tools = PreparationTools(model=served_model(), catalogue=catalogue, default_max_tokens=16)
+    fleet = FleetAccess(
         routers=full,
         prompt_digests=PromptDigests(b"secret"),
         sessions=unreached,
@@ -64,18 +70,20 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         metrics=metrics,
         placement_timeout_s=1.0,
     )
-    edge = Edge(
-        authenticator=full,
-        admission=Admission(64, 64, metrics),
-        platform=platform,
-        tokenizer=served_model().tokenizer,
-        limits=HttpLimits(max_body_bytes=max_body_bytes, body_timeout_s=5, write_timeout_s=5),
-        limiter=TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock, "base"),
+    admission, limits = (
+        Admission(64, 64, metrics),
+        HttpLimits(max_body_bytes=max_body_bytes, body_timeout_s=5, write_timeout_s=5),
     )
+    edge = Edge(authenticator=full, admission=admission, limits=limits, clock=clock)
+    steps = [LimitsStep(TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock, "base"))]
+    workers = [WorkersSource(fleet, admission, served_model().tokenizer)]
+    sender, vectors = ChunkSender(limits), [VectorSource(fleet, admission, unreached, 5.0)]
+    embedding = EmbeddingPreparer(served_model(), catalogue)
     return build_routes(
-        chat=GenerationEndpoint(edge, preparation.chat, "messages"),
-        completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
-        embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
+        endpoints={
+            **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
+            "/v1/embeddings": Endpoint(edge, embedding, steps, vectors, VectorSender()),
+        },
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, None),
         catalogue=catalogue,

@@ -26,7 +26,8 @@ from stratos.rpc.serving.process import serve_async
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.limits.leaser import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.service import Backends, GatewayService
+from stratos_gateway.parts import Backends
+from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
 from tests.support.fakes.router import FakeRouter
 from tests.support.fakes.scripted_worker import ScriptedWorker

@@ -23,9 +23,10 @@ from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.core.requests.records import FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.routing.fleet_state import Member
-from stratos_gateway.generation.generation import Generation, GenerationSpec
+from stratos_gateway.answering.prepared import GenerationSpec
+from stratos_gateway.generation.fleet_access import FleetAccess
+from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.journal import ChoiceJournal
-from stratos_gateway.generation.platform import Platform
 from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.sink import AttemptSink
@@ -126,7 +127,7 @@ class PoisonFleet:
         self._fleet = dispatcher.fleet
         self._fleet.set_members([Member(worker.name, "a:1", WorkerRole.DECODE) for worker in self.workers])
         self._scheduler = PlacementLoop(dispatcher, metrics, self.clock)
-        self._platform = Platform(
+        self._platform = FleetAccess(
             routers=self,
             prompt_digests=PromptDigests(b"secret"),
             sessions=self,  # type: ignore[arg-type]
@@ -215,5 +216,5 @@ class PoisonFleet:
         if worker.down_steps:
             self._fleet.on_lost(worker.name, now_s)
             return
-        status = make_status(worker.name, num_running=len(worker.running), engine_step=worker.step, ref=worker.ref)
+        status = make_status(worker.name, num_running=len(worker.running), step=worker.step, ref=worker.ref)
         self._fleet.on_status(worker.name, status, now_s)

@@ -17,7 +17,7 @@ from stratos_router.metrics import RouterMetrics
 from stratos_router.placement_loop import PlacementLoop
 from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
-from tests.support.worlds.fleet_samples import with_free_slots
+from tests.support.worlds.fleet_samples import make_load, with_free_slots
 from tests.support.worlds.terms import with_terms
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
@@ -42,7 +42,7 @@ class RouterScheduler:
     def made_status(self, name: str, incarnation: str = "", **changes: Any) -> WorkerStatus:
         role = WorkerRole(name.partition("-")[0])
         ref = WorkerRef(worker_id=name, incarnation=incarnation or name, address="", role=role)
-        status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
+        status = WorkerStatus(ref=ref, engine=make_load(blocks=BLOCKS), identity=IDENTITY, max_num_seqs=2)
         return with_free_slots(status, changes)
 
     def status(self, name: str, incarnation: str = "", **changes: Any) -> None:

@@ -20,7 +20,7 @@ from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import SystemClock
 from stratos.core.features import Feature
 from stratos.core.fleet import Fleet, FleetWorker, WorkerStatus
-from stratos.core.kv import BlockLedger, KvIdentity
+from stratos.core.kv import KvIdentity
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.rpc.clients.name_lookup import Resolve
 from stratos.rpc.clients.router import RouterClient
@@ -30,7 +30,7 @@ from stratos_router.service import RouterApp
 from stratos_router.settings import RouterSettings
 from tests.support.servers import warm_process
 from tests.support.waiting import eventually
-from tests.support.worlds.fleet_samples import with_free_slots
+from tests.support.worlds.fleet_samples import make_load, with_free_slots
 from tests.support.worlds.terms import make_terms, with_terms
 
 MODEL = "ab" * 32
@@ -41,10 +41,8 @@ STEP_S = 0.02
 def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatus:
     """An idle worker with 1000 blocks and 8 batch slots."""
     ref = WorkerRef(worker_id=worker_id, incarnation=f"inc-{worker_id}", address="", role=role)
-    blocks = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
-    status = WorkerStatus(
-        ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8, num_free_adapter_slots=8, features=frozenset(Feature)
-    )
+    engine = make_load(num_free_adapter_slots=8)
+    status = WorkerStatus(ref=ref, engine=engine, identity=IDENTITY, max_num_seqs=8, features=frozenset(Feature))
     return with_free_slots(status, changes)
 
 
@@ -201,7 +199,7 @@ async def _main(worker_id: str, role: str, port: int) -> None:
     await worker.start(port)
     print(worker.address, flush=True)
     while True:
-        worker.set(engine_step=worker.status.engine_step + 1)
+        worker.set(step=worker.status.engine.step + 1)
         await asyncio.sleep(STEP_S)
 
 

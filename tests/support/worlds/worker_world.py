@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from stratos.worker.service import WorkerProcess, make_client
 from stratos.worker.settings import WorkerSettings
 from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
-from tests.support.kv.kv_faults import Fault, FaultPlan, FaultySender
+from tests.support.kv.kv_faults import Fault, FaultPlan, with_faults
 from tests.support.servers import warm_process
 from tests.support.waiting import eventually
 from tests.support.worlds.engine_clients import fork
@@ -78,7 +78,8 @@ class Worker:
         plan = FaultPlan(faults=faults)
         port = self.process.opened.context.transports.port
         assert isinstance(port, LocalPort), "faults of another process' port are its own"
-        port._senders[transport] = FaultySender(port.sender(transport), plan)
+        sound = port._transports[transport]
+        port._transports[transport] = replace(sound, make=lambda: with_faults(sound.make(), plan))
         return plan
 
     def metric(self, name: str, **labels: str) -> float:

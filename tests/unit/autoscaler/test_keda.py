@@ -31,7 +31,7 @@ class World:
             QueueDepth(model_digest=name, priority_class=0, num_requests=count, num_tokens=0, oldest_s=0.0)
             for name, count in waiting.items()
         )
-        self.board.show(FleetSum(fleet=Fleet(queues=queues)), POOLS)
+        self.board.show_fleet(FleetSum(fleet=Fleet(queues=queues)), POOLS)
 
 
 def ref(namespace: str = "stratos", **metadata: str) -> Any:

@@ -23,6 +23,7 @@ from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.settings import AutoscalerSettings
+from tests.support.worlds.fleet_samples import make_load
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
 BLOCKS = BlockLedger(total=100, free=100, cached=0, allocated=0, reserved=0, fenced=0)
@@ -52,7 +53,10 @@ class FakeFleet:
         role = WorkerRole(name.partition("-")[0])
         ref = WorkerRef(worker_id=name, incarnation=name, address="a:1", role=role)
         status = WorkerStatus(
-            ref=ref, blocks=BLOCKS, identity=IDENTITY, num_running=self.seqs.get(name, 0), max_num_seqs=4
+            ref=ref,
+            engine=make_load(blocks=BLOCKS, num_running=self.seqs.get(name, 0)),
+            identity=IDENTITY,
+            max_num_seqs=4,
         )
         return FleetWorker(ref=ref, status=status, is_live=True)
 

@@ -35,7 +35,7 @@ EXEMPT = {
         "tests/support/reference/triton_interpreter.py",
         "_LangPatchScope",
     ): "mends Triton's interpreter, which has no hook for it",
-    ("tests/support/worlds/worker_world.py", "_senders"): "puts a faulty sender in the place of a sound one",
+    ("tests/support/worlds/worker_world.py", "_transports"): "puts faulty senders in the place of sound ones",
     ("tests/unit/cli/data/test_folder.py", "_locks"): "drops the locks as the kernel does when a process is killed",
     ("tests/unit/worker/test_metrics.py", "_blocks"): "loses a block, which no public name allows",
     ("tests/unit/worker/test_metrics.py", "_free"): "loses a block, which no public name allows",

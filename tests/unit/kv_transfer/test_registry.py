@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -9,8 +10,12 @@ from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import StagingLedger
 from stratos.kv_transfer.blocking import BlockingThreads
-from stratos.kv_transfer.registry import TRANSPORTS, make_receiver, make_sender
+from stratos.kv_transfer.inproc import InprocHub
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.receiving import StagingSlots
+from stratos.kv_transfer.registry import TRANSPORTS, make_ends, staging_for
 from stratos.kv_transfer.settings import TransportConfig
+from tests.support.kv.memory_pages import MemoryPages
 from tests.support.servers.certificates import CertificateFolder
 
 CONFIG = TransportConfig()
@@ -18,38 +23,35 @@ CONFIG = TransportConfig()
 
 @pytest.mark.parametrize("name", ["", "nixl", "SHM"])
 def test_unknown_transports_are_refused_with_the_known_ones(name):
-    for make in (lambda: make_receiver(name, "inc-d", CONFIG), lambda: make_sender(name, CONFIG)):
+    for make in (make_ends, staging_for):
         with pytest.raises(ValueError, match=f"unknown KV transport '{name}'; this build has {', '.join(TRANSPORTS)}"):
-            make()
+            make(name, CONFIG)
 
 
 def test_a_missing_hub_is_named():
-    for make in (lambda: make_receiver("inproc", "inc-d", CONFIG), lambda: make_sender("inproc", CONFIG)):
-        with pytest.raises(ValueError, match="hub"):
-            make()
+    with pytest.raises(ValueError, match="hub"):
+        make_ends("inproc", CONFIG)
 
 
 def test_a_missing_certificate_is_named():
-    for make in (lambda: make_receiver("tls", "inc-d", CONFIG), lambda: make_sender("tls", CONFIG)):
-        with pytest.raises(ValueError, match="certificate"):
-            make()
+    with pytest.raises(ValueError, match="certificate"):
+        make_ends("tls", CONFIG)
 
 
 def test_a_missing_device_is_named():
-    for make in (lambda: make_receiver("cuda_ipc", "inc-d", CONFIG), lambda: make_sender("cuda_ipc", CONFIG)):
-        with pytest.raises(ValueError, match="needs a GPU"):
-            make()
+    with pytest.raises(ValueError, match="needs a GPU"):
+        make_ends("cuda_ipc", CONFIG)
 
 
-def test_every_known_name_makes_both_ends(tmp_path):
-    from stratos.kv_transfer.inproc import InprocHub
-
+async def test_every_known_name_makes_both_ends(tmp_path):
     settings, hub = TransportConfig(shm_directory=tmp_path / "staging"), InprocHub()
     tls = TlsContexts(CertificateFolder(tmp_path / "tls").files(PeerRole.DECODE_WORKER))
     for name in TRANSPORTS:
-        receiver = make_receiver(name, "inc-d", settings, hub=hub, tls=tls, device="GPU-a")
-        assert receiver.transport == make_sender(name, settings, hub=hub, tls=tls, device="GPU-a").transport == name
-        assert receiver.ledger() == StagingLedger()
+        transport = PortTransport(make=partial(make_ends, name, settings, hub=hub, tls=tls, device="GPU-a"))
+        port = LocalPort({name: transport}, MemoryPages())
+        await port.prepare(name)
+        assert StagingSlots(name, "inc-d", staging_for(name, settings), port).ledger() == StagingLedger()
+        await port.close()
 
 
 async def test_threads_pass_results_and_errors_and_end():

@@ -9,16 +9,22 @@ from dataclasses import replace
 import pytest
 
 from stratos.common.errors import Overloaded, WorkerLost
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.private_directory import private_directory
-from stratos.kv_transfer.receiver import RingReceiver
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.shm import ShmRings, ShmSender
+from stratos.kv_transfer.shm import shm_ends
+from tests.support.kv.memory_pages import MemoryPages
 
 CONFIG = StagingConfig(slot_bytes=8192, slots_per_pair=2)
 
 
+def port_in(directory, config=CONFIG):
+    return LocalPort({"shm": PortTransport(make=lambda: shm_ends(config, directory))}, MemoryPages())
+
+
 def receiver_in(directory, config=CONFIG):
-    return RingReceiver("shm", "inc-d", config, ShmRings(config, directory))
+    return StagingSlots("shm", "inc-d", config, port_in(directory, config))
 
 
 @pytest.fixture
@@ -27,7 +33,7 @@ def directory(tmp_path):
 
 
 async def test_a_staging_file_is_private_and_fully_allocated_and_unlinked_once_attached(directory):
-    receiver, sender = receiver_in(directory), ShmSender(directory)
+    receiver, sender = receiver_in(directory), port_in(directory)
     offer = await receiver.open_pair("inc-p")
     found = (directory / offer.address).stat()
     assert stat.S_IMODE(found.st_mode) == 0o600
@@ -37,7 +43,7 @@ async def test_a_staging_file_is_private_and_fully_allocated_and_unlinked_once_a
     await sender.connect(offer)
     assert list(directory.iterdir()) == []
     with pytest.raises(WorkerLost, match="was attached to"):
-        await ShmSender(directory).connect(offer)
+        await port_in(directory).connect(offer)
     await sender.close()
     await receiver.close()
 
@@ -83,9 +89,8 @@ async def test_a_real_limit_of_the_system_shows_at_creation(directory):
 def test_a_directory_that_others_can_enter_is_refused(directory, mode):
     directory.mkdir()
     directory.chmod(mode)
-    for make in (lambda: ShmRings(CONFIG, directory), lambda: ShmSender(directory)):
-        with pytest.raises(ValueError, match="mode 0700"):
-            make()
+    with pytest.raises(ValueError, match="mode 0700"):
+        shm_ends(CONFIG, directory)
 
 
 def test_a_link_to_a_directory_is_refused(directory, tmp_path):
@@ -97,7 +102,7 @@ def test_a_link_to_a_directory_is_refused(directory, tmp_path):
 
 @pytest.mark.parametrize("address", ["../secret", "/etc/passwd", "kv-1.ring", "kv-" + "0" * 32 + ".ring/../x"])
 async def test_an_address_cannot_lead_out_of_the_directory(directory, address):
-    receiver, sender = receiver_in(directory), ShmSender(directory)
+    receiver, sender = receiver_in(directory), port_in(directory)
     offer = await receiver.open_pair("inc-p")
     with pytest.raises(ValueError, match="not the name of a staging file"):
         await sender.connect(replace(offer, address=address))
@@ -105,7 +110,7 @@ async def test_an_address_cannot_lead_out_of_the_directory(directory, address):
 
 
 async def test_files_that_are_not_what_the_offer_says_are_refused(directory):
-    receiver, sender = receiver_in(directory), ShmSender(directory)
+    receiver, sender = receiver_in(directory), port_in(directory)
     offer = await receiver.open_pair("inc-p")
     with pytest.raises(ValueError, match="its offer says"):
         await sender.connect(replace(offer, num_slots=3))

@@ -19,6 +19,7 @@ from stratos.planning.observation import PoolObservation, WorkerLoad, observe
 from stratos.planning.planner import Direction, PlanningDecision, PoolPlanner
 from stratos.planning.settings import PoolBounds, PoolConfig, PoolKey
 from tests.support.examples import examples
+from tests.support.worlds.fleet_samples import make_load
 
 SETTINGS = PoolConfig(bounds=PoolBounds(role=WorkerRole.DECODE, min_workers=1, max_workers=4))
 UP, DOWN, HOLD = Direction.UP, Direction.DOWN, Direction.HOLD
@@ -319,7 +320,9 @@ def test_observation_is_taken_from_the_fleet() -> None:
     identity = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
     ref = WorkerRef(worker_id="decode-0", incarnation="i", address="a:1", role=WorkerRole.DECODE)
     blocks = BlockLedger(total=100, free=10, cached=20, allocated=40, reserved=20, fenced=10)
-    status = WorkerStatus(ref=ref, blocks=blocks, identity=identity, num_running=3, num_waiting=1, max_num_seqs=8)
+    status = WorkerStatus(
+        ref=ref, engine=make_load(blocks=blocks, num_running=3, num_waiting=1), identity=identity, max_num_seqs=8
+    )
     draining = dataclasses.replace(status, is_draining=True)
     unknown = dataclasses.replace(ref, worker_id="decode-4", incarnation="")
     fleet = Fleet(

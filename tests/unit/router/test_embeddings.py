@@ -23,7 +23,7 @@ from stratos_router.metrics import RouterMetrics
 from stratos_router.placement_loop import PlacementLoop
 from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
-from tests.support.worlds.fleet_samples import with_free_slots
+from tests.support.worlds.fleet_samples import make_load, with_free_slots
 from tests.support.worlds.terms import with_terms
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
@@ -46,7 +46,7 @@ class World:
 
     def status(self, name: str, **changes: Any) -> None:
         ref = WorkerRef(worker_id=name, incarnation=name, address="", role=WorkerRole(name.partition("-")[0]))
-        status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=4)
+        status = WorkerStatus(ref=ref, engine=make_load(blocks=BLOCKS), identity=IDENTITY, max_num_seqs=4)
         self.fleet.on_status(name, with_free_slots(status, changes), self.clock.now())
 
     async def call(self, work: Work = Work.EMBEDDING, **changes: Any) -> asyncio.Task[Any]:

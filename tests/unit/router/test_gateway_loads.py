@@ -17,9 +17,9 @@ LOAD = GatewayLoad(gateway="g1", model_digest="m", num_open=3, num_judged=2, num
 
 def test_the_last_report_of_a_gateway_counts_until_it_has_been_silent_for_long() -> None:
     loads = GatewayLoads()
-    loads.note(LOAD, 0.0)
-    loads.note(dataclasses.replace(LOAD, num_open=5), 1.0)
-    loads.note(dataclasses.replace(LOAD, gateway="g2"), 4.0)
+    loads.add_report(LOAD, 0.0)
+    loads.add_report(dataclasses.replace(LOAD, num_open=5), 1.0)
+    loads.add_report(dataclasses.replace(LOAD, gateway="g2"), 4.0)
     assert [(load.gateway, load.num_open, load.age_s) for load in loads.recent(5.0)] == [("g1", 5, 4.0), ("g2", 3, 1.0)]
     assert [load.gateway for load in loads.recent(12.0)] == ["g2"]
 
@@ -27,7 +27,7 @@ def test_the_last_report_of_a_gateway_counts_until_it_has_been_silent_for_long()
 def test_their_number_is_bounded() -> None:
     loads = GatewayLoads()
     for number in range(MAX_GATEWAYS + 10):
-        loads.note(dataclasses.replace(LOAD, gateway=f"g{number}"), 0.0)
+        loads.add_report(dataclasses.replace(LOAD, gateway=f"g{number}"), 0.0)
     assert len(loads.recent(1.0)) == MAX_GATEWAYS
 
 

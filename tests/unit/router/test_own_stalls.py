@@ -36,7 +36,7 @@ async def test_workers_are_not_out_after_a_stall_of_the_router_and_are_when_they
     assert world.registry.get_sample_value("stratos_router_worker_evictions_total", labels) == 0
     for _ in range(8):  # the loop turns, one worker speaks
         world.clock.advance(0.3)
-        world.status("decode-0", engine_step=_ + 1)
+        world.status("decode-0", step=_ + 1)
         world.scheduler.wake()
         await asyncio.sleep(0.01)
     await eventually(lambda: is_live(world, "decode-0") and not is_live(world, "decode-1"), "silence counts again")
@@ -47,15 +47,15 @@ async def test_workers_are_not_out_after_a_stall_of_the_router_and_are_when_they
 async def test_a_worker_that_computes_gets_its_time_again_after_a_stall() -> None:
     world = RouterScheduler("decode-0")
     for _ in range(2):
-        world.status("decode-0", engine_step=7, is_computing=True)
+        world.status("decode-0", step=7, is_computing=True)
     world.clock.advance(5.0)
     world.fleet.forgive(world.clock.now())
-    world.status("decode-0", engine_step=7, is_computing=True)
+    world.status("decode-0", step=7, is_computing=True)
     assert is_live(world, "decode-0")
     world.clock.advance(1.0)
-    world.status("decode-0", engine_step=7, is_computing=True)
+    world.status("decode-0", step=7, is_computing=True)
     world.clock.advance(1.1)
-    world.status("decode-0", engine_step=7, is_computing=True)
+    world.status("decode-0", step=7, is_computing=True)
     assert not is_live(world, "decode-0"), "it stands still"
 
 
@@ -64,14 +64,14 @@ async def test_a_silent_stream_ends_unless_the_silence_was_ones_own() -> None:
     watch = SilenceWatch(clock, 5.0)
     async with asyncio.timeout(None) as limit:
         with watch.watched(limit):
-            watch.look(6.0 + clock.now(), is_late=True)
-            watch.look(10.0 + clock.now())
+            watch.end_silent(6.0 + clock.now(), is_late=True)
+            watch.end_silent(10.0 + clock.now())
             await asyncio.sleep(0)
 
     async def silent() -> None:
         async with asyncio.timeout(None) as limit:
             with watch.watched(limit):
-                watch.look(6.0 + clock.now())
+                watch.end_silent(6.0 + clock.now())
                 await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError):

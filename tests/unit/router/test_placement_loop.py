@@ -249,7 +249,7 @@ async def test_after_busy_a_request_goes_back_only_to_a_worker_whose_status_chan
     world.scheduler.complete(placed.handoff_id, Outcome.FAILED, 0)
     again = await world.call(attempt=1, is_move=True, refusals={"decode-0": placed.status_version})
     for _ in range(3):
-        world.status("decode-0", version=3, engine_step=5)
+        world.status("decode-0", version=3, step=5)
         await world.turn()
     assert not again.done()
     world.status("decode-0", version=4)
@@ -276,7 +276,7 @@ async def test_a_worker_that_stood_still_is_chosen_once_it_moves() -> None:
     call = await world.call(is_move=True, excluded_incarnations=hung, hung_incarnations=hung)
     await world.turn()
     assert not call.done()
-    world.status("decode-0", engine_step=1)
+    world.status("decode-0", step=1)
     await world.turn()
     assert call.result().decode.worker_id == "decode-0"
 

@@ -37,7 +37,7 @@ def _run(steps: list[tuple[int, bool]], *, interval_s: float = 0.125) -> list[Ou
     clock, liveness, verdicts = FakeClock(), WorkerLiveness(LivenessConfig()), []
     for step, is_computing in steps:
         clock.advance(interval_s)
-        liveness.on_status(make_status(engine_step=step, is_computing=is_computing), clock.now())
+        liveness.on_status(make_status(step=step, is_computing=is_computing), clock.now())
         verdicts.append(liveness.out_reason(clock.now()))
     return verdicts
 
@@ -52,7 +52,7 @@ def test_a_step_loop_that_stands_still_while_it_computes_is_hung_until_it_moves(
 def test_a_worker_of_slow_steps_gets_more_time() -> None:
     clock, liveness = FakeClock(), WorkerLiveness(LivenessConfig())
     for _ in range(8):
-        liveness.on_status(make_status(engine_step=7, is_computing=True, slow_step_s=1.0), clock.now())
+        liveness.on_status(make_status(step=7, is_computing=True, slow_step_s=1.0), clock.now())
         assert liveness.out_reason(clock.now()) is None
         clock.advance(0.5)
     clock.advance(0.1)
@@ -145,7 +145,7 @@ def test_bookings_whose_end_nobody_reported_go_with_the_workers_own_count_or_the
 def test_a_gone_incarnation_takes_its_bookings_along() -> None:
     ledger = BookingLedger(BookingConfig())
     book(ledger, "h1", 0.0)
-    ledger.forget(INCARNATION)
+    ledger.forget_worker(INCARNATION)
     assert len(ledger) == 0
     assert ledger.end("h1", 1.0) is None
 
@@ -163,7 +163,7 @@ def test_held_is_the_sum_of_what_is_open(operations) -> None:
         elif kind == "status":
             ledger.on_status(make_status(num_running=value), clock.now())
         elif kind == "forget":
-            ledger.forget(INCARNATION)
+            ledger.forget_worker(INCARNATION)
             opened.clear()
         assert ledger.held(INCARNATION).num_seqs == sum(opened.values())
         assert len(ledger) == len(opened)

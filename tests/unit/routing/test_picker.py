@@ -226,5 +226,5 @@ def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
 def test_the_memory_of_prompts_is_bounded() -> None:
     memory = PrefillMemory(max_requests=2)
     for name in "abc":
-        memory.note(name, f"inc-{name}")
+        memory.remember(name, f"inc-{name}")
     assert [memory.recall(name) for name in "abc"] == ["", "inc-b", "inc-c"]

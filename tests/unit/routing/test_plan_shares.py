@@ -34,8 +34,8 @@ def test_a_stream_that_has_begun_gets_back_in_like_any_other() -> None:
 
 
 def test_headroom_counts_unless_the_request_would_never_fit_beside_it() -> None:
-    total, size = make_view().status.blocks.total, make_view().status.block_size
-    mark = make_view().status.kv_watermark
+    total, size = make_view().status.engine.blocks.total, make_view().status.block_size
+    mark = make_view().status.engine.kv_watermark
     part = {"num_prompt_tokens": int((mark - 0.7) * total) * size, "max_tokens": 1}
     used = make_view(num_promised_blocks=int(0.65 * total))
     assert ask(**part).num_blocks_short(used) <= 0 < ask(share=BATCH, **part).num_blocks_short(used)

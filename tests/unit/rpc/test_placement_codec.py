@@ -7,7 +7,7 @@ from stratos.core.requests.terms import Share
 from stratos.core.trace import NO_TRACE
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
-from tests.support.worlds.fleet_samples import make_request, make_status
+from tests.support.worlds.fleet_samples import ledger, make_request, make_status
 
 NOW_S = 50.0
 
@@ -55,3 +55,11 @@ def test_what_admission_goes_by_survives_in_a_status() -> None:
         num_routers=2,
     )
     assert WORKER_STATUS.from_pb(WORKER_STATUS.to_pb(status)) == status
+
+
+def test_an_engines_load_lies_in_the_message_of_the_status_itself() -> None:
+    status = make_status(step=7, slow_step_s=0.25, blocks=ledger(10, allocated=3), num_queued_tokens=5, num_running=2)
+    message = WORKER_STATUS.to_pb(status)
+    assert (message.engine_step, message.slow_step_ms, message.blocks.num_allocated) == (7, 250, 3)
+    assert (message.num_queued_tokens, message.num_running) == (5, 2)
+    assert WORKER_STATUS.from_pb(message) == status

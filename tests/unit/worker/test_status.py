@@ -9,16 +9,16 @@ from stratos.core.requests.records import ChoiceState
 from stratos.worker.decode.intents import Intents, sum_intents
 from stratos.worker.status import StatusFeed, StatusVersions
 from tests.support.worlds.engine_driver import make_request
-from tests.support.worlds.fleet_samples import ledger, make_status
+from tests.support.worlds.fleet_samples import ledger, make_status, with_changes
 
 
 def test_the_version_moves_with_what_admission_depends_on_and_not_with_steps() -> None:
     versions, status = StatusVersions(), make_status()
     assert versions.number(status).version == 1
-    stepped = dataclasses.replace(status, engine_step=9, is_computing=True, slow_step_s=0.5)
+    stepped = with_changes(status, step=9, is_computing=True, slow_step_s=0.5)
     numbered = versions.number(stepped)
-    assert (numbered.version, numbered.engine_step) == (1, 9)
-    assert versions.number(dataclasses.replace(status, blocks=ledger(1000, allocated=1))).version == 2
+    assert (numbered.version, numbered.engine.step) == (1, 9)
+    assert versions.number(with_changes(status, blocks=ledger(1000, allocated=1))).version == 2
     assert versions.number(dataclasses.replace(status, is_draining=True)).version == 3
     assert versions.number(status).version == 4
 

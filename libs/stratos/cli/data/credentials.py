@@ -19,7 +19,7 @@ class Credentials:
     api_key: str = field(default="", repr=False)
     """Printed by ``stratos up``; empty until the first start has made it."""
     store_id: str = ""
-    """Of the store that keeps tenants, keys and adapters; empty until the first start has set it up."""
+    """Id of the store that keeps tenants, keys and adapters; empty until the first start has set it up."""
 
 
 def load_credentials(data: DataDir) -> Credentials:

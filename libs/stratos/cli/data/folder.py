@@ -119,7 +119,7 @@ class RunDir:
 
     @property
     def logs_path(self) -> Path:
-        """What the processes write."""
+        """Folder of the processes' log files."""
         return self.path / "logs"
 
     def log_path(self, name: str) -> Path:
@@ -161,7 +161,7 @@ class DataDir:
 
     @property
     def copies_path(self) -> Path:
-        """What gateways knew of tenants, keys and adapters, a file for each."""
+        """Folder of the gateways' copies of tenants, keys and adapters, a file for each gateway."""
         return self.path / "copies"
 
     @property

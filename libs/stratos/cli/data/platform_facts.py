@@ -1,4 +1,4 @@
-"""What a running platform tells the other commands: the content of ``platform.json``."""
+"""Facts that a running platform leaves for the other commands: the content of ``platform.json``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class PlatformFacts:
     run_id: str
     pid: int
     base_url: str
-    """Of the OpenAI API, with /v1."""
+    """Address of the OpenAI API, with /v1."""
     admin_url: str
-    """Of the admin port, without a path."""
+    """Address of the admin port, without a path."""
     api_key: str = dataclasses.field(repr=False)
     model: str
     adapters: tuple[str, ...]
@@ -29,7 +29,7 @@ class PlatformFacts:
     tls_folder: str = ""
     """Certificates by role, with mTLS."""
     prometheus_url: str = ""
-    """Of the Prometheus beside the platform, where there is one."""
+    """Address of the Prometheus beside the platform, where there is one."""
 
     def as_json(self) -> dict[str, Any]:
         """All fields as JSON values."""

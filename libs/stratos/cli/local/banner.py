@@ -1,4 +1,4 @@
-"""What ``stratos up`` prints once the platform answers: the address first, then lines that work when pasted."""
+"""Banner of ``stratos up`` once the platform answers: the address first, then lines that work when pasted."""
 
 from __future__ import annotations
 

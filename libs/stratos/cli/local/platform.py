@@ -287,7 +287,7 @@ class LocalPlatform:
         )  # fmt: skip
 
     async def _wait_fleet(self, router_address: str) -> None:
-        """A router has heard of every worker, so the first request finds a place."""
+        """A router has a status of every worker, so the first request finds a place."""
         wanted = self._options.prefill + self._options.decode
         async with RouterClient(router_address, dialer=self._dialer) as router:
             try:

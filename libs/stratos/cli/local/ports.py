@@ -48,14 +48,14 @@ class PublicListener:
 
 @dataclass(frozen=True, slots=True)
 class GatewayListeners:
-    """What all gateways serve."""
+    """Sockets that all gateways serve."""
 
     public: PublicListener
     admin: PublicListener
 
     @property
     def fds(self) -> tuple[int, int]:
-        """Of both sockets."""
+        """File descriptors of the public and the admin socket."""
         return self.public.fd, self.admin.fd
 
 

@@ -43,7 +43,7 @@ def check_model_folder(path: Path) -> None:
 
 
 def check_checkpoint(path: Path) -> None:
-    """What a worker would find after seconds of imports: a model that is not supported, weights that are cut off.
+    """Find now, not after seconds of a worker's imports, a model that is not supported or weights that are cut off.
 
     Raises:
         InvalidCheckpoint: with the field or the file.

@@ -39,7 +39,7 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
-    """What others may know of a process."""
+    """State of a process, for others to read."""
 
     name: str
     pid: int
@@ -185,7 +185,7 @@ class ManagedProcess:
         self._signal(signal.SIGTERM)
 
     def reuse_address(self) -> None:
-        """Let the next start listen where the last one did, so that peers which were told the address find it."""
+        """Let the next start listen where the last one did, so that peers that have the address find it."""
         if not self.address or not self.spec.listen_env or self.spec.role:
             return
         env = {**self.spec.env, self.spec.listen_env: self.address}

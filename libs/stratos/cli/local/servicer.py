@@ -27,7 +27,7 @@ class SupervisorSettings(ServiceSettings):
 
 
 class WorkerControl(Protocol):
-    """What the servicer asks of the platform."""
+    """Control of workers that the servicer needs from the platform."""
 
     def views(self) -> list[ProcessView]: ...
 

@@ -38,7 +38,7 @@ STOP_ORDER = (
     ("router", "prefill_worker", "decode_worker", "lora_registry"),
     ("redis",),
 )
-"""Those of a group end together: without gateways nothing calls routers, workers and registry any more."""
+"""Groups, each of which ends together: without gateways nothing calls routers, workers and registry any more."""
 KILL_MARGIN_S = 3.0
 Report = Callable[[str], None]
 SpecFactory = Callable[[str], ProcessSpec]
@@ -185,7 +185,7 @@ class Supervisor:
     def write_workers_file(self) -> None:
         """Tell the router which workers there are: those that serve, and those that drain until they are gone.
 
-        Prometheus, where there is one, is told of every process that has metrics.
+        Prometheus, where there is one, gets the address of every process that has metrics.
         """
         workers = [
             {"worker_id": p.name, "address": p.address, "role": p.spec.role}

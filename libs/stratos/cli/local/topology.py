@@ -43,7 +43,7 @@ class ProcessSpec:
     listen_env: str = ""
     """Variable that holds the address the process announces; a restart listens there again."""
     public_address: str = ""
-    """What clients dial, where that is not the gRPC server: the gateways' HTTP address."""
+    """Address that clients dial, where that is not the gRPC server: the gateways' HTTP address."""
     listeners: tuple[int, ...] = ()
     """File descriptors of listening sockets that the process inherits."""
     readiness: Readiness = "address_file"
@@ -53,7 +53,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """What the platform knows when a process is started, addresses above all; empty until then."""
+    """Facts that the platform has when it starts a process, addresses above all; empty until then."""
 
     redis_url: str = field(default="", repr=False)
     object_store_url: str = ""
@@ -66,7 +66,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPaths:
-    """Files of the run that processes are told about."""
+    """Files of the run whose paths processes get."""
 
     workers_folder: Path
     shm_path: Path
@@ -146,7 +146,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
 
 
 def worker_sizes(options: UpOptions) -> dict[str, str]:
-    """What a worker takes of the machine, unless its own environment says."""
+    """Share of the machine that a worker takes, unless its own environment sets it."""
     return {
         "RUNNER__KV_POOL_BYTES": str(options.kv_pool_bytes),
         "RUNNER__MAX_MODEL_LEN": str(options.max_model_len),

@@ -1,4 +1,4 @@
-"""What the ledger says, for people and for other programs.
+"""Statements and costs from the ledger, for people and for other programs.
 
 Read in this order: ``statements`` (as text and HTML), ``ledger_files`` (entries as CSV and Parquet).
 """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from stratos.common.errors import StratosError
-from stratos.core.kv import BlockLedger, HostLedger
+from stratos.core.engine_load import EngineLoad
+from stratos.core.kv import HostLedger
 from stratos.core.requests.embedding import EmbeddingOutput
 from stratos.core.requests.records import ChoiceOutput, PositionLogprobs, RequestKey
 
@@ -144,29 +145,11 @@ class HostTierStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """A snapshot that any thread may read."""
+class EngineStatus(EngineLoad):
+    """A snapshot that any thread may read: the load that other processes see, and what the worker itself needs."""
 
-    step: int
-    is_computing: bool
-    blocks: BlockLedger
-    num_waiting: int
-    num_running: int
-    num_free_batch_slots: int
-    """Places in the batch that neither a sequence nor an uncommitted hand-off has; 0 while a static batch runs."""
-    num_promised_blocks: int
-    """Blocks that admitted requests and waiting sequences are expected to take and do not hold."""
-    p90_output_tokens: int
-    """90th percentile of the output lengths so far, one-token probes left out."""
-    kv_watermark: float
-    """Share of the pool that admission may fill."""
-    num_free_adapter_slots: int
-    """Adapters without a user that may be loaded now."""
-    num_queued_tokens: int
     num_prefill_jobs: int
     resident_adapters: tuple[str, ...]
-    slow_step_s: float = 0.0
-    """Slowest recent step: what a big model or a busy machine may take, so that slow is not taken for stuck."""
     num_preemptions: int = 0
     num_admission_refusals: int = 0
     """Waits that met a full pool at the head of the queue, each counted once, and hand-offs that found no room."""
@@ -181,3 +164,8 @@ class EngineStatus:
     host: HostTierStatus = field(default_factory=HostTierStatus)
     last_cache_change: int = 0
     """Number of the newest change of the prefix cache."""
+
+    @property
+    def load(self) -> EngineLoad:
+        """The part that other processes see."""
+        return EngineLoad(**{entry.name: getattr(self, entry.name) for entry in fields(EngineLoad)})

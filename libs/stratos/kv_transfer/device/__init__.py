@@ -1,5 +1,5 @@
 """Transport between two processes through memory of a GPU that one exports and the other maps.
 
-Read in this order: ``memory`` (what is asked of a driver), ``lease`` (who may free, and when), ``receiver``,
+Read in this order: ``memory`` (contract of a driver), ``lease`` (who may free, and when), ``receiver``,
 ``sender``, ``cuda`` (the driver).
 """

@@ -160,7 +160,7 @@ class _Attached:
 
 
 class CudaMemory:
-    """``DeviceMemory`` of a GPU; the driver is asked when it is first needed.
+    """``DeviceMemory`` of a GPU; the driver is loaded when it is first needed.
 
     Args:
         ordinal: of the GPU among those that this process sees.

@@ -43,7 +43,7 @@ HELLO_BYTES, GRANT_BYTES = _HELLO.size, _GRANT.size
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """What the receiver lends."""
+    """Memory that the receiver lends."""
 
     num_bytes: int
     device: str
@@ -77,7 +77,7 @@ def encode_grant(grant: DeviceGrant) -> bytes:
 
 
 def decode_grant(data: bytes) -> DeviceGrant:
-    """What was lent. Raises ``ConnectionError``: it is malformed, or cut short."""
+    """The memory that was lent. Raises ``ConnectionError``: it is malformed, or cut short."""
     if len(data) != GRANT_BYTES:
         raise ConnectionError("the pair is gone, or has a sender already")
     magic, num_bytes, name, handle = _GRANT.unpack(data)

@@ -1,4 +1,4 @@
-"""What the transport asks of a device's driver: ``cuda`` asks CUDA, tests ask a file that plays a device."""
+"""Contract of a device's driver: ``cuda`` has CUDA's, tests substitute files for a device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 from stratos.core.device.payload import DevicePayload, Payload
 
 HANDLE_BYTES = 64
-"""Of an exported allocation, as CUDA has them."""
+"""Length of an exported allocation's handle, as CUDA has them."""
 
 
 class NoDeviceRoomError(RuntimeError):

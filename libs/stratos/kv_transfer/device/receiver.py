@@ -1,6 +1,6 @@
 """The receiving end: exports one ring per pair, and gives it back when no other process can write it any more.
 
-As in shared memory a payload is in its slot when the source says ``Sent``; it is read there, by a kernel that adds up
+As in shared memory a payload is in its slot when ``Sent`` comes; it is read there, by a kernel that adds up
 the checksum of what it writes.  The pair breaks when its sender's process ends.  Memory of a pair that has ended
 lingers until its sender has unmapped it; with as many rings as the plan of the device's memory has (``rings``), no
 other one is made.
@@ -34,8 +34,8 @@ from stratos.kv_transfer.device.lease import (
 from stratos.kv_transfer.device.memory import DeviceMemory, ExportedMemory, NoDeviceRoomError
 from stratos.kv_transfer.device.rings import most_rings
 from stratos.kv_transfer.private_directory import private_directory
-from stratos.kv_transfer.receiver import OnArrived, OnBroken, Ring, Rings
 from stratos.kv_transfer.settings import StagingConfig
+from stratos.kv_transfer.transfer import PortListener, Ring, RingBroken
 
 CUDA_IPC = "cuda_ipc"
 CLOSE_TIMEOUT_S = 2.0
@@ -43,13 +43,15 @@ CLOSE_TIMEOUT_S = 2.0
 SLOT_ALIGNMENT = 16
 """Bytes that the kernel which unpacks a slot reads at once: slots begin at multiples."""
 _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
-"""Of a socket that cannot be made: others do not pass with time."""
+"""Errors of a socket that pass with time."""
 _log = logging.getLogger(__name__)
 
 
 class _DeviceRing(Ring):
-    def __init__(self, pair: str, memory: ExportedMemory, slot_bytes: int, address: str) -> None:
-        self.address, self.pair = address, pair
+    def __init__(
+        self, pair: str, memory: ExportedMemory, slot_bytes: int, address: str, forget: Callable[[_DeviceRing], None]
+    ) -> None:
+        self.address, self._pair, self._forget = address, pair, forget
         self._slot_bytes = slot_bytes
         self._memory: ExportedMemory | None = memory
         self._lease: socket.socket | None = None
@@ -58,11 +60,11 @@ class _DeviceRing(Ring):
         """No other process maps the memory, and none will."""
         self._is_closed = False
 
-    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:
-        self._on_broken = on_broken
+    def start(self, publish: PortListener) -> None:
+        self._publish = publish
 
     def payload(self, slot: int, num_bytes: int) -> DevicePayload:
-        assert self._memory is not None, "a pair that has ended is asked for nothing"
+        assert self._memory is not None, "the pair has ended"
         return self._memory.span(slot * self._slot_bytes, num_bytes)
 
     def lend(self, lease: socket.socket, grant: Callable[[ExportedMemory], DeviceGrant]) -> None:
@@ -74,6 +76,7 @@ class _DeviceRing(Ring):
         self._loop.add_reader(lease.fileno(), self._lease_ended)
 
     def close(self) -> None:
+        self._forget(self)
         self._is_closed = True
         if self._lease is None:
             self._give_back()
@@ -85,7 +88,7 @@ class _DeviceRing(Ring):
         assert self._lease is not None
         try:
             if self._lease.recv(1):
-                return  # a sender says nothing here; it is no end
+                return  # a sender writes nothing here; it is no end
         except BlockingIOError:
             return  # woken without a reason: the sender may still map the memory
         except ConnectionError:
@@ -97,7 +100,7 @@ class _DeviceRing(Ring):
         self._give_back()
         if not was_closed:
             why = "the connection broke: the source's process has ended, or closed the pair"
-            self._on_broken(self.pair, why)
+            self._publish(RingBroken(pair=self._pair, why=why))
 
     def _give_back(self) -> None:
         self._memory = None  # spans that are read keep it
@@ -105,7 +108,7 @@ class _DeviceRing(Ring):
             self.returned.set_result(None)
 
 
-class DeviceRings(Rings):
+class DeviceRings:
     """Memory of ``memory``'s device, for processes that share ``directory``."""
 
     def __init__(self, config: StagingConfig, directory: Path, timeout_s: float, memory: DeviceMemory) -> None:
@@ -117,7 +120,7 @@ class DeviceRings(Rings):
         self._rings: dict[bytes, _DeviceRing] = {}
         """By the secret of the offer; of open pairs."""
         self._memories: weakref.WeakSet[ExportedMemory] = weakref.WeakSet()
-        """Of open pairs, and of ended ones that are still mapped or read."""
+        """Memory of open pairs, and of ended ones that is still mapped or read."""
         self._num_exporting = 0
         self._lingering: set[asyncio.Future[None]] = set()
 
@@ -126,7 +129,8 @@ class DeviceRings(Rings):
         """Rings of ended pairs that a sender may still map."""
         return len(self._lingering)
 
-    async def make(self, pair: str) -> Ring:
+    async def open_ring(self, pair: str) -> Ring:
+        """Export the memory of a pair, as ``TransportEnds.open_ring``."""
         if len(self._memories) + self._num_exporting >= most_rings(self._config.max_pairs):
             raise Overloaded("senders that do not end hold too much memory of ended KV transfer pairs")
         self._listen()
@@ -142,18 +146,18 @@ class DeviceRings(Rings):
             self._num_exporting -= 1
         self._memories.add(memory)
         secret = secrets.token_bytes(SECRET_BYTES)
-        ring = _DeviceRing(pair, memory, self._config.slot_bytes, f"{self._path.name}/{secret.hex()}")
-        self._rings[secret] = ring
+        address = f"{self._path.name}/{secret.hex()}"
+        ring = self._rings[secret] = _DeviceRing(pair, memory, self._config.slot_bytes, address, self._forget)
         return ring
 
-    def forget(self, ring: Ring) -> None:
-        assert isinstance(ring, _DeviceRing)
+    def _forget(self, ring: _DeviceRing) -> None:
         self._rings = {secret: known for secret, known in self._rings.items() if known is not ring}
         if not ring.returned.done():
             self._lingering.add(ring.returned)
             ring.returned.add_done_callback(self._lingering.discard)
 
     async def close(self) -> None:
+        """End the listener, and wait for senders to unmap what has ended."""
         await self._accepting.close()
         if self._accepting.listener is not None:
             self._path.unlink(missing_ok=True)

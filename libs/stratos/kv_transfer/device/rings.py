@@ -16,7 +16,7 @@ def whole_blocks(num_bytes: int) -> int:
 
 
 def most_rings(max_pairs: int) -> int:
-    """Of ``max_pairs`` open pairs, and of as many ended ones that their sources still map or that are still read."""
+    """Rings of ``max_pairs`` open pairs, and of as many ended ones that sources still map or that are still read."""
     return 2 * max_pairs
 
 

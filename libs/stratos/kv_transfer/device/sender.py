@@ -12,9 +12,8 @@ from stratos.core.device.payload import Payload
 from stratos.kv_transfer.blocking import BlockingThreads
 from stratos.kv_transfer.device.lease import DeviceGrant, borrow, is_lent, parse_address
 from stratos.kv_transfer.device.memory import AttachedMemory, DeviceMemory, NoDeviceRoomError
-from stratos.kv_transfer.device.receiver import CUDA_IPC
+from stratos.kv_transfer.fitting import fitting_payload
 from stratos.kv_transfer.private_directory import private_directory
-from stratos.kv_transfer.sender import CachingSender, fitting_payload
 from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportOffer
 
 
@@ -26,7 +25,7 @@ class _DevicePair(PairSender):
         self._memory, self._lease, self._threads = memory, lease, threads
         self._loop = asyncio.get_running_loop()
         self._ending: asyncio.Future[None] | None = None
-        self._loop.add_reader(lease.fileno(), self._end)  # the receiver says no more but that it has ended
+        self._loop.add_reader(lease.fileno(), self._end)  # only the end of the receiver is readable here
 
     async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         data = fitting_payload(self.offer, header, payload)
@@ -65,16 +64,14 @@ class _DevicePair(PairSender):
         return WorkerLost(f"the KV transfer pair {self.offer.pair} has ended")
 
 
-class DeviceSender(CachingSender):
-    """Sends into memory that processes which share ``directory`` have exported."""
+class DeviceAttacher:
+    """Maps memory that processes which share ``directory`` have exported."""
 
-    transport = CUDA_IPC
-
-    def __init__(self, directory: Path, timeout_s: float, memory: DeviceMemory, max_pairs: int = 64) -> None:
-        super().__init__(max_pairs)
+    def __init__(self, directory: Path, timeout_s: float, memory: DeviceMemory) -> None:
         self._directory, self._timeout_s, self._device = private_directory(directory), timeout_s, memory
 
-    async def _connect(self, offer: TransportOffer) -> PairSender:
+    async def connect(self, offer: TransportOffer) -> PairSender:
+        """Map the memory of a pair, as ``TransportEnds.connect``."""
         name, secret = parse_address(offer.address)
         threads = BlockingThreads(f"kv-ipc to {offer.pair}", 1)
         try:

@@ -12,16 +12,25 @@ time at most.  Sizes are those of the headers.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Protocol
 
 from stratos.common.errors import Internal, WorkerLost
 from stratos.core.device.payload import Payload
 from stratos.kv_transfer.blocking import BlockingThreads
+from stratos.kv_transfer.fitting import checked_payload
 from stratos.kv_transfer.groups.rendezvous import GroupConfig, HostedStore, join_as_sender
-from stratos.kv_transfer.receiver import Frame, OnArrived, OnBroken, Ring, Rings
-from stratos.kv_transfer.sender import CachingSender, checked_payload
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportOffer
+from stratos.kv_transfer.transfer import (
+    FrameArrived,
+    FrameHeader,
+    PairSender,
+    PortListener,
+    Ring,
+    RingBroken,
+    TransportEnds,
+    TransportOffer,
+)
 
 
 class OrderedGroup(Protocol):
@@ -62,8 +71,8 @@ class _OrderedRing(Ring):
         self._slot_bytes = staging.slot_bytes
         self._memory = maker.memory(staging.slot_bytes * staging.slots_per_pair)
         self._group: OrderedGroup | None = None
-        self._early: dict[int, Frame] = {}
-        """Announced, and not posted: the group is not there, or a number before it has not come."""
+        self._early: dict[int, FrameHeader] = {}
+        """Announced, and not received yet: the group is not there, or a number before it has not come."""
         self._next = 0
         self._gap: asyncio.TimerHandle | None = None
         self._closed = False
@@ -73,9 +82,9 @@ class _OrderedRing(Ring):
         self._threads = BlockingThreads(f"kv-{maker.name}-{self._store.port}", 1)
         self._ending = BlockingThreads(f"kv-{maker.name}-end-{self._store.port}", 1)
 
-    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:
+    def start(self, publish: PortListener) -> None:
         """Let the sender join, in the background."""
-        self._on_arrived, self._on_broken = on_arrived, on_broken
+        self._publish = publish
         self._joining = asyncio.create_task(self._join(), name=f"kv-{self._maker.name}-join {self._pair}")
 
     def payload(self, slot: int, num_bytes: int) -> memoryview:
@@ -84,12 +93,12 @@ class _OrderedRing(Ring):
     def _place(self, slot: int, num_bytes: int) -> memoryview:
         return self._memory[slot * self._slot_bytes :][:num_bytes]
 
-    def post(self, frame: Frame) -> None:
-        number = frame.header.pair_seq
+    def announce_frame(self, header: FrameHeader) -> None:
+        number = header.pair_seq
         if number < self._next or number in self._early:
-            raise Internal(f"frame {frame.header.seq} of leg {frame.header.leg} has the number of another one")
-        self._early[number] = frame
-        self._post_in_order()
+            raise Internal(f"frame {header.seq} of leg {header.leg} has the number of another one")
+        self._early[number] = header
+        self._receive_in_order()
 
     def close(self) -> asyncio.Future[Any]:
         self._closed = True
@@ -108,16 +117,16 @@ class _OrderedRing(Ring):
         except (RuntimeError, TimeoutError) as err:
             self._broken(f"the source did not join: {err or 'no hello from it'}")
             return
-        self._post_in_order()
+        self._receive_in_order()
 
-    def _post_in_order(self) -> None:
+    def _receive_in_order(self) -> None:
         if self._group is None or self._closed:
             return
-        while (frame := self._early.pop(self._next, None)) is not None:
+        while (header := self._early.pop(self._next, None)) is not None:
             self._next += 1
-            memory = self._place(frame.header.slot, frame.header.num_bytes)
+            memory = self._place(header.slot, header.num_bytes)
             receiving = self._threads.submit(self._group.receive, memory)
-            receiving.add_done_callback(lambda done, frame=frame: self._received(frame, done))  # type: ignore[misc]
+            receiving.add_done_callback(partial(self._received, header))
         if self._gap is not None:
             self._gap.cancel()
             self._gap = None
@@ -125,25 +134,15 @@ class _OrderedRing(Ring):
             loop = asyncio.get_running_loop()
             self._gap = loop.call_later(self._config.timeout_s, self._broken, "a frame was sent without its header")
 
-    def _received(self, frame: Frame, done: asyncio.Future[Any]) -> None:
+    def _received(self, header: FrameHeader, done: asyncio.Future[Any]) -> None:
         if (error := done.exception()) is not None:
             self._broken(str(error))
         elif not self._closed:
-            self._on_arrived(self._pair, frame)
+            self._publish(FrameArrived(pair=self._pair, leg=header.leg, seq=header.seq))
 
     def _broken(self, why: str) -> None:
         if not self._closed:
-            self._on_broken(self._pair, f"the connection broke: {why}")
-
-
-class OrderedRings(Rings):
-    """One group per source."""
-
-    def __init__(self, staging: StagingConfig, config: GroupConfig, maker: GroupMaker) -> None:
-        self._staging, self._config, self._maker = staging, config, maker
-
-    async def make(self, pair: str) -> Ring:
-        return _OrderedRing(self._maker, self._staging, self._config, pair)
+            self._publish(RingBroken(pair=self._pair, why=f"the connection broke: {why}"))
 
 
 class _OrderedPair(PairSender):
@@ -214,15 +213,15 @@ def _pass_on(done: asyncio.Future[Any], sent: asyncio.Future[None]) -> None:
         sent.exception()  # its sender may be gone
 
 
-class OrderedSender(CachingSender):
-    """Sends to one group per receiver."""
+def ordered_ends(staging: StagingConfig, config: GroupConfig, maker: GroupMaker) -> TransportEnds:
+    """Ends with one group per pair."""
 
-    def __init__(self, config: GroupConfig, maker: GroupMaker, max_pairs: int = 64) -> None:
-        super().__init__(max_pairs)
-        self.transport = maker.name
-        self._config, self._maker = config, maker
+    async def open_ring(pair: str) -> Ring:
+        return _OrderedRing(maker, staging, config, pair)
 
-    async def _connect(self, offer: TransportOffer) -> PairSender:
-        threads = BlockingThreads(f"kv-{self._maker.name}-to-{offer.address}", 1)
-        group = await join_as_sender(offer, self._config, self._maker.join, threads)
-        return _OrderedPair(offer, self._config, group, threads, self._maker.name)
+    async def connect(offer: TransportOffer) -> PairSender:
+        threads = BlockingThreads(f"kv-{maker.name}-to-{offer.address}", 1)
+        group = await join_as_sender(offer, config, maker.join, threads)
+        return _OrderedPair(offer, config, group, threads, maker.name)
+
+    return TransportEnds(open_ring=open_ring, connect=connect)

@@ -5,10 +5,10 @@ rings of receivers, connections of senders, and the copies in between.  A worker
 the channel of the engine's process; what it may rely on is the same.
 
 Life of a frame
-    source    ``connect`` -> ``pack`` (pages to a private buffer, with its checksum) -> the worker announces the header
-              -> ``send`` (buffer to slot) -> the worker says ``Sent``
-    receiver  ``open_ring`` -> ``post`` on the header -> ``Sent``, or the event ``FrameArrived`` -> ``receive`` (slot to
-              pages, checked) -> the worker gives the credit back
+    source    ``connect`` -> ``gather`` (pages to a private buffer, with its checksum) -> the worker announces the
+              header -> ``send`` (buffer to slot) -> the worker sends ``Sent``
+    receiver  ``open_ring`` -> ``announce_frame`` on the header -> ``Sent``, or the event ``FrameArrived`` ->
+              ``receive`` (slot to pages, checked) -> the worker gives the credit back
 
 Calls that return nothing are carried out in the order in which they are made, and before later calls begin.  Nothing
 here waits for a step of the engine.
@@ -17,42 +17,38 @@ here waits for a step of the engine.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from stratos.core.device.payload import DevicePayload
+from stratos.core.device.payload import Payload
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import RequestKey
-from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
-
-
-class DevicePages(Protocol):
-    """Pages in the memory of a device, for payloads that stay there."""
-
-    async def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
-        """``gather`` into the device's memory, with the checksum."""
-        ...
-
-    async def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
-        """``scatter`` from there; returns the checksum of what was written, right or wrong."""
-        ...
+from stratos.kv_transfer.transfer import FrameHeader, PortEvent, PortListener, TransportOffer
 
 
 class Pages(Protocol):
-    """Pages of an engine in this process. Blocks are fenced while one of these runs."""
+    """Pages of an engine in this process. Blocks are fenced while one of these runs.
+
+    Payloads are in host memory, or in that of the device, where a kernel that copies one adds up its checksum.
+    """
 
     @property
-    def device_pages(self) -> DevicePages | None:
-        """``None`` where payloads can only be had in host memory."""
+    def has_device_pages(self) -> bool:
+        """Payloads can be had in the device's memory."""
         ...
 
-    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
-        """Computed KV of a job in wire layout, a copy. Raises ``KeyError`` for an unknown leg."""
+    async def gather(self, leg: str, kv_range: KvRange, *, on_device: bool) -> tuple[Payload, int | None]:
+        """Computed KV of a job in wire layout, a copy; with its checksum if that was added up.
+
+        Raises:
+            KeyError: no such leg.
+            ValueError: the range is not computed.
+        """
         ...
 
-    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
-        """Write KV into reserved blocks.
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: Payload) -> int | None:
+        """Write KV into reserved blocks; returns the checksum of what was written, right or wrong, if it was added up.
 
         Raises:
             KeyError: no such reservation.
@@ -67,36 +63,15 @@ class OpenedRing:
 
     address: str
     completes_on_sent: bool
-    """No ``FrameArrived`` comes, and headers need not be posted: the worker hears ``Sent``."""
+    """``Ring.completes_on_sent``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedFrame:
-    """What lies ready for ``send``."""
+class GatheredFrame:
+    """Size and checksum of the buffer that lies ready for ``send``."""
 
     num_bytes: int
     checksum: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameArrived:
-    """A posted frame is complete in its slot."""
-
-    pair: str
-    leg: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingBroken:
-    """A pair has ended at its source, or its connection broke. An empty name: all pairs, the port itself is gone."""
-
-    pair: str
-    why: str
-
-
-PortEvent = FrameArrived | RingBroken
-PortListener = Callable[[PortEvent], None]
 
 
 class DataPort(ABC):
@@ -131,15 +106,17 @@ class DataPort(ABC):
         """
 
     @abstractmethod
-    def post(self, pair: str, header: FrameHeader) -> None:
+    def announce_frame(self, pair: str, header: FrameHeader) -> None:
         """Expect a frame, whose header the worker has checked; what breaks the transport's own rules ends the pair."""
 
     @abstractmethod
     async def receive(self, pair: str, key: RequestKey, header: FrameHeader) -> int | None:
-        """Take a frame that has arrived, and write it into the blocks that a request has reserved.
+        """Write a frame that has arrived into the blocks that a request has reserved.
 
         A payload in host memory is copied out of its slot first, and the copy is written only if its checksum is the
-        header's.  One in a device's memory is written from its slot.
+        header's: a source could write to the slot between a check and a copy.  One in a device's memory is written
+        from its slot, by a kernel that adds up the checksum of what it writes.  The caller therefore compares in both
+        cases, for host memory a second time: it counts no block as received whose checksum it has not seen itself.
 
         Returns:
             Checksum of what was, or would have been, written: the frame is good if it is the header's. ``None`` if the
@@ -155,16 +132,17 @@ class DataPort(ABC):
 
     @abstractmethod
     async def connect(self, offer: TransportOffer) -> bool:
-        """Connect the pair of an offer; returns whether its frames leave in the order of ``pair_seq``.
+        """Connect the pair of an offer, once; returns whether its frames leave in the order of ``pair_seq``.
 
         Raises:
             ValueError: the offer is malformed.
-            WorkerLost: nothing is there.
+            WorkerLost: no receiver is there.
+            Internal: its memory cannot be used from that process, now or later.
         """
 
     @abstractmethod
-    async def pack(self, transport: str, leg: str, kv_range: KvRange) -> PackedFrame:
-        """Copy computed KV of a leg into a buffer, which is the leg's until it is sent, packed again or dropped.
+    async def gather(self, transport: str, leg: str, kv_range: KvRange) -> GatheredFrame:
+        """Copy computed KV of a leg into a buffer, which is the leg's until it is sent, gathered again or dropped.
 
         Raises:
             KeyError: no such leg.
@@ -176,13 +154,13 @@ class DataPort(ABC):
         """Move the buffer of ``header.leg`` into its slot; returns when the transport has all of it.
 
         Raises:
-            ValueError: nothing is packed, or it does not fit the header or the offer.
+            ValueError: nothing is gathered, or it does not fit the header or the offer.
             WorkerLost: the pair has ended.
         """
 
     @abstractmethod
-    def drop(self, leg: str) -> None:
-        """Forget what a leg has packed."""
+    def drop_leg(self, leg: str) -> None:
+        """Forget the buffer of a leg."""
 
     @abstractmethod
     def end_pair(self, transport: str, pair: str) -> None:

@@ -16,15 +16,15 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from stratos.common.errors import Overloaded
 from stratos.common.tls.contexts import TlsContexts
 from stratos.kv_transfer.accepting import Accepting
 from stratos.kv_transfer.blocking import BlockingThreads
-from stratos.kv_transfer.receiver import Frame, OnArrived, OnBroken, Ring, Rings
 from stratos.kv_transfer.settings import StagingConfig, TlsTransportConfig
 from stratos.kv_transfer.tls.wire import FRAME_HEAD, SECRET_BYTES, accept, read_into, tag_of, wake, welcome
+from stratos.kv_transfer.transfer import FrameArrived, FrameHeader, PortListener, Ring, RingBroken
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +32,11 @@ _log = logging.getLogger(__name__)
 class _TlsRing(Ring):
     completes_on_sent = False
 
-    def __init__(self, pair: str, address: str, secret: bytes, config: StagingConfig, timeout_s: float) -> None:
-        self.address = f"{address}/{secret.hex()}"
-        self._pair = pair
+    def __init__(
+        self, pair: str, address: str, config: StagingConfig, timeout_s: float, forget: Callable[[], None]
+    ) -> None:
+        self.address = address
+        self._pair, self._forget = pair, forget
         self._slot_bytes = config.slot_bytes
         self._timeout_s = timeout_s
         self._memory = memoryview(bytearray(config.slot_bytes * config.slots_per_pair))
@@ -44,16 +46,15 @@ class _TlsRing(Ring):
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
         # What follows is shared with the thread, under the condition.
         self._changed = threading.Condition()
-        self._posted: dict[bytes, Frame] = {}
+        self._announced: dict[bytes, FrameHeader] = {}
         self._coming: deque[ssl.SSLSocket] = deque()
         self._num_expected = 0
         self._current: ssl.SSLSocket | None = None
         self._is_closed = False
 
-    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:
+    def start(self, publish: PortListener) -> None:
         """Let the sender come."""
-        self._on_arrived = on_arrived
-        self._on_broken = on_broken
+        self._publish = publish
         self._dialled = self._loop.call_later(self._timeout_s, self._broken, "the source did not connect")
 
     def payload(self, slot: int, num_bytes: int) -> memoryview:
@@ -62,15 +63,16 @@ class _TlsRing(Ring):
     def _place(self, slot: int, num_bytes: int) -> memoryview:
         return self._memory[slot * self._slot_bytes :][:num_bytes]
 
-    def post(self, frame: Frame) -> None:
-        tag = tag_of(frame.header)
-        late = f"frame {frame.header.seq} timed out"
+    def announce_frame(self, header: FrameHeader) -> None:
+        tag = tag_of(header)
+        late = f"frame {header.seq} timed out"
         self._timers[tag] = self._loop.call_later(self._timeout_s, self._broken, late)
         with self._changed:
-            self._posted[tag] = frame
+            self._announced[tag] = header
             self._changed.notify_all()
 
     def close(self) -> asyncio.Future[None]:
+        self._forget()
         if self._dialled is not None:
             self._dialled.cancel()
         for timer in self._timers.values():
@@ -115,13 +117,13 @@ class _TlsRing(Ring):
 
     def _broken(self, why: str) -> None:
         if not self._is_closed:
-            self._on_broken(self._pair, f"the connection broke: {why}")
+            self._publish(RingBroken(pair=self._pair, why=f"the connection broke: {why}"))
 
-    def _arrived(self, tag: bytes, frame: Frame) -> None:
+    def _arrived(self, tag: bytes, header: FrameHeader) -> None:
         if (timer := self._timers.pop(tag, None)) is not None:
             timer.cancel()
         if not self._is_closed:
-            self._on_arrived(self._pair, frame)
+            self._publish(FrameArrived(pair=self._pair, leg=header.leg, seq=header.seq))
 
     # -- in the thread -------------------------------------------------------------------------------
 
@@ -155,22 +157,22 @@ class _TlsRing(Ring):
         tag, num_bytes = FRAME_HEAD.unpack(head) if count == len(head) else (b"", 0)
         if not 0 < num_bytes <= self._slot_bytes:
             raise ConnectionError("the source sent no whole head of a frame")
-        frame = self._posted_frame(tag)
-        if read_into(connection, self._place(frame.header.slot, num_bytes)) < num_bytes:
+        header = self._wait_announced(tag)
+        if read_into(connection, self._place(header.slot, num_bytes)) < num_bytes:
             raise ConnectionError("the connection ended within a frame")
-        self._loop.call_soon_threadsafe(self._arrived, tag, frame)
+        self._loop.call_soon_threadsafe(self._arrived, tag, header)
         return True
 
-    def _posted_frame(self, tag: bytes) -> Frame:
+    def _wait_announced(self, tag: bytes) -> FrameHeader:
         with self._changed:
-            if not self._changed.wait_for(lambda: tag in self._posted or self._is_closed, self._timeout_s):
+            if not self._changed.wait_for(lambda: tag in self._announced or self._is_closed, self._timeout_s):
                 raise ConnectionError("timed out: a payload came that was not announced")
             if self._is_closed:
                 raise ConnectionError("the pair is closed")
-            return self._posted.pop(tag)
+            return self._announced.pop(tag)
 
 
-class TlsRings(Rings):
+class TlsRings:
     """Reached over TLS by workers of this platform."""
 
     def __init__(self, staging: StagingConfig, config: TlsTransportConfig, contexts: TlsContexts) -> None:
@@ -180,20 +182,24 @@ class TlsRings(Rings):
         self._rings: dict[bytes, _TlsRing] = {}
         """By the secret of the offer."""
 
-    async def make(self, pair: str) -> Ring:
+    async def open_ring(self, pair: str) -> Ring:
+        """Make the memory of a pair, as ``TransportEnds.open_ring``."""
         listener = self._accepting.listener
         if listener is None:
             listener = _listen(self._tls)
             self._accepting.begin(listener)
         host, port = self._tls.host, listener.getsockname()[1]
         secret = secrets.token_bytes(SECRET_BYTES)
-        self._rings[secret] = _TlsRing(pair, f"{host}:{port}", secret, self._config, self._tls.timeout_s)
-        return self._rings[secret]
+        address = f"{host}:{port}/{secret.hex()}"
+        ring = _TlsRing(pair, address, self._config, self._tls.timeout_s, lambda: self._forget(secret))
+        self._rings[secret] = ring
+        return ring
 
-    def forget(self, ring: Ring) -> None:
-        self._rings = {secret: known for secret, known in self._rings.items() if known is not ring}
+    def _forget(self, secret: bytes) -> None:
+        self._rings.pop(secret, None)
 
     async def close(self) -> None:
+        """End the listener."""
         await self._accepting.close()
 
     async def _greet(self, raw: socket.socket) -> None:

@@ -15,7 +15,7 @@ from stratos.common.errors import WorkerLost
 from stratos.common.tls.contexts import TlsContexts
 from stratos.core.device.payload import Payload
 from stratos.kv_transfer.blocking import BlockingThreads
-from stratos.kv_transfer.sender import CachingSender, checked_payload
+from stratos.kv_transfer.fitting import checked_payload
 from stratos.kv_transfer.settings import TlsTransportConfig
 from stratos.kv_transfer.tls.wire import FRAME_HEAD, SECRET_BYTES, dial, has_ended, tag_of, wake
 from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportOffer
@@ -108,27 +108,18 @@ class _TlsPair(PairSender):
         self._line.close()
 
 
-class TlsSender(CachingSender):
-    """Sends over TLS to workers of this platform."""
-
-    transport = "tls"
-
-    def __init__(self, config: TlsTransportConfig, contexts: TlsContexts, max_pairs: int = 64) -> None:
-        super().__init__(max_pairs)
-        self._config = config
-        self._contexts = contexts
-
-    async def _connect(self, offer: TransportOffer) -> PairSender:
-        line = _Line(offer.address, self._config, self._contexts)
-        threads = BlockingThreads(f"kv-tls to {offer.pair}", 1)
-        try:
-            await threads.submit(line.open)
-        except Exception as error:
-            await asyncio.shield(threads.close())
-            if isinstance(error, OSError):
-                raise WorkerLost(f"cannot connect the KV transfer pair {offer.pair}: {error}") from error
-            raise  # ValueError: a host that is no name
-        return _TlsPair(offer, line, threads)
+async def connect_tls(offer: TransportOffer, config: TlsTransportConfig, contexts: TlsContexts) -> PairSender:
+    """Connect a pair, as ``TransportEnds.connect``."""
+    line = _Line(offer.address, config, contexts)
+    threads = BlockingThreads(f"kv-tls to {offer.pair}", 1)
+    try:
+        await threads.submit(line.open)
+    except Exception as error:
+        await asyncio.shield(threads.close())
+        if isinstance(error, OSError):
+            raise WorkerLost(f"cannot connect the KV transfer pair {offer.pair}: {error}") from error
+        raise  # ValueError: a host that is no name
+    return _TlsPair(offer, line, threads)
 
 
 def _parse(address: str) -> tuple[str, int, bytes]:

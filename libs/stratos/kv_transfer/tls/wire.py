@@ -1,4 +1,4 @@
-"""What is on a connection, and the handshakes at both ends.
+"""Bytes on a connection, and the handshakes at both ends.
 
     sender                          receiver
     TLS 1.3, certificates of workers on both sides
@@ -62,7 +62,7 @@ def dial(host: str, port: int, secret: bytes, context: ssl.SSLContext, domain: s
     try:
         check_peer(connection, domain)
         connection.sendall(HELLO_HEAD + secret)
-        # In TLS 1.3 this end is done before the other one has looked at our certificate: only its answer tells.
+        # In TLS 1.3 this end is done before the other one has looked at our certificate: only its answer shows.
         if connection.recv(len(WELCOME)) != WELCOME:
             raise ConnectionError("the pair is gone, or the receiver refused our certificate")
     except BaseException:
@@ -75,7 +75,7 @@ async def accept(raw: socket.socket, context: ssl.SSLContext, domain: str) -> tu
     """The handshake at the listening end, up to the hello; never blocks. Returns the connection and the secret.
 
     Raises:
-        OSError: the peer is no worker of this platform, or says something else.
+        OSError: the peer is no worker of this platform, or sends something else.
     """
     raw.setblocking(False)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""What clients notice: errors, promised times, queues."""
+"""Alerts on what clients notice: errors, promised times, queues."""
 
 from __future__ import annotations
 

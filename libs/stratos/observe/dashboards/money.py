@@ -1,4 +1,4 @@
-"""What tokens cost: from the price of a device's hour that workers are given."""
+"""Costs of tokens, from the price of a device's hour that workers are given."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class BookingDesk:
     Args:
         fleet: workers, with the ledger of bookings.
         suspects: where suspects are.
-        policies: of the pools; where they look at prefix caches, a placement says how its blocks are named.
+        policies: of the pools; where they look at prefix caches, a placement has the layout that names its blocks.
     """
 
     def __init__(self, fleet: FleetState, suspects: SuspectHolds, policies: Policies) -> None:
@@ -40,7 +40,7 @@ class BookingDesk:
         handoff_id, request, worker = new_id("handoff"), ticket.request, choice.worker.ref.incarnation
         source = choice.prefill[0].ref.incarnation if choice.decode and choice.prefill else ""
         if source:
-            self._prefill_memory.note(request.request_id, source)
+            self._prefill_memory.remember(request.request_id, source)
         self._fleet.book(
             Booking(
                 handoff_id=handoff_id,
@@ -87,7 +87,7 @@ class PrefillMemory:
         self._max_requests = max_requests
         self._by_request: OrderedDict[str, str] = OrderedDict()
 
-    def note(self, request_id: str, incarnation: str) -> None:
+    def remember(self, request_id: str, incarnation: str) -> None:
         """The request's prompt is computed there."""
         self._by_request[request_id] = incarnation
         self._by_request.move_to_end(request_id)

@@ -40,7 +40,7 @@ from stratos.routing.settings import AdmissionConfig, QueueConfig, SuspectConfig
 
 LEAVING = "the router is leaving; ask another one"
 Answer = tuple[Ticket, Placement | StratosError]
-"""What a ticket's wait came to."""
+"""End of a ticket's wait."""
 IsOpen = Callable[[Ticket], bool]
 """Whether the caller of a ticket still waits."""
 
@@ -109,7 +109,7 @@ class Dispatcher:
 
         Args:
             now: monotonic seconds.
-            is_open: says of a ticket that its caller has not left, which ``withdraw`` may tell only later.
+            is_open: whether the caller of a ticket still waits; one that has left may call ``withdraw`` only later.
         """
         self.fleet.observe(now)
         self._suspects.expire(now)

@@ -19,7 +19,7 @@ COUNTED = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of anot
 
 
 class Explanations:
-    """Those of one turn: requests expire by the thousand, and all of a kind share the text of the first one.
+    """Explanations of one turn: requests expire by the thousand, and all of a kind share the text of the first one.
 
     Args:
         views: every known worker.

@@ -39,7 +39,7 @@ class FullModels:
             self._refused[_key(ask)] = ask
 
     def verdict(self, ask: Ask, version: int) -> PlacementVerdict | None:
-        """What follows for this request from an earlier refusal; ``None`` when it has to be tried."""
+        """The verdict that follows from an earlier refusal; ``None`` when the request has to be tried."""
         refused = self._refused.get(_key(ask)) if version == self._version else None
         if refused is None:
             return None

@@ -48,7 +48,7 @@ class SuspectHolds:
         self._holds.pop(handoff_id, None)
 
     def expire(self, now: float) -> None:
-        """Drop holds that nothing was heard of."""
+        """Drop holds whose ends were never reported."""
         for handoff_id in [name for name, hold in self._holds.items() if hold.until <= now]:
             del self._holds[handoff_id]
 

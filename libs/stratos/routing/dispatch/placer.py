@@ -22,7 +22,7 @@ from stratos.routing.queueing.reservations import Reservations
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Fleet:
-    """What a request is tried against."""
+    """The fleet that a request is tried against."""
 
     views: FleetViews
     version: int

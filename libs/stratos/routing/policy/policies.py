@@ -19,7 +19,7 @@ MAX_POOLS = 512
 
 
 class InvalidPolicy(ValueError):
-    """The configuration names a policy, a scorer, a filter or a picker that there is not; the message says which."""
+    """The configuration names a policy, a scorer, a filter or a picker that there is not; the message names it."""
 
 
 class PoolPolicy:
@@ -67,7 +67,7 @@ class Policies:
         self._by_pool: dict[tuple[WorkerRole, str], PoolPolicy] = {}
 
     def context(self, request: PlacementRequest) -> ScoringContext:
-        """What is known of a request, for ``rank``."""
+        """The request as ``rank`` needs it, with its matches in the workers' prefix caches."""
         return ScoringContext(
             request=request,
             long_prompt_tokens=self._config.long_prompt_tokens,
@@ -107,7 +107,7 @@ def check_policies(config: RoutingPoliciesConfig) -> None:
     """Refuse names that there are not.
 
     Raises:
-        InvalidPolicy: says which name, where, and what is known.
+        InvalidPolicy: has the name, its place, and the known names.
     """
     for name, policy in config.custom.items():
         if name in NAMED:

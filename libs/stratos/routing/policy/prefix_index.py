@@ -17,7 +17,7 @@ from stratos.core.cache_changes import CacheChanges
 
 @dataclass(slots=True)
 class _Copy:
-    """Of one worker's cache."""
+    """Copy of one worker's cache."""
 
     bit: int
     last: int = 0

@@ -19,12 +19,12 @@ TOKENS_PER_SEQ = 512
 _ODD, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 """Fibonacci hashing: of the product's low 64 bits the high ones, which decide an order, depend on all of a key."""
 UNKNOWN_SEQS = 64
-"""Batch slots of a worker that does not say how many it has."""
+"""Batch slots of a worker whose status has no number of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringContext:
-    """What scorers and filters know besides the workers."""
+    """A request as scorers and filters see it."""
 
     request: PlacementRequest
     long_prompt_tokens: int
@@ -68,7 +68,7 @@ def score_adapter(views: Sequence[WorkerView], context: ScoringContext) -> list[
 
 
 def score_zone(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
-    """1 where the gateway is, or when it does not say."""
+    """1 where the gateway is, or when its zone is unknown."""
     zone = context.request.zone
     return [float(not zone or view.status.zone == zone) for view in views]
 
@@ -141,4 +141,4 @@ SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(
     }
 )
 INDEXED_SCORERS = frozenset({"prefix", "first_token"})
-"""Those that need to know what the workers' prefix caches hold."""
+"""Scorers that need to know what the workers' prefix caches hold."""

@@ -1,4 +1,4 @@
-"""What can be configured of policies; the router's settings hold ``RoutingPoliciesConfig``."""
+"""Configuration of policies, and those that have a name; the router's settings hold ``RoutingPoliciesConfig``."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Ticket:
     sequence: int = field(default=0)
     is_waiting: bool = field(default=False)
     ask: Ask | None = field(default=None, repr=False)
-    """What was worked out for it, since it is tried many times."""
+    """Its needs as worked out before, since it is tried many times."""
 
     @property
     def asked_at(self) -> float:

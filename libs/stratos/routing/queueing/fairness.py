@@ -21,7 +21,7 @@ class ServiceCounters:
         """Counter, before its charge, of the tenant dispatched last: the system's virtual time."""
         self._counters: dict[str, float] = {}
         self._weights: dict[str, int] = {}
-        """Of tenants whose weight is not 1; the last one that was seen."""
+        """Last weight of each tenant whose weight is not 1."""
 
     def __getitem__(self, tenant: str) -> float:
         return max(self._counters.get(tenant, 0.0), 0.0)
@@ -30,7 +30,7 @@ class ServiceCounters:
         return len(self._counters)
 
     def weigh(self, tenant: str, weight: int) -> None:
-        """A request of the tenant says its weight."""
+        """Take the weight from a request of the tenant."""
         if weight != 1:
             self._weights[tenant] = weight
         else:

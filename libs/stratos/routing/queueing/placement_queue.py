@@ -43,14 +43,14 @@ class ModelQueue:
 
     def wait_s(self, request: PlacementRequest, now: float) -> float:
         """How long a new request would wait: all of its class and of higher ones go first."""
-        before = [queue for queue in self.classes[: self.classes.index(self.of(request)) + 1] if len(queue)]
+        before = [queue for queue in self.classes[: self.classes.index(self.class_of(request)) + 1] if len(queue)]
         oldest_s = max((now - ticket.arrived for queue in before for ticket in queue.heads()), default=0.0)
         return self._pace.wait_s(sum(map(len, before)), oldest_s, now)
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self.classes)
 
-    def of(self, request: PlacementRequest) -> ClassQueue:
+    def class_of(self, request: PlacementRequest) -> ClassQueue:
         """The queue of a request; classes below the lowest count as the lowest."""
         return self.classes[min(request.terms.priority_class, len(self.classes) - 1)]
 
@@ -58,7 +58,7 @@ class ModelQueue:
         """Place one request: an aged one when the quota allows, else by class."""
         found = self._dispatch(now, place, reserve)
         if found is not None:
-            self._pace.note(now)
+            self._pace.note_dispatch(now)
         return found
 
     def _dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | None:
@@ -68,7 +68,7 @@ class ModelQueue:
         if aged is not None:
             result = place(aged)
             if not isinstance(result, PlacementVerdict):
-                queue = self.of(aged.request)
+                queue = self.class_of(aged.request)
                 queue.remove(aged)
                 queue.charge(aged)
                 self._quota.count(is_aged=True)
@@ -125,8 +125,8 @@ class PlacementQueue:
         """
         ticket = self._ticket(request, now, max(self._settings.ttl_s, self._settings.wake_timeout_s * is_woken_for))
         model = self._model(_queue_key(request))
-        displaced = self._make_room(model.of(request), ticket, now)
-        model.of(request).add(ticket)
+        displaced = self._make_room(model.class_of(request), ticket, now)
+        model.class_of(request).add(ticket)
         heapq.heappush(self._expiries, (ticket.expires, ticket.sequence, ticket))
         self._compact()
         return ticket, displaced
@@ -140,7 +140,7 @@ class PlacementQueue:
         """Take out a ticket whose caller left; ``False`` when it does not wait any more."""
         if not ticket.is_waiting:
             return False
-        self._models[_queue_key(ticket.request)].of(ticket.request).remove(ticket)
+        self._models[_queue_key(ticket.request)].class_of(ticket.request).remove(ticket)
         return True
 
     def expire(self, now: float) -> list[Ticket]:
@@ -195,7 +195,7 @@ class PlacementQueue:
         """An attempt that was dispatched made nothing: what its dispatch cost is given back."""
         model = self._models.get(_queue_key(request))
         if model is not None:
-            model.of(request).service.settle(request.terms.tenant, -self._cost(request))
+            model.class_of(request).service.settle(request.terms.tenant, -self._cost(request))
 
     def depths(self, now: float) -> list[QueueDepth]:
         """One entry per (model, work, class) with waiting requests."""

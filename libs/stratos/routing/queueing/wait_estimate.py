@@ -15,7 +15,7 @@ class QueuePace:
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=MAX_DISPATCHES)
 
-    def note(self, now: float) -> None:
+    def note_dispatch(self, now: float) -> None:
         """A request was dispatched."""
         self._times.append(now)
 

@@ -6,6 +6,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import worker_pb2
 from stratos.common.errors import BadRequest
+from stratos.core.engine_load import EngineLoad
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
 from stratos.core.gateway_load import NUM_TTFT_COUNTS, GatewayLoad
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
@@ -49,20 +50,24 @@ STAGING = FlatCodec(
     common_pb2.StagingLedger,
     fields={name: renamed(f"num_{name}") for name in ("total", "free", "granted", "quarantined")},
 )
+_ENGINE_FIELDS = {
+    "step": renamed("engine_step"),
+    "slow_step_s": whole_ms("slow_step_ms"),
+    "blocks": nested(BLOCKS),
+}
 WORKER_STATUS = FlatCodec(
     WorkerStatus,
     worker_pb2.WorkerStatus,
     fields={
         "ref": nested(REF, "worker"),
-        "blocks": nested(BLOCKS),
         "staging": nested(STAGING),
         "identity": nested(IDENTITY),
         "resident_adapters": SET.under("resident_adapter_digests"),
         "features": SET,
-        "slow_step_s": whole_ms("slow_step_ms"),
         "ttft_s": fractional_ms("ttft_ms"),
         "itl_s": fractional_ms("itl_ms"),
     },
+    inline={"engine": (EngineLoad, _ENGINE_FIELDS)},
     check=_check_status,
 )
 GATEWAY_LOAD = FlatCodec(GatewayLoad, router_pb2.GatewayLoad, fields={"age_s": whole_ms("age_ms")}, check=_check_load)

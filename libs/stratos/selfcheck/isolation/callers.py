@@ -59,7 +59,7 @@ class ProbeCaller:
         self._http.close()
 
     def models(self) -> list[dict[str, Any]]:
-        """What the key may use."""
+        """Models that the key may use."""
         answer = self.send("GET", "/v1/models")
         _check(answer)
         data: list[dict[str, Any]] = answer.json()["data"]

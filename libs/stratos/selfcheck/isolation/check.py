@@ -17,10 +17,10 @@ from stratos.selfcheck.isolation.probe_tenants import probe_tenants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationCheck:
-    """What is checked."""
+    """Scope of one check."""
 
     api_url: str
-    """Of the OpenAI API, without /v1."""
+    """Address of the OpenAI API, without /v1."""
     model: str = ""
     """Empty takes the first one."""
     private: Sequence[str] = ()

@@ -31,9 +31,9 @@ class Probes:
     admin_as_owner: ProbeCaller
     """The admin port with a key of the role tenant-admin of ``one``."""
     names: tuple[str, str]
-    """Of the tenants one and two."""
+    """Names of the tenants one and two."""
     foreign_key_id: str
-    """Of a key of ``two``."""
+    """Id of a key of ``two``."""
 
 
 @contextmanager

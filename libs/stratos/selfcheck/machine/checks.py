@@ -29,7 +29,7 @@ class PlannedFleet:
 
     num_workers: int
     threads: int
-    """Of each; 0 shares the cores."""
+    """Threads of each worker; 0 shares the cores."""
     device: str = "cpu"
 
 

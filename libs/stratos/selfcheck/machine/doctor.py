@@ -31,7 +31,7 @@ MIN_LEFT = datetime.timedelta(days=7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorAsk:
-    """What a platform is going to be started with."""
+    """Options with which a platform is going to be started."""
 
     workers: WorkerAsk
     threads: int = 0

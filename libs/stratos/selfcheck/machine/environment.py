@@ -28,7 +28,7 @@ GPU_NODES = "dev/nvidia[0-9]*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisFacts:
-    """What a Redis says of itself."""
+    """Version and settings that a Redis reports of itself."""
 
     problem: str = ""
     """Why it cannot be used; the rest is empty then."""
@@ -41,7 +41,7 @@ class RedisFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """What the system shows of NVIDIA GPUs."""
+    """NVIDIA GPUs that the system shows."""
 
     num_devices: int
     driver: str

@@ -1,4 +1,4 @@
-"""Sizes of the workers of one platform on this machine, decided once before the first of them starts.
+"""Shares of this machine that the workers of one platform take, decided once before the first of them starts.
 
 Workers that start at the same time would each see all of the memory as free; so the platform plans for all that may
 run, and hands every worker the same type, pool and context.  A worker's variable that the user set stays as it is.
@@ -40,7 +40,7 @@ class PrefillEngineSettings(WorkerEngineSettings):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAsk:
-    """Flags about the workers."""
+    """Wishes for the workers, given as flags."""
 
     model_path: Path
     num_workers: int

@@ -1,4 +1,4 @@
-"""What a worker requires of a request before it runs it; ``stratos.rpc.codec`` made records of the messages."""
+"""Requirements of a worker on a request before it runs it; ``stratos.rpc.codec`` made records of the messages."""
 
 from __future__ import annotations
 

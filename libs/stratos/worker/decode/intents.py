@@ -1,4 +1,4 @@
-"""What a worker has agreed to run and its engine does not know of yet.
+"""Requests accepted by the worker and not yet submitted to its engine.
 
 A hand-off takes blocks and places in the batch when its source is about to compute.  Until then the request is an
 intent: routers count it as promised, or they would give away the room that it will take.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from stratos.engine.contract.results import StepResult
 
 WINDOW_S = 10.0
-"""What is older says nothing about now; without anything newer a latency counts as unknown, so a worker that was slow
-is tried again."""
+"""Age from which a latency counts no more; without a newer one it is unknown, and a slow worker is tried again."""
 
 
 class RecentMean:
@@ -39,7 +38,7 @@ class RecentMean:
 
 
 class Latencies:
-    """Of one worker. Belongs to the event loop."""
+    """Latencies of one worker. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self.first_token = RecentMean()

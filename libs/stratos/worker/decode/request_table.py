@@ -106,7 +106,7 @@ class RequestTable:
         return sum(record.orphan_since_s is not None for record in self._records.values())
 
     def intents(self, p90_output_tokens: int, block_size: int, max_batch_slots: int) -> Intents:
-        """What requests will take that are here and hold nothing in the engine yet."""
+        """Demand of requests that are here and hold nothing in the engine yet."""
         requests = [r.submission.request for r in self._records.values() if not (r.is_admitted or r.is_ended)]
         return sum_intents(requests, p90_output_tokens, block_size, max_batch_slots)
 

@@ -47,7 +47,7 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """What ended attempts took."""
+    """Usage of ended attempts."""
 
     counts: tuple[UsageCount, ...]
 
@@ -96,7 +96,7 @@ class OutputSession:
         return not self._dirty and not self._refusals
 
     async def messages(self) -> AsyncGenerator[StepDeltas | StepProgress | StepCounts, None]:
-        """What to send, in order, until the session is closed; taking a message moves the cursors of its records."""
+        """Messages to send, in order, until the session is closed; taking one moves the cursors of its records."""
         due_s = self._clock.now()
         while True:
             if not self.is_idle:

@@ -1,4 +1,4 @@
-"""What a trace says of a request at its decode worker, from the stage times that its record has anyway."""
+"""Spans of a request at its decode worker, from the stage times that its record has anyway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ended attempts took, kept until a gateway says that the ledger has it.
+"""Usage of ended attempts, kept until a gateway reports that the ledger has it.
 
     an attempt ends ──▶ held, told to its gateway's session ──▶ UsageAck: forgotten
                           │ the session breaks

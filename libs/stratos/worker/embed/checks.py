@@ -1,4 +1,4 @@
-"""What a worker requires of an embeddings call before it runs it."""
+"""Requirements of a worker on an embeddings call before it runs it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from stratos.engine.contract.results import EngineStatus, StepResult
-from stratos.kv_transfer.port.base import FrameArrived, PortEvent
+from stratos.kv_transfer.transfer import FrameArrived, PortEvent
 from stratos.rpc.log import configure_logging
 from stratos.worker.engine_client.factory import make_thread_engine
 from stratos.worker.engine_client.own_thread import run_in_own_thread

@@ -42,7 +42,7 @@ def drive_engine(engine: EngineCore, settings: WorkerSettings) -> ThreadEngine:
 
 
 def transports_of(settings: WorkerSettings, *, device: str) -> dict[str, PortTransport]:
-    """What a data port of this process may be asked for; ``device`` is the UUID of its GPU."""
+    """Transports of a data port in this process; ``device`` is the UUID of its GPU."""
     tls = None if settings.tls is None else TlsContexts(TlsFiles(settings.tls))
     return port_transports(settings.transport, tls=tls, device=device)
 

@@ -54,7 +54,7 @@ FAULT_TIMEOUT_S = 0.5
 
 
 class EngineChild(Protocol):
-    """What a client needs of the process of its engine."""
+    """Process of an engine, as its client needs it."""
 
     @property
     def pid(self) -> int: ...
@@ -200,7 +200,7 @@ class ProcessEngine(EngineClient):
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except Exception as error:  # as good as dead
-            self._reason = RuntimeError(f"the engine process sent what is no message: {error}")
+            self._reason = RuntimeError(f"the engine process sent an undecodable message: {error}")
             self._process.kill()
         is_fault, self._is_closing = not self._is_closing, True
         if is_fault:

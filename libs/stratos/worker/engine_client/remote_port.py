@@ -7,8 +7,8 @@ from typing import Any
 
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import RequestKey
-from stratos.kv_transfer.port.base import DataPort, OpenedRing, PackedFrame, RingBroken
-from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
+from stratos.kv_transfer.port.base import DataPort, GatheredFrame, OpenedRing
+from stratos.kv_transfer.transfer import FrameHeader, RingBroken, TransportOffer
 from stratos.worker.engine_client.wire import PORT, Happened
 
 
@@ -41,8 +41,8 @@ class RemotePort(DataPort):
         opened: OpenedRing = await self._call(f"{PORT}open_ring", transport, pair)
         return opened
 
-    def post(self, pair: str, header: FrameHeader) -> None:
-        self._post(f"{PORT}post", pair, header)
+    def announce_frame(self, pair: str, header: FrameHeader) -> None:
+        self._post(f"{PORT}announce_frame", pair, header)
 
     async def receive(self, pair: str, key: RequestKey, header: FrameHeader) -> int | None:
         check: int | None = await self._call(f"{PORT}receive", pair, key, header)
@@ -54,15 +54,15 @@ class RemotePort(DataPort):
     async def connect(self, offer: TransportOffer) -> bool:
         return bool(await self._call(f"{PORT}connect", offer))
 
-    async def pack(self, transport: str, leg: str, kv_range: KvRange) -> PackedFrame:
-        packed: PackedFrame = await self._call(f"{PORT}pack", transport, leg, kv_range)
-        return packed
+    async def gather(self, transport: str, leg: str, kv_range: KvRange) -> GatheredFrame:
+        gathered: GatheredFrame = await self._call(f"{PORT}gather", transport, leg, kv_range)
+        return gathered
 
     async def send(self, transport: str, pair: str, header: FrameHeader) -> None:
         await self._call(f"{PORT}send", transport, pair, header)
 
-    def drop(self, leg: str) -> None:
-        self._post(f"{PORT}drop", leg)
+    def drop_leg(self, leg: str) -> None:
+        self._post(f"{PORT}drop_leg", leg)
 
     def end_pair(self, transport: str, pair: str) -> None:
         self._post(f"{PORT}end_pair", transport, pair)

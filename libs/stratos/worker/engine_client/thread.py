@@ -17,13 +17,12 @@ from typing import Any
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import WorkerLost
-from stratos.core.device.payload import DevicePayload
+from stratos.core.device.payload import DevicePayload, Payload
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.inspection import EngineInspection
-from stratos.kv_transfer.port.base import DevicePages
 from stratos.kv_transfer.port.local import LocalPort, PortTransport
 from stratos.worker.engine_client.base import STOPPED, EngineClient
 
@@ -98,7 +97,7 @@ class ThreadEngine(EngineClient):
         return self._engine.status()
 
     def inspect(self) -> EngineInspection:
-        """What the engine holds; for tests, between steps."""
+        """Contents of the engine; for tests, between steps."""
         return self._engine.inspect()
 
     async def wait_failed(self) -> None:
@@ -198,24 +197,17 @@ class ThreadEngine(EngineClient):
         self._run_between_steps(run)
         return await future
 
-    @property
-    def device_pages(self) -> DevicePages | None:
-        """``Pages``, as ``gather``, ``scatter``, ``pack`` and ``unpack``."""
-        return self if self.has_device_pages else None
+    async def gather(self, leg: str, kv_range: KvRange, *, on_device: bool) -> tuple[Payload, int | None]:
+        if on_device:
+            payload, checksum = await self._call("pack", leg, kv_range)
+            return payload, checksum
+        return await self._call("gather", leg, kv_range), None
 
-    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
-        payload: memoryview = await self._call("gather", leg, kv_range)
-        return payload
-
-    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: Payload) -> int | None:
+        if isinstance(payload, DevicePayload):
+            return int(await self._call("unpack", key, kv_range, payload))
         await self._call("scatter", key, kv_range, payload)
-
-    async def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
-        payload, checksum = await self._call("pack", leg, kv_range)
-        return payload, checksum
-
-    async def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
-        return int(await self._call("unpack", key, kv_range, payload))
+        return None
 
 
 def _set_result(future: asyncio.Future[Any], result: Any) -> None:

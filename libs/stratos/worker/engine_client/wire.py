@@ -23,7 +23,8 @@ import msgspec
 from stratos.common.errors import Internal, StratosError, error_from_code
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.contract.runner import RunnerInfo
-from stratos.kv_transfer.port.base import DataPort, FrameArrived, RingBroken
+from stratos.kv_transfer.port.base import DataPort
+from stratos.kv_transfer.transfer import FrameArrived, RingBroken
 from stratos.worker.engine_client.base import EngineClient
 
 _LENGTH = struct.Struct("<I")

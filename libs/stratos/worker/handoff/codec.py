@@ -86,7 +86,12 @@ _RESPONSES: OneOfCodec[SourceMessage, source_pb2.FetchResponse] = OneOfCodec(
         "ready": FlatCodec(
             Ready, source_pb2.Ready, fields={"source": nested(REF), "capabilities": nested(_CAPABILITIES)}
         ),
-        "header": FlatCodec(FrameHeader, source_pb2.FrameHeader, inline={"kv_range": (KvRange, {})}),
+        "header": FlatCodec(
+            FrameHeader,
+            source_pb2.FrameHeader,
+            inline={"kv_range": (KvRange, {})},
+            by_hand={"source_rank", "destination_rank"},  # every engine has one rank: left at 0
+        ),
         "sent": FlatCodec(Sent, source_pb2.Sent),
         "finish": FlatCodec(Finish, source_pb2.Finish),
         "abort_ack": FlatCodec(AbortAck, source_pb2.AbortAck),

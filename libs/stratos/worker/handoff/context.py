@@ -1,13 +1,13 @@
-"""What both sides of hand-offs work with, in addition to the worker's own context."""
+"""Collaborators of both sides of hand-offs, in addition to the worker's own context."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from stratos.worker.context import WorkerContext
+from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
-from stratos.worker.handoff.staging_slots import StagingSlots
 from stratos.worker.handoff.transports import Transports
 from stratos.worker.settings import HandoffConfig
 
@@ -18,6 +18,6 @@ class HandoffContext(WorkerContext):
 
     transports: Transports
     peers: SourcePeers
-    staging: StagingSlots
+    slot_queue: SlotQueue
     jobs: PrefillJobs
     config: HandoffConfig

@@ -1,5 +1,5 @@
-"""May KV move between two workers?  Decided from what both say about themselves, never from versions; from addresses
-only if the source says nothing of its host.
+"""May KV move between two workers?  Decided from what both report about themselves, never from versions; from addresses
+only if the source reports no host.
 
 Equal must be: model and adapter digest, KV dtype, rope variant, numerics id, protocol version, and the shape of
 one token's KV.  Block size, page layout and parallel degrees may differ; the sender converts.
@@ -55,14 +55,14 @@ def choose_transport(
 def check_choice(
     transport: str, offered: tuple[str, ...], mine: LocalCapabilities, theirs: Capabilities, *, is_one_host: bool
 ) -> None:
-    """What a source has chosen must have been offered, and join the two by what both say about themselves.
+    """Check that a source's choice was offered, and joins the two by what both report about themselves.
 
     Args:
         transport: the choice.
         offered: by this worker.
         mine: of this worker.
         theirs: of the source.
-        is_one_host: the addresses of both have one host; counts only for a source that says nothing of itself.
+        is_one_host: the addresses of both have one host; counts only for a source that reports nothing of itself.
 
     Raises:
         IdentityMismatch: it does not: payloads would not arrive.

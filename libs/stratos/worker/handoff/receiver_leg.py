@@ -2,14 +2,13 @@
 
 Life of a leg
     Intent -> Progress ... -> Ready: take adapter slot, KV blocks, staging slots, in this order, answer Grant (or Busy)
-    -> header: post its receive -> Sent: have the payload taken, give the credit back
+    -> header: expect its frame -> Sent: have the payload written, give the credit back
     -> Finish and full coverage, in either order -> commit -> Ack.
 
-The data port takes a payload out of its slot, into blocks that are reserved; the checksum is that of what was
-written (``DataPort.receive``).  Nothing the source writes later can matter: only what was checked is covered, blocks
-are invisible until the commit, and a leg that ends early
-puts its slots into quarantine at once.  ``give_up``
-then runs in the background: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
+The data port writes a payload from its slot into blocks that are reserved; the checksum is that of what was written
+(``DataPort.receive``).  Nothing the source writes later can matter: only what was checked is covered, blocks are
+invisible until the commit, and a leg that ends early puts its slots into quarantine at once.  ``give_up`` then runs in
+the background: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from stratos.common.errors import Busy, Internal, Overloaded, StratosError, Work
 from stratos.core.placement import WorkerRef
 from stratos.core.step_watch import StepWatch
 from stratos.kv_transfer.framing import digest_of
-from stratos.kv_transfer.transfer import FrameHeader, Receiver, TransportOffer
+from stratos.kv_transfer.port.receiving import StagingSlots
+from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.pairing import check_choice, is_one_host
 from stratos.worker.handoff.records import (
@@ -66,7 +66,7 @@ class ReceiverLeg:
         self._intent = intent
         self._target = target
         self._source: WorkerRef | None = None
-        self._receiver: Receiver | None = None
+        self._staging: StagingSlots | None = None
         self._offer: TransportOffer | None = None
         self._granted_s = 0.0
         self._pending: asyncio.Task[SourceMessage | None] | None = None
@@ -78,18 +78,18 @@ class ReceiverLeg:
         self._is_over = False
         """The stream has ended."""
         self._is_settled = False
-        """The source said that nothing of this leg is under way any more."""
+        """Nothing of this leg is under way at the source any more."""
         self._is_pair_lost = False
         """The source could not reach or use the pair's slots, and would not be able to next time."""
         self._is_refused = False
-        """The source was told that there is no room."""
+        """``NoRoom`` was sent to the source."""
 
     async def run(self) -> None:
         """Receive everything and commit.
 
         Raises:
-            TargetRefusedError: no room here; the source was told.
-            Internal: the transport cannot receive here; the source was told.
+            TargetRefusedError: no room here; ``NoRoom`` was sent.
+            Internal: the transport cannot receive here; ``NoRoom`` was sent.
             WorkerLost: the source broke, hung, or had only a part.
             DamagedFrameError: its data cannot be trusted.
             StratosError: the source refused.
@@ -106,18 +106,18 @@ class ReceiverLeg:
 
     def give_up(self, reason: str, *, committed: bool = False) -> Awaitable[None]:
         """Fence the leg off now; the awaitable does the rest and must be run, also when the request is cancelled."""
-        if self._receiver is None or self._offer is None:
+        if self._staging is None or self._offer is None:
             return self._leave() if self._is_refused else self._break_stream()
         # This part runs without an await, at the moment the leg ends: a slot that is not in quarantine by then could
         # be granted to the next leg while this leg's source still writes it.
-        slots = self._receiver.slots_of(self._offer.pair, self._intent.leg)
+        slots = self._staging.slots_of(self._offer.pair, self._intent.leg)
         if committed:
             for slot in slots:
-                self._receiver.release_slot(self._offer.pair, slot)
-            self._context.staging.freed()
+                self._staging.release_slot(self._offer.pair, slot)
+            self._context.slot_queue.freed()
             return self._acknowledge()
-        self._receiver.quarantine(self._offer.pair, slots, leg=self._intent.leg)
-        return self._abort(self._receiver, self._offer, reason)
+        self._staging.quarantine(self._offer.pair, slots, leg=self._intent.leg)
+        return self._abort(self._staging, self._offer, reason)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class ReceiverLeg:
         if not (await asyncio.wait({self._pending}, timeout=timeout_s))[0]:
             await asyncio.wait({self._pending}, timeout=GRACE_S)
         if not self._pending.done():
-            raise WorkerLost(f"the source said nothing for {timeout_s:g} s")
+            raise WorkerLost(f"the source sent nothing for {timeout_s:g} s")
         pending, self._pending = self._pending, None
         try:
             message = pending.result()
@@ -165,20 +165,20 @@ class ReceiverLeg:
         now_s, is_computing = self._context.clock.now(), progress.phase is SourcePhase.COMPUTING
         self._steps.observe(progress.engine_step, now_s, is_computing=is_computing, slow_step_s=progress.slow_step_s)
         if self._steps.is_stalled(now_s, self._context.config.stall_timeout_s):
-            raise WorkerLost("the source says that it computes, and its step counter stands still")
+            raise WorkerLost("the source reports that it computes, and its step counter stands still")
 
     async def _answer_ready(self, ready: Ready) -> None:
         context, leg = self._context, self._intent.leg
         if self._source is not None:
-            raise WorkerLost("the source said Ready twice")
+            raise WorkerLost("the source sent Ready twice")
         mine, near = context.transports.capabilities, is_one_host(context.me().address, ready.source.address)
         check_choice(ready.transport, self._intent.transports, mine, ready.capabilities, is_one_host=near)
         try:
             await context.transports.prepare(ready.transport)
             num_tokens = await self._target.reserve()
-            receiver = context.transports.receiver(ready.transport)
+            staging = context.transports.staging(ready.transport)
             num_slots = context.config.num_slots
-            offer, slots = await context.staging.allocate(receiver, ready.source.incarnation, num_slots, leg)
+            offer, slots = await context.slot_queue.allocate(staging, ready.source.incarnation, num_slots, leg)
         except StratosError as error:
             self._is_refused = True
             await self._stream.send(NoRoom(reason=error.code))
@@ -187,7 +187,7 @@ class ReceiverLeg:
                 context.transports.leave_out(ready.transport, error.message)
                 raise
             raise TargetRefusedError(Busy(error.message) if isinstance(error, Overloaded) else error) from error
-        self._source, self._receiver, self._offer = ready.source, receiver, offer
+        self._source, self._staging, self._offer = ready.source, staging, offer
         context.peers.leg_opened(ready.source.incarnation)
         self._granted_s = self._context.clock.now()
         await self._stream.send(Grant(num_skip_tokens=num_tokens, slots=tuple(slots), offer=offer))
@@ -195,32 +195,32 @@ class ReceiverLeg:
     # -- frames ------------------------------------------------------------------------------------
 
     def _announced(self, header: FrameHeader) -> None:
-        if self._receiver is None or self._offer is None or header.leg != self._intent.leg:
+        if self._staging is None or self._offer is None or header.leg != self._intent.leg:
             raise DamagedFrameError("order")
-        self._receiver.post(self._offer.pair, header)
+        self._staging.announce_frame(self._offer.pair, header)
         self._headers[header.seq] = (header, self._context.clock.now())
 
     async def _receive_frame(self, seq: int) -> None:
         announced = self._headers.pop(seq, None)
-        if announced is None or self._receiver is None or self._offer is None:
+        if announced is None or self._staging is None or self._offer is None:
             raise DamagedFrameError("order")
         header, pair = announced[0], self._offer.pair
-        self._receiver.notify_sent(pair, header.leg, seq)
-        await self._receiver.wait(pair, header.leg, seq, timeout_s=self._context.config.frame_timeout_s)
+        self._staging.notify_sent(pair, header.leg, seq)
+        await self._staging.wait_arrived(pair, header.leg, seq, timeout_s=self._context.config.frame_timeout_s)
         self._context.metrics.transfer_bytes.labels("received", self._offer.transport).inc(header.num_bytes)
-        if cause := self._find_misfit(header) or await self._take(header, pair):
+        if cause := self._find_misfit(header) or await self._write(header, pair):
             await self._refuse_frame(header, cause)
             return
         self._checks[seq] = header.checksum
-        self._receiver.recycle_slot(pair, header.slot)
+        self._staging.recycle_slot(pair, header.slot)
         await self._stream.send(Credit(slots=(header.slot,)))
 
-    async def _take(self, header: FrameHeader, pair: str) -> str:
+    async def _write(self, header: FrameHeader, pair: str) -> str:
         """Have a frame written, and cover it if what was written is right; returns the cause of damage, if any."""
         if not self._target.coverage.has_room(header.kv_range):
             raise DamagedFrameError("order")
         context = self._context
-        found = await self._target.take(context.transports.port, pair, header, context.config.frame_timeout_s)
+        found = await self._target.receive(context.transports.port, pair, header, context.config.frame_timeout_s)
         if found != header.checksum:
             return "checksum"
         self._target.coverage.add(header.kv_range)
@@ -280,36 +280,36 @@ class ReceiverLeg:
         self._stream.cancel()
         self._closed()
 
-    async def _abort(self, receiver: Receiver, offer: TransportOffer, reason: str) -> None:
-        """Tell the source to stop, post what it still announces, and free the slots when it says that all is done."""
+    async def _abort(self, staging: StagingSlots, offer: TransportOffer, reason: str) -> None:
+        """Tell the source to stop, receive what it still announces, and free the slots at its ``AbortAck``."""
         is_settled = self._is_settled
         if not self._is_over:
             with suppress(StratosError, TimeoutError):
                 async with asyncio.timeout(self._context.config.abort_timeout_s):
                     await self._stream.send(Abort(reason=reason))
-                    is_settled = await self._read_abort_ack(receiver, offer)
+                    is_settled = await self._read_abort_ack(staging, offer)
         self._stream.cancel()
         await self._settle_pending()
         assert self._source is not None
-        # A source that did not say that it has stopped may still write: the slots stay in quarantine until a probe
+        # A source without an AbortAck may still write: the slots stay in quarantine until a probe
         # finds its incarnation gone, or alive without an open leg.
         if self._is_pair_lost:
-            receiver.end_incarnation(self._source.incarnation)
+            staging.end_incarnation(self._source.incarnation)
         elif is_settled:
-            receiver.settle(offer.pair, self._intent.leg)
+            staging.settle(offer.pair, self._intent.leg)
         else:
             self._context.peers.suspect(self._source)
-        self._context.staging.freed()
+        self._context.slot_queue.freed()
         self._closed()
 
-    async def _read_abort_ack(self, receiver: Receiver, offer: TransportOffer) -> bool:
+    async def _read_abort_ack(self, staging: StagingSlots, offer: TransportOffer) -> bool:
         while True:
             pending, self._pending = self._pending, None
             match await (pending if pending is not None else self._stream.receive()):
                 case FrameHeader() as header:
-                    receiver.post(offer.pair, header)
+                    staging.announce_frame(offer.pair, header)
                 case Sent() as sent:
-                    receiver.notify_sent(offer.pair, sent.leg, sent.seq)
+                    staging.notify_sent(offer.pair, sent.leg, sent.seq)
                 case AbortAck() | None:
                     return True
                 case Refused() as refused:

@@ -15,7 +15,7 @@ from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 
 
 class SourcePhase(enum.Enum):
-    """What a source is doing; values are those of the proto enum."""
+    """Activity of a source; values are those of the proto enum."""
 
     UNSPECIFIED = 0
     QUEUED = 1
@@ -40,7 +40,7 @@ class Intent:
     receiver: WorkerRef
     transports: tuple[str, ...]
     capabilities: Capabilities = UNKNOWN
-    """Of the receiver; nothing is known of one that says none."""
+    """Facts of the receiver; nothing is known of one that reports none."""
     terms: RequestTerms = DEFAULT_TERMS
     trace: TraceContext = NO_TRACE
 
@@ -111,7 +111,7 @@ class Ready:
     transport: str
     source: WorkerRef
     capabilities: Capabilities = UNKNOWN
-    """Of the source; nothing is known of one that says none."""
+    """Facts of the source; nothing is known of one that reports none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

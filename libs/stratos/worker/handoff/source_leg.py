@@ -1,9 +1,9 @@
 """The source's end of one Fetch stream: compute a prompt's KV and send it, frame by frame, as credits allow.
 
 Life of a leg
-    Intent checked -> adapter loaded -> job queued in the engine -> READY: say Ready, wait for Grant -> the engine
-    computes chunks; each finished range is cut into frames: take a credit, pack, announce the header, have the
-    packed frame sent, say Sent -> Finish -> Nacks are answered with the same frame -> Ack -> released.
+    Intent checked -> adapter loaded -> job queued in the engine -> READY: send Ready, wait for Grant -> the engine
+    computes chunks; each finished range is cut into frames: take a credit, gather, announce the header, have
+    the frame sent, send Sent -> Finish -> Nacks are answered with the same frame -> Ack -> released.
 
 Stops: ``Busy`` and ``Abort`` from the receiver, the end of the stream, an error of the engine.  A frame that was
 announced is always sent, also when the leg is stopped.  This file knows no protobuf and no grpc.
@@ -21,7 +21,7 @@ from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.kv_transfer.framing import digest_of, plan_frames
-from stratos.kv_transfer.port.base import PackedFrame
+from stratos.kv_transfer.port.base import GatheredFrame
 from stratos.kv_transfer.port.sending import PortPair
 from stratos.kv_transfer.transfer import FrameHeader
 from stratos.worker.handoff.context import HandoffContext
@@ -46,7 +46,7 @@ from stratos.worker.handoff.streams import SourceStream
 
 
 class _Stopped(Exception):
-    """The receiver said Busy or Abort."""
+    """Busy or Abort came from the receiver."""
 
 
 class SourceLeg:
@@ -68,9 +68,9 @@ class SourceLeg:
         self._repeated: set[int] = set()
         self._sending: asyncio.Task[None] | None = None
         self.progress: PrefillProgress | None = None
-        """Of the engine's job, once there is one."""
+        """Progress of the engine's job, once there is one."""
         self.finish: Finish | None = None
-        """What the receiver was told at the end."""
+        """Last message to the receiver."""
 
     async def run(self) -> str:
         """Serve the leg to its end; returns the outcome for the counters. Raises what ended it otherwise."""
@@ -98,11 +98,11 @@ class SourceLeg:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # the first one's error is raised by ``run``
         is_complete = await self._complete_frame()
-        self._context.transports.port.drop(self._intent.leg)
+        self._context.transports.port.drop_leg(self._intent.leg)
         if not is_complete:  # it may leave later, so its slot must not be taken for settled
             raise WorkerLost("a frame that was announced did not leave in time")
         if self._abort_reason is not None:
-            with suppress(WorkerLost):  # a receiver that did not wait asks for the slots in its own way
+            with suppress(WorkerLost):  # a receiver that did not wait finds out about the slots by probing
                 await self._stream.send(AbortAck())
 
     async def _complete_frame(self) -> bool:
@@ -200,9 +200,9 @@ class SourceLeg:
             await self._wait_for(lambda: bool(self._credits or self._nacks), "Credit")
             await self._answer_nacks(sender)
         seq = len(self._frames)
-        packed = await self._pack(kv_range)
-        self._frames.append((kv_range, packed.checksum))
-        await self._send_frame(sender, self._header(seq, self._credits.popleft(), packed.num_bytes))
+        gathered = await self._gather(kv_range)
+        self._frames.append((kv_range, gathered.checksum))
+        await self._send_frame(sender, self._header(seq, self._credits.popleft(), gathered.num_bytes))
 
     async def _answer_nacks(self, sender: PortPair) -> None:
         while self._nacks:
@@ -210,13 +210,13 @@ class SourceLeg:
             if nack.seq >= len(self._frames) or nack.seq in self._repeated:
                 raise BadRequest(f"frame {nack.seq} was not sent, or was repeated already", param="seq")
             self._repeated.add(nack.seq)
-            packed = await self._pack(self._frames[nack.seq][0])
-            await self._send_frame(sender, self._header(nack.seq, nack.slot, packed.num_bytes))
+            gathered = await self._gather(self._frames[nack.seq][0])
+            await self._send_frame(sender, self._header(nack.seq, nack.slot, gathered.num_bytes))
 
-    async def _pack(self, kv_range: KvRange) -> PackedFrame:
+    async def _gather(self, kv_range: KvRange) -> GatheredFrame:
         try:
             async with asyncio.timeout(self._context.config.frame_timeout_s):
-                return await self._context.transports.port.pack(self._transport, self._intent.leg, kv_range)
+                return await self._context.transports.port.gather(self._transport, self._intent.leg, kv_range)
         except TimeoutError:
             raise WorkerLost("the engine of this worker does not answer") from None
 

@@ -1,7 +1,8 @@
 """Sources as a receiver sees them: channels, a breaker for each, and those that were lost with slots in their hands.
 
-A source that was lost or hung keeps its staging slots in quarantine.  ``probe`` asks it: gone or restarted means its
-slots are dropped at once; alive again means they are dropped when no leg of it is open; silent means they stay.
+A source that was lost or hung keeps its staging slots in quarantine.  ``probe`` reads its status: gone or restarted
+means its slots are dropped at once; alive again means they are dropped when no leg of it is open; silent means they
+stay.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
 from stratos.rpc.clients.channel_pool import ChannelPool
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
-from stratos.worker.handoff.staging_slots import StagingSlots
+from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.streams import FetchStream
 from stratos.worker.handoff.transports import Transports
 
@@ -37,9 +38,9 @@ class _Breaker:
 class SourcePeers:
     """All sources this worker has met. Belongs to the event loop."""
 
-    def __init__(self, transports: Transports, staging: StagingSlots, clock: Clock, dialer: Dialer = PLAIN) -> None:
+    def __init__(self, transports: Transports, slot_queue: SlotQueue, clock: Clock, dialer: Dialer = PLAIN) -> None:
         self._transports = transports
-        self._staging = staging
+        self._slot_queue = slot_queue
         self._clock = clock
         self._dialer = dialer
         self._channels = ChannelPool(MAX_CHANNELS, ANY_WORKER, dialer)
@@ -97,7 +98,7 @@ class SourcePeers:
             if found is None or (found == incarnation and self._legs[incarnation] > 0):
                 continue
             self._transports.end_incarnation(incarnation)
-            self._staging.freed()
+            self._slot_queue.freed()
             self._suspects.pop(incarnation, None)
 
     async def _ask_incarnation(self, ref: WorkerRef) -> str | None:

@@ -29,7 +29,7 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
         self._context = context
 
     async def Fetch(self, request_iterator: Any, context: Any) -> None:
-        """One hand-off; what prevents it is said in the stream."""
+        """One hand-off; what prevents it is sent as ``Refused``."""
         shared = self._context()
         stream = SourceStream(context, shared.clock)
         with shared.gate.source_leg():

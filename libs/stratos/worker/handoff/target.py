@@ -26,7 +26,7 @@ class TargetRefusedError(Exception):
 
 
 class HandoffTarget:
-    """What one request has taken for its hand-off: adapter, reserved blocks, and how much of them is verified."""
+    """Resources of one request for its hand-off: adapter, reserved blocks, and how much of them is verified."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class HandoffTarget:
         self.coverage = Coverage(skip, self.reservation.num_tokens, self._context.engine.info.geometry.num_layers)
         return skip
 
-    async def take(self, port: DataPort, pair: str, header: FrameHeader, timeout_s: float) -> int:
+    async def receive(self, port: DataPort, pair: str, header: FrameHeader, timeout_s: float) -> int:
         """Have a frame written into the reserved blocks; returns the checksum of what was written.
 
         Raises:

@@ -11,12 +11,10 @@ from stratos.common.errors import IdentityMismatch, WorkerLost
 from stratos.core.kv import StagingLedger
 from stratos.kv_transfer.capabilities import NOTHING_SHARED, LocalCapabilities
 from stratos.kv_transfer.port.base import DataPort
-from stratos.kv_transfer.port.receiving import PortRings
+from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.port.sending import PortSender
-from stratos.kv_transfer.receiver import RingReceiver
 from stratos.kv_transfer.registry import staging_for
 from stratos.kv_transfer.settings import TransportConfig
-from stratos.kv_transfer.transfer import Receiver
 
 _log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
@@ -25,7 +23,7 @@ PREPARE_TIMEOUT_S = 30.0
 
 
 class Transports:
-    """Receivers and senders by name, made on first use. Belongs to the event loop.
+    """Staging slots and senders by transport, made on first use. Belongs to the event loop.
 
     Args:
         names: of the transports, best first.
@@ -50,7 +48,7 @@ class Transports:
         self._left_out: set[tuple[str, str]] = set()
         """Transports that do not work here, each with the device they do not reach; "" for all."""
         self._prepared: set[str] = set()
-        self._receivers: dict[str, Receiver] = {}
+        self._staging: dict[str, StagingSlots] = {}
         self._senders: dict[str, PortSender] = {}
 
     @property
@@ -59,7 +57,7 @@ class Transports:
         return self.names_for("")
 
     def names_for(self, device: str) -> tuple[str, ...]:
-        """Those for a peer that computes on ``device``; all of them where none is left that works."""
+        """Transports for a peer that computes on ``device``; all of them where none is left that works."""
         found = (name for name in self._names if not self._left_out & {(name, ""), (name, device)})
         return tuple(found) or self._names
 
@@ -84,20 +82,19 @@ class Transports:
             raise WorkerLost("the engine of this worker does not answer") from None
         self._prepared.add(name)
 
-    def receiver(self, name: str) -> Receiver:
+    def staging(self, name: str) -> StagingSlots:
         """The receiving end of a transport, also of one that was left out: a leg may have begun before that.
 
         Raises ``IdentityMismatch`` for one this worker does not speak.
         """
         self._expect(name)
-        if name not in self._receivers:
-            rings = PortRings(name, self.port)
-            staging = staging_for(name, self._config)
-            self._receivers[name] = RingReceiver(name, self._incarnation, staging, rings)
-        return self._receivers[name]
+        if name not in self._staging:
+            config = staging_for(name, self._config)
+            self._staging[name] = StagingSlots(name, self._incarnation, config, self.port)
+        return self._staging[name]
 
     def sender(self, name: str) -> PortSender:
-        """The sending end of a transport. Raises as ``receiver``."""
+        """The sending end of a transport. Raises as ``staging``."""
         self._expect(name)
         if name not in self._senders:
             self._senders[name] = PortSender(name, self.port)
@@ -105,12 +102,12 @@ class Transports:
 
     def end_incarnation(self, source_incarnation: str) -> None:
         """Drop the staging slots of a source in every transport."""
-        for receiver in self._receivers.values():
-            receiver.end_incarnation(source_incarnation)
+        for staging in self._staging.values():
+            staging.end_incarnation(source_incarnation)
 
     def ledger(self) -> StagingLedger:
         """Staging slots of all transports, law checked."""
-        return sum((receiver.ledger() for receiver in self._receivers.values()), StagingLedger())
+        return sum((staging.ledger() for staging in self._staging.values()), StagingLedger())
 
     async def close(self) -> None:
         """End all pairs; the port itself is closed with its engine, also where that answers no call any more."""
@@ -118,8 +115,8 @@ class Transports:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 for sender in self._senders.values():
                     await sender.close()
-                for receiver in self._receivers.values():
-                    await receiver.close()
+                for staging in self._staging.values():
+                    await staging.close()
 
     def _expect(self, name: str) -> None:
         if name not in self._names:

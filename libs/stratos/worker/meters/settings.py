@@ -15,7 +15,7 @@ class WorkerObserveConfig:
     model_name: str = ""
     """Name of its model in metrics; empty is the name of the model's folder."""
     device_hour_price: Annotated[float, Ge(0)] = 0.0
-    """What its device costs in an hour, in a currency of yours: costs of tokens follow from it. 0 shows none."""
+    """Price of its device for an hour, in a currency of yours: costs of tokens follow from it. 0 shows none."""
     max_tenant_series: Annotated[int, Ge(0)] = 200
     """Tenants with series of their own, in the order in which they come; later ones share "other"."""
     peak_memory_bytes_per_s: Annotated[float, Ge(0)] = 0.0

@@ -1,6 +1,6 @@
 """An engine whose steps are events of the event loop, so that a thousand of them need no thread.
 
-The fake runner computes a step in microseconds; the engine's own clock then moves by what the cost model says, and the
+The fake runner computes a step in microseconds; the engine's own clock then moves by the cost model's duration, and the
 result is published when the real time has caught up.  A call that comes before takes effect in the next step.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from stratos.common.clock import Clock, FakeClock
 from stratos.common.errors import WorkerLost
+from stratos.core.device.payload import Payload
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.plan import StepPlan
@@ -60,7 +61,6 @@ class SimulatedEngine(EngineClient):
     """
 
     has_device_pages = False
-    device_pages = None
 
     def __init__(
         self,
@@ -100,12 +100,13 @@ class SimulatedEngine(EngineClient):
     async def wait_failed(self) -> None:
         await asyncio.shield(self._failed)
 
-    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
-        payload: memoryview = await self._call("gather", leg, kv_range)
-        return payload
+    async def gather(self, leg: str, kv_range: KvRange, *, on_device: bool) -> tuple[Payload, int | None]:
+        assert not on_device, "it has none"
+        return await self._call("gather", leg, kv_range), None
 
-    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: Payload) -> int | None:
         await self._call("scatter", key, kv_range, payload)
+        return None
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         if not self._is_open:

@@ -84,7 +84,7 @@ class SimulatedFleet(Service):
         return {f"{name}: {task}": work for name, w in self._workers.items() for task, work in w.tasks().items()}
 
     async def warm_up(self) -> None:
-        """Every worker does its first step; then routers are told of all of them."""
+        """Every worker does its first step; then routers find all of them."""
         await asyncio.gather(*(worker.warm_up() for worker in self._workers.values()))
         for server in self._servers.values():
             await server.set_serving(True)
@@ -110,7 +110,7 @@ class SimulatedFleet(Service):
         self._registration.publish(worker.me() for worker in self._workers.values())
 
     def _begin_leave(self, name: str) -> None:
-        """A worker was asked to drain; the others stay."""
+        """A worker drains; the others stay."""
         self._leaving.spawn(self._leave(name), name=f"drain {name}")
 
     async def _leave(self, name: str) -> None:

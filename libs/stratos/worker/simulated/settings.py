@@ -26,7 +26,7 @@ class SimWorkerSettings(WorkerSettings):
     count: int = Field(1, ge=1, le=10_000)
     """Workers in this process."""
     role: WorkerRole = WorkerRole.DECODE
-    """What all of them do."""
+    """Role of all of them."""
     discovery_folder: Path
     """Folder in which routers look for workers; a file of this process is there while it serves."""
 

@@ -19,10 +19,10 @@ class BackendWorker:
     model_digest: str = ""
     """Empty where the deployment has one model."""
     model_name: str = ""
-    """What people call it, where the backend knows that."""
+    """Name for people, where the backend knows one."""
     is_draining: bool = False
     is_starting: bool = False
-    """It was asked for and does not serve yet."""
+    """It was started and does not serve yet."""
 
 
 class Backend(ABC):
@@ -64,7 +64,7 @@ class Backend(ABC):
         return {}
 
     async def note_digest(self, model_name: str, digest: str) -> None:  # noqa: B027
-        """Keep the digest of a model, since at zero no worker tells it."""
+        """Keep the digest of a model, since at zero no worker shows it."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The backend of a cluster: Deployments, changed through their scale, and a Lease that says who may.
+"""The backend of a cluster: Deployments, changed through their scale, and a Lease whose holder may.
 
 start   one more replica
-drain   the pod gets the smallest deletion cost and is told to drain, then the Deployment gets one replica less:
+drain   the pod gets the smallest deletion cost and gets a Drain call, then the Deployment gets one replica less:
         the ReplicaSet deletes that pod, whose end the drain that has begun belongs to
 """
 
@@ -36,7 +36,7 @@ class KubernetesBackend(Backend):
         pools: with their Deployments.
         start_timeout_s: a pod that is not ready by then does not count as starting any more.
         clock: monotonic.
-        dialer: connects to workers; asked at the first drain.
+        dialer: connects to workers; called at the first drain.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class KubernetesBackend(Backend):
             raise Overloaded("another autoscaler holds the lease")
 
     async def _begin_drain(self, pod: Pod) -> None:
-        """The worker refuses work from now on; one that cannot be asked drains once it is deleted."""
+        """The worker refuses work from now on; one that cannot be reached drains once it is deleted."""
         if not pod.address:
             return
         channel = self._dialer().channel(f"{pod.address}:{self._config.worker_port}", ANY_WORKER)
@@ -142,7 +142,7 @@ class KubernetesBackend(Backend):
                 stub = worker_pb2_grpc.WorkerServiceStub(channel)
                 await stub.Drain(worker_pb2.DrainRequest(), timeout=DRAIN_TIMEOUT_S)
         except StratosError as error:
-            _log.warning("%s was not told to drain: %s", pod.name, error.message)
+            _log.warning("the Drain call to %s failed: %s", pod.name, error.message)
         finally:
             await channel.close()
 

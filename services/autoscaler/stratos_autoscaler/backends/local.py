@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: asks the supervisor of ``stratos up``."""
+"""Workers as processes of this machine: calls the supervisor of ``stratos up``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LocalBackend(Backend):
     Args:
         address: host:port of the supervisor.
         start_timeout_s: longest wait for a new worker to serve.
-        dialer: connects; asked at the first call.
+        dialer: connects; called at the first call.
     """
 
     def __init__(self, address: str, start_timeout_s: float, dialer: Callable[[], Dialer] = lambda: PLAIN) -> None:

@@ -57,7 +57,7 @@ class ClusterLease:
         return await self._write("PUT", f"{self._folder}/{self._name}", lease, now)
 
     async def is_held(self) -> bool:
-        """Whether the cluster says, now, that this process has it: asked before every act."""
+        """Whether the cluster's object, read now, names this process as holder: checked before every act."""
         found = await self._api.read(f"{self._folder}/{self._name}")
         return found is not None and (found.get("spec") or {}).get("holderIdentity") == self._holder
 

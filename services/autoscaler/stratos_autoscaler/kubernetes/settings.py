@@ -10,7 +10,7 @@ class KubernetesConfig:
     """Where the API server is, and what of it is this release's."""
 
     namespace: str = ""
-    """Of the release; empty: this autoscaler is not in a cluster."""
+    """Namespace of the release; empty: this autoscaler is not in a cluster."""
     api_server: str = ""
     """URL of the API server; empty takes that of the pod, with its ServiceAccount."""
     lease_name: str = "stratos-autoscaler"

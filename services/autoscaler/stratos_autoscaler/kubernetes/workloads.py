@@ -16,7 +16,7 @@ MODEL_DIGEST = "stratosserve.io/model-digest"
 FIRST_TO_LEAVE = -(2**31) + 1
 MODEL_LABEL, COMPONENT_LABEL = "stratosserve.io/model", "app.kubernetes.io/component"
 TRIES = 3
-"""Of a change of the scale, when another writer was quicker."""
+"""Attempts to change the scale, when another writer was quicker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Pod:
     component: str
     model_name: str
     address: str
-    """Of the pod; empty before it has one."""
+    """IP of the pod; empty before it has one."""
     is_ready: bool
     is_leaving: bool
     deletion_cost: int
@@ -36,7 +36,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What a Deployment says of itself."""
+    """Size of a Deployment, as its object has it."""
 
     replicas: int
     model_digest: str
@@ -103,7 +103,7 @@ class Workloads:
             await self._api.call("PATCH", f"{self._pods}/{name}", body, content_type=MERGE_PATCH)
 
     async def note_model(self, deployment: str, digest: str) -> None:
-        """Remember at a Deployment which model its pods serve: at zero no pod tells."""
+        """Remember at a Deployment which model its pods serve: at zero no pod shows it."""
         body: Object = {"metadata": {"annotations": {MODEL_DIGEST: digest}}}
         await self._api.call("PATCH", f"{self._deployments}/{deployment}", body, content_type=MERGE_PATCH)
 

@@ -1,4 +1,4 @@
-"""Whether a user may ask: the API server decides (SubjectAccessReview), and its answer is remembered for a while."""
+"""Access of users: the API server decides (SubjectAccessReview), and its answer is remembered for a while."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for."""
+    """A metric of a namespace that a user wants to read."""
 
     namespace: str
     metric: str

@@ -1,9 +1,9 @@
 """Paths of the metrics API.
 
-Who asks is settled before anything else is said, an unknown path tells nothing to strangers either, and numbers are for
-those alone that the API server allows.  What there is, every user that the API server names may know: it has decided on
-that itself, and its aggregator asks as a user without any group, whom no rule allows anything.  Refused, it calls the
-whole group stale, and no namespace of the cluster can be deleted to its end.
+The user is authenticated before anything else, also for unknown paths, and numbers are for those alone that the API
+server allows.  The list of metrics is for every user that the API server names: it has decided on that itself, and its
+aggregator reads as a user without any group, whom no rule allows anything.  Refused, the aggregator calls the whole
+group stale, and no namespace of the cluster can be deleted to its end.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class MetricsApp:
 
 
 def _question(path: str) -> Question | None:
-    """Of ``ROOT/namespaces/NAMESPACE/METRIC``; ``None`` for a path that is no metric."""
+    """Namespace and metric of ``ROOT/namespaces/NAMESPACE/METRIC``; ``None`` for a path that is no metric."""
     parts = path.removeprefix(f"{ROOT}/").split("/") if path.startswith(f"{ROOT}/") else []
     if len(parts) == 3 and parts[0] == "namespaces":
         return Question(parts[1], parts[2])

@@ -1,4 +1,4 @@
-"""Who asks: the API server authenticates, and tells the user in headers of a connection with its own certificate.
+"""Users: the API server authenticates them, and names them in headers of a connection with its own certificate.
 
 What it shows, and which names are allowed, is in the ConfigMap ``extension-apiserver-authentication`` of kube-system.
 Its CA may be replaced at any time, so it is read again and again.  Without it there is no user, and no answer.
@@ -17,7 +17,7 @@ from stratos_autoscaler.kubernetes.api import ApiServer
 
 CONFIG_MAP = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 Certificate = Mapping[str, Any]
-"""Of ``ssl``'s ``getpeercert``: verified, or empty."""
+"""The result of ``ssl``'s ``getpeercert``: verified, or empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class FrontProxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """For whom the API server asks."""
+    """The user of a request, as the API server names it."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class User:
 
 
 async def read_front_proxy(api: ApiServer) -> FrontProxy:
-    """What the cluster says.
+    """Read the cluster's ConfigMap of front proxies.
 
     Raises:
         DependencyDown: the ConfigMap cannot be read, or names no CA.

@@ -19,7 +19,10 @@ Matcher = Callable[[Mapping[str, str]], bool]
 
 
 def parse_selector(text: str) -> Matcher:
-    """What a label selector selects.
+    """Parse a Kubernetes label selector.
+
+    Returns:
+        Whether a set of labels is selected.
 
     Raises:
         BadRequest: it cannot be read.

@@ -92,8 +92,8 @@ class MetricsApi:
         self._socket.close()
 
     async def _follow(self) -> None:
-        """Read what the cluster says of its front proxies, and keep the APIService's caBundle."""
-        pause_s, said = FIRST_TRY_S, ""
+        """Read the cluster's ConfigMap of front proxies, and keep the APIService's caBundle."""
+        pause_s, logged = FIRST_TRY_S, ""
         while True:
             try:
                 proxy = await read_front_proxy(self._api)
@@ -103,9 +103,9 @@ class MetricsApi:
                 pause_s, problem = self._config.refresh_s, ""
             except (StratosError, ssl.SSLError, OSError, ValueError) as error:
                 pause_s, problem = min(2 * pause_s, self._config.refresh_s), f"{error}"
-            if problem and problem != said:
+            if problem and problem != logged:
                 _log.warning("the metrics API is not kept up to date: %s", problem)
-            said = problem
+            logged = problem
             await asyncio.sleep(pause_s)
 
 

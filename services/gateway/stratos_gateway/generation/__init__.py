@@ -1,6 +1,6 @@
-"""One prompt from placement to the last token.
+"""One prompt from placement to the last token; the prompts of a request together are a source of its answer.
 
-Read in this order: ``generation``, ``recovery`` (what follows a lost attempt), ``suspicion`` (whether it is to blame),
-``attempt``, ``transcript`` and ``journal`` (what was emitted), ``prefix_names`` (what the router is told of a prompt),
-``fanout`` (several prompts), ``platform``, then ``embedding_run`` and ``embedding_client``.
+Read in this order: ``source`` (a request), ``fanout`` (its prompts), ``generation`` (one of them), ``recovery`` (after
+a lost attempt), ``suspicion`` (whether it is to blame), ``attempt``, ``transcript`` and ``journal`` (tokens that were
+emitted), ``prefix_names`` and ``prompt_digest`` (hashes of a prompt, for routers), ``fleet_access``.
 """

@@ -11,12 +11,15 @@ from stratos.common.errors import StratosError
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.generation.generation import Generation, GenerationSpec
-from stratos_gateway.generation.journal import ChoiceChunk, ChoiceJournal
-from stratos_gateway.generation.platform import Platform
+from stratos_gateway.answering.output import ChunkOutput
+from stratos_gateway.answering.prepared import GenerationSpec
+from stratos_gateway.generation.fleet_access import FleetAccess
+from stratos_gateway.generation.generation import NO_WAITING, Generation, Waiting
+from stratos_gateway.generation.journal import ChoiceJournal
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 
 
-class Fanout:
+class Fanout(ChunkOutput):
     """Runs generations between ``__aenter__`` and ``__aexit__``, which cancels what still runs.
 
     Choices are numbered ``prompt * n + choice`` towards the client.
@@ -26,8 +29,11 @@ class Fanout:
         num_choices: per prompt.
         stop: stop strings; ``include_stop`` keeps them in the text.
         tokenizer: shared.
-        platform: shared.
+        fleet: shared.
+        waiting: how long, and since when, it may wait for a worker.
     """
+
+    counts_tokens_live = True
 
     def __init__(
         self,
@@ -35,14 +41,16 @@ class Fanout:
         num_choices: int,
         stop: tuple[Sequence[str], bool],
         tokenizer: Tokenizer,
-        platform: Platform,
+        fleet: FleetAccess,
+        waiting: Waiting = NO_WAITING,
     ) -> None:
         self._news = asyncio.Event()
         self._failure: StratosError | None = None
         self._num_choices = num_choices
         self._tasks: list[asyncio.Task[None]] = []
         self.generations = [
-            Generation(spec, _journals(spec, num_choices, stop, tokenizer), platform, self._news.set) for spec in specs
+            Generation(spec, _journals(spec, num_choices, stop, tokenizer), fleet, self._news.set, waiting)
+            for spec in specs
         ]
 
     async def __aenter__(self) -> Self:
@@ -75,7 +83,7 @@ class Fanout:
         return all(generation.is_ended for generation in self.generations)
 
     async def news(self) -> list[ChoiceChunk]:
-        """Wait for news and take them; empty only at the end.
+        """Wait for new chunks; empty once, after the last.
 
         Raises:
             StratosError: a generation failed; what came before was taken already.
@@ -122,14 +130,13 @@ class Fanout:
         return chunks
 
     @property
-    def num_prompt_tokens(self) -> int:
-        """Over all prompts."""
-        return sum(len(generation.spec.prompt_ids) for generation in self.generations)
-
-    @property
-    def num_cached_tokens(self) -> int:
-        """Prompt tokens that did not have to be computed, over all prompts."""
-        return sum(generation.transcript.num_cached_tokens for generation in self.generations)
+    def usage(self) -> Usage:
+        """Over all prompts and choices."""
+        return Usage(
+            sum(len(generation.spec.prompt_ids) for generation in self.generations),
+            self.num_output_tokens,
+            sum(generation.transcript.num_cached_tokens for generation in self.generations),
+        )
 
     @property
     def num_output_tokens(self) -> int:

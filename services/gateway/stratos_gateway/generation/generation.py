@@ -26,11 +26,11 @@ from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos.core.requests.terms import RequestTerms
-from stratos.core.trace import NO_TRACE, TraceContext
+from stratos.core.trace import TraceContext
+from stratos_gateway.answering.prepared import GenerationSpec
 from stratos_gateway.generation.attempt import Attempt
+from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal
-from stratos_gateway.generation.platform import Platform
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
 from stratos_gateway.generation.transcript import Transcript
 
@@ -38,27 +38,16 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationSpec:
-    """What to generate, checked and resolved."""
+class Waiting:
+    """Rules of a request's wait for a worker."""
 
-    terms: RequestTerms
-    model_digest: str
-    prompt_ids: tuple[int, ...]
-    sampling: SamplingParams
-    seed: int
-    trace: TraceContext = NO_TRACE
-    session_key: int = 0
-    """What the client calls its session, salted; 0 for nothing."""
-    continues_prompt: bool = False
-    """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
     overflow_after_s: float = 0.0
-    """The request may go to an external endpoint, and does not wait longer than that here; 0 lets it wait."""
-    queued_since_s: float | None = None
+    """It may be answered elsewhere, and does not wait longer than that here; 0 lets it wait."""
+    since_s: float | None = None
     """It has waited since then, monotonic; ``None`` is now."""
-    meter: MeterTag | None = None
-    """What it is billed by; ``None`` for what is not billed."""
-    can_be_convicted: bool = True
-    """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
+
+
+NO_WAITING = Waiting()
 
 
 class Generation:
@@ -67,34 +56,40 @@ class Generation:
     Args:
         spec: what to generate.
         choices: fresh journals, one per choice.
-        platform: router, sessions, clock, metrics.
+        fleet: router, sessions, clock, metrics.
         notify: called when there is something to take, or at the end.
+        waiting: how long, and since when, it may wait.
     """
 
     def __init__(
-        self, spec: GenerationSpec, choices: Sequence[ChoiceJournal], platform: Platform, notify: Callable[[], None]
+        self,
+        spec: GenerationSpec,
+        choices: Sequence[ChoiceJournal],
+        fleet: FleetAccess,
+        notify: Callable[[], None],
+        waiting: Waiting = NO_WAITING,
     ) -> None:
         self.request_id = new_id("gen")
         self.spec = spec
-        self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, platform, notify)
+        self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, fleet, notify)
         self.error: StratosError | None = None
         self.is_ended = False
         self.last_submitted: int | None = None
         """Attempt that a worker last got."""
-        self._platform = platform
+        self._fleet = fleet
         self._notify = notify
         self._attempt: Attempt | None = None
         self._attempts = Attempts(
-            platform,
-            self._placement_request(),
-            max_wait_s=platform.placement_timeout_s,
+            fleet,
+            self._placement_request(waiting),
+            max_wait_s=fleet.placement_timeout_s,
             reconnects=True,
-            queued_since_s=spec.queued_since_s,
+            queued_since_s=waiting.since_s,
         )
 
     async def run(self) -> None:
         """Generate to the end; afterwards ``error`` says whether it went well."""
-        end_s, now_s = self.spec.terms.end_s, self._platform.clock.now()
+        end_s, now_s = self.spec.terms.end_s, self._fleet.clock.now()
         try:
             async with asyncio.timeout(None if end_s is None else max(0.0, end_s - now_s)) as limit:
                 while not self.transcript.is_complete:
@@ -127,7 +122,7 @@ class Generation:
     async def _run_attempt(self) -> None:
         num_before = self.transcript.num_output_tokens
         placement = await self._attempts.place(num_before)
-        self._platform.prefix_names.learn(self.spec.model_digest, placement)
+        self._fleet.prefix_names.learn(self.spec.model_digest, placement)
         outcome, loss, num_after = Outcome.CANCELLED, None, num_before
         with self._attempts.span("attempt") as span:
             try:
@@ -142,7 +137,7 @@ class Generation:
                 raise
             finally:
                 num_after = self.transcript.num_output_tokens
-                self._platform.routers.report(placement, outcome, num_after)
+                self._fleet.routers.report(placement, outcome, num_after)
                 num_new = num_after - num_before
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome, output_tokens=num_new)
         if loss is not None:
@@ -153,7 +148,7 @@ class Generation:
         if self.transcript.is_complete:  # its choices were ended while it waited
             return None
         try:
-            session = await self._platform.sessions.get(placement.worker)
+            session = await self._fleet.sessions.get(placement.worker)
         except WorkerLost:
             return AttemptLoss(cause=Cause.UNREACHABLE)
         submission, num_before = self._submission(placement, trace), self.transcript.num_output_tokens
@@ -181,7 +176,7 @@ class Generation:
             step=session.step,
         )
 
-    def _placement_request(self) -> PlacementRequest:
+    def _placement_request(self, waiting: Waiting) -> PlacementRequest:
         spec, num_choices = self.spec, len(self.transcript.choices)
         return PlacementRequest(
             request_id=self.request_id,
@@ -193,15 +188,15 @@ class Generation:
             prompt_digest=self._prompt_digest() if spec.can_be_convicted else b"",
             trace=spec.trace,
             required_features=required_features(self._engine_request(spec.sampling)),
-            block_names=self._platform.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
+            block_names=self._fleet.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
             session_key=spec.session_key,
-            zone=self._platform.zone,
-            overflow_after_ms=round(spec.overflow_after_s * 1000),
+            zone=self._fleet.zone,
+            overflow_after_ms=round(waiting.overflow_after_s * 1000),
         )
 
     def _prompt_digest(self) -> bytes:
         spec = self.spec
-        return self._platform.prompt_digests.of(spec.terms, spec.model_digest, [spec.prompt_ids])
+        return self._fleet.prompt_digests.of(spec.terms, spec.model_digest, [spec.prompt_ids])
 
     def _submission(self, placement: Placement, trace: TraceContext) -> Submission:
         spec, sampling = self.spec, self.spec.sampling

@@ -15,6 +15,7 @@ from stratos.core.generation import ChoiceDelta
 from stratos.core.requests.records import FinishReason, PositionLogprobs
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
+from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry
 
 CLIENT_REASONS = {FinishReason.GRAMMAR: "stop", FinishReason.EXHAUSTED: "length"}
 """Reasons that the API calls otherwise."""
@@ -22,31 +23,6 @@ CLIENT_REASONS = {FinishReason.GRAMMAR: "stop", FinishReason.EXHAUSTED: "length"
 
 class JournalConflict(Exception):
     """A worker skipped a token, or contradicts what was emitted before; its attempt must end."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenEntry:
-    """Log probabilities of one emitted token."""
-
-    logprobs: PositionLogprobs
-    text_offset: int
-    """Characters of the choice's text before this token."""
-
-
-@dataclass(slots=True)
-class ChoiceChunk:
-    """What a choice has to show since the last time it was asked."""
-
-    index: int
-    text: str
-    token_ids: list[int]
-    entries: list[TokenEntry]
-    finish_reason: str | None
-    is_first: bool
-    num_withheld: int = 0
-    """Tokens of this text whose ids are told later; those that were counted so before are taken off again."""
-    prompt_logprobs: Sequence[PositionLogprobs] = ()
-    """With the first chunk if asked for: of the prompt's tokens from the second on."""
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerR
 from stratos.core.requests.convictions import prompt_refused
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span, SpanKind
-from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.suspicion import Suspicion, Victim
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Attempts:
     """Belongs to the event loop.
 
     Args:
-        platform: routers, clock, metrics.
+        fleet: routers, clock, metrics.
         request: what stays the same in all placements of the request.
         max_wait_s: longest time without output over all attempts; ``None`` where a deadline bounds it.
         reconnects: a worker whose session broke may be chosen again if it takes a new one at once.
@@ -120,7 +120,7 @@ class Attempts:
 
     def __init__(
         self,
-        platform: Platform,
+        fleet: FleetAccess,
         request: PlacementRequest,
         *,
         max_wait_s: float | None,
@@ -129,7 +129,7 @@ class Attempts:
     ) -> None:
         self.number = 0
         """Of the attempt under way, the first is 0."""
-        self._platform = platform
+        self._fleet = fleet
         self._request = request
         self._max_wait_s = max_wait_s
         self._reconnects = reconnects
@@ -142,7 +142,7 @@ class Attempts:
         """Workers that answered Busy, each with the status version that its placement went by."""
         self._num_unheard = 0
         self._num_conflicts = self._num_unsupported = self._num_without_adapter = self._num_unreached = 0
-        self._idle_since_s = platform.clock.now()
+        self._idle_since_s = fleet.clock.now()
         """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
         self._queued_since_s = self._idle_since_s if queued_since_s is None else queued_since_s
         """The same, or a worker that ran it was lost: what the router orders by."""
@@ -155,7 +155,7 @@ class Attempts:
     def span(self, name: str) -> Span:
         """A span of the attempt under way."""
         request = self._request
-        return self._platform.tracing.span(
+        return self._fleet.tracing.span(
             name, request.trace, kind=SpanKind.CLIENT, generation_id=request.request_id, attempt=self.number
         )
 
@@ -171,7 +171,7 @@ class Attempts:
         """
         with self.span("place") as span:
             request = self._placement_request(num_emitted, span.trace)
-            placement = await self._platform.routers.schedule(request, timeout_s=self._left_s())
+            placement = await self._fleet.routers.schedule(request, timeout_s=self._left_s())
         self._excluded.pop(placement.worker.incarnation, None)  # it has moved again, or serves the model alone
         return placement
 
@@ -180,7 +180,7 @@ class Attempts:
         self._num_conflicts = 0
         if self._suspicion.is_suspect:
             self._suspicion.clear()
-            self._platform.routers.report(placement, Outcome.SETTLED, 0)
+            self._fleet.routers.report(placement, Outcome.SETTLED, 0)
 
     async def judge(self, loss: AttemptLoss, placement: Placement) -> None:
         """Find out whether a lost attempt's request may be to blame, before the router hears of its end.
@@ -216,7 +216,7 @@ class Attempts:
             self._suspicion.clear()  # it only stood still for a while
         if self._suspicion.is_convicted_by(victim):
             _log.error("request %s is refused: two workers were lost as it began there", self.label)
-            await self._platform.routers.convict(self._request)
+            await self._fleet.routers.convict(self._request)
             raise prompt_refused()
 
     async def prepare_next(self, loss: AttemptLoss, placement: Placement) -> None:
@@ -229,7 +229,7 @@ class Attempts:
         Raises:
             FeatureUnavailable, AdapterUnavailable, QueueTimeout: the request ends here.
         """
-        cause, worker, now_s = loss.cause, placement.worker, self._platform.clock.now()
+        cause, worker, now_s = loss.cause, placement.worker, self._fleet.clock.now()
         if loss.has_progressed:
             self._idle_since_s, self._has_output = now_s, True
         if loss.has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
@@ -242,7 +242,7 @@ class Attempts:
             raise AdapterUnavailable("no worker that was asked has this adapter, or can load it now; try again later")
         if cause is Cause.BUSY:
             self._refusals[worker.incarnation] = placement.status_version
-        self._platform.metrics.recoveries.labels(cause).inc()
+        self._fleet.metrics.recoveries.labels(cause).inc()
         _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, worker.worker_id)
         if self._left_s() == 0:
             raise QueueTimeout("no worker had room in time; try again")
@@ -260,16 +260,16 @@ class Attempts:
         """Seconds that are left for the next output token; ``None`` where a deadline bounds the request."""
         if self._max_wait_s is None:
             return None
-        now_s = self._platform.clock.now()
+        now_s = self._fleet.clock.now()
         left_s = max(0.0, self._max_wait_s - (now_s - self._idle_since_s))
         by_deadline_s = None if self._has_output else self._request.terms.left_s(now_s)
         return left_s if by_deadline_s is None else min(left_s, by_deadline_s)
 
     async def _is_alive(self, worker: WorkerRef) -> bool:
-        return self._reconnects and await self._platform.sessions.is_back(worker)
+        return self._reconnects and await self._fleet.sessions.is_back(worker)
 
     async def _has_moved(self, victim: Victim) -> bool:
-        return self._reconnects and await self._platform.sessions.has_moved(victim.worker, victim.step)
+        return self._reconnects and await self._fleet.sessions.has_moved(victim.worker, victim.step)
 
     def _placement_request(self, num_emitted: int, trace: TraceContext) -> PlacementRequest:
         request = self._request
@@ -281,7 +281,7 @@ class Attempts:
             max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
             excluded_incarnations=frozenset(self._excluded),
             hung_incarnations=frozenset(name for name, is_hung in self._excluded.items() if is_hung),
-            waited_ms=round((self._platform.clock.now() - self._queued_since_s) * 1000),
+            waited_ms=round((self._fleet.clock.now() - self._queued_since_s) * 1000),
             num_emitted_tokens=num_emitted,
             is_move=self.number > 0,
             overflow_after_ms=0 if self.number else request.overflow_after_ms,

@@ -11,8 +11,8 @@ from stratos.core.generation import ChoiceDelta, Receipt
 from stratos.core.ledger.pricing import Times
 from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs
 from stratos.core.requests.terms import RequestTerms
+from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
-from stratos_gateway.generation.platform import Platform
 
 
 class Transcript:
@@ -22,7 +22,7 @@ class Transcript:
         choices: fresh journals, one per choice.
         num_prompt_tokens: of the request.
         terms: of the request; tenant and class are labels.
-        platform: clock and metrics.
+        fleet: clock and metrics.
         notify: called when there is something to take.
     """
 
@@ -31,7 +31,7 @@ class Transcript:
         choices: Sequence[ChoiceJournal],
         num_prompt_tokens: int,
         terms: RequestTerms,
-        platform: Platform,
+        fleet: FleetAccess,
         notify: Callable[[], None],
     ) -> None:
         self.choices = tuple(choices)
@@ -40,11 +40,11 @@ class Transcript:
         self.prompt_logprobs: Sequence[PositionLogprobs] = ()
         """Of the prompt's tokens from the second on; there before the first chunk if they were asked for."""
         self._num_prompt_tokens = num_prompt_tokens
-        self._metrics = platform.metrics
-        self._meters = platform.metrics.running(terms.tenant, terms.priority_class)
-        self._clock = platform.clock
+        self._metrics = fleet.metrics
+        self._meters = fleet.metrics.running(terms.tenant, terms.priority_class)
+        self._clock = fleet.clock
         self._notify = notify
-        self._started_s = platform.clock.now()
+        self._started_s = fleet.clock.now()
         self._token_s: dict[int, float] = {}
         self._first_s: dict[int, float] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from http import HTTPStatus
 from random import Random
 
@@ -14,10 +15,34 @@ from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
 from stratos_gateway.http.errors import public_error
-from stratos_gateway.observe.request_book import CLIENT_LEFT
-from stratos_gateway.observe.request_facts import RequestFacts
 
 _SCOPE_KEY = "stratos.exchange"
+CLIENT_LEFT = 499
+"""Counted as the status of a request whose client left."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestFacts:
+    """Facts of a request that the access log shows, filled on its way; its texts are not among them."""
+
+    is_inference: bool = False
+    """A tenant asked for tokens or vectors."""
+    tenant: str = ""
+    """Empty until the credential was checked."""
+    key_id: str = ""
+    plan: str = ""
+    priority_class: int = 0
+    model: str = ""
+    """As the client calls it, once such a model was found."""
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    ttft_us: int | None = None
+    """From the arrival to the first token of any choice."""
+    itl_us: int | None = None
+    """Mean over the gaps between tokens of one choice."""
+    error: str = ""
+    """Code of the error that the client got, as a status or within its stream."""
 
 
 class Exchange:

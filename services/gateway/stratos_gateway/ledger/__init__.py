@@ -1,7 +1,6 @@
-"""What requests cost, from their end to the ledger; nothing of it is in a request's path but the check of a budget.
+"""Costs of requests, from their end to the ledger; only the check of a budget is in a request's path.
 
-Read in this order: ``settings``, ``draft`` (what a request leaves at its end), ``meter`` (puts it together with what
-workers counted), ``account`` (of one request), ``embedding``, ``writer`` (into Redis, or the spool), ``claims`` (counts
-of gateways that died), ``budgets``, ``periods`` (of questions), ``responses`` (the response cache), ``replay``,
-``billing`` (all of it).
+Read in this order: ``settings``, ``step`` (around a request), ``meter`` (puts drafts together with what workers
+counted), ``entries``, ``writer`` (into Redis, or the spool), ``claims`` (counts of gateways that died), ``budgets``,
+``periods`` (of questions), ``billing`` (all of it).
 """

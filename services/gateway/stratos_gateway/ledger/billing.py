@@ -14,7 +14,6 @@ from stratos.store.ledger.spool import Spool
 from stratos_gateway.ledger.budgets import Budgets
 from stratos_gateway.ledger.claims import WorkerSearch
 from stratos_gateway.ledger.meter import Meter
-from stratos_gateway.ledger.responses import ResponseCache
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.ledger.writer import LedgerWriter
 from stratos_gateway.metrics import GatewayMetrics
@@ -38,7 +37,6 @@ class Billing:
     meter: Meter
     writer: LedgerWriter
     budgets: Budgets
-    responses: ResponseCache
     config: LedgerConfig
 
     @classmethod
@@ -50,8 +48,7 @@ class Billing:
         meter = Meter(clock, config.count_wait_s)
         budgets = Budgets(access.store.spend, metrics, config.budget_interval_s)
         writer = LedgerWriter(access.store, meter, spool, config, access.plan_of, metrics, budgets.note_due)
-        responses = ResponseCache(clock, config.response_cache_bytes, metrics)
-        return cls(access=access, meter=meter, writer=writer, budgets=budgets, responses=responses, config=config)
+        return cls(access=access, meter=meter, writer=writer, budgets=budgets, config=config)
 
     def tasks(self, sessions: SessionPool) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """Root tasks."""

@@ -14,7 +14,8 @@ from typing import Protocol
 from stratos.common.clock import Clock
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.usage import UsageCount
-from stratos_gateway.ledger.draft import Draft, own_entry
+from stratos_gateway.answering.draft import Draft
+from stratos_gateway.ledger.entries import own_entry
 
 _MAX_REMEMBERED = 200_000
 """Requests in the ledger that are still known, for counts that come late; later ones are claims, which do no harm."""
@@ -51,15 +52,9 @@ class Meter:
         self._sources: OrderedDict[str, dict[CountSource, None]] = OrderedDict()
         self._written: OrderedDict[str, None] = OrderedDict()
 
-    def begin(self, request_ids: Iterable[str]) -> None:
-        """These will end here."""
-        for request_id in request_ids:
-            self._open[request_id] = _Open()
-
-    def forget(self, request_ids: Iterable[str]) -> None:
-        """These never ran: the requests are run in another way, under other ids."""
-        for request_id in request_ids:
-            self._open.pop(request_id, None)
+    def begin(self, request_id: str) -> None:
+        """A worker gets this request: it ends here, and counts of it are no claims."""
+        self._open.setdefault(request_id, _Open())
 
     def end(self, draft: Draft) -> None:
         """A request has ended."""

@@ -18,7 +18,7 @@ from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.tenancy.plan import Plan
 from stratos.store.ledger.ledger_store import Written
 from stratos.store.ledger.spool import Spool
-from stratos_gateway.ledger.draft import claimed_entry
+from stratos_gateway.ledger.entries import claimed_entry
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.metrics import GatewayMetrics

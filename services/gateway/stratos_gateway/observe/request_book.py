@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from stratos.common.clock import Clock
+from stratos_gateway.http.exchange import CLIENT_LEFT, RequestFacts
 from stratos_gateway.metrics import AnswerOutcome, GatewayMetrics
-from stratos_gateway.observe.request_facts import RequestFacts
 
 _log = logging.getLogger("stratos.access")
-CLIENT_LEFT = 499
-"""Counted as the status of a request whose client left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
-    """What both routes have in common."""
+    """Options of every generation route."""
 
     model: str
     stream: bool
@@ -60,24 +60,28 @@ class GenerationOptions:
     """Keyword arguments of ``SamplingParams`` besides those that have a field here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
-    """A checked body of /v1/chat/completions."""
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The prompt of a chat."""
 
-    options: GenerationOptions
     messages: tuple[ChatMessage, ...]
 
 
+Prompt = Conversation | str | tuple[int, ...]
+"""As the client gave it: messages, text or token ids."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRequest:
-    """A checked body of /v1/completions; each prompt is text or token ids."""
+class GenerationBody:
+    """A checked body of a generation route."""
 
     options: GenerationOptions
-    prompts: tuple[str | tuple[int, ...], ...]
-    echo: bool
+    prompts: tuple[Prompt, ...]
+    echo: bool = False
+    """Answers begin with the text of their prompt."""
 
 
-def parse_chat(body: dict[str, Any], vocab_size: int) -> ChatRequest:
+def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     """Check a body of /v1/chat/completions.
 
     Raises:
@@ -96,10 +100,10 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> ChatRequest:
         max_tokens=newer if newer is not None else max_tokens,
         num_logprobs=(top or 0) if wants else None,
     )
-    return ChatRequest(options=options, messages=messages)
+    return GenerationBody(options=options, prompts=(Conversation(messages),))
 
 
-def parse_completion(body: dict[str, Any], vocab_size: int) -> CompletionRequest:
+def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     """Check a body of /v1/completions; raises like ``parse_chat``."""
     fields = Fields(body)
     prompts = _prompts(fields.take("prompt"), vocab_size)
@@ -118,7 +122,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> CompletionRequest
     check_num_choices(len(prompts), options.n)
     if echo and options.num_logprobs is not None:
         options = replace(options, num_echo_logprobs=options.num_logprobs)
-    return CompletionRequest(options=options, prompts=prompts, echo=echo)
+    return GenerationBody(options=options, prompts=prompts, echo=echo)
 
 
 def _options(

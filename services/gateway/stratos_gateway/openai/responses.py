@@ -13,7 +13,7 @@ from typing import Any
 
 from stratos.core.requests.records import TokenLogprob
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.generation.journal import ChoiceChunk
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.prompt_logprobs import by_token_id, finite, legacy, top_by_text
 
 
@@ -39,24 +39,6 @@ class Answer:
     def wants_logprobs(self) -> bool:
         """Of the output."""
         return self.num_logprobs is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts of one request."""
-
-    num_prompt_tokens: int
-    num_output_tokens: int
-    num_cached_tokens: int
-
-    def body(self) -> dict[str, Any]:
-        """In OpenAI's shape."""
-        return {
-            "prompt_tokens": self.num_prompt_tokens,
-            "completion_tokens": self.num_output_tokens,
-            "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
-        }
 
 
 class Renderer(ABC):

@@ -13,6 +13,7 @@ import orjson
 
 from stratos.common.errors import WorkerLost
 from stratos_gateway.http.tls import outside_context
+from stratos_gateway.overflow.bill import ExternalBill
 from stratos_gateway.overflow.events import BadStream, read_events
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.request import ExternalRequest
@@ -31,6 +32,7 @@ class ExternalCall:
     """As our tokenizer counts them."""
     within_s: float
     """Time until its first token is due."""
+    bill: ExternalBill | None = None
 
 
 class OverflowClient:
@@ -73,7 +75,7 @@ class OverflowClient:
         self._num_open += 1
         try:
             async with self._events(request.path, body, call.within_s) as events:
-                yield ExternalOutput(events, request.num_choices, self._count_tokens, call.num_prompt_tokens)
+                yield ExternalOutput(events, request.num_choices, self._count_tokens, call.num_prompt_tokens, call.bill)
         except httpx.HTTPError as error:
             raise WorkerLost(f"the external endpoint failed: {type(error).__name__}") from None
         finally:

@@ -9,9 +9,11 @@ from typing import Any
 
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.generation import PrefillPath, Receipt
-from stratos_gateway.generation.journal import ChoiceChunk
+from stratos_gateway.answering.draft import Draft
+from stratos_gateway.answering.output import ChunkOutput, collected
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.overflow.bill import ExternalBill
 from stratos_gateway.overflow.events import BadStream
-from stratos_gateway.policies.output import Output, collected
 
 _REASONS = frozenset({"stop", "length", "content_filter"})
 
@@ -23,7 +25,7 @@ class _Choice:
     is_ended: bool = False
 
 
-class ExternalOutput(Output):
+class ExternalOutput(ChunkOutput):
     """Belongs to one request.
 
     Args:
@@ -31,7 +33,10 @@ class ExternalOutput(Output):
         num_choices: that were asked for.
         count_tokens: of a text, where the endpoint does not say.
         num_prompt_tokens: as our tokenizer counts them.
+        bill: of its request; ``None`` bills nothing.
     """
+
+    may_give_way = True
 
     def __init__(
         self,
@@ -39,14 +44,16 @@ class ExternalOutput(Output):
         num_choices: int,
         count_tokens: Callable[[str], int],
         num_prompt_tokens: int,
+        bill: ExternalBill | None = None,
     ) -> None:
         self._events = events
         self._choices = [_Choice() for _ in range(num_choices)]
         self._count_tokens = count_tokens
         self._num_own_prompt_tokens = num_prompt_tokens
+        self._bill = bill
         self._is_cut = False
         """A choice was ended from this side: the endpoint is not waited for."""
-        self._usage: tuple[int, int, int] | None = None
+        self._told: Usage | None = None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -60,28 +67,28 @@ class ExternalOutput(Output):
         return all(choice.is_ended for choice in self._choices)
 
     @property
-    def num_prompt_tokens(self) -> int:
-        """As the endpoint says, else as our tokenizer counts them."""
-        return self._num_own_prompt_tokens if self._usage is None else self._usage[0]
+    def usage(self) -> Usage:
+        """The endpoint's counts, else those of our tokenizer for what came."""
+        if self._told is not None:
+            return self._told
+        num_output = sum(self._count_tokens(choice.text) for choice in self._choices if choice.text)
+        return Usage(self._num_own_prompt_tokens, num_output)
 
     @property
-    def num_output_tokens(self) -> int:
-        """As the endpoint says, else as our tokenizer counts what came."""
-        if self._usage is not None:
-            return self._usage[1]
-        return sum(self._count_tokens(choice.text) for choice in self._choices if choice.text)
+    def finish_reasons(self) -> tuple[str, ...]:
+        """None of them is known."""
+        return ()
 
-    @property
-    def num_cached_tokens(self) -> int:
-        """As the endpoint says."""
-        return 0 if self._usage is None else self._usage[2]
+    def drafts(self, error: BaseException | None) -> Sequence[Draft]:
+        """One for the request."""
+        return [] if self._bill is None else [self._bill.draft(self.usage, self.receipt, error)]
 
     @property
     def receipt(self) -> Receipt:
         """What happened to the prompt."""
         return Receipt(
-            num_prompt_tokens=self.num_prompt_tokens,
-            num_cached_tokens=self.num_cached_tokens,
+            num_prompt_tokens=self.usage.num_prompt_tokens,
+            num_cached_tokens=self.usage.num_cached_tokens,
             prefill_path=PrefillPath.EXTERNAL,
         )
 
@@ -96,7 +103,7 @@ class ExternalOutput(Output):
         self._choices[index].is_ended = self._is_cut = True
 
     def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
-        """What has come is what the client gets, so nothing has to be noted."""
+        """Nothing has to be noted: all that has come is what the client gets."""
 
     async def news(self) -> list[ChoiceChunk]:
         """The chunks of the next event that has any.
@@ -116,7 +123,7 @@ class ExternalOutput(Output):
 
     def _is_over(self) -> bool:
         """All choices have ended, and the endpoint has said what they took, or is not waited for."""
-        return (self._is_cut or self._usage is not None) and self.is_complete
+        return (self._is_cut or self._told is not None) and self.is_complete
 
     async def finish(self) -> list[ChoiceChunk]:
         """One chunk a choice; raises like ``news``."""
@@ -152,7 +159,7 @@ class ExternalOutput(Output):
             counts = (usage["prompt_tokens"], usage["completion_tokens"], cached)
             if not all(type(count) is int and count >= 0 for count in counts):
                 raise ValueError("counts")
-            self._usage = counts
+            self._told = Usage(*counts)
 
     def _chunk(self, entry: dict[str, Any]) -> ChoiceChunk | None:
         index, reason = entry["index"], entry.get("finish_reason")

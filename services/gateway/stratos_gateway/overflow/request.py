@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stratos_gateway.openai.requests import ChatRequest, CompletionRequest, GenerationOptions
+from stratos_gateway.openai.requests import Conversation, GenerationBody, GenerationOptions
 
 _COMMON = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})
 """Sampling parameters that every such endpoint has."""
@@ -21,17 +21,15 @@ class ExternalRequest:
     num_choices: int
 
 
-def external_chat(request: ChatRequest) -> ExternalRequest | None:
-    """A chat; ``None`` where it asks for what others may not have."""
-    messages = [{"role": message.role, "content": message.content} for message in request.messages]
-    return _external("/chat/completions", {"messages": messages}, request.options)
-
-
-def external_completion(request: CompletionRequest) -> ExternalRequest | None:
-    """A completion of one text; ``None`` where it is something else, or asks for what others may not have."""
-    if request.echo or len(request.prompts) != 1 or not isinstance(request.prompts[0], str):
+def external_request(body: GenerationBody) -> ExternalRequest | None:
+    """A chat, or a completion of one text; ``None`` where it asks for what others may not have."""
+    if body.echo or len(body.prompts) != 1:
         return None
-    return _external("/completions", {"prompt": request.prompts[0]}, request.options)
+    prompt = body.prompts[0]
+    if isinstance(prompt, Conversation):
+        messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+        return _external("/chat/completions", {"messages": messages}, body.options)
+    return _external("/completions", {"prompt": prompt}, body.options) if isinstance(prompt, str) else None
 
 
 def _external(path: str, prompt: Mapping[str, Any], options: GenerationOptions) -> ExternalRequest | None:

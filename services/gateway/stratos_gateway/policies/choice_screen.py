@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stratos.text.filtering.window import TextWindow
-from stratos_gateway.generation.journal import ChoiceChunk, TokenEntry
+from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry
 from stratos_gateway.policies.screen import OUTPUT, Screen
 
 FILTERED = "content_filter"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from stratos.common.errors import BadRequest, ContentCheckDown
 from stratos.core.tenancy.content import ContentPolicy
@@ -15,30 +14,7 @@ from stratos_gateway.policies.screen import Screen
 from stratos_gateway.policies.source import ContentSource
 
 
-class Screens(Protocol):
-    """Where requests get their screens."""
-
-    async def screen(self, tenant: Tenant) -> Screen | None:
-        """The screen of a tenant's request; ``None`` where its plan names no policy.
-
-        Raises:
-            ContentCheckDown: the policy is not known here, or cannot be used by this build.
-        """
-        ...
-
-
-class NoScreens(Screens):
-    """There are no policies."""
-
-    async def screen(self, tenant: Tenant) -> Screen | None:
-        """Never one."""
-        return None
-
-
-NO_SCREENS = NoScreens()
-
-
-class ContentGate(Screens):
+class ContentGate:
     """Shared by all requests; compiled rules are kept while their policy stays as it is.
 
     Args:
@@ -54,7 +30,11 @@ class ContentGate(Screens):
         self._compiled: dict[str, tuple[ContentPolicy, Rules]] = {}
 
     async def screen(self, tenant: Tenant) -> Screen | None:
-        """The screen of a tenant's request."""
+        """The screen of a tenant's request; ``None`` where its plan names no policy.
+
+        Raises:
+            ContentCheckDown: the policy is not known here, or cannot be used by this build.
+        """
         name = tenant.plan.content_policy
         if not name:
             return None

@@ -1,4 +1,4 @@
-"""One route from bytes to bytes.
+"""Routes that compute nothing for tenants: the table of all, probes, usage.
 
-Read in this order: ``edge``, ``generation``, ``preparation``, ``embedding``, ``settings``, ``health``.
+Read in this order: ``table``, ``settings``, ``health``, ``usage``.
 """

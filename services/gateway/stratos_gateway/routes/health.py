@@ -14,11 +14,11 @@ from stratos.common.errors import Overloaded, QueueTimeout, RateLimited, Stratos
 from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenant import PLATFORM_TENANT, Tenant
-from stratos_gateway.generation.embedding_client import EmbeddingClient
-from stratos_gateway.generation.embedding_run import embed_all
+from stratos_gateway.answering.prepared import GenerationSpec
+from stratos_gateway.embedding.client import EmbeddingClient
+from stratos_gateway.embedding.run import embed_all
 from stratos_gateway.generation.fanout import Fanout
-from stratos_gateway.generation.generation import GenerationSpec
-from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.routes.settings import HealthConfig
 
@@ -49,7 +49,7 @@ class DeepHealth:
 
     Args:
         model: what to ask.
-        platform: whom to ask.
+        fleet: whom to ask.
         embeddings: calls workers, for a model that only embeds.
         config: how often, and for how long.
     """
@@ -57,14 +57,14 @@ class DeepHealth:
     def __init__(
         self,
         model: ServedModel,
-        platform: Platform,
+        fleet: FleetAccess,
         embeddings: EmbeddingClient,
         config: HealthConfig,
     ) -> None:
         self._model = model
         self._embeddings = embeddings
-        self._platform = platform
-        self._clock: Clock = platform.clock
+        self._fleet = fleet
+        self._clock: Clock = fleet.clock
         self._interval_s = config.interval_s
         self._timeout_s = config.timeout_s
         self._report: HealthReport | None = None
@@ -106,7 +106,7 @@ class DeepHealth:
                 normalizes=True,
                 num_dimensions=None,
             )
-            await embed_all(call, self._platform, self._embeddings, self._timeout_s)
+            await embed_all(call, self._fleet, self._embeddings, self._timeout_s)
             return
         spec = GenerationSpec(
             terms=HEALTH_TENANT.terms(),
@@ -116,5 +116,5 @@ class DeepHealth:
             seed=0,
             can_be_convicted=False,
         )
-        async with Fanout([spec], 1, ((), False), self._model.tokenizer, self._platform) as fanout:
+        async with Fanout([spec], 1, ((), False), self._model.tokenizer, self._fleet) as fanout:
             await fanout.finish()

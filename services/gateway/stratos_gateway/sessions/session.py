@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -32,8 +32,17 @@ from stratos_gateway.sessions.liveness import SessionConfig, SessionLiveness
 from stratos_gateway.sessions.sink import AttemptSink
 
 _log = logging.getLogger(__name__)
-OnCounts = Callable[["WorkerSession", Sequence[UsageCount]], None]
 MAX_OUTBOX = 4096
+
+
+class UsageMeter(Protocol):
+    """Told of what sessions begin, and of what it took."""
+
+    def begin(self, request_id: str) -> None:
+        """A worker gets a request that is billed."""
+
+    def on_counts(self, source: WorkerSession, counts: Sequence[UsageCount]) -> None:
+        """A worker told what ended attempts took."""
 
 
 class WorkerSession:
@@ -44,7 +53,7 @@ class WorkerSession:
         clock: for liveness.
         config: limits of liveness.
         dialer: connects.
-        on_counts: told what ended attempts took, of this session's requests and of gateways that died.
+        meter: told what ended attempts took, of this session's requests and of gateways that died.
     """
 
     def __init__(
@@ -53,10 +62,10 @@ class WorkerSession:
         clock: Clock,
         config: SessionConfig,
         dialer: Dialer = PLAIN,
-        on_counts: OnCounts = lambda session, counts: None,
+        meter: UsageMeter | None = None,
     ) -> None:
         self.worker = worker
-        self._on_counts = on_counts
+        self._meter = meter
         self.is_broken = False
         self._features: frozenset[str] = frozenset()
         self._clock = clock
@@ -121,6 +130,8 @@ class WorkerSession:
             self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message))
         except asyncio.QueueFull as error:
             raise Overloaded(f"{self.worker.worker_id} does not take messages") from error
+        if self._meter is not None and submission.meter is not None:
+            self._meter.begin(submission.request.key.request_id)
         self._num_submits += 1
         self._sinks[submission.request.key] = sink
         self._number_of[submission.request.key] = self._num_submits
@@ -191,7 +202,8 @@ class WorkerSession:
                 if (sink := self._sinks.get(RequestKey(output.request_id, output.attempt))) is not None:
                     self._deliver(output, sink)
         elif kind == "usage_counts":
-            self._on_counts(self, counts_from_pb(message.usage_counts))
+            if self._meter is not None:
+                self._meter.on_counts(self, counts_from_pb(message.usage_counts))
         elif kind == "progress":
             progress = message.progress
             self._num_taken = progress.num_submits

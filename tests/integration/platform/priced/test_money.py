@@ -305,7 +305,7 @@ async def settled_blocks(platform: MoneyPlatform) -> tuple[int, int]:
     async def is_settled() -> bool:
         async with channel(address) as peer:
             watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
-            blocks = WORKER_STATUS.from_pb(await watch.read()).blocks
+            blocks = WORKER_STATUS.from_pb(await watch.read()).engine.blocks
         found[:] = [blocks.free, blocks.cached]
         return sum(found) == blocks.total
 

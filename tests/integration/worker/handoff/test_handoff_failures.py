@@ -160,7 +160,7 @@ async def test_a_source_of_slow_steps_is_not_taken_for_a_hung_one(world: World) 
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
     assert stream.tokens[0] == HANDED_OVER
-    assert prefill.process.status().slow_step_s >= 0.6
+    assert prefill.process.status().engine.slow_step_s >= 0.6
 
 
 async def test_dead_endpoint_and_the_second_takes_over(world: World) -> None:

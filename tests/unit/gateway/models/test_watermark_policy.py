@@ -12,7 +12,8 @@ from stratos.core.tenant import Tenant
 from stratos.rpc.settings import InvalidSettings, describe_settings, load_settings
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.watermark_policy import WatermarkPolicy, read_policy
-from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.preparation.dialects import CHAT, COMPLETION
+from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from stratos_gateway.settings import GatewaySettings
 from tests.support.reference.shipped_model import served_model
 
@@ -34,11 +35,13 @@ def settings(monkeypatch: pytest.MonkeyPatch, **values: str) -> GatewaySettings:
 
 async def marks(policy: WatermarkPolicy, tenant: str = "acme", **body: Any) -> list[Watermark | None]:
     catalogue = ModelCatalogue(served_model().base)
-    preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16, watermarks=policy)
+    tools = PreparationTools(model=served_model(), catalogue=catalogue, default_max_tokens=16, watermarks=policy)
     caller = Tenant(name=tenant)
-    completion = await preparation.completion({"model": "base", "prompt": ["x", "y"], **body}, caller, "")
+    completion = await GenerationPreparer(tools, COMPLETION).prepare(
+        {"model": "base", "prompt": ["x", "y"], **body}, caller, ""
+    )
     chat_body = {"model": "base", "messages": [{"role": "user", "content": "x"}], **body}
-    chat = await preparation.chat(chat_body, caller, "")
+    chat = await GenerationPreparer(tools, CHAT).prepare(chat_body, caller, "")
     return [spec.sampling.watermark for spec in (*completion.specs, *chat.specs)]
 
 

@@ -15,9 +15,9 @@ from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
 from stratos.rpc.log import JsonFormatter
 from stratos.rpc.metrics import OTHER_TENANTS, TenantLabels
+from stratos_gateway.http.exchange import RequestFacts
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.observe.request_book import EndedRequest, RequestBook
-from stratos_gateway.observe.request_facts import RequestFacts
 
 CLOCK = FakeClock()
 ENDED = EndedRequest(

@@ -12,8 +12,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
-from stratos_gateway.generation.journal import ChoiceChunk, ChoiceJournal
-from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Usage
+from stratos_gateway.generation.journal import ChoiceJournal
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer
 from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.worlds.deltas import delta
 

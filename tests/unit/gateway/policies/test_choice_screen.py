@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from stratos.common.errors import ContentCheckDown
 from stratos.core.tenancy.content import ContentPolicy
 from stratos.text.filtering.rules import Rules
-from stratos_gateway.generation.journal import ChoiceChunk
 from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.policies.choice_screen import FILTERED, ChoiceScreen
 from stratos_gateway.policies.classifier import NoVerdict
 from stratos_gateway.policies.screen import Screen

@@ -19,7 +19,8 @@ from stratos.rpc.codec.generation import SAMPLING
 from stratos.worker.decode.checks import check_sampling
 from stratos.worker.engine_client.wire import METHODS, decode, encode
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.preparation.dialects import COMPLETION
+from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from tests.support.reference.shipped_model import served_model
 
 CALLER = Tenant(name="t")
@@ -70,12 +71,12 @@ def test_the_travelling_example_sets_every_field() -> None:
 
 
 async def prepared(**body: Any) -> SamplingParams:
-    preparation = Preparation(
+    tools = PreparationTools(
         model=served_model(),
         catalogue=ModelCatalogue(served_model().base),
         default_max_tokens=16,
     )
-    ready = await preparation.completion({"model": "base", "prompt": "x", **body}, CALLER, "")
+    ready = await GenerationPreparer(tools, COMPLETION).prepare({"model": "base", "prompt": "x", **body}, CALLER, "")
     return ready.specs[0].sampling
 
 

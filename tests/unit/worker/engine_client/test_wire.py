@@ -36,8 +36,8 @@ from stratos.engine.contract.results import (
     StepResult,
     StepShares,
 )
-from stratos.kv_transfer.port.base import DataPort, FrameArrived, PortEvent, RingBroken
-from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
+from stratos.kv_transfer.port.base import DataPort
+from stratos.kv_transfer.transfer import FrameArrived, FrameHeader, PortEvent, RingBroken, TransportOffer
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.wire import (
     METHODS,
@@ -61,8 +61,8 @@ def test_every_method_of_the_client_has_types() -> None:
 
 
 FRAME = FrameHeader(
-    leg="leg-1", seq=3, kv_group="draft", kv_range=KvRange(1, 2, 3, 4), head_begin=1, head_end=2, source_rank=3,
-    destination_rank=4, num_bytes=5, checksum=2**64 - 1, slot=6, pair_seq=7,
+    leg="leg-1", seq=3, kv_group="draft", kv_range=KvRange(1, 2, 3, 4), head_begin=1, head_end=2,
+    num_bytes=5, checksum=2**64 - 1, slot=6, pair_seq=7,
 )  # fmt: skip
 OFFER = TransportOffer(transport="shm", pair="a>b#1", address="kv", slot_bytes=1, num_slots=2)
 
@@ -71,10 +71,10 @@ OFFER = TransportOffer(transport="shm", pair="a>b#1", address="kv", slot_bytes=1
     ("method", "arguments"),
     [
         ("open_ring", ("shm", "a>b#1")),
-        ("post", ("a>b#1", FRAME)),
+        ("announce_frame", ("a>b#1", FRAME)),
         ("receive", ("a>b#1", RequestKey("r", 7), FRAME)),
         ("connect", (OFFER,)),
-        ("pack", ("shm", "leg-1", KvRange(1, 2, 3, 4))),
+        ("gather", ("shm", "leg-1", KvRange(1, 2, 3, 4))),
         ("send", ("shm", "a>b#1", FRAME)),
     ],
 )

@@ -11,8 +11,9 @@ from stratos.common.errors import BadRequest, Busy, IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.kv_transfer.capabilities import Capabilities, LocalCapabilities
-from stratos.kv_transfer.inproc import InprocHub, InprocRings
-from stratos.kv_transfer.receiver import RingReceiver
+from stratos.kv_transfer.inproc import InprocHub, inproc_ends
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.settings import StagingConfig, TransportConfig
 from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from stratos.worker.engine_client.remote_port import RemotePort
@@ -36,8 +37,9 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
-from stratos.worker.handoff.staging_slots import StagingSlots
+from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.transports import Transports
+from tests.support.kv.memory_pages import MemoryPages
 from tests.support.worlds.terms import make_terms
 
 NOW_S = 1000.0
@@ -129,21 +131,22 @@ def test_facts_that_are_missing_are_unknown_and_wild_ones_are_refused() -> None:
 
 async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
     config = StagingConfig(slot_bytes=64, slots_per_pair=1)
-    receiver = RingReceiver("inproc", "d", config, InprocRings(config, InprocHub()))
-    staging = StagingSlots(5.0)
-    offer, slots = await staging.allocate(receiver, "p", 1, "a")
-    waiting = [asyncio.create_task(staging.allocate(receiver, "p", 1, leg)) for leg in ("b", "c")]
-    elsewhere = await staging.allocate(receiver, "q", 1, "x")
+    transport = PortTransport(make=lambda: inproc_ends(config, InprocHub()))
+    staging = StagingSlots("inproc", "d", config, LocalPort({"inproc": transport}, MemoryPages()))
+    queue = SlotQueue(5.0)
+    offer, slots = await queue.allocate(staging, "p", 1, "a")
+    waiting = [asyncio.create_task(queue.allocate(staging, "p", 1, leg)) for leg in ("b", "c")]
+    elsewhere = await queue.allocate(staging, "q", 1, "x")
     assert elsewhere[1] == [0], "another source's slots are its own"
-    receiver.release_slot(offer.pair, slots[0])
-    staging.freed()
+    staging.release_slot(offer.pair, slots[0])
+    queue.freed()
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     assert waiting[0].done()
     assert not waiting[1].done()
     waiting[1].cancel()
     await asyncio.wait(waiting)
     with pytest.raises(Busy):
-        await StagingSlots(0.01).allocate(receiver, "p", 1, "d")
+        await SlotQueue(0.01).allocate(staging, "p", 1, "d")
 
 
 HEADER = FrameHeader(

@@ -68,7 +68,7 @@ async def test_kv_is_written_through_its_data_port(tmp_path: Path) -> None:
     await write_kv(engine.data_port, tmp_path / "shm", request().key, kv_range, bytes(8 * kv_range.num_cells))
     await engine.commit(request().key)
     with pytest.raises(KeyError):
-        await engine.data_port.pack("shm", "unknown", kv_range)
+        await engine.data_port.gather("shm", "unknown", kv_range)
     await engine.close()
     assert not list((tmp_path / "shm").iterdir())
 

@@ -1,0 +1,57 @@
+"""The ribs of every route: steps around a request, sources of its answer, preparation of its body."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+from stratos.core.tenant import Tenant
+from stratos.core.trace import TraceContext
+from stratos_gateway.answering.output import Output
+from stratos_gateway.answering.prepared import Prepared
+from stratos_gateway.answering.request import ClientRequest
+
+P_co = TypeVar("P_co", bound=Prepared, covariant=True)
+O_co = TypeVar("O_co", bound=Output, covariant=True)
+O_contra = TypeVar("O_contra", bound=Output, contravariant=True)
+
+
+class Preparer(Protocol[P_co]):
+    """From the body of a route to what runs; nothing waits for workers."""
+
+    @property
+    def prompt_param(self) -> str:
+        """The route's name for its prompt."""
+        ...
+
+    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> P_co:
+        """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
+        ...
+
+
+class Step(Protocol):
+    """One concern of every request, around the search for its answer."""
+
+    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None]:
+        """Refuse on the way in, settle on the way out, however the request ends."""
+        ...
+
+
+class Source(Protocol[O_co]):
+    """One way to get an answer."""
+
+    def open(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[O_co | None]:
+        """The answer while it is written; ``None`` leaves the request to the next source.
+
+        A source whose answer fails before the client has got anything may suppress the error on the way out: the next
+        one follows.
+        """
+        ...
+
+
+class AnswerSender(Protocol[O_contra]):
+    """Writes answers in the form of a route."""
+
+    async def send(self, request: ClientRequest[Any], output: O_contra) -> None:
+        """Write an answer to the client; raises what ``output`` raises."""
+        ...

@@ -1,0 +1,64 @@
+"""Usage of an ended request, from which its entry in the ledger is made.
+
+    finished                      every token of the answer
+    the client left a stream      what was written to it
+    the client left, no stream    what had been decoded for it
+    the platform failed a stream  what was written to it
+    the platform failed, else     nothing
+
+The prompt is charged with the first token, once, or with the vectors that were asked for; tokens after a stop string,
+and a prompt that a recovery computed again, are in none of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.common.errors import Retryable, StratosError
+from stratos.core.generation import Receipt
+from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.pricing import Times, TokenCounts
+from stratos.core.ledger.usage import MeterTag
+from stratos.core.tenancy.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """One prompt of an ended request, as its gateway saw it."""
+
+    request_id: str
+    tenant: str
+    plan: Plan
+    tag: MeterTag
+    outcome: RequestOutcome
+    counts: TokenCounts
+    times: Times
+    receipt: Receipt | None = None
+    last_attempt: int | None = None
+    """Whose count is waited for; ``None`` where nothing ran."""
+    is_platform_failure: bool = False
+    """The platform, and not the request, was the reason of its failure."""
+    is_external: bool = False
+    external_cost: int = 0
+    """Micro-units, where it ran at the external endpoint."""
+
+
+def charged_counts(num_prompt: int, num_cached: int, num_output: int) -> TokenCounts:
+    """Of an answer in text: without a token of it, its prompt is not charged."""
+    return (
+        TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
+        if num_output
+        else TokenCounts()
+    )
+
+
+def outcome_of(error: BaseException | None) -> RequestOutcome:
+    """The way a request ended; an exception that is no error of ours is the end of its connection or of its task."""
+    if error is None:
+        return RequestOutcome.FINISHED
+    return RequestOutcome.FAILED if isinstance(error, StratosError) else RequestOutcome.ABORTED
+
+
+def is_platform_failure(error: BaseException | None) -> bool:
+    """Whether the platform, and not the request, was the reason of its failure."""
+    return isinstance(error, StratosError) and (isinstance(error, Retryable) or error.http_status >= 500)

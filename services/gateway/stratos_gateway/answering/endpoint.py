@@ -1,0 +1,81 @@
+"""Every route that computes, from bytes to bytes: chat, completions and embeddings are this one class.
+
+    key -> place in the gateway -> body -> prepared -> [ steps ( sources, the first that answers -> sender ) ]
+
+Everything is released on every way out: a client that leaves ends the answer, its source cancels the work, and the
+steps settle what it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Generic, TypeVar
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from stratos.common.errors import Internal, StratosError
+from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
+from stratos_gateway.answering.edge import Edge
+from stratos_gateway.answering.output import Output
+from stratos_gateway.answering.prepared import Prepared
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.http.body import read_json, until_disconnect
+
+O = TypeVar("O", bound=Output)  # noqa: E741 - an output
+
+
+class Endpoint(Generic[O]):
+    """ASGI application of one route; errors are raised to the edge middleware.
+
+    Args:
+        edge: shared by all routes.
+        preparer: of the route's bodies.
+        steps: around every request, the outermost first.
+        sources: of answers, tried in order; the last one always answers.
+        sender: writes them.
+    """
+
+    def __init__(
+        self,
+        edge: Edge,
+        preparer: Preparer[Prepared],
+        steps: Sequence[Step],
+        sources: Sequence[Source[O]],
+        sender: AnswerSender[O],
+    ) -> None:
+        self._edge = edge
+        self._preparer = preparer
+        self._steps = steps
+        self._sources = sources
+        self._sender = sender
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        edge, http = self._edge, Request(scope, receive)
+        arrival_s, limits = edge.clock.now(), edge.limits
+        tenant = await edge.authenticate(http)
+        with edge.admit(http, send, tenant, arrival_s, self._preparer.prompt_param) as request:
+            body = await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+            try:
+                await until_disconnect(receive, self._answer(request, body))
+            except StratosError as error:
+                request.name_param(error)
+                raise
+
+    async def _answer(self, request: ClientRequest[Any], body: dict[str, Any]) -> None:
+        prepared = await self._preparer.prepare(body, request.tenant, request.exchange.span.trace)
+        prepared.describe(request.exchange)
+        request.prepared = prepared
+        request.place.refusals.append(prepared.refusal)
+        async with AsyncExitStack() as stack:
+            for step in self._steps:
+                await stack.enter_async_context(step.around(request))
+            for source in self._sources:
+                async with source.open(request) as output:
+                    if output is not None:
+                        request.output = output
+                        return await self._sender.send(request, output)
+                request.output = None
+            raise Internal("no source answers this request")

@@ -1,0 +1,100 @@
+"""An answer on its way from its source to the client, and what it took."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar, Protocol
+
+from stratos.core.ledger.pricing import Times
+from stratos_gateway.answering.draft import Draft
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+
+
+class Output(ABC):
+    """The answer of one source to one request; steps read at the end what it took."""
+
+    counts_tokens_live: ClassVar[bool] = False
+    """Output tokens are in the metrics as soon as they come; else they are added at the end."""
+
+    @property
+    @abstractmethod
+    def usage(self) -> Usage:
+        """Tokens so far, over all prompts and choices, shown or not."""
+
+    @property
+    def num_limited_tokens(self) -> int:
+        """Tokens that count for the tenant's limits."""
+        return self.usage.num_prompt_tokens + self.usage.num_output_tokens
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...] | None:
+        """Ends of its choices, as far as they are known; ``None`` keeps the answer out of the trace."""
+        return None
+
+    def times(self, arrival_s: float) -> Sequence[Times]:
+        """The times of each prompt, where this gateway has measured them.
+
+        Args:
+            arrival_s: when the request came, monotonic seconds.
+        """
+        return ()
+
+    def drafts(self, error: BaseException | None) -> Sequence[Draft]:
+        """Its share of the ledger; empty where nothing is billed.
+
+        Args:
+            error: why the answer ended early, ``None`` where it did not.
+        """
+        return ()
+
+
+class Chunks(Protocol):
+    """Chunks of all choices of a request, as the client is shown them."""
+
+    async def news(self) -> list[ChoiceChunk]:
+        """Wait for new chunks; empty once, after the last.
+
+        Raises:
+            StratosError: a generation failed.
+        """
+        ...
+
+    async def finish(self) -> list[ChoiceChunk]:
+        """Wait for the end and take one chunk a choice; raises like ``news``."""
+        ...
+
+    def end_choice(self, index: int, reason: str) -> None:
+        """End a choice from this side."""
+        ...
+
+
+class ChunkOutput(Output, Chunks):
+    """The answer of a generation route, before any content policy."""
+
+    may_give_way: bool = False
+    """Another source may follow while the client was sent nothing, so no comment may begin its stream."""
+
+    def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
+        """These have been written to the client."""
+
+
+async def collected(chunks: Chunks) -> list[ChoiceChunk]:
+    """All chunks of an output, one a choice; raises like ``news``."""
+    found: dict[int, ChoiceChunk] = {}
+    while fresh := await chunks.news():
+        for chunk in fresh:
+            old = found.get(chunk.index)
+            found[chunk.index] = chunk if old is None else _joined(old, chunk)
+    return list(found.values())
+
+
+def _joined(old: ChoiceChunk, new: ChoiceChunk) -> ChoiceChunk:
+    return replace(
+        old,
+        text=old.text + new.text,
+        token_ids=[*old.token_ids, *new.token_ids],
+        entries=[*old.entries, *new.entries],
+        finish_reason=new.finish_reason,
+    )

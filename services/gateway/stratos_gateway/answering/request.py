@@ -1,0 +1,89 @@
+"""The client's request: one record from its key to its bill.
+
+The edge opens it, preparation fills ``prepared``, a source gives ``output``; steps read it before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.types import Send
+
+from stratos.common.errors import StratosError
+from stratos.core.requests.terms import RequestTerms
+from stratos.core.tenant import Tenant
+from stratos_gateway.access.concurrency import Place
+from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
+from stratos_gateway.answering.prepared import Prepared
+from stratos_gateway.http.errors import public_param
+from stratos_gateway.http.exchange import Exchange
+from stratos_gateway.openai.chunks import ChoiceChunk
+
+P = TypeVar("P", bound=Prepared)
+
+
+class ContentScreen(Protocol):
+    """The tenant's content policy at work on one request."""
+
+    async def check_input(self, texts: Sequence[str], param: str) -> None:
+        """Refuse what the policy does not let in; raises ``ContentRefused`` or ``ContentCheckDown``."""
+
+    def shown(self, output: ChunkOutput) -> Chunks:
+        """An output as the policy lets it out."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientRequest(Generic[P]):
+    """Belongs to the task that answers it; times are monotonic seconds."""
+
+    http: Request
+    send: Send
+    exchange: Exchange
+    tenant: Tenant
+    place: Place
+    arrival_s: float
+    deadline_s: float
+    """When its first token is due."""
+    end_s: float
+    """When its answer is due."""
+    prompt_param: str
+    """The route's name for its prompt, for errors of other processes."""
+    prepared: P = field(init=False)
+    notices: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Headers that go out together with those of the tenant's limits."""
+    num_claimed_tokens: int = 0
+    """Tokens that count for the tenant's limits as long as no output says what it took."""
+    screen: ContentScreen | None = None
+    """``None`` where its tenant's plan names no policy."""
+    declined: StratosError | None = None
+    """Why the last source that was tried gave way to the next one."""
+    output: Output | None = None
+    """The answer; ``None`` before there is one, and again where its source gave way or it counts as nothing."""
+    told_error: StratosError | None = None
+    """Error that was told within a stream: the answer ends without an exception."""
+    when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None
+    """Takes the chunks of an answer that was sent whole."""
+
+    @property
+    def has_answered(self) -> bool:
+        """The client has got something, so no other source can follow."""
+        return bool(self.exchange.status)
+
+    def dated(self, terms: RequestTerms) -> RequestTerms:
+        """``terms`` with the request's times."""
+        return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
+
+    def name_param(self, error: StratosError) -> None:
+        """Name the client's parameter in an error of a worker or the router, which know fields of messages."""
+        if error.is_from_peer:
+            error.param = public_param(error.param, self.prompt_param)
+
+    def fail_in_stream(self, error: StratosError) -> None:
+        """Note an error that ends a stream which has begun."""
+        self.name_param(error)
+        self.told_error = error
+        self.exchange.note_error(error)

@@ -1,0 +1,96 @@
+"""A body of /v1/embeddings made ready: parsed, its model resolved, its inputs encoded and checked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.common.ids import new_nonce
+from stratos.core.ledger.usage import MeterTag
+from stratos.core.requests.embedding import EmbedCall
+from stratos.core.requests.limits import check_input_lengths
+from stratos.core.tenant import Tenant
+from stratos.core.trace import TraceContext
+from stratos.rpc.tracing import PROVIDER
+from stratos_gateway.answering.prepared import Prepared
+from stratos_gateway.http.exchange import Exchange
+from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
+from stratos_gateway.models.meter_tag import meter_tag
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.openai.embedding_requests import EmbeddingBody, parse_embedding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedEmbedding(Prepared):
+    """A request for embeddings."""
+
+    body: EmbeddingBody
+    call: EmbedCall
+    meter: MeterTag
+
+    def describe(self, exchange: Exchange) -> None:
+        """All is known before it runs."""
+        exchange.facts.model, exchange.facts.num_prompt_tokens = self.model, self.num_tokens
+        exchange.span.set(
+            provider=PROVIDER,
+            operation=self.operation,
+            model=self.model,
+            input_tokens=self.num_tokens,
+            inputs=len(self.call.inputs),
+        )
+
+
+class EmbeddingPreparer:
+    """Preparation of the embeddings route.
+
+    Args:
+        model: tokenizer, limits, how it embeds.
+        catalogue: names of models.
+    """
+
+    prompt_param = "input"
+
+    def __init__(self, model: ServedModel, catalogue: ModelCatalogue) -> None:
+        self._model = model
+        self._catalogue = catalogue
+
+    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedEmbedding:
+        """Check, resolve and encode; large inputs are encoded in a thread, beside the streams of others."""
+        model, arrived_unix_ms = self._model, int(time.time() * 1000)
+        parsed = parse_embedding(body, model.base.vocab_size, model.base.embedding)
+        target = await self._catalogue.resolve(tenant, parsed.model)
+        call = await self._call(parsed, target, tenant, trace)
+        return PreparedEmbedding(
+            model=parsed.model,
+            operation="embeddings",
+            num_tokens=sum(map(len, call.inputs)),
+            num_sequences=1,
+            texts=self._texts(parsed) if tenant.plan.content_policy else (),
+            refusal=partial(self._catalogue.refusal, target),
+            body=parsed,
+            call=call,
+            meter=meter_tag(model.base, tenant, target, "embedding", trace, arrived_unix_ms),
+        )
+
+    def _texts(self, body: EmbeddingBody) -> list[str]:
+        decode = self._model.tokenizer.decode
+        return [entry if isinstance(entry, str) else decode(entry, skip_special=False) for entry in body.inputs]
+
+    async def _call(self, body: EmbeddingBody, target: ModelTarget, tenant: Tenant, trace: TraceContext) -> EmbedCall:
+        config = self._model.base.embedding
+        if config is None:
+            raise BadRequest("this model does not embed", param="model", code="unsupported_operation")
+        inputs = await self._model.encode_inputs(body.inputs)
+        check_input_lengths([len(ids) for ids in inputs], tenant.plan.max_prompt_tokens, self._model.base.max_model_len)
+        return EmbedCall(
+            terms=tenant.terms(target.adapter, new_nonce()),
+            model_digest=target.model_digest,
+            inputs=inputs,
+            pooling=config.pooling,
+            normalizes=config.normalizes,
+            num_dimensions=body.num_dimensions,
+            trace=trace,
+        )

@@ -1,0 +1,99 @@
+"""Prefill workers as the source of embeddings, and the answer as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.responses import Response
+
+from stratos.common.ids import new_id
+from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.pricing import Times, TokenCounts
+from stratos.core.tenant import Tenant
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.answering.draft import Draft
+from stratos_gateway.answering.output import Output
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.embedding.client import EmbeddingClient
+from stratos_gateway.embedding.preparation import PreparedEmbedding
+from stratos_gateway.embedding.run import embed_all
+from stratos_gateway.generation.fleet_access import FleetAccess
+from stratos_gateway.openai.chunks import Usage
+from stratos_gateway.openai.embedding_requests import embedding_answer
+
+INLINE_BYTES = 64 * 1024
+"""Vectors above this are turned into JSON in a thread."""
+
+
+class VectorOutput(Output):
+    """All vectors of a request.
+
+    Args:
+        vectors: in input order, float32.
+        prepared: the request.
+        tenant: whose it is.
+    """
+
+    def __init__(self, vectors: Sequence[bytes], prepared: PreparedEmbedding, tenant: Tenant) -> None:
+        self.vectors = vectors
+        self._prepared = prepared
+        self._tenant = tenant
+
+    @property
+    def usage(self) -> Usage:
+        """Prompt tokens alone."""
+        return Usage(self._prepared.num_tokens)
+
+    def drafts(self, error: BaseException | None) -> Sequence[Draft]:
+        """One for the request, now that its vectors are there; workers keep no count of it."""
+        return [
+            Draft(
+                request_id=new_id("emb"),
+                tenant=self._tenant.name,
+                plan=self._tenant.plan,
+                tag=self._prepared.meter,
+                outcome=RequestOutcome.FINISHED,
+                counts=TokenCounts(num_prompt=self._prepared.num_tokens),
+                times=Times(),
+            )
+        ]
+
+
+class VectorSource:
+    """Runs requests for embeddings on this platform.
+
+    Args:
+        fleet: shared.
+        admission: ends them where they lose their place.
+        client: calls workers.
+        timeout_s: longest time of one request.
+    """
+
+    def __init__(self, fleet: FleetAccess, admission: Admission, client: EmbeddingClient, timeout_s: float) -> None:
+        self._fleet = fleet
+        self._admission = admission
+        self._client = client
+        self._timeout_s = timeout_s
+
+    @asynccontextmanager
+    async def open(self, request: ClientRequest[PreparedEmbedding]) -> AsyncIterator[VectorOutput]:
+        """Compute all vectors; cancelling ends the work at the workers."""
+        prepared, left_s = request.prepared, max(0.0, request.deadline_s - self._fleet.clock.now())
+        work = embed_all(prepared.call, self._fleet, self._client, min(self._timeout_s, left_s))
+        vectors = await self._admission.run_in(request.place, work)
+        self._fleet.metrics.embedding_inputs.inc(len(vectors))
+        yield VectorOutput(vectors, prepared, request.tenant)
+
+
+class VectorSender:
+    """Writes vectors as one JSON object."""
+
+    async def send(self, request: ClientRequest[PreparedEmbedding], output: VectorOutput) -> None:
+        """Large answers are encoded in a thread, beside the streams of others."""
+        vectors, parts = output.vectors, (request.prepared.body, output.vectors, request.prepared.num_tokens)
+        is_small = sum(map(len, vectors)) <= INLINE_BYTES
+        answer = embedding_answer(*parts) if is_small else await asyncio.to_thread(embedding_answer, *parts)
+        http = request.http
+        await Response(answer, media_type="application/json")(http.scope, http.receive, request.send)

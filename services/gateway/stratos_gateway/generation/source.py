@@ -1,0 +1,127 @@
+"""This platform's workers as a source of answers: a request's generations, their times, and what each is billed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from stratos.common.errors import WaitTooLong
+from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.pricing import Times
+from stratos.core.tenancy.plan import Plan
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.answering.draft import Draft, charged_counts, is_platform_failure, outcome_of
+from stratos_gateway.answering.prepared import PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.generation.fleet_access import FleetAccess
+from stratos_gateway.generation.generation import Generation, Waiting
+
+Patience = Callable[[ClientRequest[PreparedGeneration]], float]
+"""Seconds after which a request may be answered elsewhere; 0 where it may not."""
+
+
+class GeneratedOutput(Fanout):
+    """The generations of one request as its answer.
+
+    Args:
+        request: of the client.
+        tokenizer: shared.
+        fleet: shared.
+        waiting: how long, and since when, it may wait for a worker.
+    """
+
+    def __init__(
+        self, request: ClientRequest[PreparedGeneration], tokenizer: Tokenizer, fleet: FleetAccess, waiting: Waiting
+    ) -> None:
+        options = request.prepared.options
+        specs = [replace(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
+        super().__init__(specs, options.n, (options.stop, options.include_stop), tokenizer, fleet, waiting)
+        self.may_give_way = waiting.overflow_after_s > 0
+        self._plan = request.tenant.plan
+        self._is_stream = options.stream
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """Over all prompts and choices."""
+        return tuple(reason for generation in self.generations for reason in generation.transcript.finish_reasons)
+
+    def times(self, arrival_s: float) -> Sequence[Times]:
+        """Of each prompt, as this gateway saw it."""
+        return [generation.transcript.times(arrival_s) for generation in self.generations]
+
+    def drafts(self, error: BaseException | None) -> Sequence[Draft]:
+        """One per prompt; those without a tag are not billed."""
+        return [
+            _draft(generation, self._plan, error, is_stream=self._is_stream)
+            for generation in self.generations
+            if generation.spec.meter is not None
+        ]
+
+
+class WorkersSource:
+    """Runs requests on this platform.
+
+    Args:
+        fleet: shared.
+        admission: ends them where they lose their place.
+        tokenizer: of the model.
+        patience: requests that may be answered elsewhere are all it takes, and it gives them up after so long;
+            ``None`` takes every request and lets it wait.
+    """
+
+    def __init__(
+        self, fleet: FleetAccess, admission: Admission, tokenizer: Tokenizer, patience: Patience | None = None
+    ) -> None:
+        self._fleet = fleet
+        self._admission = admission
+        self._tokenizer = tokenizer
+        self._patience = patience
+
+    @asynccontextmanager
+    async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[GeneratedOutput | None]:
+        """Run the generations; they are cancelled at the end."""
+        after_s = 0.0 if self._patience is None else self._patience(request)
+        if self._patience is not None and not after_s:
+            yield None
+            return
+        since_s = None if request.declined is None else request.arrival_s
+        waiting = Waiting(overflow_after_s=after_s, since_s=since_s)
+        output = GeneratedOutput(request, self._tokenizer, self._fleet, waiting)
+        try:
+            async with output:
+                with self._admission.ends_by(request.place, output.fail, lambda: output.num_output_tokens > 0):
+                    yield output
+        except WaitTooLong as error:
+            if not after_s:
+                raise
+            request.declined = error  # nothing was computed or sent
+
+
+def _draft(generation: Generation, plan: Plan, error: BaseException | None, *, is_stream: bool) -> Draft:
+    spec, transcript, outcome = generation.spec, generation.transcript, outcome_of(error)
+    assert spec.meter is not None, "others are not billed"
+    num_output = _num_charged(generation, outcome, is_stream=is_stream)
+    return Draft(
+        request_id=generation.request_id,
+        tenant=spec.terms.tenant,
+        plan=plan,
+        tag=spec.meter,
+        outcome=outcome,
+        counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output),
+        times=transcript.times(spec.terms.arrival_s),
+        receipt=transcript.receipt,
+        last_attempt=generation.last_submitted,
+        is_platform_failure=is_platform_failure(error),
+    )
+
+
+def _num_charged(generation: Generation, outcome: RequestOutcome, *, is_stream: bool) -> int:
+    transcript = generation.transcript
+    if outcome is RequestOutcome.FINISHED:
+        return transcript.num_output_tokens
+    if is_stream:
+        return transcript.num_delivered_tokens
+    return transcript.num_output_tokens if outcome is RequestOutcome.ABORTED else 0

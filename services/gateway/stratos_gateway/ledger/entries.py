@@ -1,0 +1,72 @@
+"""Entries of the ledger: of requests that ended here, and of those whose gateway died."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from stratos.core.generation import Receipt
+from stratos.core.ledger.entry import LedgerEntry, RequestOutcome, StageTimes
+from stratos.core.ledger.pricing import is_promise_kept, price_request
+from stratos.core.ledger.usage import UsageCount
+from stratos.core.tenancy.plan import Plan
+from stratos_gateway.answering.draft import Draft, charged_counts
+
+_NS_PER_US = 1000
+
+
+def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
+    """The entry of a request of this gateway.
+
+    Args:
+        draft: what it saw.
+        counted: what workers said of its attempts.
+    """
+    is_kept = is_promise_kept(draft.plan, draft.times, has_failed=draft.is_platform_failure)
+    is_replay = draft.outcome is RequestOutcome.REPLAYED
+    if is_replay:
+        is_kept = None
+    return LedgerEntry(
+        request_id=draft.request_id,
+        tenant=draft.tenant,
+        plan=draft.plan.name,
+        tag=draft.tag,
+        outcome=draft.outcome,
+        counts=draft.counts,
+        amounts=price_request(draft.plan, draft.tag.model_size, draft.counts, is_replay=is_replay, is_kept=is_kept),
+        stages=_stages(draft.receipt, counted),
+        times=draft.times,
+        is_kept=is_kept,
+        is_external=draft.is_external,
+        external_cost=draft.external_cost,
+    )
+
+
+def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
+    """The entry of a request whose gateway died: of what the client saw nothing is known, so no promise is judged."""
+    charged = charged_counts(count.num_prompt_tokens, count.num_cached_tokens, count.num_output_tokens)
+    return LedgerEntry(
+        request_id=count.key.request_id,
+        tenant=count.tenant,
+        plan=plan.name,
+        tag=replace(count.tag, num_cached_tokens=0),
+        outcome=RequestOutcome.RECOVERED,
+        counts=charged,
+        amounts=price_request(plan, count.tag.model_size, charged),
+        stages=_stages(None, {count.key.attempt: count}),
+        rank=count.key.attempt,
+    )
+
+
+def _stages(receipt: Receipt | None, counted: Mapping[int, UsageCount]) -> StageTimes:
+    """Waiting and computing of the attempt that began the answer; devices of all attempts."""
+    queue_ns, prefill_ns = (0, 0) if receipt is None else (receipt.queue_ns, receipt.prefill_ns)
+    if receipt is None and counted:
+        last = counted[max(counted)]
+        queue_ns, prefill_ns = last.queue_ns, last.prefill_ns
+    return StageTimes(
+        queue_us=queue_ns // _NS_PER_US,
+        prefill_us=prefill_ns // _NS_PER_US,
+        decode_us=sum(count.decode_ns for count in counted.values()) // _NS_PER_US,
+        device_us=sum(count.device_ns for count in counted.values()) // _NS_PER_US,
+    )

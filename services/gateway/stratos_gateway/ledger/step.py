@@ -1,0 +1,54 @@
+"""Money around a request: its tenant's budget on the way in, its entries for the ledger on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.ledger.budgets import Budgets
+from stratos_gateway.ledger.meter import Meter
+
+
+class BudgetStep(Step):
+    """Refuses tenants that have spent their budget.
+
+    Args:
+        budgets: of all tenants.
+    """
+
+    def __init__(self, budgets: Budgets) -> None:
+        self._budgets = budgets
+
+    @asynccontextmanager
+    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+        """Check the budget; raises ``InsufficientQuota``."""
+        request.notices += await self._budgets.check(request.tenant)
+        yield
+
+
+class AccountStep(Step):
+    """Leaves what each answer took to the meter, however the request ended.
+
+    Args:
+        meter: of the gateway.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    @asynccontextmanager
+    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+        """Bill the answer at its end; an error that was told within a stream counts as one."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if request.output is not None:
+                for draft in request.output.drafts(error or request.told_error):
+                    self._meter.end(draft)

@@ -1,0 +1,55 @@
+"""The tenant's limits around a request: claimed on the way in, settled to what it took on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from stratos.common.errors import Retryable
+from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.limits.limiter import Cost, TenantLimiter
+
+
+class LimitsStep(Step):
+    """Shared by all requests of the process.
+
+    Args:
+        limiter: of all tenants.
+    """
+
+    def __init__(self, limiter: TenantLimiter) -> None:
+        self._limiter = limiter
+
+    @asynccontextmanager
+    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+        """Hold the request's part of its tenant's limits, which the answer's headers show.
+
+        Raises:
+            RateLimited, ConcurrencyLimited, RequestOverRate: the tenant's own limits.
+        """
+        prepared = request.prepared
+        cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences)
+        reservation = self._limiter.claim(request.tenant, cost)
+        request.num_claimed_tokens = cost.num_tokens
+        error: BaseException | None = None
+        try:
+            try:
+                await self._limiter.take(reservation)
+            finally:
+                request.exchange.headers = request.notices + reservation.headers
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            reservation.settle(_num_taken(request, error))
+
+
+def _num_taken(request: ClientRequest[Any], error: BaseException | None) -> int:
+    """Tokens that the request took; the platform's failure is not the tenant's use, beyond what came of it."""
+    output = request.output
+    if isinstance(error, Retryable):
+        return 0 if output is None else output.usage.num_output_tokens
+    return request.num_claimed_tokens if output is None else output.num_limited_tokens

@@ -1,0 +1,52 @@
+"""Pieces of an answer, before they have the shape of any route: text, tokens and counts of each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratos.core.requests.records import PositionLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """Log probabilities of one emitted token."""
+
+    logprobs: PositionLogprobs
+    text_offset: int
+    """Characters of the choice's text before this token."""
+
+
+@dataclass(slots=True)
+class ChoiceChunk:
+    """News of a choice since its last chunk."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    entries: list[TokenEntry]
+    finish_reason: str | None
+    is_first: bool
+    num_withheld: int = 0
+    """Tokens of this text whose ids are told later; those that were counted so before are taken off again."""
+    prompt_logprobs: Sequence[PositionLogprobs] = ()
+    """With the first chunk if asked for: of the prompt's tokens from the second on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+
+    def body(self) -> dict[str, Any]:
+        """In OpenAI's shape."""
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_output_tokens,
+            "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
+        }

@@ -1,0 +1,110 @@
+"""The external endpoint as a source: for requests that would wait too long here, and that may leave the platform."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from stratos.common.clock import Clock
+from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
+from stratos.core.adapter import BASE_MODEL
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.answering.prepared import PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.overflow.bill import ExternalBill
+from stratos_gateway.overflow.client import ExternalCall, OverflowClient
+from stratos_gateway.overflow.output import ExternalOutput
+from stratos_gateway.overflow.request import ExternalRequest, external_request
+
+_log = logging.getLogger(__name__)
+SERVED_ELSEWHERE = (b"x-stratos-served-by", b"external")
+"""Header of an answer that an external endpoint has made."""
+
+
+class ExternalSource:
+    """Belongs to the event loop.
+
+    Args:
+        client: calls the endpoint.
+        admission: ends requests that lose their place.
+        clock: of the requests' times.
+        metrics: counts them.
+    """
+
+    def __init__(self, client: OverflowClient, admission: Admission, clock: Clock, metrics: GatewayMetrics) -> None:
+        self._client = client
+        self._admission = admission
+        self._clock = clock
+        self._metrics = metrics
+
+    def patience(self, request: ClientRequest[PreparedGeneration]) -> float:
+        """Seconds after which a request is better answered there; 0 where it cannot be, or there is no room."""
+        is_able = self._client.has_room and _external_form(request) is not None
+        return self._client.config.after_s if is_able else 0.0
+
+    @asynccontextmanager
+    async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[ExternalOutput | None]:
+        """The endpoint's answer; where it fails before the client has got anything, the request waits here."""
+        form, why = _external_form(request), request.declined
+        if form is None or not isinstance(why, WaitTooLong):
+            yield None
+            return
+        is_open = False
+        try:
+            async with self._client.open(form, self._call(request)) as output:
+                is_open = True
+                request.exchange.headers.append(SERVED_ELSEWHERE)
+                with self._bounded(request, output):
+                    yield output
+        except StratosError as error:
+            if request.has_answered:
+                raise
+            request.output = None  # nothing of it counts
+            if not isinstance(error, WorkerLost):
+                raise
+            self._decline(request, error)
+        else:
+            self._metrics.observe_external(output.receipt, is_complete=output.is_complete)
+            _log.info("request %s went to the external endpoint: %s", request.exchange.request_id, why.message)
+        if not is_open:
+            yield None
+
+    def _call(self, request: ClientRequest[PreparedGeneration]) -> ExternalCall:
+        spec = request.prepared.specs[0]
+        price = self._client.config.price
+        return ExternalCall(
+            request.prepared.model,
+            spec.sampling.max_tokens,
+            len(spec.prompt_ids),
+            request.deadline_s - self._clock.now(),
+            None if spec.meter is None else ExternalBill(tenant=request.tenant, tag=spec.meter, price=price),
+        )
+
+    @contextmanager
+    def _bounded(self, request: ClientRequest[PreparedGeneration], output: ExternalOutput) -> Iterator[None]:
+        """End the answer at the request's own end, or with its place."""
+        left_s = max(0.0, request.end_s - self._clock.now())
+        timer = asyncio.get_running_loop().call_later(left_s, output.fail, DeadlinePassed())
+        try:
+            with self._admission.ends_by(request.place, output.fail, lambda: output.has_begun):
+                yield
+        finally:
+            timer.cancel()
+
+    def _decline(self, request: ClientRequest[PreparedGeneration], error: StratosError) -> None:
+        self._metrics.overflows.labels("failed").inc()
+        _log.warning("request %s waits here: %s", request.exchange.request_id, error.message)
+        request.exchange.headers = [header for header in request.exchange.headers if header != SERVED_ELSEWHERE]
+        request.declined = error
+
+
+def _external_form(request: ClientRequest[PreparedGeneration]) -> ExternalRequest | None:
+    """A request as an external endpoint could serve it; ``None`` where it cannot, or the tenant's plan forbids it."""
+    [spec, *others] = request.prepared.specs
+    is_ours = request.tenant.plan.resident_only or spec.sampling.watermark is not None
+    if is_ours or others or spec.terms.adapter != BASE_MODEL:
+        return None
+    return external_request(request.prepared.body)

@@ -1,0 +1,163 @@
+"""The parts of one gateway: what it calls, and what is opened once and shared by all its requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from stratos.common.clock import Clock
+from stratos.common.ids import new_incarnation
+from stratos.rpc.clients.dialer import Dialer
+from stratos.rpc.tracing import Tracing
+from stratos_gateway.access.auth import Authenticator
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.admin.routes import AdminStores
+from stratos_gateway.embedding.client import EmbeddingClient
+from stratos_gateway.generation.fleet_access import FleetAccess
+from stratos_gateway.generation.prefix_names import PrefixNames
+from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.recovery import Cause
+from stratos_gateway.ledger.billing import Billing, LedgerAccess
+from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.observe.recent_load import RecentLoad
+from stratos_gateway.policies.source import NO_CONTENT, ContentSource
+from stratos_gateway.routers.contract import Routers
+from stratos_gateway.sessions.pool import SessionPool
+from stratos_gateway.sessions.session import WorkerSession
+from stratos_gateway.settings import GatewaySettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """The services and stores that the gateway calls."""
+
+    routers: Routers
+    adapters: AdapterSource | None
+    authenticator: Authenticator
+    leases: Leases = NO_LEASES
+    """Where the limits of tenants are counted over all gateways."""
+    admin: AdminStores | None = None
+    """What the admin API works on; ``None`` serves none."""
+    blocks: Blocks = NO_BLOCKS
+    """Models and adapters that are refused for now."""
+    content: ContentSource = NO_CONTENT
+    """Content policies and prompt templates."""
+    tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
+    """Root tasks that keep them fresh."""
+    collectors: Sequence[Collector] = ()
+    """Their metrics."""
+    ledger: LedgerAccess | None = None
+    """Where usage goes; ``None`` bills nothing."""
+    snapshot_text: Callable[[], Awaitable[bytes]] | None = None
+    """A copy of what they know, for other gateways."""
+    first_look: Callable[[], Awaitable[None]] | None = None
+    """Waits until they were asked once, with or without success."""
+    on_change: Callable[[Callable[[], None]], None] = lambda listener: None
+    """Takes what is to be called whenever tenants, keys, adapters or blocks have changed."""
+    on_departure: Callable[[Callable[[str], None]], None] = lambda listener: None
+    """Takes what is to be called with the name of each tenant that was deleted."""
+    not_ready_reason: Callable[[], str] = lambda: ""
+    """Why no request can be served with what they know; quick, thread-safe."""
+
+
+OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics, Dialer], Awaitable[Backends]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Everything that the process gives to a gateway."""
+
+    clock: Clock
+    registry: CollectorRegistry
+    tracing: Tracing
+    dialer: Dialer
+    stack: AsyncExitStack
+    """Closes what was opened, in reverse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayParts:
+    """Belongs to the event loop."""
+
+    settings: GatewaySettings
+    surroundings: Surroundings
+    model: ServedModel
+    metrics: GatewayMetrics
+    backends: Backends
+    billing: Billing | None
+    """``None`` where nothing is billed."""
+    leaser: Leaser
+    sessions: SessionPool
+    embeddings: EmbeddingClient
+    admission: Admission
+    recent_load: RecentLoad
+    fleet: FleetAccess
+
+
+async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, around: Surroundings) -> GatewayParts:
+    """Read the model's files, connect to what is called.
+
+    Raises:
+        InvalidCheckpoint: the model cannot be served.
+        BadRequest: another process has the ledger's spool.
+    """
+    clock, stack = around.clock, around.stack
+    model = await asyncio.to_thread(ServedModel.load, settings.model)
+    stack.callback(model.grammars.close)
+    metrics = _open_metrics(settings, model, around.registry)
+    backends = await open_backends(settings, stack, metrics, around.dialer)
+    for collector in backends.collectors:
+        around.registry.register(collector)
+    billing = None
+    if backends.ledger is not None:
+        billing = await Billing.open(backends.ledger, settings.ledger, clock, metrics)
+        stack.push_async_callback(billing.writer.close)
+    meter, connect_s = None if billing is None else billing.meter, settings.sessions.connect_timeout_s
+    session = partial(WorkerSession, clock=clock, config=settings.sessions, dialer=around.dialer, meter=meter)
+    sessions = SessionPool(session, clock, connect_s, metrics.sessions.set)
+    stack.push_async_callback(sessions.close)
+    embeddings = EmbeddingClient(connect_s, clock, around.dialer)
+    stack.push_async_callback(embeddings.close)
+    admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
+    backends.on_change(admission.recheck)
+    return GatewayParts(
+        settings=settings,
+        surroundings=around,
+        model=model,
+        metrics=metrics,
+        backends=backends,
+        billing=billing,
+        leaser=Leaser(backends.leases, clock, settings.limits),
+        sessions=sessions,
+        embeddings=embeddings,
+        admission=admission,
+        recent_load=RecentLoad(new_incarnation(), model.base.digest, lambda: admission.num_open, clock),
+        fleet=FleetAccess(
+            routers=backends.routers,
+            prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),
+            sessions=sessions,
+            clock=clock,
+            metrics=metrics,
+            placement_timeout_s=settings.requests.placement_timeout_s,
+            tracing=around.tracing,
+            zone=settings.zone,
+            prefix_names=PrefixNames(settings.max_block_names),
+        ),
+    )
+
+
+def _open_metrics(settings: GatewaySettings, model: ServedModel, registry: CollectorRegistry) -> GatewayMetrics:
+    metrics = GatewayMetrics(registry, model.base.name, settings.observe.max_tenant_series)
+    metrics.show_model(model.base.digest)
+    metrics.show_causes(Cause)
+    return metrics

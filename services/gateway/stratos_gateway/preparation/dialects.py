@@ -1,0 +1,71 @@
+"""Dialects of the generation API: a parser and a renderer each, in a table that the routes are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.openai.requests import GenerationBody, parse_chat, parse_completion
+from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
+from stratos_gateway.policies.prompts import PromptRenderer
+
+Body = dict[str, Any]
+
+
+async def no_template(templates: PromptRenderer, body: Body, tenant: str) -> Body:
+    """The body of a dialect without prompt templates, as it is."""
+    return body
+
+
+def render_chat(answer: Answer, tokenizer: Tokenizer, echoes: Sequence[str]) -> Renderer:
+    """Renderer of one conversation, which is not echoed."""
+    return ChatRenderer(answer, tokenizer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One generation route."""
+
+    path: str
+    route: str
+    """Its name in the ledger."""
+    operation: str
+    """Its name in traces."""
+    prompt_param: str
+    id_prefix: str
+    """Of its answers' ids."""
+    continues_prompt: bool
+    """The output's text goes on with the prompt's."""
+    parse: Callable[[Body, int], GenerationBody]
+    """Body and vocabulary size to a checked record."""
+    render: Callable[[Answer, Tokenizer, Sequence[str]], Renderer]
+    """Renderer of an answer; the texts are those of its prompts, where they are echoed."""
+    fill: Callable[[PromptRenderer, Body, str], Awaitable[Body]] = no_template
+    """Puts a tenant's prompt template into a body that names one."""
+
+
+CHAT = Dialect(
+    path="/v1/chat/completions",
+    route="chat",
+    operation="chat",
+    prompt_param="messages",
+    id_prefix="chatcmpl",
+    continues_prompt=False,
+    parse=parse_chat,
+    render=render_chat,
+    fill=PromptRenderer.chat_body,
+)
+COMPLETION = Dialect(
+    path="/v1/completions",
+    route="completion",
+    operation="text_completion",
+    prompt_param="prompt",
+    id_prefix="cmpl",
+    continues_prompt=True,
+    parse=parse_completion,
+    render=CompletionRenderer,
+    fill=PromptRenderer.completion_body,
+)
+DIALECTS = (CHAT, COMPLETION)

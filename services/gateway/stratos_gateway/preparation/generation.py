@@ -1,0 +1,151 @@
+"""The pass that makes a generation request ready: template -> parse -> resolve -> encode -> check -> spec."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.common.ids import new_id, new_nonce, new_seed
+from stratos.core.tenant import Tenant
+from stratos.core.trace import TraceContext
+from stratos_gateway.answering.prepared import GenerationSpec, PreparedGeneration
+from stratos_gateway.generation.prefix_names import session_key
+from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
+from stratos_gateway.models.meter_tag import meter_tag
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.watermark_policy import WatermarkPolicy
+from stratos_gateway.openai.requests import Conversation, GenerationBody, GenerationOptions
+from stratos_gateway.openai.responses import Answer
+from stratos_gateway.policies.prompts import PromptRenderer
+from stratos_gateway.policies.source import NO_CONTENT
+from stratos_gateway.preparation.checks import check_request
+from stratos_gateway.preparation.dialects import Dialect
+from stratos_gateway.preparation.sampling import sampling_params
+
+Prompts = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparationTools:
+    """Shared by all generation routes.
+
+    Args:
+        model: tokenizer, template, limits.
+        catalogue: names of models.
+        default_max_tokens: of a request that names none.
+        prompts: templates that requests may name.
+        watermarks: whose output is marked.
+        wall_clock: seconds since the epoch, for ``created``.
+        is_metered: requests are billed.
+    """
+
+    model: ServedModel
+    catalogue: ModelCatalogue
+    default_max_tokens: int
+    prompts: PromptRenderer = field(default_factory=lambda: PromptRenderer(NO_CONTENT))
+    watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
+    wall_clock: Callable[[], float] = time.time
+    is_metered: bool = False
+
+
+class GenerationPreparer:
+    """Preparation of one generation route.
+
+    Args:
+        tools: shared.
+        dialect: of the route.
+    """
+
+    def __init__(self, tools: PreparationTools, dialect: Dialect) -> None:
+        self._tools = tools
+        self._dialect = dialect
+
+    @property
+    def prompt_param(self) -> str:
+        """The route's name for its prompt."""
+        return self._dialect.prompt_param
+
+    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
+        """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
+        tools, dialect, model = self._tools, self._dialect, self._tools.model
+        if not model.base.can_generate:
+            raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
+        body = await dialect.fill(tools.prompts, body, tenant.name)
+        parsed = dialect.parse(body, model.base.vocab_size)
+        options = parsed.options
+        target = await tools.catalogue.resolve(tenant, options.model)
+        prompts = [
+            await (model.encode_chat(p.messages) if isinstance(p, Conversation) else model.encode_prompt(p))
+            for p in parsed.prompts
+        ]
+        texts = self._texts(parsed, tenant)
+        await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
+        specs = self._specs(options, prompts, tenant, target, trace)
+        answer = self._answer(options, prompts)
+        return PreparedGeneration(
+            model=options.model,
+            operation=dialect.operation,
+            num_tokens=sum(len(spec.prompt_ids) + options.n * spec.sampling.max_tokens for spec in specs),
+            num_sequences=options.n * len(specs),
+            texts=texts,
+            refusal=partial(tools.catalogue.refusal, target),
+            body=parsed,
+            specs=specs,
+            renderer=dialect.render(answer, model.tokenizer, texts if parsed.echo else ()),
+        )
+
+    def _texts(self, body: GenerationBody, tenant: Tenant) -> tuple[str, ...]:
+        """Texts of the input; token ids are decoded where they are echoed, or a content policy reads them."""
+        texts, decode = list[str](), self._tools.model.tokenizer.decode
+        for prompt in body.prompts:
+            if isinstance(prompt, Conversation):
+                texts += [message.content for message in prompt.messages]
+            elif isinstance(prompt, str):
+                texts.append(prompt)
+            elif body.echo or tenant.plan.content_policy:
+                texts.append(decode(prompt, skip_special=False))
+        return tuple(texts)
+
+    def _specs(
+        self, options: GenerationOptions, prompts: Prompts, tenant: Tenant, target: ModelTarget, trace: TraceContext
+    ) -> tuple[GenerationSpec, ...]:
+        """One per prompt; a seed that the client does not give is drawn once for all."""
+        tools, dialect = self._tools, self._dialect
+        if options.max_tokens is None:
+            options = replace(options, max_tokens=tools.default_max_tokens)
+        seed, nonce = new_seed() if options.seed is None else options.seed, new_nonce()
+        now_ms = int(tools.wall_clock() * 1000)
+        tag = meter_tag(tools.model.base, tenant, target, dialect.route, trace, now_ms) if tools.is_metered else None
+        mark = tools.watermarks.watermark_for(tenant.name, target.name)
+        return tuple(
+            GenerationSpec(
+                terms=tenant.terms(target.adapter, nonce),
+                model_digest=target.model_digest,
+                prompt_ids=prompt,
+                sampling=sampling_params(options, len(prompt), tenant.plan, tools.model, mark),
+                seed=seed,
+                trace=trace,
+                session_key=session_key(tenant.cache_salt, tenant.name, options.session),
+                continues_prompt=dialect.continues_prompt,
+                meter=tag,
+            )
+            for prompt in prompts
+        )
+
+    def _answer(self, options: GenerationOptions, prompts: Prompts) -> Answer:
+        return Answer(
+            id=new_id(self._dialect.id_prefix),
+            created=int(self._tools.wall_clock()),
+            model=options.model,
+            num_logprobs=options.num_logprobs,
+            num_prompt_logprobs=options.num_prompt_logprobs,
+            echoes_logprobs=options.num_echo_logprobs is not None,
+            return_token_ids=options.return_token_ids,
+            include_usage=options.include_usage,
+            prompts=prompts,
+            num_choices=options.n,
+        )

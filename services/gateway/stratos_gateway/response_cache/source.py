@@ -1,0 +1,138 @@
+"""Kept answers as a source: a request that another one was answered for already gets the same chunks again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+from stratos.common.ids import new_id
+from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.pricing import Times, TokenCounts
+from stratos.core.tenancy.plan import Plan
+from stratos_gateway.answering.draft import Draft
+from stratos_gateway.answering.output import ChunkOutput
+from stratos_gateway.answering.prepared import GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, ResponseCache
+from stratos_gateway.response_cache.key import response_key
+
+
+class KeptOutput(ChunkOutput):
+    """A kept answer for one more request.
+
+    Args:
+        answer: from the cache.
+        plan: of the tenant.
+        specs: of the request.
+    """
+
+    def __init__(self, answer: KeptAnswer, plan: Plan, specs: Sequence[GenerationSpec]) -> None:
+        self._answer = answer
+        self._plan = plan
+        self._specs = specs
+        self._left = answer.copies()
+
+    async def news(self) -> list[ChoiceChunk]:
+        """All chunks at once."""
+        chunks, self._left = self._left, []
+        return chunks
+
+    async def finish(self) -> list[ChoiceChunk]:
+        """All chunks at once."""
+        return await self.news()
+
+    def end_choice(self, index: int, reason: str) -> None:
+        """Nothing runs that could be ended."""
+
+    @property
+    def usage(self) -> Usage:
+        """Counts that the first client was told."""
+        return self._answer.usage
+
+    @property
+    def num_limited_tokens(self) -> int:
+        """None: nothing was computed."""
+        return 0
+
+    def drafts(self, error: BaseException | None) -> Sequence[Draft]:
+        """One per prompt: its full cost, and the discount for it; an answer that was not taken is not billed."""
+        return [
+            Draft(
+                request_id=new_id("gen"),
+                tenant=spec.terms.tenant,
+                plan=self._plan,
+                tag=spec.meter,
+                outcome=RequestOutcome.REPLAYED,
+                counts=TokenCounts(
+                    num_prompt=prompt.num_prompt_tokens,
+                    num_cached=prompt.num_cached_tokens,
+                    num_output=prompt.num_output_tokens,
+                ),
+                times=Times(),
+            )
+            for spec, prompt in zip(self._specs, self._answer.prompts, strict=True)
+            if spec.meter is not None
+        ]
+
+
+class CacheSource:
+    """Answers from the cache, and fills it from the answers that this platform's workers gave.
+
+    Args:
+        cache: of the process.
+    """
+
+    def __init__(self, cache: ResponseCache) -> None:
+        self._cache = cache
+
+    @asynccontextmanager
+    async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[KeptOutput | None]:
+        """The kept answer; without one, that of the next source is kept once it was sent."""
+        prepared, plan = request.prepared, request.tenant.plan
+        key = None if request.screen is not None else response_key(plan, prepared.options, prepared.specs)
+        answer = None if key is None else self._cache.find(key)
+        if key is None or answer is None:
+            request.when_sent = None if key is None else partial(self._keep, key, request)
+            yield None
+            return
+        try:
+            yield KeptOutput(answer, plan, prepared.specs)
+        except BaseException:
+            request.output = None  # it counts once it was taken
+            raise
+
+    def _keep(self, key: bytes, request: ClientRequest[PreparedGeneration], sent: Sequence[ChoiceChunk]) -> None:
+        output, tenant = request.output, request.tenant
+        if not isinstance(output, Fanout) or not all(g.transcript.is_complete for g in output.generations):
+            return
+        prompts = tuple(
+            KeptPrompt(
+                num_prompt_tokens=len(generation.spec.prompt_ids),
+                num_cached_tokens=generation.transcript.num_cached_tokens,
+                num_output_tokens=generation.transcript.num_output_tokens,
+            )
+            for generation in output.generations
+        )
+        kept = KeptAnswer(chunks=merge_chunks(sent), prompts=prompts)
+        if kept.is_cut_short(output.generations[0].spec.sampling.max_tokens):
+            return  # for want of memory: the next one may get further
+        self._cache.keep(key, tenant.name, kept, tenant.plan.response_ttl_s)
+
+
+def merge_chunks(chunks: Sequence[ChoiceChunk]) -> tuple[ChoiceChunk, ...]:
+    """Merge the chunks of a stream into one per choice."""
+    merged: dict[int, ChoiceChunk] = {}
+    for chunk in chunks:
+        known = merged.get(chunk.index)
+        if known is None:
+            merged[chunk.index] = replace(chunk, token_ids=list(chunk.token_ids), entries=list(chunk.entries))
+            continue
+        known.text += chunk.text
+        known.token_ids += chunk.token_ids
+        known.entries += chunk.entries
+        known.finish_reason = chunk.finish_reason
+    return tuple(merged.values())

@@ -1,0 +1,67 @@
+"""The routing table of the OpenAI API: endpoints that compute, lists of models, usage, probes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from stratos.core.tenant import Tenant
+from stratos_gateway.http.json_response import OrjsonResponse
+from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.routes.health import DeepHealth, HealthState
+from stratos_gateway.routes.usage import UsageRoute
+
+
+def build_routes(
+    *,
+    endpoints: Mapping[str, ASGIApp],
+    authenticate: Callable[[Request], Awaitable[Tenant]],
+    usage: UsageRoute,
+    catalogue: ModelCatalogue,
+    health: DeepHealth,
+    not_ready_reason: Callable[[], str],
+) -> list[BaseRoute]:
+    """The routing table.
+
+    Args:
+        endpoints: routes that compute, by path.
+        authenticate: whose key a request carries.
+        usage: of tenants.
+        catalogue: names of models.
+        health: the deep probe.
+        not_ready_reason: empty where requests can be served.
+    """
+
+    async def list_models(request: Request) -> Response:
+        tenant = await authenticate(request)
+        return OrjsonResponse({"object": "list", "data": await catalogue.list(tenant)})
+
+    async def get_model(request: Request) -> Response:
+        tenant = await authenticate(request)
+        return OrjsonResponse(await catalogue.get(tenant, request.path_params["name"]))
+
+    async def deep_health(_: Request) -> Response:
+        report = await health.report()
+        body = {"status": report.state, "reason": report.reason, "duration_s": round(report.duration_s, 4)}
+        return OrjsonResponse(body, status_code=503 if report.state is HealthState.BROKEN else 200)
+
+    async def livez(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        reason = not_ready_reason()
+        return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200)
+
+    return [
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
+        Route("/v1/usage", usage.answer, methods=["GET"]),
+        Route("/v1/models", list_models, methods=["GET"]),
+        Route("/v1/models/{name:path}", get_model, methods=["GET"]),
+        Route("/health", deep_health, methods=["GET"]),
+        Route("/livez", livez, methods=["GET"]),
+        Route("/readyz", readyz, methods=["GET"]),
+    ]

@@ -1,0 +1,140 @@
+"""The gateway's tables: which steps are around a request, which sources answer it, which routes there are.
+
+A new step is a line in ``steps``, a new source a line in ``generation_sources``, a new dialect of the generation API a
+row in ``preparation/dialects.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from starlette.types import ASGIApp
+
+from stratos_gateway.answering.contract import Source, Step
+from stratos_gateway.answering.edge import Edge
+from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.output import ChunkOutput
+from stratos_gateway.answering.sending import ChunkSender
+from stratos_gateway.app import GatewayApp
+from stratos_gateway.embedding.preparation import EmbeddingPreparer
+from stratos_gateway.embedding.source import VectorSender, VectorSource
+from stratos_gateway.generation.source import WorkersSource
+from stratos_gateway.ledger.step import AccountStep, BudgetStep
+from stratos_gateway.limits.limiter import TenantLimiter
+from stratos_gateway.limits.step import LimitsStep
+from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.observe.request_book import RequestBook
+from stratos_gateway.observe.step import MetricsStep
+from stratos_gateway.overflow.client import OverflowClient
+from stratos_gateway.overflow.source import ExternalSource
+from stratos_gateway.parts import GatewayParts
+from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
+from stratos_gateway.policies.gate import ContentGate
+from stratos_gateway.policies.prompts import PromptRenderer
+from stratos_gateway.policies.step import InputStep, PolicyStep
+from stratos_gateway.preparation.dialects import DIALECTS
+from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.response_cache.cache import ResponseCache
+from stratos_gateway.response_cache.source import CacheSource
+from stratos_gateway.routes.health import DeepHealth
+from stratos_gateway.routes.table import build_routes
+from stratos_gateway.routes.usage import UsageRoute
+
+
+def steps(parts: GatewayParts) -> list[Step]:
+    """Steps around every request that computes, the outermost first."""
+    limiter = TenantLimiter(parts.leaser, parts.surroundings.clock, parts.model.base.digest[:16])
+    billing = parts.billing
+    return [
+        PolicyStep(ContentGate(parts.backends.content, _open_classifier(parts), parts.metrics)),
+        *([] if billing is None else [BudgetStep(billing.budgets)]),
+        LimitsStep(limiter),
+        InputStep(),
+        MetricsStep(parts.metrics, parts.recent_load),
+        *([] if billing is None else [AccountStep(billing.meter)]),
+    ]
+
+
+def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
+    """Sources of a generation's answer, tried in order; the last one always answers."""
+    cache, external = _open_cache(parts), _open_external(parts)
+    fleet, admission, tokenizer = parts.fleet, parts.admission, parts.model.tokenizer
+    kept: list[Source[ChunkOutput]] = [] if cache is None else [CacheSource(cache)]
+    elsewhere: list[Source[ChunkOutput]] = []
+    if external is not None:
+        elsewhere = [WorkersSource(fleet, admission, tokenizer, external.patience), external]
+    return [*kept, *elsewhere, WorkersSource(fleet, admission, tokenizer)]
+
+
+def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue) -> dict[str, ASGIApp]:
+    """Routes that compute, by path."""
+    settings = parts.settings
+    tools = PreparationTools(
+        model=parts.model,
+        catalogue=catalogue,
+        default_max_tokens=settings.model.default_max_tokens,
+        prompts=PromptRenderer(parts.backends.content),
+        watermarks=read_policy(settings.watermark),
+        is_metered=parts.billing is not None,
+    )
+    around, sources, sender = steps(parts), generation_sources(parts), ChunkSender(settings.http)
+    vectors = VectorSource(parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s)
+    embedding = EmbeddingPreparer(parts.model, catalogue)
+    return {
+        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
+        "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
+    }
+
+
+def build_edge(parts: GatewayParts) -> Edge:
+    """Keys and places, for all routes."""
+    return Edge(
+        authenticator=parts.backends.authenticator,
+        admission=parts.admission,
+        limits=parts.settings.http,
+        clock=parts.surroundings.clock,
+    )
+
+
+def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reason: Callable[[], str]) -> GatewayApp:
+    """The application with all its routes."""
+    settings, backends = parts.settings, parts.backends
+    catalogue = ModelCatalogue(parts.model.base, backends.adapters, backends.blocks)
+    routes = build_routes(
+        endpoints=build_endpoints(parts, edge, catalogue),
+        authenticate=edge.authenticate,
+        usage=UsageRoute(edge.authenticate, parts.billing),
+        catalogue=catalogue,
+        health=DeepHealth(parts.model, parts.fleet, parts.embeddings, settings.health),
+        not_ready_reason=not_ready_reason,
+    )
+    tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
+    return GatewayApp(routes, book, Random(), tracing, settings.trace_sample_ratio, origins)
+
+
+def _open_classifier(parts: GatewayParts) -> Classifier:
+    config = parts.settings.policies
+    if not config.classifier_url:
+        return NoClassifier()
+    classifier = HttpClassifier(config)
+    parts.surroundings.stack.push_async_callback(classifier.close)
+    return classifier
+
+
+def _open_cache(parts: GatewayParts) -> ResponseCache | None:
+    if parts.billing is None:
+        return None
+    cache = ResponseCache(parts.surroundings.clock, parts.settings.ledger.response_cache_bytes, parts.metrics)
+    parts.backends.on_departure(cache.forget_tenant)
+    return cache
+
+
+def _open_external(parts: GatewayParts) -> ExternalSource | None:
+    config, tokenizer = parts.settings.overflow, parts.model.tokenizer
+    if not config.url:
+        return None
+    client = OverflowClient(config, lambda text: len(tokenizer.encode_plain(text)))
+    parts.surroundings.stack.push_async_callback(client.close)
+    return ExternalSource(client, parts.admission, parts.surroundings.clock, parts.metrics)

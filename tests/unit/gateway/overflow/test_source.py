@@ -1,0 +1,110 @@
+"""A request at the external endpoint is in the ledger once, with its outcome, unless it runs here after all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import WaitTooLong, WorkerLost
+from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.usage import MeterTag
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.tenancy.prices import Price
+from stratos.core.tenant import Tenant
+from stratos.core.trace import NO_TRACE
+from stratos.rpc.tracing import Span
+from stratos_gateway.access.concurrency import Admission, Place
+from stratos_gateway.answering.prepared import GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.http.exchange import Exchange
+from stratos_gateway.ledger.meter import Meter
+from stratos_gateway.ledger.step import AccountStep
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.openai.requests import parse_completion
+from stratos_gateway.overflow.client import ExternalCall
+from stratos_gateway.overflow.output import ExternalOutput
+from stratos_gateway.overflow.source import ExternalSource
+
+PRICE = Price(prompt=2_000_000, output=5_000_000)
+EVENTS: list[dict[str, Any]] = [
+    {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}},
+]
+
+
+async def events() -> AsyncIterator[dict[str, Any]]:
+    for event in EVENTS:
+        yield event
+
+
+class Endpoint:
+    """Answers with ``EVENTS``."""
+
+    config = SimpleNamespace(price=PRICE)
+
+    @asynccontextmanager
+    async def open(self, request: object, call: ExternalCall) -> AsyncIterator[ExternalOutput]:
+        yield ExternalOutput(events(), 1, len, 5, call.bill)
+
+
+async def receive() -> dict[str, Any]:
+    raise AssertionError("the body was read before")
+
+
+async def send(message: Any) -> None: ...
+
+
+def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
+    """A completion that waited too long for a worker."""
+    tenant, body = Tenant(name="t"), parse_completion({"model": "m", "prompt": "x"}, 100)
+    spec = GenerationSpec(
+        terms=tenant.terms(), model_digest="d", prompt_ids=(1,), sampling=SamplingParams(), seed=0,
+        meter=MeterTag(model="m"),
+    )  # fmt: skip
+    exchange = Exchange(Span(NO_TRACE), send, "")
+    exchange.status = 200 if has_answered else 0
+    request = ClientRequest[PreparedGeneration](
+        http=Request({"type": "http"}, receive), send=send, exchange=exchange, tenant=tenant, place=Place(1),
+        arrival_s=0.0, deadline_s=60.0, end_s=60.0, prompt_param="prompt",
+    )  # fmt: skip
+    request.prepared = PreparedGeneration(
+        model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(), refusal=lambda: None,
+        body=body, specs=(spec,), renderer=cast("Any", None),
+    )  # fmt: skip
+    request.declined = WaitTooLong("no room")
+    return request
+
+
+@pytest.mark.parametrize(
+    ("error", "has_answered", "expected"),
+    [
+        (None, True, [(RequestOutcome.EXTERNAL, 7, 3)]),
+        (WorkerLost("no"), False, []),
+        (WorkerLost("no"), True, [(RequestOutcome.FAILED, 7, 3)]),
+        (asyncio.CancelledError(), True, [(RequestOutcome.ABORTED, 7, 3)]),
+    ],
+)
+async def test_one_entry(
+    error: BaseException | None, has_answered: bool, expected: list[tuple[RequestOutcome, int, int]]
+) -> None:
+    clock, metrics, meter = FakeClock(), GatewayMetrics(CollectorRegistry()), Meter(FakeClock(), 1.0)
+    source = ExternalSource(cast("Any", Endpoint()), Admission(1, 1, metrics), clock, metrics)
+    request = make_request(has_answered)
+    with suppress(WorkerLost, asyncio.CancelledError):
+        async with AccountStep(meter).around(request), source.open(request) as output:
+            assert output is not None
+            request.output = output
+            await output.finish()
+            if error is not None:
+                raise error
+    entries = meter.take_ready()
+    assert [(e.outcome, e.counts.num_prompt, e.counts.num_output) for e in entries] == expected
+    assert all(e.is_external and e.external_cost == 7 * 2 + 3 * 5 for e in entries), "what the endpoint charges"
