@@ -118,7 +118,7 @@ async def test_the_sdk_gets_one_vector_per_input_in_order(platform: World) -> No
     await platform.wait_placements_completed()
     (request,) = platform.router.requests
     assert (request.work, request.num_choices, request.num_prompt_tokens) == (Work.EMBEDDING, 3, num_tokens)
-    assert (request.model_digest, request.terms.tenant, request.max_tokens) == (base_digest(), "one", 0)
+    assert (request.model_digest, request.terms.tenant, request.max_output_tokens_total) == (base_digest(), "one", 0)
     assert platform.metric("stratos_prompt_tokens_total", tenant="one", model="base", **{"class": "1"}) == num_tokens
     assert platform.metric("stratos_embedding_inputs_total") == 3
 

@@ -23,8 +23,7 @@ from stratos.core.requests.convictions import ConvictionConfig
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.routers.preference import preferred
-from stratos_gateway.routers.router_set import RouterSet
+from stratos_gateway.routers.router_set import RouterSet, preferred
 from stratos_gateway.routers.settings import RoutersConfig
 from tests.support.waiting import eventually
 from tests.support.worlds.router_world import (

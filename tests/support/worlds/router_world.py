@@ -48,7 +48,11 @@ def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatu
 
 def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
     request = PlacementRequest(
-        request_id=request_id, terms=make_terms(tenant="a"), model_digest=MODEL, num_prompt_tokens=64, max_tokens=32
+        request_id=request_id,
+        terms=make_terms(tenant="a"),
+        model_digest=MODEL,
+        num_prompt_tokens=64,
+        max_output_tokens_total=32,
     )
     return with_terms(request, **changes)
 

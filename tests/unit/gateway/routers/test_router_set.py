@@ -10,7 +10,7 @@ from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTime
 from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction
 from stratos_gateway.routers import outbox
-from stratos_gateway.routers.preference import preferred
+from stratos_gateway.routers.router_set import preferred
 from tests.support.fakes.router_peers import FakePeer, RouterWorld, router_set
 from tests.support.waiting import eventually
 from tests.support.worlds.fleet_samples import make_request
