@@ -36,6 +36,7 @@ from stratos.engine.lora.weights import lay_out
 from stratos.engine.memory.host_pages import HostPages
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.decoder import Decoder
+from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.native_forward import make_forward
@@ -47,9 +48,7 @@ from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
-from stratos.engine.sizing.case import Room
-from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
-from stratos.engine.sizing.machine import read_machine, resident_bytes
+from stratos.engine.sizing.fit import fitted, plan_of
 from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import EnginePlan
 
@@ -276,14 +275,6 @@ class TorchRunner(Runner):
     def resident_adapters(self) -> tuple[str, ...]:
         """Least recently used first."""
         return self.adapters.digests()
-
-
-def room_of(device: torch.device) -> Room:
-    """Memory of the device that an engine may plan with."""
-    if device.type != "cuda":
-        return cpu_room(read_machine(), taken_bytes=resident_bytes())
-    free, total = torch.cuda.mem_get_info(device)
-    return Room(is_gpu=True, total_bytes=total, free_bytes=free)
 
 
 def _report_non_finite(is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]) -> None:
