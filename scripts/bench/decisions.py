@@ -111,8 +111,8 @@ def main() -> None:
             request_id=f"r{number}",
             model_digest=IDENTITY.model_digest,
             num_prompt_tokens=2100,
-            max_tokens=256,
-            block_names=rng.choice(prefixes) + tuple(rng.getrandbits(64) for _ in range(PROMPT_BLOCKS - 42)),
+            max_output_tokens_total=256,
+            block_hashes=rng.choice(prefixes) + tuple(rng.getrandbits(64) for _ in range(PROMPT_BLOCKS - 42)),
         )
         for number in range(args.decisions)
     ]

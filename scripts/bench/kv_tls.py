@@ -88,11 +88,12 @@ async def send_all(pair: PairSender, leg: str, num_frames: int, payload: bytearr
 
 
 async def run_sender(folder: Path) -> None:
-    """The sending process: orders on stdin, an answer with its CPU seconds after each."""
+    """The sending process: orders on stdin, its CPU seconds at the start and after each."""
     tls = contexts(folder, PeerRole.PREFILL_WORKER)
     ends = {name: make_ends(name, SETTINGS, tls=tls) for name in TRANSPORTS}
     pairs: dict[str, PairSender] = {}
     payload = bytearray(FRAME_BYTES)
+    print(json.dumps({"cpu_s": cpu_s()}), flush=True)  # torch is imported: a rendezvous now takes its usual time
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line)
         if "offer" in order:
@@ -114,8 +115,12 @@ class Source:
     async def order(self, **order: Any) -> float:
         """Give an order; returns the process' CPU seconds at its end."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        return await self.answer()
+
+    async def answer(self) -> float:
+        """Its CPU seconds, once it has done what it was started or ordered for."""
+        assert self._process.stdout is not None
         return float(json.loads(await self._process.stdout.readline())["cpu_s"])
 
 
@@ -197,9 +202,11 @@ async def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
         stdout=asyncio.subprocess.PIPE,
     )
     source, tls = Source(process), contexts(folder, PeerRole.DECODE_WORKER)
-    targets = {name: await Target.open(name, tls) for name in TRANSPORTS}
-    for target in targets.values():
-        await source.order(offer=asdict(target.offer))
+    await source.answer()
+    targets = {}
+    for name in TRANSPORTS:
+        targets[name] = await Target.open(name, tls)
+        await source.order(offer=asdict(targets[name].offer))
     results = []
     for model, token_bytes in TOKEN_BYTES.items():
         num_frames = NUM_TOKENS * token_bytes // FRAME_BYTES

@@ -146,7 +146,7 @@ async def measure(fleet: Fleet, seconds: float, rate: float) -> dict[str, Any]:
                 terms=terms,
                 model_digest=IDENTITY.model_digest,
                 num_prompt_tokens=256,
-                max_tokens=64,
+                max_output_tokens_total=64,
             )
             calls.append(asyncio.create_task(fleet.scheduler.schedule(request)))
         await asyncio.sleep(0)

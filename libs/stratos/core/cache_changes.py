@@ -1,8 +1,8 @@
-"""What changed in a worker's prefix cache, as its routers follow it.
+"""Changes of a worker's prefix cache, as its routers follow them.
 
-Blocks have short names there: the first 64 bits of their hash.  A block hash is salted by tenant, model and adapter
-(``stratos.core.block_hash``), so a name says nothing to those that do not know the salt; two blocks with one name would
-only send a request to a worker that has less of its prompt than was thought.
+Hashes of blocks are short there: their first 64 bits.  A block hash is salted by tenant, model and adapter
+(``stratos.core.block_hash``), so a short one reveals nothing without the salt; two blocks with the same one would only
+send a request to a worker that has less of its prompt than was thought.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 from stratos.core.kv import KvIdentity
 
-NAME_BYTES = 8
+SHORT_HASH_BYTES = 8
 
 
-def block_name(block_hash: bytes) -> int:
+def short_hash(block_hash: bytes) -> int:
     """The first 64 bits of a block hash."""
-    return int.from_bytes(block_hash[:NAME_BYTES], "little")
+    return int.from_bytes(block_hash[:SHORT_HASH_BYTES], "little")
 
 
-def block_names(hashes: Iterable[bytes]) -> tuple[int, ...]:
-    """Names of the blocks of a chain."""
-    return tuple(map(block_name, hashes))
+def short_hashes(hashes: Iterable[bytes]) -> tuple[int, ...]:
+    """Short hashes of the blocks of a chain."""
+    return tuple(map(short_hash, hashes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +40,22 @@ class CacheChanges:
     is_dump: bool = False
     """``stored`` begins the whole cache as of ``last``; what was known before is void."""
 
-    def parts(self, max_names: int) -> Iterable[CacheChanges]:
-        """The same, with at most so many stored names each."""
+    def parts(self, max_hashes: int) -> Iterable[CacheChanges]:
+        """The same, with at most so many stored hashes each."""
         yield CacheChanges(
             after=self.after,
             last=self.last,
-            stored=self.stored[:max_names],
+            stored=self.stored[:max_hashes],
             removed=self.removed,
             is_dump=self.is_dump,
         )
-        for begin in range(max_names, len(self.stored), max_names):
-            yield CacheChanges(after=self.last, last=self.last, stored=self.stored[begin : begin + max_names])
+        for begin in range(max_hashes, len(self.stored), max_hashes):
+            yield CacheChanges(after=self.last, last=self.last, stored=self.stored[begin : begin + max_hashes])
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """What block names at a model's workers are made of, besides salt, adapter and tokens."""
+    """Parts of a block's hash at a model's workers that a gateway cannot know: all but salt, adapter and tokens."""
 
     identity: KvIdentity
     block_size: int

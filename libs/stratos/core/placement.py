@@ -62,7 +62,7 @@ class PlacementRequest:
     model_digest: str
     num_prompt_tokens: int
     """Tokens of the prompt, and of the output so far for a resume."""
-    max_tokens: int
+    max_output_tokens_total: int
     """Most output tokens over all choices; 0 for embeddings."""
     num_choices: int = 1
     """Or number of inputs to embed."""
@@ -82,8 +82,8 @@ class PlacementRequest:
     refusals: Mapping[str, int] = field(default_factory=dict)
     """Incarnations that answered Busy, each with the version of the status that the placement went by: closed to the
     request until the status has another version."""
-    block_names: tuple[int, ...] = ()
-    """Of the first blocks of the prompt (``stratos.core.cache_changes``); empty when the gateway does not tell."""
+    block_hashes: tuple[int, ...] = ()
+    """Short hashes of the prompt's first blocks (``stratos.core.cache_changes``); empty when the gateway has none."""
     session_key: int = 0
     """Equal for requests that belong together, 64 bits; 0 when the gateway knows none."""
     zone: str = ""
@@ -97,7 +97,7 @@ class PlacementRequest:
     """What the worker must offer, see ``stratos.core.features``."""
 
     @property
-    def is_return(self) -> bool:
+    def is_resumed(self) -> bool:
         """It emitted tokens before, so its worker admits it up to the whole pool."""
         return self.num_emitted_tokens > 0
 
@@ -119,7 +119,7 @@ class Placement:
     status_version: int = 0
     """Of the worker's status that the choice went by."""
     cache_layout: CacheLayout | None = None
-    """For the names of blocks in later requests; ``None`` when no policy looks at them."""
+    """For the block hashes of later requests; ``None`` when no policy looks at them."""
 
     @property
     def worker(self) -> WorkerRef:

@@ -28,7 +28,7 @@ from dataclasses import replace
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
-from stratos.core.cache_changes import CacheChanges, block_names
+from stratos.core.cache_changes import CacheChanges, short_hashes
 from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvRange
@@ -287,7 +287,7 @@ class EngineCore:
             if changes is not None:
                 return changes
             last, hashes = log.last, self._blocks.cache.hashes()
-        names = block_names(hashes)  # without the lock: it may take milliseconds
+        names = short_hashes(hashes)  # without the lock: it may take milliseconds
         return CacheChanges(after=0, last=last, stored=names, is_dump=True)
 
     def load_adapter(self, files: AdapterFiles) -> None:

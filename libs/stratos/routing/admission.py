@@ -52,18 +52,18 @@ class Ask:
         request, status = self.request, view.status
         num_choices = max(1, request.num_choices)
         num_tokens, size = request.num_prompt_tokens, status.block_size
-        copied = 0 if request.is_return else copied_blocks(num_tokens, num_choices, size)
+        copied = 0 if request.is_resumed else copied_blocks(num_tokens, num_choices, size)
         return KvNeed(
             table_blocks=math.ceil(request.num_prompt_tokens / status.block_size),
             output_blocks=copied
             + output_blocks(
-                math.ceil(request.max_tokens / num_choices),
+                math.ceil(request.max_output_tokens_total / num_choices),
                 status.engine.p90_output_tokens,
                 num_choices,
                 status.block_size,
-                is_return=request.is_return,
+                is_resumed=request.is_resumed,
             ),
-            is_return=request.is_return,
+            is_resumed=request.is_resumed,
         )
 
     @property
@@ -72,7 +72,7 @@ class Ask:
         request = self.request
         share = request.terms.share
         is_bound = share.max_batch_ratio < 1 or share.kv_headroom_ratio > 0
-        return share if is_bound and not (request.is_move or request.is_return) else FULL_SHARE
+        return share if is_bound and not (request.is_move or request.is_resumed) else FULL_SHARE
 
     @property
     def is_share_bound(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from stratos.core.block_hash import block_hashes, chain_root
-from stratos.core.cache_changes import block_names
+from stratos.core.cache_changes import short_hashes
 from stratos.core.placement import Placement, PlacementRequest
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
@@ -89,14 +89,14 @@ class SimFleet:
         outcome = SimulatedOutcome(arrived_s=self._timeline.now(), num_prompt_tokens=len(turn.prompt_ids))
         self._open[request_id] = (session, number, outcome)
         hashes = block_hashes(self._root, turn.prompt_ids[:-1], self._config.worker.block_size)
-        names = block_names(hashes[: self._config.max_hashes])
+        names = short_hashes(hashes[: self._config.max_hashes])
         self._router.schedule(
             PlacementRequest(
                 request_id=request_id,
                 model_digest=IDENTITY.model_digest,
                 num_prompt_tokens=len(turn.prompt_ids),
-                max_tokens=turn.num_output_tokens,
-                block_names=names,
+                max_output_tokens_total=turn.num_output_tokens,
+                block_hashes=names,
                 session_key=session.key,
             )
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,7 +13,6 @@ from stratos.core.tenancy.names import check_name
 from stratos.core.tenancy.plan import Plan
 
 _ADAPTER = TypeAdapter(Plan)
-OVERRIDABLE = frozenset(field.name for field in fields(Plan)) - {"name"}
 
 
 def check_plan_name(name: str) -> str:

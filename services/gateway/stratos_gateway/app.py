@@ -17,10 +17,10 @@ from starlette.types import Receive, Scope, Send
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
 from stratos.rpc.tracing import TRACING_OFF, Tracing
+from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.cors import Cors
 from stratos_gateway.http.errors import answer_headers, error_body, public_error
 from stratos_gateway.http.exchange import Exchange, Exchanges, exchange_in
-from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.observe.request_book import EndedRequest, RequestBook
 

@@ -110,7 +110,7 @@ async def open_backends(
 
 
 def _plan_of(tenants: TenantLookup, departed: DepartedTenants, name: str) -> Plan | None:
-    """Of a tenant that was deleted it is the last one, for what comes late."""
+    """The plan of a tenant; of a deleted one it is the last one, for counts that come late."""
     last = departed.last_record(name)
     return tenants.plan_of(name) or (None if last is None else tenants.plan_for(last))
 

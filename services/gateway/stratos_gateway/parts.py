@@ -21,8 +21,7 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.generation.fleet_access import FleetAccess
-from stratos_gateway.generation.prefix_names import PrefixNames
-from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
 from stratos_gateway.generation.recovery import Cause
 from stratos_gateway.ledger.billing import Billing, LedgerAccess
 from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases
@@ -47,7 +46,7 @@ class Backends:
     leases: Leases = NO_LEASES
     """Where the limits of tenants are counted over all gateways."""
     admin: AdminStores | None = None
-    """What the admin API works on; ``None`` serves none."""
+    """Stores of the admin API; ``None`` serves none."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
     content: ContentSource = NO_CONTENT

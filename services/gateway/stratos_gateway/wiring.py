@@ -31,7 +31,6 @@ from stratos_gateway.overflow.client import OverflowClient
 from stratos_gateway.overflow.source import ExternalSource
 from stratos_gateway.parts import GatewayParts
 from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
-from stratos_gateway.policies.gate import ContentGate
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.step import InputStep, PolicyStep
 from stratos_gateway.preparation.dialects import DIALECTS
@@ -48,7 +47,7 @@ def steps(parts: GatewayParts) -> list[Step]:
     limiter = TenantLimiter(parts.leaser, parts.surroundings.clock, parts.model.base.digest[:16])
     billing = parts.billing
     return [
-        PolicyStep(ContentGate(parts.backends.content, _open_classifier(parts), parts.metrics)),
+        PolicyStep(parts.backends.content, _open_classifier(parts), parts.metrics),
         *([] if billing is None else [BudgetStep(billing.budgets)]),
         LimitsStep(limiter),
         InputStep(),

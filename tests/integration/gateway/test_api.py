@@ -225,7 +225,7 @@ async def test_the_router_hears_what_requests_have_in_common_and_never_the_text(
     keys = [request.session_key for request in world.router.requests]
     assert keys[0] == keys[4] == 0
     assert keys[2] == keys[3] != keys[1]
-    names = [request.block_names for request in world.router.requests]
+    names = [request.block_hashes for request in world.router.requests]
     assert names[0] == ()
     assert names[1]
     assert len(set(names[1:])) == 1

@@ -13,7 +13,7 @@ import grpc.aio
 from prometheus_client import CollectorRegistry
 
 from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc
-from stratos.core.cache_changes import CacheChanges, block_names
+from stratos.core.cache_changes import CacheChanges, short_hashes
 from stratos.core.placement import Placement, WorkerRole
 from stratos.core.requests.terms import RequestTerms
 from stratos.routing.fleet_state import Member
@@ -21,7 +21,7 @@ from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.cache import CACHE_CHANGES
-from stratos_gateway.generation.prefix_names import PrefixNames
+from stratos_gateway.generation.prompt_names import PrefixNames
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.metrics import RouterMetrics
 from tests.support.waiting import eventually
@@ -40,7 +40,7 @@ async def compute(worker: Worker, world: Any, prompt: list[int], name: str) -> N
 
 
 async def place(client: RouterClient, number: int, names: tuple[int, ...] = (), **changes: Any) -> Placement:
-    request = ask(f"req-{number}", model_digest="fake", block_names=names, **changes)
+    request = ask(f"req-{number}", model_digest="fake", block_hashes=names, **changes)
     return await client.schedule(request)
 
 
@@ -170,7 +170,7 @@ async def test_a_worker_tells_what_a_reader_lacks_and_starts_again_for_strangers
         whole = await first()
         assert whole.is_dump
         assert whole.incarnation == worker.ref.incarnation
-        assert set(whole.stored) == set(block_names(_hashes(worker)))
+        assert set(whole.stored) == set(short_hashes(_hashes(worker)))
         known = {"incarnation": whole.incarnation, "after": whole.last}
         assert not (await first(**known)).is_dump
         await engine.forget_blocks(_hashes(worker)[:1])

@@ -15,7 +15,7 @@ from stratos.core.generation import ChoiceDelta, Receipt, RequestDelta, Submissi
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.records import FinishReason, PositionLogprobs, RequestKey
 from stratos_gateway.generation.fleet_access import FleetAccess
-from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.prompt_names import PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.sink import AttemptSink
 

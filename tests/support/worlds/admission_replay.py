@@ -163,7 +163,7 @@ class AdmissionReplay:
             f"r{next(self._numbers)}",
             tenant=random.choice("abc"),
             num_prompt_tokens=random.randint(2, 60),
-            max_tokens=num_choices * random.choice([4, 8, 16]),
+            max_output_tokens_total=num_choices * random.choice([4, 8, 16]),
             num_choices=num_choices,
         )
         self._push(router, request)
@@ -179,7 +179,8 @@ class AdmissionReplay:
             self._after(0.001, 0.02, lambda r=ticket.request, p=placement: self._submit(router, r, p))  # type: ignore[misc]
 
     def _submit(self, router: ReplayRouter, request: PlacementRequest, placement: Placement) -> None:
-        worker, per_choice = self.workers[placement.worker.worker_id], request.max_tokens // request.num_choices
+        worker = self.workers[placement.worker.worker_id]
+        per_choice = request.max_output_tokens_total // request.num_choices
         prompt = [self.random.randrange(VOCAB_SIZE) for _ in range(request.num_prompt_tokens)]
         engine_request = make_engine_request(prompt, "", request.num_choices, max_tokens=per_choice)
         engine_request = replace(engine_request, key=RequestKey(request.request_id, request.attempt))

@@ -84,7 +84,9 @@ def make_view(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **ch
 
 
 def make_request(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
-    request = PlacementRequest(request_id=request_id, model_digest=MODEL, num_prompt_tokens=64, max_tokens=32)
+    request = PlacementRequest(
+        request_id=request_id, model_digest=MODEL, num_prompt_tokens=64, max_output_tokens_total=32
+    )
     return with_terms(request, **changes)
 
 

@@ -21,7 +21,7 @@ from stratos_gateway.app import GatewayApp
 from stratos_gateway.embedding.preparation import EmbeddingPreparer
 from stratos_gateway.embedding.source import VectorSender, VectorSource
 from stratos_gateway.generation.fleet_access import FleetAccess
-from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.prompt_names import PromptDigests
 from stratos_gateway.generation.source import WorkersSource
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.limits.leaser import NO_LEASES, Leaser

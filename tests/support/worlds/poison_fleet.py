@@ -27,7 +27,7 @@ from stratos_gateway.answering.prepared import GenerationSpec
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.journal import ChoiceJournal
-from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.prompt_names import PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.sink import AttemptSink
 from stratos_router.metrics import RouterMetrics

@@ -49,7 +49,7 @@ class RouterScheduler:
         self.fleet.on_status(name, self.made_status(name, incarnation, **changes), self.clock.now())
 
     def request(self, **changes: Any) -> PlacementRequest:
-        request = PlacementRequest(request_id="r", model_digest="m", num_prompt_tokens=64, max_tokens=32)
+        request = PlacementRequest(request_id="r", model_digest="m", num_prompt_tokens=64, max_output_tokens_total=32)
         return with_terms(request, **changes)
 
     async def call(self, **changes: Any) -> asyncio.Task[Any]:

@@ -52,7 +52,7 @@ class World:
     async def call(self, work: Work = Work.EMBEDDING, **changes: Any) -> asyncio.Task[Any]:
         max_tokens = 0 if work is Work.EMBEDDING else 32
         request = PlacementRequest(
-            request_id="r", model_digest="m", num_prompt_tokens=64, max_tokens=max_tokens, work=work
+            request_id="r", model_digest="m", num_prompt_tokens=64, max_output_tokens_total=max_tokens, work=work
         )
         task = asyncio.create_task(self.scheduler.schedule(with_terms(request, **changes)))
         await asyncio.sleep(0)

@@ -154,7 +154,7 @@ async def test_draining_sends_callers_elsewhere() -> None:
 async def test_the_worker_says_what_output_to_expect_and_a_restarted_router_keeps_its_promises() -> None:
     blocks = BlockLedger(total=40, free=40, cached=0, allocated=0, reserved=0, fenced=0)
     world = RouterScheduler("decode-0")
-    big = {"num_prompt_tokens": 16, "max_tokens": 4096}
+    big = {"num_prompt_tokens": 16, "max_output_tokens_total": 4096}
     world.status("decode-0", blocks=blocks, max_num_seqs=0)  # 1 + 16 blocks of 36 each
     calls = [await world.call(request_id=str(index), **big) for index in range(3)]
     await world.turn()

@@ -100,7 +100,7 @@ def test_a_worker_that_is_out_keeps_a_request_from_being_called_impossible() -> 
 )
 def test_admission_is_the_formula_at_every_size(total, used, prompt, max_tokens, choices, mark) -> None:
     used = min(used, total)
-    request = make_request(num_prompt_tokens=prompt, max_tokens=max_tokens, num_choices=choices)
+    request = make_request(num_prompt_tokens=prompt, max_output_tokens_total=max_tokens, num_choices=choices)
     ask = Ask(request=request)
     view = make_view(blocks=ledger(total, allocated=used), kv_watermark=mark)
     budget = min(math.ceil(max_tokens / choices), 256)
@@ -113,10 +113,10 @@ def test_admission_is_the_formula_at_every_size(total, used, prompt, max_tokens,
 
 def test_the_budget_is_the_workers_own_p90_and_returns_may_fill_the_pool() -> None:
     short, long = make_view("short", p90_output_tokens=16), make_view("long", p90_output_tokens=160)
-    ask = make_sample_ask(max_tokens=500)
+    ask = make_sample_ask(max_output_tokens_total=500)
     assert [ask.need(view).output_blocks for view in (short, long)] == [1, 10]
     full = make_view(blocks=ledger(100, allocated=95), num_promised_blocks=40)
-    assert make_sample_ask(num_emitted_tokens=1, max_tokens=500).num_blocks_short(full) <= 0
+    assert make_sample_ask(num_emitted_tokens=1, max_output_tokens_total=500).num_blocks_short(full) <= 0
     assert ask.num_blocks_short(full) > 0
 
 
@@ -160,7 +160,7 @@ def test_a_worker_that_answered_busy_is_closed_until_its_status_changes() -> Non
 
 
 def test_more_choices_than_seats_run_once_the_batch_is_nearly_empty() -> None:
-    ask = make_sample_ask(num_choices=16, max_tokens=16)
+    ask = make_sample_ask(num_choices=16, max_output_tokens_total=16)
     assert chosen(make_view(), ask=ask) == "decode-0"
     assert chosen(make_view(num_running=2), ask=ask) == "decode-0"
     assert isinstance(pick(make_view(num_running=3), ask=ask), Refusal)

@@ -36,8 +36,8 @@ def test_a_stream_that_has_begun_gets_back_in_like_any_other() -> None:
 def test_headroom_counts_unless_the_request_would_never_fit_beside_it() -> None:
     total, size = make_view().status.engine.blocks.total, make_view().status.block_size
     mark = make_view().status.engine.kv_watermark
-    part = {"num_prompt_tokens": int((mark - 0.7) * total) * size, "max_tokens": 1}
+    part = {"num_prompt_tokens": int((mark - 0.7) * total) * size, "max_output_tokens_total": 1}
     used = make_view(num_promised_blocks=int(0.65 * total))
     assert ask(**part).num_blocks_short(used) <= 0 < ask(share=BATCH, **part).num_blocks_short(used)
-    large = {"num_prompt_tokens": int((mark - 0.05) * total) * size, "max_tokens": 1}
+    large = {"num_prompt_tokens": int((mark - 0.05) * total) * size, "max_output_tokens_total": 1}
     assert ask(share=BATCH, **large).num_blocks_short(make_view()) <= 0

@@ -30,7 +30,7 @@ def test_a_status_without_features_offers_none() -> None:
 
 
 def test_placements_keep_what_they_say_of_prefixes() -> None:
-    request = make_request(block_names=(2**64 - 1, 7), session_key=2**63)
+    request = make_request(block_hashes=(2**64 - 1, 7), session_key=2**63)
     assert placement_request_from_pb(placement_request_to_pb(request, 0.0), 0.0) == request
     worker = make_status().ref
     for layout in (None, CacheLayout(IDENTITY, 32)):

@@ -25,7 +25,7 @@ class KvNeed:
 
     table_blocks: int
     output_blocks: int
-    is_return: bool = False
+    is_resumed: bool = False
     """It emitted tokens before, here or elsewhere."""
 
     @property
@@ -45,10 +45,10 @@ class KvRoom:
 
 
 def output_blocks(
-    max_tokens: int, p90_output_tokens: int, num_choices: int, block_size: int, *, is_return: bool
+    max_tokens: int, p90_output_tokens: int, num_choices: int, block_size: int, *, is_resumed: bool
 ) -> int:
     """Blocks of output that ``num_choices`` choices of at most ``max_tokens`` tokens each are expected to need."""
-    if is_return:
+    if is_resumed:
         return num_choices
     return num_choices * max(1, -(-min(max_tokens, p90_output_tokens) // block_size))
 
@@ -65,11 +65,11 @@ def num_blocks_short(need: KvNeed, room: KvRoom) -> float:
     """Blocks that have to get free before the rule holds; 0 or less: it holds."""
     if room.taken == 0 and room.promised == 0 and need.table_blocks <= room.total:
         return 0
-    if need.is_return:
+    if need.is_resumed:
         return room.taken + need.num_blocks - room.total
     return room.taken + room.promised + need.num_blocks - room.watermark * room.total
 
 
 def exceeds_alone(need: KvNeed, total: int, watermark: float) -> bool:
     """Above the watermark even in an empty pool: a new request like that is refused and does not wait."""
-    return not need.is_return and need.num_blocks > watermark * total
+    return not need.is_resumed and need.num_blocks > watermark * total

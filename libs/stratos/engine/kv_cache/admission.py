@@ -58,10 +58,10 @@ class KvAdmission:
         """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
         if self.has_slots:
             return 0
-        size, is_return = self._blocks.block_size, is_resumed(request)
-        copied = 0 if is_return else copied_blocks(len(request.prompt_ids), num_choices, size)
+        size, resumed = self._blocks.block_size, is_resumed(request)
+        copied = 0 if resumed else copied_blocks(len(request.prompt_ids), num_choices, size)
         expected_tokens, max_tokens = self.output_lengths.value, request.sampling.max_tokens
-        return copied + output_blocks(max_tokens, expected_tokens, num_choices, size, is_return=is_return)
+        return copied + output_blocks(max_tokens, expected_tokens, num_choices, size, is_resumed=resumed)
 
     def check_request(self, request: EngineRequest) -> None:
         """Raise ``ContextLengthExceeded`` for a new request that is above the watermark even in an empty pool."""
@@ -126,7 +126,7 @@ class KvAdmission:
         total = self._blocks.num_blocks
         taken = total - self._blocks.num_available
         new = num_blocks - sum(self._blocks.is_in_use(block) for block in prefix)
-        need = KvNeed(table_blocks=new, output_blocks=expected, is_return=is_resumed)
+        need = KvNeed(table_blocks=new, output_blocks=expected, is_resumed=is_resumed)
         room = KvRoom(total=total, taken=taken, promised=num_budgeted, watermark=self._watermark)
         return num_blocks_short(need, room) <= 0
 

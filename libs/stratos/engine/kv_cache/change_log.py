@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from stratos.core.cache_changes import CacheChanges, block_name
+from stratos.core.cache_changes import CacheChanges, short_hash
 
 
 class ChangeLog:
@@ -40,6 +40,6 @@ class ChangeLog:
         return CacheChanges(
             after=after,
             last=self.last,
-            stored=tuple(block_name(block_hash) for block_hash, is_stored in final.items() if is_stored),
-            removed=tuple(block_name(block_hash) for block_hash, is_stored in final.items() if not is_stored),
+            stored=tuple(short_hash(block_hash) for block_hash, is_stored in final.items() if is_stored),
+            removed=tuple(short_hash(block_hash) for block_hash, is_stored in final.items() if not is_stored),
         )

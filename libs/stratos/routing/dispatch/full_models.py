@@ -49,9 +49,9 @@ class FullModels:
             not _is_choosy(ask)
             and ask.request.required_features <= refused.request.required_features
             and ask.num_slots == refused.num_slots
-            and ask.request.max_tokens <= refused.request.max_tokens
+            and ask.request.max_output_tokens_total <= refused.request.max_output_tokens_total
             and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens
-            and ask.request.is_return >= refused.request.is_return
+            and ask.request.is_resumed >= refused.request.is_resumed
             and not ask.request.terms.adapter.digest
         )
         return PlacementVerdict.BLOCKED if is_covered else None

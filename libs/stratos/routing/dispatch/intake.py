@@ -94,5 +94,5 @@ def check_request(request: PlacementRequest) -> None:
             raise BadRequest(f"{name} must be set", param=name)
     if request.num_prompt_tokens < 1:
         raise BadRequest("num_prompt_tokens must be at least 1", param="num_prompt_tokens")
-    if request.max_tokens < 1 and request.work is Work.GENERATION:
+    if request.max_output_tokens_total < 1 and request.work is Work.GENERATION:
         raise BadRequest("max_tokens must be at least 1", param="max_tokens")

@@ -71,7 +71,7 @@ class Policies:
         return ScoringContext(
             request=request,
             long_prompt_tokens=self._config.long_prompt_tokens,
-            num_matched=self.index.match(request.block_names),
+            num_matched=self.index.match(request.block_hashes),
         )
 
     def rank(

@@ -1,6 +1,6 @@
 """Which workers hold which blocks: the routers' copy of the prefix caches of all workers that they follow.
 
-    block name -> workers, as bits of an integer          so a prompt is matched against all workers in one walk
+    block hash -> workers, as bits of an integer          so a prompt is matched against all workers in one walk
     worker     -> number of its last change, its blocks   so a lost change is noticed, and a dead worker leaves nothing
 
 A worker is a process (an incarnation).  Its changes are numbered; changes that do not follow on the ones before are not

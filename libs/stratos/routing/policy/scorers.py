@@ -90,7 +90,7 @@ def _shortest_over(seconds: Sequence[float]) -> list[float]:
 
 def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """Share of the prompt's known blocks that the worker has."""
-    matched, total = context.num_matched, max(1, len(context.request.block_names))
+    matched, total = context.num_matched, max(1, len(context.request.block_hashes))
     if not matched:
         return [0.0] * len(views)
     return [matched.get(view.ref.incarnation, 0) / total for view in views]
@@ -110,7 +110,7 @@ def score_first_token(views: Sequence[WorkerView], context: ScoringContext) -> l
 
 def score_session(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """1 for the first worker in the order that belongs to the session, by rendezvous hashing; then 1/2, 1/4."""
-    key = context.request.session_key or (context.request.block_names or (0,))[0]
+    key = context.request.session_key or (context.request.block_hashes or (0,))[0]
     scores = [0.0] * len(views)
     if not key:
         return scores

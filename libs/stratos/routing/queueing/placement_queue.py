@@ -215,7 +215,7 @@ class PlacementQueue:
 
     def _cost(self, request: PlacementRequest) -> float:
         """Its prompt, once: the prompt of a return was paid for by the attempt that emitted tokens."""
-        return 0.0 if request.is_return else self._settings.prompt_token_cost * request.num_prompt_tokens
+        return 0.0 if request.is_resumed else self._settings.prompt_token_cost * request.num_prompt_tokens
 
     def _ticket(self, request: PlacementRequest, now: float, ttl_s: float) -> Ticket:
         arrived = now - request.waited_ms / 1000

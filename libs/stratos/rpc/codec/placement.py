@@ -39,7 +39,7 @@ _REQUEST = FlatCodec(
         "excluded_incarnations": SET,
         "hung_incarnations": SET,
         "required_features": SET,
-        "block_names": renamed("block_hashes"),
+        "max_output_tokens_total": renamed("max_tokens"),
         "trace": TRACE,
     },
     by_hand={"terms", "share"},

@@ -28,12 +28,12 @@ def sum_intents(
     num_blocks = num_batch_slots = 0
     for request in requests:
         num_choices = sum(not choice.finished for choice in request.choices)
-        is_return = any(choice.emitted_ids for choice in request.choices)
+        is_resumed = any(choice.emitted_ids for choice in request.choices)
         num_blocks += -(-len(request.prompt_ids) // block_size)
         num_blocks += output_blocks(
-            request.sampling.max_tokens, p90_output_tokens, num_choices, block_size, is_return=is_return
+            request.sampling.max_tokens, p90_output_tokens, num_choices, block_size, is_resumed=is_resumed
         )
-        if not is_return:
+        if not is_resumed:
             num_blocks += copied_blocks(len(request.prompt_ids), num_choices, block_size)
         num_batch_slots += min(num_choices, max_batch_slots)
     return Intents(num_blocks=num_blocks, num_batch_slots=num_batch_slots)

@@ -1,6 +1,6 @@
 """API keys, and how much may be open at once.
 
-Read in this order: ``auth``, ``client_address``, ``settings``, ``concurrency``, ``snapshot_metrics`` (how the snapshot
-stands to its store), ``snapshot_servicer`` (gives other gateways a copy), ``peer_copies`` (takes one),
-``departed_tenants`` (what is cached of them goes).
+Read in this order: ``auth``, ``settings``, ``concurrency``, ``snapshot_metrics`` (age and state of the snapshot),
+``snapshot_servicer`` (gives other gateways a copy), ``peer_copies`` (takes one), ``departed_tenants`` (drops their
+caches).
 """

@@ -27,7 +27,7 @@ Refusal = Callable[[], StratosError | None]
 
 @dataclass(slots=True)
 class Place:
-    """Of one open request."""
+    """Place of one open request."""
 
     priority_class: int
     end: End | None = None

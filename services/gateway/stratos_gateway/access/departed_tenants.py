@@ -1,4 +1,4 @@
-"""What is cached of tenants that were deleted goes: their KV blocks at all workers, their answers in this gateway.
+"""Drops caches of deleted tenants: their KV blocks at all workers, their answers in this gateway.
 
 Every gateway sees each deletion in its followed snapshot, so it is enough that one of them lives.  A moment later, when
 the tenant's requests have ended everywhere, a router is asked to tell all workers, again and again until each of them
@@ -68,7 +68,7 @@ class DepartedTenants:
         self._known = now
 
     def last_record(self, name: str) -> TenantRecord | None:
-        """What a tenant that is no more was at last: what it owes is priced by it."""
+        """The last record of a deleted tenant, by which its debts are priced."""
         return self._last.get(name)
 
     async def run(self) -> None:

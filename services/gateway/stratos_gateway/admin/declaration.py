@@ -1,4 +1,4 @@
-"""What a file of tenants says, and how it differs from what is stored: pure.
+"""Declaration of tenants in a file, and its difference from what is stored: pure.
 
     policies:  {name: {field: value, ...}, ...}
     templates: {name or tenant/name: {versions: {1: {text: ...}, 2: {messages: [{role: ..., text: ...}]}}}, ...}
@@ -30,7 +30,7 @@ _TENANT_FIELDS = {"plan", "overrides", "suspended"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantTerms:
-    """What a file says of one tenant."""
+    """Terms of one tenant in a file."""
 
     plan: str = STANDARD.name
     overrides: Mapping[str, Any]
@@ -39,7 +39,7 @@ class TenantTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What should be."""
+    """The state that a file wants."""
 
     plans: Mapping[str, Plan]
     tenants: Mapping[str, TenantTerms]
@@ -49,10 +49,10 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What there is."""
+    """The state of the store."""
 
     plans: Mapping[str, Plan]
-    """Those with a record."""
+    """Plans with a record."""
     tenants: Mapping[str, TenantRecord]
     policies: Mapping[str, ContentPolicy]
     templates: Mapping[str, PromptTemplate]
@@ -69,7 +69,7 @@ class DeclaredChange:
     after: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """With the fields that differ alone."""
+        """A JSON form that shows only the fields that differ."""
         before = self.before or {}
         differing = [name for name in self.after if name not in before or before[name] != self.after[name]]
         return {
@@ -98,7 +98,7 @@ def parse_declaration(body: object) -> Declaration:
 
 
 def differences(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
-    """What has to change, in the order in which records need one another.
+    """Changes from one state to the other, in the order in which records need one another.
 
     Args:
         wanted: what should be.
@@ -136,7 +136,7 @@ def differences(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
 
 
 def declared(stored: Stored) -> dict[str, Any]:
-    """What is stored, as a declaration that would change nothing."""
+    """The stored state as a declaration that would change nothing."""
     return {
         "policies": {name: policy_to_json(policy) for name, policy in stored.policies.items()},
         "templates": {name: template_to_json(template) for name, template in stored.templates.items()},

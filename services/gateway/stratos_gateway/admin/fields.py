@@ -36,7 +36,7 @@ def seconds(body: Mapping[str, Any], name: str) -> int | None:
 
 
 def key_terms(body: Mapping[str, Any], now_unix_s: float) -> KeyTerms:
-    """What a new key may do."""
+    """Permissions of a new key."""
     try:
         role = Role(text(body, "role", Role.TENANT.value))
     except ValueError:

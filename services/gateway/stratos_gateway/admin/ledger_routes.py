@@ -30,7 +30,7 @@ class LedgerCaller(Protocol):
 
     @property
     def is_admin(self) -> bool:
-        """Of the platform."""
+        """Whether the key is one of the platform."""
         ...
 
     def reach(self, tenant: str) -> str:

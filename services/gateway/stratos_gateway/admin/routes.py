@@ -45,8 +45,7 @@ from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
-from stratos_gateway.http.body import read_json
-from stratos_gateway.http.json_response import OrjsonResponse
+from stratos_gateway.http.body import OrjsonResponse, read_json
 
 _BODY_TIMEOUT_S = 10.0
 _MAX_AUDIT = 1000
@@ -56,7 +55,7 @@ _ENTRY_ID = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminStores:
-    """What the admin API reads and writes."""
+    """Stores that the admin API reads and writes."""
 
     records: RecordStore
     key_use: KeyUse
@@ -79,7 +78,7 @@ class AdminCaller:
 
     @property
     def is_admin(self) -> bool:
-        """Of the platform."""
+        """Whether the key is one of the platform."""
         return self.tenant.role is Role.ADMIN
 
     def reach(self, tenant: str) -> str:

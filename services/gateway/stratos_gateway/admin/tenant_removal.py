@@ -1,4 +1,4 @@
-"""What is left of a deleted tenant in the ledger gets the name of a pseudonym.
+"""Renames the entries of deleted tenants in the ledger to a pseudonym.
 
 Its requests end within a poll interval of the gateways, and their entries are written a moment later; the ledger is
 renamed after that, once, beside the requests; entries that come later still, such as those of a gateway that died, get

@@ -44,7 +44,7 @@ class Draft:
 
 
 def charged_counts(num_prompt: int, num_cached: int, num_output: int) -> TokenCounts:
-    """Of an answer in text: without a token of it, its prompt is not charged."""
+    """Counts that an answer in text is charged by: without a token of it, its prompt is free."""
     return (
         TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
         if num_output

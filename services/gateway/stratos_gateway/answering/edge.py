@@ -13,8 +13,7 @@ from starlette.types import Send
 
 from stratos.common.clock import Clock
 from stratos.core.tenant import Tenant
-from stratos_gateway.access.auth import Authenticator, bearer_key
-from stratos_gateway.access.client_address import check_address
+from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.http.deadline import TimeAllowed, time_allowed

@@ -20,14 +20,14 @@ class Prepared:
     """Whatever the route: the facts that steps need."""
 
     model: str
-    """As the client calls it."""
+    """Name that the client uses."""
     operation: str
     """Its kind, in traces."""
     num_tokens: int
-    """Of its prompts and of its longest possible output."""
+    """Tokens of its prompts and of its longest possible output."""
     num_sequences: int
     texts: Sequence[str]
-    """Of its input, for content policies."""
+    """Texts of its input, for content policies."""
     refusal: Callable[[], StratosError | None]
     """Why its model is not served any more."""
 

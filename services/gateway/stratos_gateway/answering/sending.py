@@ -10,8 +10,8 @@ from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks
 from stratos_gateway.answering.prepared import PreparedGeneration
 from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body
-from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
 from stratos_gateway.openai.chunks import ChoiceChunk

@@ -25,7 +25,7 @@ from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause, ca
 
 MAX_GROUP_INPUTS = 32
 MAX_GROUP_TOKENS = 8192
-"""Of a group with more than one input: a few steps of work, so that workers share a large request."""
+"""Bound of a group with more than one input: a few steps of work, so that workers share a large request."""
 MAX_GROUPS_AT_ONCE = 8
 
 
@@ -89,7 +89,7 @@ class GroupRun:
             terms=call.terms.for_router(),
             model_digest=call.model_digest,
             num_prompt_tokens=sum(map(len, call.inputs)),
-            max_tokens=0,
+            max_output_tokens_total=0,
             num_choices=len(call.inputs),
             work=Work.EMBEDDING,
             zone=fleet.zone,

@@ -2,5 +2,5 @@
 
 Read in this order: ``source`` (a request), ``fanout`` (its prompts), ``generation`` (one of them), ``recovery`` (after
 a lost attempt), ``suspicion`` (whether it is to blame), ``attempt``, ``transcript`` and ``journal`` (tokens that were
-emitted), ``prefix_names`` and ``prompt_digest`` (hashes of a prompt, for routers), ``fleet_access``.
+emitted), ``prompt_names`` (hashes of a prompt, for routers), ``fleet_access``.
 """

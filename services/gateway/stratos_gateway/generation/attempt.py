@@ -48,7 +48,7 @@ class Attempt:
         self._on_settled = on_settled
         self._num_before = transcript.num_output_tokens
         self._first_step: int | None = None
-        """Of the worker, with the first token of this attempt."""
+        """Step of the worker with the first token of this attempt."""
         self._is_over_there = False
         self._end: asyncio.Future[Cause | None] = asyncio.get_running_loop().create_future()
 
@@ -75,7 +75,7 @@ class Attempt:
                 self._settle(None)
 
     def on_output(self, output: RequestDelta) -> None:
-        """What is new of the request; nothing is journalled after the end."""
+        """Take news of the request; nothing is journalled after the end."""
         if output.prompt_logprobs and not self._end.done():
             self._transcript.accept_prompt_logprobs(output.prompt_logprobs)
         for choice in output.choices:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
 from stratos.rpc.tracing import TRACING_OFF, Tracing
-from stratos_gateway.generation.prefix_names import PrefixNames
-from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool

@@ -1,4 +1,4 @@
-"""What one choice of an open request has emitted: the journal that a recovery resumes from.
+"""Journal of the tokens that one choice of an open request has emitted; a recovery resumes from it.
 
 A delta from a worker is checked against the journal before anything of it counts: it must begin where the
 journal ends, or repeat what is there.  Then its tokens become text, stop strings are looked for, and what
@@ -84,7 +84,7 @@ class ChoiceJournal:
         return len(self.ids) - before
 
     def take(self) -> ChoiceChunk | None:
-        """What is new since the last call, or ``None``."""
+        """A chunk of everything new since the last call, or ``None``."""
         pending = self._pending
         has_finish = self.is_finished and not pending.is_finish_taken
         if pending.num_taken == len(self.ids) and not has_finish:

@@ -128,7 +128,7 @@ class Attempts:
         queued_since_s: float | None = None,
     ) -> None:
         self.number = 0
-        """Of the attempt under way, the first is 0."""
+        """Number of the attempt under way, 0 for the first."""
         self._fleet = fleet
         self._request = request
         self._max_wait_s = max_wait_s
@@ -273,12 +273,13 @@ class Attempts:
 
     def _placement_request(self, num_emitted: int, trace: TraceContext) -> PlacementRequest:
         request = self._request
+        num_left = request.max_output_tokens_total - num_emitted
         return replace(
             request,
             attempt=self.number,
             terms=replace(request.terms, deadline_s=None) if num_emitted else request.terms,
             num_prompt_tokens=request.num_prompt_tokens + num_emitted,
-            max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
+            max_output_tokens_total=max(num_left, 1) if request.max_output_tokens_total else 0,
             excluded_incarnations=frozenset(self._excluded),
             hung_incarnations=frozenset(name for name, is_hung in self._excluded.items() if is_hung),
             waited_ms=round((self._fleet.clock.now() - self._queued_since_s) * 1000),

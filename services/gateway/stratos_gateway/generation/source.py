@@ -49,7 +49,7 @@ class GeneratedOutput(Fanout):
         return tuple(reason for generation in self.generations for reason in generation.transcript.finish_reasons)
 
     def times(self, arrival_s: float) -> Sequence[Times]:
-        """Of each prompt, as this gateway saw it."""
+        """Times of each prompt, measured here."""
         return [generation.transcript.times(arrival_s) for generation in self.generations]
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:

@@ -32,7 +32,7 @@ class Victim:
 
 
 class Suspicion:
-    """Of one request."""
+    """State of one request."""
 
     __slots__ = ("victim",)
 

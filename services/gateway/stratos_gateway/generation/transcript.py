@@ -1,4 +1,4 @@
-"""What a generation has emitted so far, over all its attempts: journals, receipt, log probabilities of the prompt.
+"""Transcript of a generation over all its attempts: journals, receipt, log probabilities of the prompt.
 
 A session's reader calls it for every message, so nothing here may wait.
 """
@@ -36,9 +36,9 @@ class Transcript:
     ) -> None:
         self.choices = tuple(choices)
         self.receipt: Receipt | None = None
-        """Of the first attempt that sent one: what a recovery computes again is not the client's."""
+        """Receipt of the first attempt that sent one: a prompt that a recovery computes again is not the client's."""
         self.prompt_logprobs: Sequence[PositionLogprobs] = ()
-        """Of the prompt's tokens from the second on; there before the first chunk if they were asked for."""
+        """Log probabilities of the prompt's tokens from the second on, complete before the first chunk."""
         self._num_prompt_tokens = num_prompt_tokens
         self._metrics = fleet.metrics
         self._meters = fleet.metrics.running(terms.tenant, terms.priority_class)
@@ -74,7 +74,7 @@ class Transcript:
         return tuple(choice.finish_reason for choice in self.choices if choice.finish_reason is not None)
 
     def times(self, arrival_s: float) -> Times:
-        """What the client saw, as far as this gateway can tell.
+        """Times that the client saw, as far as this gateway can tell.
 
         Args:
             arrival_s: when the request came, monotonic seconds.

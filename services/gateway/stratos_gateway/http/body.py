@@ -1,4 +1,4 @@
-"""Reading a request: the body within its limits, and the moment when the client leaves."""
+"""Bodies: JSON read within its limits, JSON written; and the moment when the client leaves."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 from starlette.types import Receive
 
 from stratos.common.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
@@ -97,3 +98,11 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class OrjsonResponse(JSONResponse):
+    """A JSON answer."""
+
+    def render(self, content: Any) -> bytes:
+        """Content as bytes."""
+        return orjson.dumps(content)

@@ -1,4 +1,4 @@
-"""What browsers ask before a page of another origin may call the API; refusals have OpenAI's shape."""
+"""CORS: browsers ask before a page of another origin may call the API; refusals have OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from stratos.common.errors import PermissionDenied
+from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body
-from stratos_gateway.http.json_response import OrjsonResponse
 
 _MAX_AGE_S = 600
 

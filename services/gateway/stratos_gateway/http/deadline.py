@@ -18,7 +18,7 @@ class TimeAllowed:
 
     first_token_s: float
     end_s: float
-    """Of the whole answer."""
+    """Seconds to the end of the whole answer."""
 
 
 def time_allowed(request: Request, most: TimeAllowed) -> TimeAllowed:

@@ -33,7 +33,7 @@ from stratos.common.errors import (
 
 MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1, 30
 MIN_OWN_RETRY_AFTER_S = 0.1
-"""Of a tenant's own limits: sooner, no turn with the store can have changed anything."""
+"""Shortest wait for a tenant's own limits: sooner, no turn with the store can have changed anything."""
 CHALLENGE = 'Bearer realm="StratosServe"'
 
 _PROMPT = "prompt"

@@ -33,7 +33,7 @@ class RequestFacts:
     plan: str = ""
     priority_class: int = 0
     model: str = ""
-    """As the client calls it, once such a model was found."""
+    """Name that the client uses, once such a model was found."""
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
@@ -46,7 +46,7 @@ class RequestFacts:
 
 
 class Exchange:
-    """What the middleware and the route know of one request; kept in its ASGI scope.
+    """Record of one request that middleware and route share, in its ASGI scope.
 
     Args:
         span: of the whole request; its trace context has the request's id.
@@ -81,7 +81,7 @@ class Exchange:
 
     @property
     def counted_status(self) -> int:
-        """Of the answer, as metrics and traces count it."""
+        """Status of the answer, as metrics and traces count it."""
         return self.status if self.status and not self.client_left else CLIENT_LEFT
 
     async def send(self, message: Message) -> None:

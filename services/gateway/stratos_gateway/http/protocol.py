@@ -30,8 +30,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stratos.common.errors import BadRequest, Overloaded
 from stratos.common.ids import new_id
+from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body, retry_headers
-from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.limits import HttpLimits
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -40,7 +40,7 @@ MAX_HEAD_BYTES = 64 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionsState:
-    """What all connections of a server share."""
+    """State that all connections of a server share."""
 
     limits: HttpLimits
     num_open: Gauge
@@ -138,7 +138,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._drop_unread()
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn answers when it does not understand."""
+        """Answer that uvicorn gives to a malformed request."""
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request", "invalid_http")
 
     def end_when_idle(self, min_idle_s: float = 0.0) -> None:

@@ -28,7 +28,7 @@ class _UvicornServer(EmbeddedServer):
             self._options = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout_s}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, with a bound of the TLS handshake, which it leaves at a minute."""
+        """Start like uvicorn, with a bound of the TLS handshake, which it leaves at a minute."""
         await self.lifespan.startup()
         config, loop = self.config, asyncio.get_running_loop()
 

@@ -28,7 +28,7 @@ class EdgeConfig:
 
 
 def check_edge(config: EdgeConfig) -> None:
-    """What pydantic does not see.
+    """Check what pydantic does not see.
 
     Raises:
         ValueError: an entry is no network, or no origin.

@@ -1,4 +1,4 @@
-"""What tenants may spend in a month: checked in memory, known from Redis a moment ago.
+"""Budgets of tenants for a month: checked in memory, known from Redis a moment ago.
 
 A request is refused once the tenant owes its hard bound.  What is open then goes on, and what other gateways wrote in
 the last ``budget_interval_s`` is not known yet, so the bound may be passed by that much.
@@ -34,7 +34,7 @@ class _Spend:
     """``None`` before the first look."""
     used_s: float = 0.0
     alerts: set[str] = field(default_factory=set)
-    """Of the month so far."""
+    """Levels reached in the month so far."""
 
 
 class Budgets:

@@ -22,7 +22,7 @@ _MEMORY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTerms:
-    """What the plan says."""
+    """Size and rate of a bucket, from the plan."""
 
     capacity: float
     rate_per_s: float
@@ -45,7 +45,7 @@ class LeasedBucket:
         self.terms = terms
         self._config = config
         self.balance = 0.0
-        """What may be taken here now; below 0 where a semaphore was made smaller while it was in use."""
+        """Amount that may be taken here now; below 0 where a semaphore was made smaller while it was in use."""
         self.in_use = 0.0
         """Taken from a semaphore and not given back."""
         self.has_lease = False
@@ -63,7 +63,7 @@ class LeasedBucket:
 
     @property
     def is_semaphore(self) -> bool:
-        """What is taken comes back."""
+        """Put back what was taken."""
         return self.terms.rate_per_s == 0
 
     def take(self, cost: float, now: float) -> bool:
@@ -88,7 +88,7 @@ class LeasedBucket:
         return max(0.0, missing / self.terms.rate_per_s) if self.has_lease else 0.0
 
     def remaining(self, now: float) -> float:
-        """What the tenant has left over all gateways, as far as this one knows."""
+        """Amount that the tenant has left over all gateways, as far as this one knows."""
         refilled = self._level + self.terms.rate_per_s * max(0.0, now - self._level_at)
         return min(max(0.0, self.balance) + refilled, self.terms.capacity)
 
@@ -105,7 +105,7 @@ class LeasedBucket:
         )
 
     def ask(self, now: float) -> LeaseAsk:
-        """What to tell and to ask in a turn that begins."""
+        """The report and the wish of a turn that begins."""
         self._asked = self._spent
         return LeaseAsk(
             bucket=self.name,

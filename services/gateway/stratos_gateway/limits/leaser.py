@@ -18,7 +18,7 @@ from stratos_gateway.limits.settings import LimitsConfig
 _log = logging.getLogger(__name__)
 _MIN_GAP_S = 0.01
 _MAX_BUCKETS = 256
-"""Of one call; the rest follow in the next turn."""
+"""Buckets of one call; the rest follow in the next turn."""
 
 
 class Leases(Protocol):

@@ -1,7 +1,8 @@
-"""What routes ask before they let a request go, and tell when it has ended."""
+"""Limits of every tenant: claimed and taken before a request runs, settled when it has ended."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,16 +11,15 @@ from stratos.common.errors import ConcurrencyLimited, RateLimited, RequestOverRa
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
-from stratos_gateway.limits.headers import limit_headers
 from stratos_gateway.limits.leaser import Leaser
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a request may come to take."""
+    """Most that a request may come to take."""
 
     num_tokens: int
-    """Of its prompts and of its longest possible output."""
+    """Tokens of its prompts and of its longest possible output."""
     num_sequences: int
 
 
@@ -35,7 +35,7 @@ class Claim:
 
 
 class LimitReservation:
-    """What one request claims and takes of its tenant's limits; ``settle`` must be called, however it ended."""
+    """One request's claims on its tenant's limits; ``settle`` must be called, however it ended."""
 
     def __init__(self, claims: Sequence[Claim], clock: Clock) -> None:
         self.claims = claims
@@ -80,7 +80,7 @@ class TenantLimiter:
         self._model = model
 
     def claim(self, tenant: Tenant, cost: Cost) -> LimitReservation:
-        """What a request wants of the tenant's limits; nothing is taken yet.
+        """Claims of a request on the tenant's limits; nothing is taken yet.
 
         Raises:
             RequestOverRate: it needs more at once than the plan ever allows.
@@ -140,3 +140,21 @@ class TenantLimiter:
                 f"this request needs {amount} {kind}, and the plan allows {terms.capacity:.0f} at once"
             )
         return Claim(kind, self._leaser.bucket(f"{kind}:{self._model}:{tenant}", terms), amount, limit)
+
+
+def limit_headers(kind: str, limit_per_min: int, bucket: LeasedBucket, now: float) -> list[tuple[bytes, bytes]]:
+    """``x-ratelimit-*`` of one limit; kind is "requests" or "tokens"."""
+    remaining = max(0.0, bucket.remaining(now))
+    reset_s = (bucket.terms.capacity - remaining) / bucket.terms.rate_per_s
+    values = {"limit": str(limit_per_min), "remaining": str(math.floor(remaining)), "reset": duration(reset_s)}
+    return [(f"x-ratelimit-{name}-{kind}".encode(), value.encode()) for name, value in values.items()]
+
+
+def duration(seconds: float) -> str:
+    """A time as OpenAI writes it: ``12ms``, ``6.5s``, ``1m30s``."""
+    milliseconds = math.ceil(max(0.0, seconds) * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".")
+    return f"{minutes}m{text}s" if minutes else f"{text}s"

@@ -29,7 +29,7 @@ class AdapterSource(Protocol):
 
 
 class Blocks(Protocol):
-    """What is refused for now."""
+    """Models and adapters that are refused for now."""
 
     def is_model_blocked(self, name: str) -> bool:
         """Whether a base model is, with all its adapters."""

@@ -21,13 +21,13 @@ HIDDEN = "/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTarget:
-    """What a request runs on."""
+    """Model and adapter that a request runs on."""
 
     name: str
     model_digest: str
     adapter: AdapterRef = BASE_MODEL
     owner: str | None = None
-    """Of the adapter, "" for one of all tenants; ``None`` for the base model."""
+    """Owner of the adapter, "" for one of all tenants; ``None`` for the base model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class BaseModel:
     """Row of the plans' prices."""
 
     def describe(self) -> dict[str, Any]:
-        """What it can do, for a list of models; adapters can do the same."""
+        """Capabilities, for a list of models; adapters can do the same."""
         routes = {
             "chat.completions": self.can_chat and self.can_generate,
             "completions": self.can_generate,

@@ -45,10 +45,10 @@ class GrammarCheck:
     def __init__(self, model_path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self.sandbox = GrammarSandbox(model_path, vocab_size, eos_token_ids)
         self._verdicts: OrderedDict[GrammarSpec, str] = OrderedDict()
-        """What is wrong with a grammar; empty when nothing is."""
+        """Problem of each grammar that was tried; empty when there is none."""
         self._trials: dict[GrammarSpec, _Trial] = {}
         self._turns: OrderedDict[str, deque[GrammarSpec]] = OrderedDict()
-        """What waits, by tenant; the first one is next."""
+        """Grammars that wait, by tenant; the first one is next."""
         self._work: asyncio.Task[None] | None = None
         self._pool = ThreadPoolExecutor(1, "grammar-check")
 

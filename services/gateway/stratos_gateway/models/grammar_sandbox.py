@@ -44,11 +44,11 @@ class GrammarSandbox:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Id of the process, while there is one."""
         return None if self._process is None else self._process.pid
 
     def problem_of(self, spec: GrammarSpec) -> str:
-        """What is wrong with a grammar; empty when nothing is.
+        """Problem of a grammar; empty when there is none.
 
         Raises:
             Overloaded: the machine has no time for it, or the process cannot run.

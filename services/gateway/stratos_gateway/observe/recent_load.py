@@ -1,4 +1,4 @@
-"""What this gateway tells routers of its load: requests open now, and how the answers of the last minute were."""
+"""Load of this gateway, reported to routers: requests open now, and times of the last minute's answers."""
 
 from __future__ import annotations
 

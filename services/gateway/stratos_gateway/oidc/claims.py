@@ -25,7 +25,7 @@ class TokenIdentity:
 
 
 def identity_of(claims: Mapping[str, Any], issuer: OidcIssuer) -> TokenIdentity:
-    """What the claims say here.
+    """Read the identity from a token's claims.
 
     Raises:
         InvalidApiKey: there is no subject.

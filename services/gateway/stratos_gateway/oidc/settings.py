@@ -63,7 +63,7 @@ class OidcConfig:
 
 
 def check_oidc(config: OidcConfig) -> None:
-    """What pydantic does not see.
+    """Check what pydantic does not see.
 
     Raises:
         ValueError: an address that is neither https nor on this machine, or an issuer that is there twice.

@@ -23,7 +23,7 @@ from stratos_gateway.oidc.issuer_keys import IssuerKeys
 _log = logging.getLogger(__name__)
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _MALFORMED = (PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
-"""What PyJWT raises for tokens that are made to break it."""
+"""Exceptions of PyJWT for tokens that are made to break it."""
 
 
 class Tenants(Protocol):

@@ -31,7 +31,7 @@ class ChoiceChunk:
     num_withheld: int = 0
     """Tokens of this text whose ids are told later; those that were counted so before are taken off again."""
     prompt_logprobs: Sequence[PositionLogprobs] = ()
-    """With the first chunk if asked for: of the prompt's tokens from the second on."""
+    """Log probabilities of the prompt's tokens from the second on, with the first chunk, if asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,15 +47,15 @@ class GenerationOptions:
     max_tokens: int | None
     num_logprobs: int | None
     num_prompt_logprobs: int | None
-    """Of the field of this name."""
+    """Value of the field of this name."""
     num_echo_logprobs: int | None
-    """Of ``echo`` with ``logprobs``."""
+    """Value of ``logprobs`` together with ``echo``."""
     return_token_ids: bool
     bad_words: tuple[str, ...]
     bad_token_ids: tuple[int, ...]
     grammar: WantedGrammar | None
     session: str
-    """What the client says that its requests have in common, for placement alone; empty when it says nothing."""
+    """Name of the client's session, used for placement alone; empty when it gives none."""
     sampling: dict[str, Any]
     """Keyword arguments of ``SamplingParams`` besides those that have a field here."""
 
@@ -68,7 +68,7 @@ class Conversation:
 
 
 Prompt = Conversation | str | tuple[int, ...]
-"""As the client gave it: messages, text or token ids."""
+"""Messages, text or token ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

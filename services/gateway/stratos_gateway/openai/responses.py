@@ -19,7 +19,7 @@ from stratos_gateway.openai.prompt_logprobs import by_token_id, finite, legacy, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What all parts of one answer share."""
+    """Fields that all parts of one answer share."""
 
     id: str
     created: int
@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def wants_logprobs(self) -> bool:
-        """Of the output."""
+        """Whether log probabilities of the output are wanted."""
         return self.num_logprobs is not None
 
 

@@ -22,14 +22,14 @@ from stratos_gateway.overflow.settings import OverflowConfig
 
 @dataclass(frozen=True, slots=True)
 class ExternalCall:
-    """What the request is besides its body."""
+    """Facts of a request that are not in its body."""
 
     model: str
-    """As the client named it."""
+    """Name that the client uses."""
     max_tokens: int
-    """Of each choice."""
+    """Limit of each choice."""
     num_prompt_tokens: int
-    """As our tokenizer counts them."""
+    """Counted by our tokenizer."""
     within_s: float
     """Time until its first token is due."""
     bill: ExternalBill | None = None

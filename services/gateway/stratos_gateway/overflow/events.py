@@ -11,7 +11,7 @@ MAX_EVENT_BYTES = 1024 * 1024
 
 
 class BadStream(Exception):
-    """What comes is no event stream of an OpenAI-compatible endpoint; the message never holds any of it."""
+    """The answer is no event stream of an OpenAI-compatible endpoint; the message never holds any of it."""
 
 
 async def read_events(parts: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:

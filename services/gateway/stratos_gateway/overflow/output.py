@@ -85,7 +85,7 @@ class ExternalOutput(ChunkOutput):
 
     @property
     def receipt(self) -> Receipt:
-        """What happened to the prompt."""
+        """Receipt of a prompt that was computed elsewhere."""
         return Receipt(
             num_prompt_tokens=self.usage.num_prompt_tokens,
             num_cached_tokens=self.usage.num_cached_tokens,

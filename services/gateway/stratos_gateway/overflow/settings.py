@@ -24,7 +24,7 @@ class OverflowConfig:
     model: str = ""
     """Model that is asked for there; empty takes the name that the client wrote."""
     prompt_price: Annotated[int, Ge(0)] = 0
-    """What the endpoint charges the platform for a million prompt tokens, micro-units: the cost in `admin costs`."""
+    """Price of a million prompt tokens there, in micro-units, charged to the platform: the cost in `admin costs`."""
     cached_price: Annotated[int, Ge(0)] = 0
     """The same of prompt tokens that it calls cached; above prompt_price it counts as that."""
     output_price: Annotated[int, Ge(0)] = 0
@@ -42,5 +42,5 @@ class OverflowConfig:
 
     @property
     def price(self) -> Price:
-        """What it charges."""
+        """Prices of the endpoint."""
         return Price(prompt=self.prompt_price, cached=self.cached_price, output=self.output_price)

@@ -31,14 +31,14 @@ class ChoiceScreen:
         self._block = ""
         """Passed the rules and waits for the classifier."""
         self._before = ""
-        """What was classified last: the classifier reads it again with the next block."""
+        """Block that was classified last: the classifier reads it again with the next one."""
         self._token_ids: list[int] = []
         self._num_counted = 0
-        """Of ``_token_ids``: their text, or what stands in its place, was shown."""
+        """Number of ``_token_ids`` whose text, or what stands in its place, was shown."""
         self._entries: list[TokenEntry] = []
 
     async def feed(self, chunk: ChoiceChunk) -> ChoiceChunk | None:
-        """What of a chunk, and of what was held back, may be shown; ``None`` for nothing.
+        """The part of a chunk, and of what was held back, that may be shown; ``None`` for nothing.
 
         Raises:
             ContentCheckDown: see ``Screen``.
@@ -67,7 +67,7 @@ class ChoiceScreen:
         return replace(chunk, text=text, token_ids=[], entries=[], finish_reason=finish_reason, num_withheld=num_new)
 
     async def _classified(self, passed: str, *, is_last: bool) -> str:
-        """What the classifier lets through; after a hit ``is_hit`` is set."""
+        """Text that the classifier lets through; after a hit ``is_hit`` is set."""
         if not self._screen.asks_classifier:
             return passed
         self._block += passed

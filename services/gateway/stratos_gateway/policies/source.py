@@ -37,7 +37,7 @@ NO_CONTENT = NoContent()
 
 
 class SnapshotContent(ContentSource):
-    """Those of a followed snapshot.
+    """Policies and templates of a followed snapshot.
 
     Args:
         follower: keeps the snapshot.

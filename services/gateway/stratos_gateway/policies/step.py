@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from stratos.common.errors import BadRequest, ContentCheckDown
+from stratos.core.tenancy.content import ContentPolicy
+from stratos.core.tenant import Tenant
+from stratos.text.filtering.rules import Rules
 from stratos_gateway.answering.contract import Step
 from stratos_gateway.answering.output import ChunkOutput, Chunks
 from stratos_gateway.answering.request import ClientRequest, ContentScreen
-from stratos_gateway.policies.gate import ContentGate
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.policies.classifier import Classifier
 from stratos_gateway.policies.output import ScreenedOutput
 from stratos_gateway.policies.screen import Screen
+from stratos_gateway.policies.source import ContentSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +40,57 @@ class RequestScreen(ContentScreen):
 class PolicyStep(Step):
     """Finds the policy; a request whose policy is not known is refused before it counts for any limit.
 
+    Compiled rules are kept while their policy stays as it is.
+
     Args:
-        gate: of all tenants.
+        source: where policies are.
+        classifier: asked by those that want it.
+        metrics: counts hits.
     """
 
-    def __init__(self, gate: ContentGate) -> None:
-        self._gate = gate
+    def __init__(self, source: ContentSource, classifier: Classifier, metrics: GatewayMetrics) -> None:
+        self._source = source
+        self._classifier = classifier
+        self._metrics = metrics
+        self._compiled: dict[str, tuple[ContentPolicy, Rules]] = {}
 
     @asynccontextmanager
     async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
         """Give the request its screen; raises ``ContentCheckDown``."""
-        screen = await self._gate.screen(request.tenant)
+        screen = await self._screen(request.tenant)
         request.screen = None if screen is None else RequestScreen(screen)
         yield
+
+    async def _screen(self, tenant: Tenant) -> Screen | None:
+        """The screen of a tenant's request; ``None`` where its plan names no policy.
+
+        Raises:
+            ContentCheckDown: the policy is not known here, or cannot be used by this build.
+        """
+        name = tenant.plan.content_policy
+        if not name:
+            return None
+        policy = self._source.policy(name)
+        if policy is None:
+            raise ContentCheckDown(f"content policy {name!r} of tenant {tenant.name} is not known")
+        return Screen(
+            tenant=tenant.name,
+            policy=policy,
+            rules=await self._rules(name, policy),
+            classifier=self._classifier,
+            metrics=self._metrics,
+        )
+
+    async def _rules(self, name: str, policy: ContentPolicy) -> Rules:
+        known = self._compiled.get(name)
+        if known is not None and known[0] is policy:
+            return known[1]
+        try:
+            rules = await asyncio.to_thread(Rules.of, policy)
+        except BadRequest as error:
+            raise ContentCheckDown(f"content policy {name!r} cannot be used: {error.message}") from None
+        self._compiled[name] = policy, rules
+        return rules
 
 
 class InputStep(Step):

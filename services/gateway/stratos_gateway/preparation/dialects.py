@@ -35,7 +35,7 @@ class Dialect:
     """Its name in traces."""
     prompt_param: str
     id_prefix: str
-    """Of its answers' ids."""
+    """Begins its answers' ids."""
     continues_prompt: bool
     """The output's text goes on with the prompt's."""
     parse: Callable[[Body, int], GenerationBody]

@@ -13,7 +13,7 @@ from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.answering.prepared import GenerationSpec, PreparedGeneration
-from stratos_gateway.generation.prefix_names import session_key
+from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
 from stratos_gateway.models.meter_tag import meter_tag
 from stratos_gateway.models.served_model import ServedModel
@@ -22,9 +22,8 @@ from stratos_gateway.openai.requests import Conversation, GenerationBody, Genera
 from stratos_gateway.openai.responses import Answer
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
-from stratos_gateway.preparation.checks import check_request
 from stratos_gateway.preparation.dialects import Dialect
-from stratos_gateway.preparation.sampling import sampling_params
+from stratos_gateway.preparation.options import check_request, sampling_params
 
 Prompts = Sequence[tuple[int, ...]]
 

@@ -49,7 +49,7 @@ class KeptAnswer:
 
     @property
     def num_bytes(self) -> int:
-        """Of memory, roughly."""
+        """Bytes of memory, roughly."""
         return sum(
             _CHUNK_BYTES
             + 4 * len(chunk.text)

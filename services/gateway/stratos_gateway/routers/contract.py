@@ -1,4 +1,4 @@
-"""What the gateway asks of the routers."""
+"""Contract of the routers with a gateway."""
 
 from __future__ import annotations
 

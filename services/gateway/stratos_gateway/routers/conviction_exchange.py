@@ -1,4 +1,4 @@
-"""What one router still has to hear of convictions, and what of its own this gateway has seen.
+"""Exchange of convictions with one router: those that it lacks, and those of its own that this gateway has seen.
 
 Every gateway tells every router what it knows, and routers hand it on, so that each conviction is everywhere within
 two intervals, and outlives the gateway that made it.  A router process that is new is sent everything again.
@@ -17,7 +17,7 @@ Ask = Callable[[ConvictionUpdate], Awaitable[ConvictionUpdate]]
 
 
 class ConvictionExchange:
-    """With one router. Belongs to the event loop.
+    """Exchange with one router. Belongs to the event loop.
 
     Args:
         table: of this gateway.

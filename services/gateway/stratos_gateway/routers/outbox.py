@@ -1,4 +1,4 @@
-"""What one router is still to be told of ended attempts: many in one call, kept until it has heard of them.
+"""Outbox of reports to one router about ended attempts: many in one call, kept until the router has them.
 
 Reports that came during a call go with the next one, so a mass cancel costs a few calls.  A router that is away is
 told when it is back; above ``MAX_REPORTS`` the oldest ones are given up, counted, and the bookings end by their lease.

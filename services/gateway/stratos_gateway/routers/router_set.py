@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from hashlib import blake2b
 from random import Random
 
 from stratos.common.background import BackgroundTasks
@@ -24,7 +25,6 @@ from stratos.core.requests.convictions import Conviction, ConvictionConfig, Conv
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.link import RouterLink, RouterPeer
-from stratos_gateway.routers.preference import preferred
 from stratos_gateway.routers.settings import RoutersConfig
 
 CONVICT_TIMEOUT_S = 0.5
@@ -199,3 +199,15 @@ class RouterSet:
         if self._convictions.holds(request.terms.tenant, request.prompt_digest, self._clock.now()):
             self._metrics.convicted_refusals.inc()
             raise prompt_refused()
+
+
+def preferred(key: str, addresses: Iterable[str]) -> list[str]:
+    """The addresses, the key's first choice first: rendezvous hashing, so gateways agree without talking to each other.
+
+    When a router leaves, only its own keys move, each to its second choice; when it is back, they return.
+    """
+    return sorted(addresses, key=lambda address: _score(key, address), reverse=True)
+
+
+def _score(key: str, address: str) -> bytes:
+    return blake2b(f"{key}\0{address}".encode(), digest_size=8).digest()

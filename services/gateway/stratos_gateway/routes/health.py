@@ -27,7 +27,7 @@ _PROBE_TEXT = "a"
 
 
 class HealthState(enum.StrEnum):
-    """What the last probe showed."""
+    """Result of the last probe."""
 
     OK = "ok"
     FULL = "full"

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from stratos.core.tenant import Tenant
-from stratos_gateway.http.json_response import OrjsonResponse
+from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.health import DeepHealth, HealthState
 from stratos_gateway.routes.usage import UsageRoute

@@ -1,4 +1,4 @@
-"""What a tenant has used, for itself: GET /v1/usage."""
+"""Usage of a tenant, for itself: GET /v1/usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratos.common.errors import BadRequest, NotFound
 from stratos.core.ledger.exports import csv_text, sums_row, usage_rows
 from stratos.core.ledger.sums import MEASURES, keep_fields, regroup
 from stratos.core.tenant import Tenant
-from stratos_gateway.http.json_response import OrjsonResponse
+from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.ledger.billing import Billing
 from stratos_gateway.ledger.periods import columns_of, days_between
 

@@ -45,7 +45,7 @@ class SessionPool:
 
     @property
     def workers(self) -> list[WorkerRef]:
-        """Those with an open session."""
+        """Workers with an open session."""
         open_tasks = [task for task in self._sessions.values() if task.done() and not _is_useless(task)]
         return [task.result().worker for task in open_tasks]
 

@@ -72,7 +72,7 @@ class WorkerSession:
         self._liveness = SessionLiveness(config, clock.now())
         self._sinks: dict[RequestKey, AttemptSink] = {}
         self._number_of: dict[RequestKey, int] = {}
-        """Of each attempt's Submit, from 1 on."""
+        """Number of each attempt's Submit, from 1 on."""
         self._num_submits = self._num_taken = 0
         """Submits so far, and how many of them the worker says that it took."""
         self._outbox: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue(MAX_OUTBOX)
@@ -215,7 +215,7 @@ class WorkerSession:
             )
 
     def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
-        """What cannot be handled ends its own request: the session belongs to many."""
+        """A message that cannot be handled ends its own request: the session belongs to many."""
         try:
             sink.on_output(codec.delta_from_pb(output))
         except Exception:

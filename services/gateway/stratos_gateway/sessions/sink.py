@@ -16,7 +16,7 @@ class AttemptSink(Protocol):
         """The request's name for log lines."""
 
     def on_output(self, output: RequestDelta) -> None:
-        """What is new of the request; with ``error`` it is over at the worker."""
+        """Take news of the request; with ``error`` it is over at the worker."""
 
     def on_failure(self, error: StratosError) -> None:
         """A message could not be handled; the worker still runs the attempt."""

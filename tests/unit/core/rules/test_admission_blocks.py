@@ -17,7 +17,7 @@ def test_prompt_and_expected_output_cover_what_the_choices_come_to_hold(size: in
             shared = (num_prompt - 1) // size
             held = shared + num_choices * (math.ceil((num_prompt + num_output - 1) / size) - shared)
             promised = math.ceil((num_prompt - 1) / size) + copied_blocks(num_prompt, num_choices, size)
-            promised += output_blocks(num_output, 10_000, num_choices, size, is_return=False)
+            promised += output_blocks(num_output, 10_000, num_choices, size, is_resumed=False)
             assert held <= promised, (num_prompt, num_output)
 
 

@@ -102,7 +102,7 @@ async def test_one_attempt_carries_the_terms_and_reports_how_it_ended() -> None:
     (request,), (submission,) = ran.router.requests, ran.submissions
     assert (request.terms.tenant, request.terms.priority_class, request.terms.adapter.digest) == ("t", 1, "d")
     assert (request.terms.cache_salt, request.terms.adapter.uri) == (b"", ""), "the router gets no salt and no URI"
-    assert (request.num_prompt_tokens, request.max_tokens, request.is_move) == (3, 8, False)
+    assert (request.num_prompt_tokens, request.max_output_tokens_total, request.is_move) == (3, 8, False)
     assert submission.request.terms == TERMS
     assert submission.handoff_id == "handoff-1"
     assert ran.router.outcomes == [Outcome.FINISHED]
@@ -116,7 +116,7 @@ async def test_the_next_attempt_resumes_from_the_journal_at_another_worker() -> 
     assert second.request.choices[0].emitted_ids == (5, 6)
     assert (first.request.key.attempt, second.request.key.attempt) == (0, 1)
     again = ran.router.requests[1]
-    assert (again.num_prompt_tokens, again.max_tokens, again.is_move) == (5, 6, True)
+    assert (again.num_prompt_tokens, again.max_output_tokens_total, again.is_move) == (5, 6, True)
     assert again.excluded_incarnations == {"inc-1"}
     assert ran.router.outcomes == [Outcome.FAILED, Outcome.FINISHED]
 
@@ -243,7 +243,7 @@ async def test_a_worker_that_answered_busy_is_closed_by_the_version_of_its_statu
     first, second, third = ran.router.requests
     assert (first.refusals, second.refusals, third.refusals) == ({}, {"inc-1": 10}, {"inc-1": 10})
     assert [request.num_emitted_tokens for request in ran.router.requests] == [0, 0, 1]
-    assert (second.is_move, second.is_return, third.is_return) == (True, False, True)
+    assert (second.is_move, second.is_resumed, third.is_resumed) == (True, False, True)
     assert second.excluded_incarnations == frozenset()
 
 

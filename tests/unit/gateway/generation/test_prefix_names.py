@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from stratos.core.adapter import AdapterRef
-from stratos.core.cache_changes import CacheLayout, block_names
+from stratos.core.cache_changes import CacheLayout, short_hashes
 from stratos.core.placement import Placement
 from stratos.core.requests.terms import RequestTerms
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from stratos_gateway.generation.prefix_names import PrefixNames, session_key
+from stratos_gateway.generation.prompt_names import PrefixNames, session_key
 from tests.support.worlds.engine_driver import drain, make_request
 from tests.support.worlds.fleet_samples import IDENTITY, make_status
 
@@ -36,7 +36,7 @@ def test_names_are_those_of_the_engines_blocks() -> None:
     layout = CacheLayout(engine.info.identity, engine.info.geometry.block_size)
     names = taught(layout).names(TERMS, "model", PROMPT)
     assert len(names) == 6
-    assert set(names) == set(block_names(engine.inspect().cached_blocks))
+    assert set(names) == set(short_hashes(engine.inspect().cached_blocks))
 
 
 def test_salt_and_adapter_change_every_name() -> None:

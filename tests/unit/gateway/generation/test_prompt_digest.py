@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.prompt_names import PromptDigests
 from tests.support.worlds.terms import make_terms
 
 TERMS = make_terms(tenant="t", adapter_digest="d")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stratos_gateway.routers.preference import preferred
+from stratos_gateway.routers.router_set import preferred
 
 ROUTERS = [f"10.0.0.{n}:7000" for n in range(4)]
 TENANTS = [f"tenant-{n}" for n in range(400)]

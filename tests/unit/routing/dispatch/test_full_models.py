@@ -26,7 +26,7 @@ workers = st.tuples(
 asks = st.builds(
     make_sample_ask,
     num_prompt_tokens=st.integers(1, 900),
-    max_tokens=st.integers(1, 200),
+    max_output_tokens_total=st.integers(1, 200),
     num_choices=st.integers(1, 3),
     num_emitted_tokens=st.integers(0, 1),
     refusals=st.sampled_from([{}, {"inc-w0": 0}]),

@@ -100,11 +100,11 @@ def test_a_suspect_brings_no_prefill_worker_along() -> None:
 
 def test_suspects_that_embed_are_apart_too() -> None:
     world = World()
-    embedding = {"work": Work.EMBEDDING, "max_tokens": 0, "is_suspect": True}
+    embedding = {"work": Work.EMBEDDING, "max_output_tokens_total": 0, "is_suspect": True}
     assert world.name(PREFILL, **embedding) == "prefill-0"
     world.holds.add("handoff-1", make_request(), "inc-prefill-0", 100.0)
     assert world.choose(PREFILL, **embedding) is PlacementVerdict.INELIGIBLE
-    assert world.name(PREFILL, work=Work.EMBEDDING, max_tokens=0) == "prefill-0"
+    assert world.name(PREFILL, work=Work.EMBEDDING, max_output_tokens_total=0) == "prefill-0"
 
 
 def test_an_excluded_worker_is_avoided_while_another_serves_the_model() -> None:

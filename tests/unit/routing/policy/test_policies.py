@@ -90,7 +90,7 @@ def test_a_session_keeps_its_worker_as_long_as_that_is_there() -> None:
         others = [view for view in views if view.ref.worker_id != "c"]
         assert home == "c" or order(these, *others, session_key=key, count=1) == [home], "only those of c move"
         assert moved == order(these, *reversed(fewer), session_key=key, count=1)
-    assert order(these, *views, block_names=(5, 6), count=1) == order(these, *views, block_names=(5, 9), count=1)
+    assert order(these, *views, block_hashes=(5, 6), count=1) == order(these, *views, block_hashes=(5, 9), count=1)
 
 
 def test_the_worker_with_the_longest_prefix_is_chosen_unless_it_is_much_busier() -> None:
@@ -99,9 +99,9 @@ def test_the_worker_with_the_longest_prefix_is_chosen_unless_it_is_much_busier()
         index.apply(name, CacheChanges(after=0, last=1, stored=stored, is_dump=True))
     these = Policies(RoutingPoliciesConfig(default="prefix"), index)
     views = [make_view(name) for name in "abc"]
-    assert order(these, *views, block_names=(1, 2, 3, 4), count=1) == ["a"]
+    assert order(these, *views, block_hashes=(1, 2, 3, 4), count=1) == ["a"]
     busy = [make_view("a", num_running=8), *views[1:]]
-    assert order(these, *busy, block_names=(1, 2, 3, 4), count=1) == ["b"]
+    assert order(these, *busy, block_hashes=(1, 2, 3, 4), count=1) == ["b"]
 
 
 def test_the_default_prefers_the_adapter_and_yields_to_load() -> None:
@@ -120,7 +120,7 @@ def test_first_token_counts_what_waits_and_what_is_not_cached() -> None:
     these = Policies(
         RoutingPoliciesConfig(default="x", custom={"x": PolicyConfig(scorers={"first_token": 1.0})}), index
     )
-    request = {"block_names": tuple(range(1, 61)), "num_prompt_tokens": 1000}
+    request = {"block_hashes": tuple(range(1, 61)), "num_prompt_tokens": 1000}
     assert order(these, make_view("a", num_queued_tokens=900), make_view("b"), **request) == ["a", "b"]
     assert order(these, make_view("a", num_queued_tokens=1000), make_view("b"), **request) == ["b", "a"]
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratos.core.cache_changes import CacheChanges, block_name
+from stratos.core.cache_changes import CacheChanges, short_hash
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.change_log import ChangeLog
 from stratos.routing.policy.prefix_index import PrefixIndex
@@ -27,7 +27,7 @@ class Worker:
 
     @property
     def names(self) -> set[int]:
-        return {block_name(known) for known in self.blocks.cache.hashes()}
+        return {short_hash(known) for known in self.blocks.cache.hashes()}
 
     def dump(self) -> CacheChanges:
         cache = self.blocks.cache
@@ -122,7 +122,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
     @invariant()
     def matches_what_the_copies_say(self):
         for chain in CHAINS:
-            names = [block_name(one) for one in chain]
+            names = [short_hash(one) for one in chain]
             depths = {}
             for worker in self.workers:
                 known = self.index.blocks_of(worker.name)
@@ -170,5 +170,5 @@ def test_a_reader_that_fell_back_gets_no_changes_and_neither_does_one_from_elsew
     assert found is not None
     assert len(found.stored) == 3
     log.note(bytes([4]) * 32, is_stored=False)
-    assert log.since(4) == changes(4, 6, (), (block_name(bytes([4]) * 32),))
+    assert log.since(4) == changes(4, 6, (), (short_hash(bytes([4]) * 32),))
     assert log.since(6) == changes(6, 6)

@@ -37,9 +37,9 @@ def test_two_backlogged_tenants_get_service_within_the_largest_charge() -> None:
     world = QueueWorld(max_requests=10_000)
     served: Counter[str] = Counter()
     for _ in range(400):
-        world.push(tenant="long", num_prompt_tokens=400, max_tokens=100)
+        world.push(tenant="long", num_prompt_tokens=400, max_output_tokens_total=100)
     for _ in range(4000):
-        world.push(tenant="short", num_prompt_tokens=50, max_tokens=10)
+        world.push(tenant="short", num_prompt_tokens=50, max_output_tokens_total=10)
     bound = max(400 + 2 * 100, 50 + 2 * 10)
     for _ in range(1500):
         ticket = world.serve()

@@ -1,0 +1,91 @@
+"""Names of a prompt that do not tell it: its digest, its first blocks, the session that it belongs to.
+
+Routers and gateways refuse a convicted prompt by its digest, a keyed hash.  The key is derived from the secret that all
+gateways of a platform share; tenant, model and adapter are hashed along: a prompt that kills one model's workers is
+refused for that model and that tenant alone.
+
+Block names are parts of salted hashes, and salts stay here.  How blocks are cut and hashed is known from placements:
+the router says it where a policy looks at names, so the first request of a model after a start has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from stratos.core.block_hash import block_hashes, chain_root
+from stratos.core.cache_changes import SHORT_HASH_BYTES, CacheLayout, short_hashes
+from stratos.core.placement import Placement
+from stratos.core.requests.terms import RequestTerms
+
+MAX_MODELS = 64
+_PURPOSE, _SESSION_DOMAIN = b"stratos prompt digest v1", b"stratos-session-v1"
+
+
+class PromptDigests:
+    """Digests of prompts.
+
+    Args:
+        secret: shared by all gateways of the platform.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._key = hmac.digest(secret, _PURPOSE, "sha256")
+
+    def of(self, terms: RequestTerms, model_digest: str, inputs: Sequence[Sequence[int]]) -> bytes:
+        """The name of what a tenant sends: 16 bytes.
+
+        Args:
+            terms: of the request: tenant and adapter.
+            model_digest: of the base model.
+            inputs: token ids: one prompt, or the inputs that are embedded together.
+        """
+        fields = [field.encode() for field in (terms.tenant, model_digest, terms.adapter.digest)]
+        fields += [array("I", ids).tobytes() for ids in inputs]
+        framed = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
+        return hmac.digest(self._key, framed, "sha256")[:16]
+
+
+class PrefixNames:
+    """Names of prompts' first blocks; shared by all requests of the process.
+
+    Args:
+        max_blocks: of a prompt that are named; 0 names none.
+    """
+
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
+        self._layouts: OrderedDict[str, CacheLayout] = OrderedDict()
+
+    def learn(self, model_digest: str, placement: Placement) -> None:
+        """A placement says how the blocks of its model are cut, or that names are of no use."""
+        if placement.cache_layout is None:
+            self._layouts.pop(model_digest, None)
+            return
+        self._layouts[model_digest] = placement.cache_layout
+        self._layouts.move_to_end(model_digest)
+        if len(self._layouts) > MAX_MODELS:
+            self._layouts.popitem(last=False)
+
+    def names(self, terms: RequestTerms, model_digest: str, prompt_ids: Sequence[int]) -> tuple[int, ...]:
+        """Names of the first full blocks of a prompt, its last token excluded as the workers do."""
+        layout = self._layouts.get(model_digest)
+        if layout is None or not self._max_blocks:
+            return ()
+        root = chain_root(layout.identity, terms.adapter.digest, terms.cache_salt)
+        num_tokens = min(len(prompt_ids) - 1, self._max_blocks * layout.block_size)
+        return short_hashes(block_hashes(root, prompt_ids[:num_tokens], layout.block_size))
+
+
+def session_key(cache_salt: bytes, tenant: str, text: str) -> int:
+    """64 bits that stand for what a client calls its session; 0 for nothing. Tells nothing without the salt."""
+    if not text:
+        return 0
+    digest = hashlib.sha256(_SESSION_DOMAIN)
+    for part in (cache_salt, tenant.encode(), text.encode()):
+        digest.update(len(part).to_bytes(4, "little"))
+        digest.update(part)
+    return int.from_bytes(digest.digest()[:SHORT_HASH_BYTES], "little")
