@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.whole_platform import environment, publish
+from scripts.bench.harness import flag, quantile, run_bench
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles
 from stratos.common.tls.identity import PeerRole
@@ -217,44 +217,38 @@ async def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
                 if number:  # the first round warms up
                     found[name].append(one)
         results += [summary(name, model, num_frames, runs) for name, runs in found.items()]
+    for target in targets.values():
+        await target.close()
     assert process.stdin is not None
     process.stdin.close()
     await process.wait()
-    for target in targets.values():
-        await target.close()
     return results
 
 
 def summary(transport: str, model: str, num_frames: int, runs: list[dict[str, float]]) -> dict[str, Any]:
     """Median, and the 90th percentile of the time."""
-    num_bytes, times = num_frames * FRAME_BYTES, sorted(run["s"] for run in runs)
+    num_bytes, times = num_frames * FRAME_BYTES, [run["s"] for run in runs]
     return {
         "transport": transport,
         "model": model,
         "mib": num_bytes // 2**20,
         "rounds": len(runs),
         "ms_p50": round(statistics.median(times) * 1e3, 2),
-        "ms_p90": round(times[int(len(times) * 0.9)] * 1e3, 2),
+        "ms_p90": round(quantile(times, 0.9) * 1e3, 2),
         "mb_per_s": round(num_bytes / statistics.median(times) / 1e6),
         "cpu_ms": round(statistics.median(run["cpu_s"] for run in runs) * 1e3, 1),
     }
 
 
-def main() -> None:
-    """Parse arguments, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file of the results")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--sender", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.sender:
-        asyncio.run(run_sender(options.sender))
-        return
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Both transports by turns, in a folder of certificates."""
     with tempfile.TemporaryDirectory() as folder:
         make_certificates(Path(folder))
-        results = asyncio.run(measure(Path(folder), options.rounds))
-    publish({"environment": environment(), "results": results}, options.out)
+        return {"results": asyncio.run(measure(Path(folder), args.rounds))}
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--sender"]:
+        asyncio.run(run_sender(Path(sys.argv[2])))
+        sys.exit()
+    run_bench(__doc__, bench, flag("--rounds", type=int, default=30))
