@@ -1,4 +1,4 @@
-"""What processes of a running platform expose, beside what is declared."""
+"""Series that processes of a running platform expose, beside what is declared."""
 
 from __future__ import annotations
 
