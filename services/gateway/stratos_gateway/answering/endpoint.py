@@ -19,9 +19,9 @@ from stratos.common.errors import Internal, StratosError
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
-from stratos_gateway.answering.prepared import Prepared
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import ClientRequest, Prepared
 from stratos_gateway.http.body import read_json, until_disconnect
+from stratos_gateway.http.exchange import exchange_of
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 
@@ -55,13 +55,14 @@ class Endpoint(Generic[O]):
         """Answer one request."""
         edge, http = self._edge, Request(scope, receive)
         arrival_s, limits = edge.clock.now(), edge.limits
+        exchange_of(http).prompt_param = self._preparer.prompt_param
         tenant = await edge.authenticate(http)
-        with edge.admit(http, send, tenant, arrival_s, self._preparer.prompt_param) as request:
+        with edge.admit(http, send, tenant, arrival_s) as request:
             body = await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
             try:
                 await until_disconnect(receive, self._answer(request, body))
             except StratosError as error:
-                request.name_param(error)
+                request.exchange.name_param(error)
                 raise
 
     async def _answer(self, request: ClientRequest[Any], body: dict[str, Any]) -> None:

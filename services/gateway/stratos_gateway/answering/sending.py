@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks
-from stratos_gateway.answering.prepared import PreparedGeneration
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.limits import HttpLimits
