@@ -11,6 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.support.examples import examples
 from tests.support.promises import promised, pytest_terminal_summary
 from tests.support.shared_platforms import RoomScheduling, starts_platform
 
@@ -23,7 +24,7 @@ if not Path("/dev/nvidiactl").exists():
 sys.modules["rfc3987_syntax"] = None
 
 # A busy machine is no counterexample: what has to be fast is measured by tests of its own.
-hypothesis.settings.register_profile("stratos", deadline=None)
+hypothesis.settings.register_profile("stratos", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("stratos")
 
 

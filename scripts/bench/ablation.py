@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.whole_platform import environment
+from scripts.bench.harness import by_turns, flag, run_bench, show, table
 from scripts.bench.workloads import NUM_ADAPTERS, WORKLOADS
 from scripts.demo.make_random_model import write_adapter, write_model
 
@@ -163,53 +163,37 @@ def serve(config: dict[str, Any]) -> None:
 def measure(ablation: Ablation, base: Settings, adapters: Path, rounds: int) -> list[dict[str, Any]]:
     """All workloads of one ablation, on and off in turn."""
     base = base.with_changes(ablation.everywhere)
-    on, off = Variant(base, adapters), Variant(base.with_changes(ablation.off), adapters)
+    variants = {"on": Variant(base, adapters), "off": Variant(base.with_changes(ablation.off), adapters)}
     rows = []
     for name in ablation.workloads:
         workload = WORKLOADS[name]
-        runs = [(on.measure(name, 2 * turn), off.measure(name, 2 * turn + 1)) for turn in range(rounds)]
+
+        def run(arm: str, turn: int, name: str = name) -> float:
+            return variants[arm].measure(name, 2 * turn + (arm == "off"))
+
+        runs = by_turns(rounds, variants, run)
         best = max if workload.is_higher_better else min
-        with_it, without = best(run[0] for run in runs), best(run[1] for run in runs)
+        with_it, without = best(runs["on"]), best(runs["off"])
         gain = with_it / without if workload.is_higher_better else without / with_it
-        rows.append(
-            {
-                "workload": name,
-                "unit": workload.unit,
-                "on": with_it,
-                "off": without,
-                "gain": round(gain, 2),
-                "runs": runs,
-            }
-        )
-    on.close()
-    off.close()
+        figures = {"on": with_it, "off": without, "gain": round(gain, 2)}
+        pairs = list(zip(runs["on"], runs["off"], strict=True))
+        rows.append({"workload": name, "unit": workload.unit, **figures, "runs": pairs})
+    for variant in variants.values():
+        variant.close()
     return rows
 
 
-def table(results: dict[str, list[dict[str, Any]]]) -> str:
+def table_of(results: dict[str, list[dict[str, Any]]]) -> str:
     """Lines for a terminal."""
-    lines = [f"{'optimisation':<22} {'workload':<14} {'on':>9} {'off':>9} {'gain':>6}  unit"]
-    for name, rows in results.items():
-        lines += [
-            f"{name:<22} {row['workload']:<14} {row['on']:>9.1f} {row['off']:>9.1f} {row['gain']:>5.2f}x  {row['unit']}"
-            for row in rows
-        ]
-    return "\n".join(lines)
+    titles = ("optimisation", "workload", "on", "off", "gain", "unit")
+    return table(titles, [
+        (name, row["workload"], f"{row['on']:.1f}", f"{row['off']:.1f}", f"{row['gain']:.2f}x", row["unit"])
+        for name, rows in results.items() for row in rows
+    ])  # fmt: skip
 
 
-def main() -> None:
-    """Parse the command line, measure, print a table, and write JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=sorted(ABLATIONS), nargs="+", default=list(ABLATIONS))
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    if args.serve:
-        serve(json.loads(args.serve))
-        return
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Every ablation that was named."""
     with tempfile.TemporaryDirectory() as folder:
         model, adapters = Path(folder, "llama-213m"), Path(folder, "adapters")
         write_model(SHAPE, model)
@@ -219,15 +203,22 @@ def main() -> None:
         results = {}
         for name in args.only:
             results[name] = measure(ABLATIONS[name], base, adapters, args.rounds)
-            print(f"measured {name}", file=sys.stderr, flush=True)
-    print(table(results))
-    document = {
-        "environment": environment(), "model": "random Llama, 213 M parameters",
-        "dtype": args.dtype, "threads": args.threads, "rounds": args.rounds, "results": results,
+            show(f"measured {name}")
+    return {
+        "model": "random Llama, 213 M parameters", "dtype": args.dtype, "threads": args.threads,
+        "rounds": args.rounds, "results": results, "table": table_of(results),
     }  # fmt: skip
-    if args.out:
-        args.out.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--serve"]:
+        serve(json.loads(sys.argv[2]))
+        sys.exit()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--dtype", choices=("float32", "bfloat16"), default="bfloat16"),
+        flag("--threads", type=int, default=os.cpu_count() or 1),
+        flag("--rounds", type=int, default=3),
+        flag("--only", choices=sorted(ABLATIONS), nargs="+", default=list(ABLATIONS)),
+    )

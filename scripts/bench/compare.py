@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import itertools
 import statistics
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.whole_platform import Platform, environment, publish
+from scripts.bench.harness import flag, run_bench, show
+from scripts.bench.platform_process import running_platform
 from stratos.cli.load import LoadSpec, run_load
 
 LEVELS = ((1, 6, 128, 64), (8, 24, 128, 64), (32, 96, 128, 64), (1, 5, 1024, 2))
@@ -57,47 +56,41 @@ def summary(rows: list[dict[str, Any]], levels: list[tuple[int, int, int, int]])
     return result
 
 
-def main() -> None:
-    """Run all levels and write one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--peer-url", required=True)
-    parser.add_argument("--peer-model", default="")
-    parser.add_argument("--peer-name", default="peer", help="name and version, for the record")
-    parser.add_argument("--vocab-size", type=int, default=31000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--share", type=float, default=1.0, help="of each level's requests; each stream gets one")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("up", nargs="*", help="arguments of `stratos up`, after --")
-    args = parser.parse_args()
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """All levels, both servers by turns."""
     rows: list[dict[str, Any]] = []
     levels = [shortened(level, args.share) for level in LEVELS]
-    with tempfile.TemporaryDirectory() as data_dir:
-        platform = Platform(data_dir, ["--model", str(args.model), *args.up])
-        try:
-            sides = {
-                "peer": (args.peer_url, "none", args.peer_model or str(args.model)),
-                "ours": (platform.url, platform.key, args.model.name),
-            }
-            first_seed = int(time.time())  # a peer that runs on may hold the prompts of an earlier comparison
-            for side in sides.values():
-                run_side(*side, (2, 4, 128, 16), args.vocab_size, first_seed - 1)
-            for turn in range(args.rounds):
-                for index, level in enumerate(levels):
-                    seed = first_seed + 100 * turn + 10 * index
-                    row: dict[str, Any] = {"level": level, "round": turn}
-                    for offset, (name, side) in enumerate(sides.items()):
-                        row[name] = run_side(*side, level, args.vocab_size, seed + offset + 1)
-                    rows.append(row)
-                    print(json.dumps(row), file=sys.stderr, flush=True)
-        finally:
-            platform.stop()
-    document = {
-        "environment": environment(), "peer": args.peer_name, "model": args.model.name, "up": args.up,
+    with running_platform("--model", str(args.model), *args.up) as platform:
+        sides = {
+            "peer": (args.peer_url, "none", args.peer_model or str(args.model)),
+            "ours": (platform.url, platform.key, args.model.name),
+        }
+        first_seed = int(time.time())  # a peer that runs on may hold the prompts of an earlier comparison
+        for side in sides.values():
+            run_side(*side, (2, 4, 128, 16), args.vocab_size, first_seed - 1)
+        for turn, (index, level) in itertools.product(range(args.rounds), enumerate(levels)):
+            seed = first_seed + 100 * turn + 10 * index
+            row: dict[str, Any] = {"level": level, "round": turn}
+            for offset, (name, side) in enumerate(sides.items()):
+                row[name] = run_side(*side, level, args.vocab_size, seed + offset + 1)
+            rows.append(row)
+            show(row)
+    return {
+        "peer": args.peer_name, "model": args.model.name, "up": args.up,
         "start_to_url_s": round(platform.start_s, 2), "summary": summary(rows, levels), "rows": rows,
     }  # fmt: skip
-    publish(document, args.out)
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--model", type=Path, required=True),
+        flag("--peer-url", required=True),
+        flag("--peer-model", default=""),
+        flag("--peer-name", default="peer", help="name and version, for the record"),
+        flag("--vocab-size", type=int, default=31000),
+        flag("--rounds", type=int, default=3),
+        flag("--share", type=float, default=1.0, help="of each level's requests; each stream gets one"),
+        flag("up", nargs="*", help="arguments of `stratos up`, after --"),
+    )

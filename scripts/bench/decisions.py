@@ -10,14 +10,12 @@ blocks, a third of which some workers have.  Also measures what the index of pre
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import tracemalloc
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from scripts.bench.whole_platform import environment
+from scripts.bench.harness import flag, quantile, run_bench
 from stratos.core.cache_changes import CacheChanges
 from stratos.core.engine_load import EngineLoad
 from stratos.core.fleet import WorkerStatus
@@ -82,7 +80,7 @@ def fill(index: PrefixIndex, views: list[WorkerView], prefixes: list[tuple[int, 
 
 
 def decide(policy: str, views: list[WorkerView], index: PrefixIndex, requests: list[PlacementRequest]) -> list[float]:
-    """CPU seconds of each decision, in order of size."""
+    """CPU seconds of each decision."""
     policies, rng, fleet = Policies(RoutingPoliciesConfig(default=policy), index), Random(1), FleetViews(views)
     seconds = []
     for request in requests:
@@ -91,15 +89,11 @@ def decide(policy: str, views: list[WorkerView], index: PrefixIndex, requests: l
         seconds.append(time.thread_time() - began_s)
         assert isinstance(choice, EndpointChoice)
         assert len(choice.prefill) == 2
-    return sorted(seconds)
+    return seconds
 
 
-def main() -> None:
-    """Measure, print, write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file")
-    parser.add_argument("--decisions", type=int, default=2000)
-    args = parser.parse_args()
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Bytes of the index, and the distribution of decisions by policy."""
     rng = Random(0)
     views = [make_view(number, WorkerRole.DECODE, rng) for number in range(NUM_DECODE)]
     views += [make_view(number, WorkerRole.PREFILL, rng) for number in range(NUM_PREFILL)]
@@ -118,13 +112,9 @@ def main() -> None:
     ]
     for policy in NAMED:
         seconds = decide(policy, views, index, requests)
-        p50, p99 = (round(seconds[int(len(seconds) * share)] * 1e6) for share in (0.5, 0.99))
-        results[policy] = {"p50_us": p50, "p99_us": p99}
-        print(policy, results[policy], flush=True)
-    print("index:", results["index_bytes_per_block"], "bytes per block of a worker")
-    if args.out:
-        args.out.write_text(json.dumps({"environment": environment(), **results}, indent=1) + "\n")
+        results[policy] = {f"p{q}_us": round(quantile(seconds, q / 100) * 1e6) for q in (50, 99)}
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(__doc__, bench, flag("--decisions", type=int, default=2000))

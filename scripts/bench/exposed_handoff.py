@@ -21,7 +21,6 @@ import argparse
 import asyncio
 import json
 import random
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,7 +28,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scripts.bench.whole_platform import VOCAB, environment, publish
+from scripts.bench.harness import flag, run_bench, show
+from scripts.bench.whole_platform import VOCAB
 from scripts.bench.worker_pair import Done, Session, session, worker
 from stratos.common.tls.identity import PeerRole
 from stratos.core.placement import WorkerRef
@@ -91,7 +91,7 @@ async def measure(transport: str, mode: str, repeat: int) -> list[dict[str, Any]
                 ]
                 times.append((alone.first_s, handed.first_s, handed.receipt.prefill_ns, handed.receipt.transfer_ns))
             rows.append({"transport": transport, "mode": mode, "prompt_tokens": num_tokens, **_row(times)})
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            show(rows[-1])
     return rows
 
 
@@ -108,21 +108,21 @@ def _row(times: list[tuple[float, float, int, int]]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run everything and print, or write, one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--repeat", type=int, default=8, help="pairs of the shortest prompt; longer ones have fewer")
-    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
-    parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=tuple(MODES))
-    args = parser.parse_args()
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Every transport in every mode."""
     rows = []
     for transport in args.transports:
         for mode in args.modes:
             rows += asyncio.run(measure(transport, mode, args.repeat))
     workload = f"one request at a time, {args.repeat} pairs of the shortest prompt, fewer (3 at least) of longer ones"
-    publish({"environment": environment(), "workload": workload, "rows": rows}, args.out)
+    return {"workload": workload, "rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--repeat", type=int, default=8, help="pairs of the shortest prompt; longer ones have fewer"),
+        flag("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS),
+        flag("--modes", nargs="+", choices=tuple(MODES), default=tuple(MODES)),
+    )

@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.whole_platform import environment, publish
+from scripts.bench.harness import ROOT, flag, quantile, run_bench
 from scripts.bench.worker_pair import Session, Worker, session, worker
 from stratos.common.tls.identity import PeerRole
 
-ROOT = Path(__file__).resolve().parents[2]
 TOKEN_BYTES = 6 * 2 * 4 * 32 * 4
 
 
@@ -105,39 +104,38 @@ async def measure(
 
 
 def _summary(setup: Setup, size: int, found: list[dict[str, float]]) -> dict[str, Any]:
-    times = sorted(run["handoff_ms"] for run in found)
+    times = [run["handoff_ms"] for run in found]
     return {
         "setup": setup.label,
         "tokens": size,
         "mib": round((size - 1) * TOKEN_BYTES / 2**20, 1),
         "rounds": len(found),
         "handoff_ms_p50": round(statistics.median(times), 2),
-        "handoff_ms_p90": round(times[int(len(times) * 0.9)], 2),
+        "handoff_ms_p90": round(quantile(times, 0.9), 2),
         "request_ms_p50": round(statistics.median(run["request_ms"] for run in found), 2),
         "cpu_ms_mean": round(statistics.fmean(run["cpu_ms"] for run in found), 2),
     }
 
 
-def main() -> None:
-    """Parse arguments, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file of the results")
-    parser.add_argument("--root", type=Path, action="append", help="checkout to measure; again for another one")
-    parser.add_argument("--placements", default="thread,process")
-    parser.add_argument("--transports", default="shm,gloo")
-    parser.add_argument("--sizes", default="1025,4033", help="prompt tokens")
-    parser.add_argument("--rounds", type=int, default=30)
-    options = parser.parse_args()
-    placements, transports = options.placements.split(","), options.transports.split(",")
-    setups = [Setup(*one) for one in itertools.product(options.root or [ROOT], placements, transports)]
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """All set-ups by turns."""
+    placements, transports = args.placements.split(","), args.transports.split(",")
+    setups = [Setup(*one) for one in itertools.product(args.root or [ROOT], placements, transports)]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        sizes = [int(size) for size in options.sizes.split(",")]
+        sizes = [int(size) for size in args.sizes.split(",")]
         folders = [Path(folder, str(number)) for number in range(len(setups))]
         for one in folders:
             one.mkdir(mode=0o700)
-        results = asyncio.run(measure(setups, sizes, options.rounds, folders))
-    publish({"environment": environment(), "results": results}, options.out)
+        return {"results": asyncio.run(measure(setups, sizes, args.rounds, folders))}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--root", type=Path, action="append", help="checkout to measure; again for another one"),
+        flag("--placements", default="thread,process"),
+        flag("--transports", default="shm,gloo"),
+        flag("--sizes", default="1025,4033", help="prompt tokens"),
+        flag("--rounds", type=int, default=30),
+    )

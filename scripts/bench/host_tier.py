@@ -19,12 +19,12 @@ mechanism and the cost of a copy, not a GPU's bus.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from pathlib import Path
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
-from scripts.bench.whole_platform import environment
+from scripts.bench.harness import MODEL, by_turns, flag, run_bench
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
@@ -33,7 +33,6 @@ from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.switches import SchedulerSwitches
 
-ROOT = Path(__file__).resolve().parents[2]
 BLOCK_SIZE, POOL_BLOCKS, HOST_BLOCKS = 16, 168, 1024
 BLOCK_BYTES = BLOCK_SIZE * 6 * 2 * 4 * 32 * 4
 """Tokens, layers, K and V, KV heads, head_dim, float32: of the shipped model."""
@@ -44,13 +43,14 @@ ARMS = {
 }
 NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 12, 256, 256
 NUM_PREFIXES, PREFIX_TOKENS = 12, 960
+Round = Callable[[EngineCore, int], tuple[dict[str, float], dict[str, list[int]]]]
 
 
 def make_engine(switches: SchedulerSwitches) -> EngineCore:
     """An engine of one arm; preemption is frequent, because admission looks at prompts alone."""
     runner = TorchRunner.load(
         RunnerConfig(
-            model_path=ROOT / "models" / "base",
+            model_path=MODEL,
             block_size=BLOCK_SIZE,
             kv_pool_bytes=POOL_BLOCKS * BLOCK_BYTES,
             host_pool_bytes=HOST_BLOCKS * BLOCK_BYTES,
@@ -120,35 +120,27 @@ def measure(num_rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     engines = {arm: make_engine(switches) for arm, switches in ARMS.items()}
     results: dict[str, dict[str, dict[str, float]]] = {}
     for workload, one_round in (("preemption", preemption_round), ("prefixes", prefix_round)):
-        best: dict[str, dict[str, float]] = {}
-        for number in range(num_rounds):
-            runs = {arm: one_round(engine, number) for arm, engine in engines.items()}
-            if any(tokens != runs["off"][1] for _, tokens in runs.values()):
-                raise SystemExit(f"{workload}: the arms do not agree on the tokens")
-            for arm, (figures, _) in runs.items():
-                if arm not in best or figures["seconds"] < best[arm]["seconds"]:
-                    best[arm] = figures
+
+        def run(arm: str, number: int, one_round: Round = one_round) -> tuple[dict[str, float], dict[str, list[int]]]:
+            return one_round(engines[arm], number)
+
+        runs = by_turns(num_rounds, ARMS, run)
+        tokens = {arm: [found for _, found in of_arm] for arm, of_arm in runs.items()}
+        if any(found != tokens["off"] for found in tokens.values()):
+            raise SystemExit(f"{workload}: the arms do not agree on the tokens")
+        best = {arm: min((figures for figures, _ in of_arm), key=itemgetter("seconds")) for arm, of_arm in runs.items()}
+        off_s = best["off"]["seconds"]
         for figures in best.values():
-            figures["speedup"] = round(best["off"]["seconds"] / figures["seconds"], 3)
+            figures["speedup"] = round(off_s / figures["seconds"], 3)
             figures["seconds"] = round(figures["seconds"], 3)
         results[workload] = best
     return results
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    results = measure(options.rounds)
-    for workload, arms in results.items():
-        for arm, figures in arms.items():
-            print(f"{workload:<12} {arm:<10} {figures}")
-    if options.out is not None:
-        document = {"environment": environment(), "rounds": options.rounds, "results": results}
-        options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Both workloads in every arm."""
+    return {"rounds": args.rounds, "results": measure(args.rounds)}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(__doc__, bench, flag("--rounds", type=int, default=3))

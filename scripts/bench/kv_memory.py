@@ -28,15 +28,13 @@ The larger pool takes all 50 under either mark for that reason, so its rows diff
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
-import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from scripts.bench.harness import run_bench, table
 from stratos.common.clock import FakeClock
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
@@ -48,7 +46,6 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.switches import Baselines
 
-ROOT = Path(__file__).resolve().parents[2]
 CONTEXT, BLOCK_SIZE, MEDIAN_OUTPUT = 4096, 16, 847
 STEP_S, TOKEN_S = 4e-3, 20e-6
 SIGMAS, POOLS_TOKENS, SEEDS = (0.5, 0.7, 0.9), (16384, 24576), range(4)
@@ -186,38 +183,28 @@ def _mean(runs: list[dict[str, float]]) -> dict[str, float]:
     return mean | {"least_live": min(run["live"] for run in runs)}
 
 
-def table(results: list[dict[str, Any]]) -> str:
+def table_of(results: list[dict[str, Any]]) -> str:
     """Lines for a terminal."""
-    lines = [
-        f"{'pool':>6} {'sigma':>5}  {'switches':<28} {'live':>7} {'waste':>7} {'running':>8} {'vs':>6} {'again':>6}"
-    ]
+    rows = []
     for result in results:
         pool, sigma = result["workload"]["pool_tokens"], result["workload"]["sigma"]
-        lines += [
-            f"{pool:>6} {sigma:>5}  {name:<28} {row['live']:>7.2%} {row['waste']:>7.2%} {row['running']:>8.1f} "
-            f"{row['vs_contiguous']:>5.2f}x {row['recomputed']:>6.1%}"
-            for name, row in result["rows"].items()
-        ]
-    return "\n".join(lines)
+        for name, row in result["rows"].items():
+            shares = (f"{row['live']:.2%}", f"{row['waste']:.2%}", f"{row['running']:.1f}")
+            ratios = (f"{row['vs_contiguous']:.2f}x", f"{row['recomputed']:.1%}")
+            rows.append((f"{pool}, sigma {sigma}", name, *shares, *ratios))
+    return table(("pool", "switches", "live", "waste", "running", "vs", "again"), rows)
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+def bench(_: argparse.Namespace) -> dict[str, Any]:
+    """Every pool with every width of lengths."""
     results = [
         {"workload": asdict(workload), "rows": measure_all(workload)}
         for pool_tokens in POOLS_TOKENS
         for sigma in SIGMAS
         for workload in [Workload(sigma=sigma, pool_tokens=pool_tokens)]
     ]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    document = {"commit": commit.stdout.strip(), "seeds": list(SEEDS), "results": results}
-    print(table(results))
-    if options.out is not None:
-        options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return {"seeds": list(SEEDS), "results": results, "table": table_of(results)}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(__doc__, bench)

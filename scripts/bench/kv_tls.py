@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.whole_platform import environment, publish
+from scripts.bench.harness import flag, quantile, run_bench
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles
 from stratos.common.tls.identity import PeerRole
@@ -88,11 +88,12 @@ async def send_all(pair: PairSender, leg: str, num_frames: int, payload: bytearr
 
 
 async def run_sender(folder: Path) -> None:
-    """The sending process: orders on stdin, an answer with its CPU seconds after each."""
+    """The sending process: orders on stdin, its CPU seconds at the start and after each."""
     tls = contexts(folder, PeerRole.PREFILL_WORKER)
     ends = {name: make_ends(name, SETTINGS, tls=tls) for name in TRANSPORTS}
     pairs: dict[str, PairSender] = {}
     payload = bytearray(FRAME_BYTES)
+    print(json.dumps({"cpu_s": cpu_s()}), flush=True)  # torch is imported: a rendezvous now takes its usual time
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line)
         if "offer" in order:
@@ -114,8 +115,12 @@ class Source:
     async def order(self, **order: Any) -> float:
         """Give an order; returns the process' CPU seconds at its end."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        return await self.answer()
+
+    async def answer(self) -> float:
+        """Its CPU seconds, once it has done what it was started or ordered for."""
+        assert self._process.stdout is not None
         return float(json.loads(await self._process.stdout.readline())["cpu_s"])
 
 
@@ -197,9 +202,11 @@ async def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
         stdout=asyncio.subprocess.PIPE,
     )
     source, tls = Source(process), contexts(folder, PeerRole.DECODE_WORKER)
-    targets = {name: await Target.open(name, tls) for name in TRANSPORTS}
-    for target in targets.values():
-        await source.order(offer=asdict(target.offer))
+    await source.answer()
+    targets = {}
+    for name in TRANSPORTS:
+        targets[name] = await Target.open(name, tls)
+        await source.order(offer=asdict(targets[name].offer))
     results = []
     for model, token_bytes in TOKEN_BYTES.items():
         num_frames = NUM_TOKENS * token_bytes // FRAME_BYTES
@@ -210,44 +217,38 @@ async def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
                 if number:  # the first round warms up
                     found[name].append(one)
         results += [summary(name, model, num_frames, runs) for name, runs in found.items()]
+    for target in targets.values():
+        await target.close()
     assert process.stdin is not None
     process.stdin.close()
     await process.wait()
-    for target in targets.values():
-        await target.close()
     return results
 
 
 def summary(transport: str, model: str, num_frames: int, runs: list[dict[str, float]]) -> dict[str, Any]:
     """Median, and the 90th percentile of the time."""
-    num_bytes, times = num_frames * FRAME_BYTES, sorted(run["s"] for run in runs)
+    num_bytes, times = num_frames * FRAME_BYTES, [run["s"] for run in runs]
     return {
         "transport": transport,
         "model": model,
         "mib": num_bytes // 2**20,
         "rounds": len(runs),
         "ms_p50": round(statistics.median(times) * 1e3, 2),
-        "ms_p90": round(times[int(len(times) * 0.9)] * 1e3, 2),
+        "ms_p90": round(quantile(times, 0.9) * 1e3, 2),
         "mb_per_s": round(num_bytes / statistics.median(times) / 1e6),
         "cpu_ms": round(statistics.median(run["cpu_s"] for run in runs) * 1e3, 1),
     }
 
 
-def main() -> None:
-    """Parse arguments, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file of the results")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--sender", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.sender:
-        asyncio.run(run_sender(options.sender))
-        return
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Both transports by turns, in a folder of certificates."""
     with tempfile.TemporaryDirectory() as folder:
         make_certificates(Path(folder))
-        results = asyncio.run(measure(Path(folder), options.rounds))
-    publish({"environment": environment(), "results": results}, options.out)
+        return {"results": asyncio.run(measure(Path(folder), args.rounds))}
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--sender"]:
+        asyncio.run(run_sender(Path(sys.argv[2])))
+        sys.exit()
+    run_bench(__doc__, bench, flag("--rounds", type=int, default=30))

@@ -11,16 +11,14 @@ step thread per step.  A fake runner that computes nothing shows the same agains
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from scripts.bench.whole_platform import environment
+from scripts.bench.harness import MODEL, flag, run_bench, show
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
@@ -31,7 +29,6 @@ from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.worker.engine_client.device_time import DeviceTime
 
-ROOT = Path(__file__).resolve().parents[2]
 PROMPT_TOKENS, BLOCK_STEPS = 16, 20
 
 
@@ -86,24 +83,17 @@ def _block(core: EngineCore, device: DeviceTime | None) -> float:
     return (time.thread_time() - began_s) / BLOCK_STEPS * 1e6
 
 
-def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=15, help="of each arm")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Both runners, with few and with many streams."""
     rows = []
     for num_streams in (1, 8, 32, 64):
-        config = RunnerConfig(
-            model_path=ROOT / "models" / "base", kv_pool_bytes=256 << 20, num_threads=1, max_model_len=2048
-        )
+        config = RunnerConfig(model_path=MODEL, kv_pool_bytes=256 << 20, num_threads=1, max_model_len=2048)
         rows.append({"runner": "shipped model"} | measure(TorchRunner.load(config), num_streams, args.blocks))
         fake = FakeRunner(FakeConfig(num_blocks=8192))
         rows.append({"runner": "fake"} | measure(fake, num_streams, args.blocks))
-        print(json.dumps(rows[-2]), json.dumps(rows[-1]), flush=True)
-    if args.out:
-        args.out.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
+        show(rows[-2:])
+    return {"rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(__doc__, bench, flag("--blocks", type=int, default=15, help="of each arm"))

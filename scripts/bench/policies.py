@@ -18,10 +18,9 @@ import argparse
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from scripts.bench.whole_platform import environment
+from scripts.bench.harness import flag, run_bench, show, table
 from stratos.routing.policy.settings import NAMED, PolicyConfig, RoutingPoliciesConfig
 from stratos.sim.fleet import FleetConfig, SimFleet
 from stratos.sim.report import Report
@@ -54,46 +53,39 @@ def measure(trace: str, policies: RoutingPoliciesConfig, seed: int, num_workers:
     }
 
 
-def table(runs: list[Run]) -> str:
-    """Markdown, the first policy of a trace is the measure of the others."""
-    lines = [
-        "| trace | policy | requests/s | ratio | hit rate | TTFT p50, ms | p99, ms | balance |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for trace in dict.fromkeys(run["trace"] for run in runs):
-        of_trace = [run for run in runs if run["trace"] == trace]
-        base = of_trace[0]["closed"]["requests_per_s"]
-        for run in of_trace:
-            closed, opened = run["closed"], run["open"]
-            rate = closed["requests_per_s"]
-            lines.append(
-                f"| {trace} | `{run['policy']}` | {rate:.1f} | {rate / base:.2f} "
-                f"| {closed['hit_ratio']:.0%} | {opened['ttft_p50_s'] * 1000:.0f} | {opened['ttft_p99_s'] * 1000:.0f} "
-                f"| {opened['balance']:.2f} |"
-            )
-    return "\n".join(lines)
+def table_of(runs: list[Run]) -> str:
+    """Markdown; the first policy of a trace is the measure of the others."""
+    titles = ("trace", "policy", "requests/s", "ratio", "hit rate", "TTFT p50, ms", "p99, ms", "balance")
+    base = {run["trace"]: run["closed"]["requests_per_s"] for run in reversed(runs)}
+    rows = []
+    for run in runs:
+        closed, opened = run["closed"], run["open"]
+        rate, ttft_ms = closed["requests_per_s"], [opened[f"ttft_p{q}_s"] * 1000 for q in (50, 99)]
+        rows.append((
+            run["trace"], f"`{run['policy']}`", f"{rate:.1f}", f"{rate / base[run['trace']]:.2f}",
+            f"{closed['hit_ratio']:.0%}", *(f"{time_ms:.0f}" for time_ms in ttft_ms), f"{opened['balance']:.2f}",
+        ))  # fmt: skip
+    return table(titles, rows, is_markdown=True)
 
 
-def main() -> None:
-    """Measure, print the table, write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file")
-    parser.add_argument("--policies", nargs="+", default=list(NAMED), help="names")
-    parser.add_argument("--custom", type=json.loads, default={}, help='more: {"name": {"scorers": {...}}}')
-    parser.add_argument("--traces", nargs="+", default=list(TRACES), choices=list(TRACES))
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Every policy on every trace."""
     custom = {name: PolicyConfig(**fields) for name, fields in args.custom.items()}
-    runs, where = [], environment()  # of the code that was loaded: a run takes minutes
+    runs = []
     for trace in args.traces:
         for policy in args.policies:
             runs.append(measure(trace, RoutingPoliciesConfig(default=policy, custom=custom), args.seed, args.workers))
-            print(json.dumps(runs[-1]), flush=True)
-    print(table(runs))
-    if args.out:
-        args.out.write_text(json.dumps({"environment": where, "workers": args.workers, "runs": runs}, indent=1) + "\n")
+            show(runs[-1])
+    return {"workers": args.workers, "runs": runs, "table": table_of(runs)}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--policies", nargs="+", default=list(NAMED), help="names"),
+        flag("--custom", type=json.loads, default={}, help='more: {"name": {"scorers": {...}}}'),
+        flag("--traces", nargs="+", default=list(TRACES), choices=list(TRACES)),
+        flag("--workers", type=int, default=8),
+        flag("--seed", type=int, default=1),
+    )

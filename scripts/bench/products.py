@@ -13,13 +13,12 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scripts.bench.whole_platform import environment, publish
+from scripts.bench.harness import flag, run_bench
 from stratos.engine.layers.linear import PackedLinear
 from stratos.engine.layers.native_linear import NativeLinear
 from stratos.engine.native.isa import SOURCE_FOLDER, cpu_flags, supported_sets
@@ -92,19 +91,14 @@ def measure(dtype: torch.dtype, seconds: float) -> list[dict[str, Any]]:
     return result
 
 
-def main() -> None:
-    """Measure both types and write one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per number of rows")
-    args = parser.parse_args()
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Both types of numbers."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    features = sorted(flag for flag in cpu_flags() if flag.startswith(("avx", "amx", "fma")))
+    features = sorted(name for name in cpu_flags() if name.startswith(("avx", "amx", "fma")))
     rows = [row for dtype in (torch.bfloat16, torch.float32) for row in measure(dtype, args.seconds)]
-    document = {"environment": {**environment(), "features": features}, "weight": SHAPE, "threads": 1, "rows": rows}
-    publish(document, args.out)
+    return {"features": features, "weight": SHAPE, "threads": 1, "rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(__doc__, bench, flag("--seconds", type=float, default=3.0, help="per number of rows"))

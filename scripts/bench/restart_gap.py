@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
-import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +22,8 @@ from typing import Any
 
 import httpx
 
-from scripts.bench.whole_platform import Platform, environment
+from scripts.bench.harness import by_turns, flag, run_bench, show
+from scripts.bench.platform_process import Platform, running_platform
 from stratos.cli.local.running import find_platform, list_processes
 
 NUM_STREAMS, VICTIM = 8, "decode-0"
@@ -87,9 +85,9 @@ def moved(data_dir: str) -> set[str]:
     return {word.strip(",:;()") for line in lines for word in line.split()}
 
 
-async def one_kill(platform: Platform, data_dir: str, name: str) -> dict[str, float]:
+async def one_kill(platform: Platform, name: str) -> dict[str, float]:
     """Run streams, kill, wait for the return."""
-    traffic = Traffic()
+    traffic, data_dir = Traffic(), platform.data_dir
     headers = {"authorization": f"Bearer {platform.key}"}
     async with httpx.AsyncClient(base_url=platform.url, headers=headers, timeout=120) as client:
         tasks = [asyncio.create_task(traffic.run(client, name, place)) for place in range(NUM_STREAMS)]
@@ -120,16 +118,12 @@ async def one_kill(platform: Platform, data_dir: str, name: str) -> dict[str, fl
 
 
 def measure(threads: int, num_kills: int, turn: int) -> list[dict[str, float]]:
-    """One platform with this value."""
+    """One platform whose workers have so many threads."""
     rows = []
-    with tempfile.TemporaryDirectory() as data_dir:
-        platform = Platform(data_dir, ["--decode", "2", "--max-decode", "2", "--threads", str(threads)])
-        try:
-            for kill in range(num_kills):
-                rows.append(asyncio.run(one_kill(platform, data_dir, f"t{threads}-{turn}-{kill}")))
-                print(threads, json.dumps(rows[-1]), file=sys.stderr, flush=True)
-        finally:
-            platform.stop()
+    with running_platform("--decode", "2", "--max-decode", "2", "--threads", str(threads)) as platform:
+        for kill in range(num_kills):
+            rows.append(asyncio.run(one_kill(platform, f"t{threads}-{turn}-{kill}")))
+            show({"threads": threads, **rows[-1]})
     return rows
 
 
@@ -139,24 +133,18 @@ def summary(rows: list[dict[str, float]]) -> dict[str, Any]:
     return {name: {"median": median(r[name] for r in rows), "max": max(r[name] for r in rows)} for name in columns}
 
 
-def main() -> None:
-    """Measure in turns, print or write one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--kills", type=int, default=3, help="per turn and value")
-    args = parser.parse_args()
-    rows: dict[int, list[dict[str, float]]] = {threads: [] for threads in args.threads}
-    for turn in range(args.turns):
-        for threads in args.threads:
-            rows[threads] += measure(threads, args.kills, turn)
-    arms = [{"threads": threads, **summary(found), "kills": found} for threads, found in rows.items()]
-    text = json.dumps({"environment": environment(), "arms": arms}, indent=2)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Each number of threads in turn."""
+    runs = by_turns(args.turns, args.threads, lambda threads, turn: measure(threads, args.kills, turn))
+    rows = {threads: [row for of_turn in found for row in of_turn] for threads, found in runs.items()}
+    return {"arms": [{"threads": threads, **summary(found), "kills": found} for threads, found in rows.items()]}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--threads", type=int, nargs="+", default=[1, 2]),
+        flag("--turns", type=int, default=3),
+        flag("--kills", type=int, default=3, help="per turn and value"),
+    )

@@ -12,17 +12,14 @@ import argparse
 import asyncio
 import heapq
 import itertools
-import json
-import os
-import subprocess
 import time
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from scripts.bench.harness import flag, quantile, run_bench
 from stratos.common.clock import FakeClock
 from stratos.core.engine_load import EngineLoad
 from stratos.core.fleet import WorkerStatus
@@ -37,7 +34,6 @@ from stratos_router.placement_loop import PlacementLoop
 from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
 
-ROOT = Path(__file__).resolve().parents[2]
 TICK_S = 0.005
 STATUS_S = 0.05
 IDENTITY = KvIdentity(model_digest="ab" * 32, kv_dtype="bfloat16", rope_variant="r", numerics_id="n")
@@ -109,7 +105,7 @@ class Fleet:
         self.scheduler.turn(self.clock.now())
         spent_s = time.thread_time() - began_s
         self.cpu["turns"] += spent_s
-        self.decisions_s += [spent_s / num_arrived] * num_arrived
+        self.decisions_s += [spent_s / num_arrived for _ in range(num_arrived)]
 
     def counted(self, name: str) -> Any:
         """Adds the CPU time of a block."""
@@ -168,45 +164,28 @@ async def measure(fleet: Fleet, seconds: float, rate: float) -> dict[str, Any]:
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    decisions = sorted(fleet.decisions_s)
     return {
         "seconds": seconds,
         "wall_s": round(time.monotonic() - wall_s, 1),
         "requests_per_s": rate,
         "num_waiting_at_end": len(calls),
         "cores": {name: round(cpu_s / seconds, 3) for name, cpu_s in fleet.cpu.items()},
-        "decision_cpu_ms": {
-            f"p{q}": round(1000 * decisions[min(len(decisions) - 1, len(decisions) * q // 100)], 3) for q in (50, 99)
-        },
+        "decision_cpu_ms": {f"p{q}": round(1000 * quantile(fleet.decisions_s, q / 100), 3) for q in (50, 99)},
     }
 
 
-def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=500.0)
-    parser.add_argument("--decode", type=int, default=100)
-    parser.add_argument("--prefill", type=int, default=50)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Cores of a router with a fleet of this size."""
     result = asyncio.run(measure(Fleet(args.decode, args.prefill), args.seconds, args.rate))
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    cpus = (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines())
-    names = [name for name in cpus if "CPU" in name or "Processor" in name]
-    document = {
-        "cpu": next(iter(names), ""),
-        "machine_cores": os.cpu_count(),
-        "load_average": [round(load, 1) for load in os.getloadavg()],
-        "commit": commit.stdout.strip(),
-        **result,
-    }
-    document |= {"decode_workers": args.decode, "prefill_workers": args.prefill}
-    text = json.dumps(document, indent=2) + "\n"
-    print(text, end="")
-    if args.out:
-        args.out.write_text(text, encoding="utf-8")
+    return result | {"decode_workers": args.decode, "prefill_workers": args.prefill}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--seconds", type=float, default=60.0),
+        flag("--rate", type=float, default=500.0),
+        flag("--decode", type=int, default=100),
+        flag("--prefill", type=int, default=50),
+    )

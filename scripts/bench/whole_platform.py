@@ -11,22 +11,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
+import itertools
 import random
-import re
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
+from scripts.bench.harness import MODEL, flag, run_bench, show
+from scripts.bench.platform_process import running_platform
 from stratos.cli.load import LoadSpec, run_load
 
-ROOT = Path(__file__).resolve().parents[2]
-MODEL = ROOT / "models" / "base"
 NUM_PROMPT, NUM_OUTPUT, VOCAB = 128, 64, 4096
 CONCURRENCIES = (1, 8, 32)
 
@@ -42,30 +36,6 @@ def spec(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> 
 def load(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
     """Closed loop of ``concurrency`` streams through the gateway."""
     return asyncio.run(run_load(spec(url, key, concurrency, num_requests, seed))).as_json()
-
-
-class Platform:
-    """``stratos up`` as a child process."""
-
-    def __init__(self, data_dir: str, extra: list[str]) -> None:
-        command = [str(Path(sys.executable).with_name("stratos")), "up", "--data-dir", data_dir, *extra]
-        self.started = time.perf_counter()
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
-        self.url = self._read(r"(http://\S+/v1)")
-        self.key = self._read(r"(sk-[0-9a-f-]+)")
-        self.start_s = time.perf_counter() - self.started
-
-    def _read(self, pattern: str) -> str:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if match := re.search(pattern, line):
-                return match[1]
-        raise RuntimeError("the platform ended before it printed its URL and key")
-
-    def stop(self) -> None:
-        """Ctrl-C and wait."""
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=60)
 
 
 def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
@@ -106,69 +76,33 @@ def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, fl
 
 def cold_start(data_dir: str) -> dict[str, float]:
     """From starting the command to its URL, and to the first token of a first request."""
-    platform = Platform(data_dir, [])
-    try:
-        printed = platform.start_s
+    with running_platform(data_dir=data_dir) as platform:
         times = load(platform.url, platform.key, 1, 1, 1)
-        first = printed + times["ttft_p50_ms"] / 1e3
-    finally:
-        platform.stop()
-    return {"to_url_s": round(printed, 2), "to_first_token_s": round(first, 2)}
+    first = platform.start_s + times["ttft_p50_ms"] / 1e3
+    return {"to_url_s": round(platform.start_s, 2), "to_first_token_s": round(first, 2)}
 
 
-def environment() -> dict[str, Any]:
-    """What the numbers belong to."""
-    import torch
-
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        "",
-    )
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-        "commit": commit,
-    }
-
-
-def publish(document: dict[str, Any], out: Path | None) -> None:
-    """Print a result, and write it where it is wanted."""
-    text = json.dumps(document, indent=2)
-    print(text)
-    if out is not None:
-        out.write_text(text + "\n")
-
-
-def main() -> None:
-    """Run everything and print, or write, one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--repeat", type=int, default=2)
-    args = parser.parse_args()
-    result: dict[str, Any] = {"environment": environment(), "workload": f"{NUM_PROMPT} in / {NUM_OUTPUT} out, greedy"}
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Cold starts, then throughput, with one data directory."""
     with tempfile.TemporaryDirectory() as data_dir:
-        result["cold_start"] = [cold_start(data_dir) for _ in range(args.repeat)]
-        platform = Platform(data_dir, [])
-        try:
-            load(platform.url, platform.key, 2, 4, 99)
-            rows = []
-            for concurrency in CONCURRENCIES:
-                for repeat in range(args.repeat):
-                    count, seed = max(6, 3 * concurrency), 1000 * concurrency + repeat
-                    through = load(platform.url, platform.key, concurrency, count, seed)
-                    alone = engine_alone(concurrency, count, seed)
-                    rows.append({"concurrency": concurrency, "platform": through, "engine_alone": alone})
-                    print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-            result["throughput"] = rows
-        finally:
-            platform.stop()
-    publish(result, args.out)
+        starts = [cold_start(data_dir) for _ in range(args.repeat)]
+        rows = throughput(args.repeat, data_dir)
+    return {"workload": f"{NUM_PROMPT} in / {NUM_OUTPUT} out, greedy", "cold_start": starts, "throughput": rows}
+
+
+def throughput(repeat: int, data_dir: str) -> list[dict[str, Any]]:
+    """Rows of the platform and of the engine alone by turns."""
+    rows = []
+    with running_platform(data_dir=data_dir) as platform:
+        load(platform.url, platform.key, 2, 4, 99)
+        for concurrency, turn in itertools.product(CONCURRENCIES, range(repeat)):
+            count, seed = max(6, 3 * concurrency), 1000 * concurrency + turn
+            through = load(platform.url, platform.key, concurrency, count, seed)
+            alone = engine_alone(concurrency, count, seed)
+            rows.append({"concurrency": concurrency, "platform": through, "engine_alone": alone})
+            show(rows[-1])
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(__doc__, bench, flag("--repeat", type=int, default=2))

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc.aio
 
-from scripts.bench.whole_platform import MODEL
+from scripts.bench.harness import MODEL
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, worker_pb2, worker_pb2_grpc
 from stratos.common.tls.identity import PeerRole
 from stratos.core.files.model_files import read_model_files

@@ -12,13 +12,13 @@ STARTING_CALLS = {"fork", "posix_spawn", "create_subprocess_exec", "create_subpr
 FIXTURES = {"redis_server", "redis_url", "real_platform"}
 
 
-def imported_names(tree: ast.AST) -> set[str]:
-    """Modules named by imports anywhere in ``tree``."""
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+def imported_names(node: ast.AST) -> set[str]:
+    """Modules that one statement imports."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return set()
 
 
 def called_name(node: ast.Call) -> str:
@@ -28,14 +28,14 @@ def called_name(node: ast.Call) -> str:
 @cache
 def names_in(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """Modules that a module imports, and its calls and fixtures that mean a process."""
-    tree = ast.parse(source)
-    found = set()
-    for node in ast.walk(tree):
+    imports, found = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        imports |= imported_names(node)
         if isinstance(node, ast.Call) and called_name(node) in STARTING_CALLS:
             found.add(called_name(node))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found |= {argument.arg for argument in node.args.args} & FIXTURES
-    return frozenset(imported_names(tree)), frozenset(found)
+    return frozenset(imports), frozenset(found)
 
 
 def process_starts(source: str, support: frozenset[str] = frozenset()) -> set[str]:

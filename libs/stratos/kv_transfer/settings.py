@@ -91,9 +91,9 @@ class TransportConfig:
     needs a GPU in every worker; cuda_ipc needs workers of one host, on one GPU or on two that reach each other's
     memory, and staging.slot_bytes a multiple of 16. Neither has run on a GPU yet."""
     allow_unencrypted_gloo: bool = False
-    """With mTLS on, take gloo too: KV is then readable on the network, and any process there may send some."""
+    """Take gloo with mTLS on, too: KV is then readable on the network, and any process there may send some."""
     allow_unencrypted_nccl: bool = False
-    """With mTLS on, take nccl too: the same risk."""
+    """Take nccl with mTLS on, too: the same risk."""
     shm_directory: Path = Path(f"/dev/shm/stratos-{os.getuid()}")  # noqa: S108 - the transport checks owner and mode
     """Private directory of the transports shm and cuda_ipc; the same for all workers of a host."""
     staging: StagingConfig = field(default_factory=StagingConfig)

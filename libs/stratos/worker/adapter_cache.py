@@ -187,7 +187,7 @@ class AdapterCache:
         error = task.exception()
         outcome = error.code if isinstance(error, StratosError) else "bug" if error else "fetched"
         self._metrics.adapter_loads.labels(outcome).inc()
-        if isinstance(error, StratosError):  # clients are not told where the store is, or what is wrong with it
+        if isinstance(error, StratosError):  # no client learns where the store is, or what is wrong with it
             logger.warning("adapter %s is not loaded: %s", digest[:12], error.message)
 
     async def _fetch(self, digest: str, uri: str) -> AdapterFiles:

@@ -1,7 +1,7 @@
 """gRPC edge of ``CacheService``: what the prefix cache holds, for routers that place requests by it, and what
 it is to drop.
 
-The engine numbers the changes and keeps the last ones in a ring.  A stream has a place in it and asks for what came
+The engine numbers the changes and keeps the last ones in a ring.  A stream has a place in it and fetches what came
 after; the step loop knows of no stream.  A reader that is slower than the ring gets the whole cache again.
 """
 
@@ -19,7 +19,7 @@ from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.status import StatusFeed
 
 IDLE_WAKES = 8
-"""Wakes without a change until an empty message says that the stream lives: 2 s at most."""
+"""Wakes without a change until an empty message shows that the stream lives: 2 s at most."""
 MAX_STORED = 4096
 """Names in one message: some 32 KiB, which neither end works on for long."""
 

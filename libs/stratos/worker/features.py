@@ -22,7 +22,7 @@ def offered_features(role: WorkerRole, info: RunnerInfo, disabled: Iterable[str]
 
 
 def check_features(required: frozenset[str], offered: frozenset[str]) -> None:
-    """Refuse what is not offered: it would be dropped, and the answer would be another one than asked for.
+    """Refuse what is not offered: it would be dropped, and the answer would not be the one that was requested.
 
     Raises:
         FeatureUnavailable: the text names what is lacking.

@@ -221,7 +221,7 @@ async def test_a_stream_that_waits_hears_comments_and_then_its_tokens_or_its_err
         told = [json.loads(event.removeprefix("data: ")) for event in events if event.startswith("data: {")]
         assert "".join(chunk["choices"][0]["text"] for chunk in told) == "hello world"
         world.worker.step_s = 30
-        hurried = {"x-stratos-deadline-ms": "400"}
+        hurried = {"x-stratos-deadline-ms": "1500"}
         late = await world.http.post("/v1/completions", json={**BODY, "stream": True}, headers=hurried)
         *comments, last, end = late.text.split("\n\n")
         assert (late.status_code, end) == (200, "")

@@ -46,9 +46,8 @@ class Bench:
         return [entry async for entry in self.store.entries(tenant, day)]
 
     async def wait_entries(self, number: int) -> list[LedgerEntry]:
-        async with asyncio.timeout(10):
-            while len(found := await self.entries()) < number:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        while len(found := await self.entries()) < number:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
         assert len(found) == number
         return found
 

@@ -68,13 +68,13 @@ class World:
         await eventually(lambda: self.registry.get_sample_value("stratos_routers", {"state": "up"}) == count)
 
     async def schedule(self, tenant: str) -> Placement:
-        return await self.routers.schedule(ask(f"req-{tenant}", tenant=tenant), timeout_s=10)
+        return await self.routers.schedule(ask(f"req-{tenant}", tenant=tenant), timeout_s=60)
 
 
 @asynccontextmanager
 async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> AsyncIterator[RouterSet]:
     """What a gateway process has of routers, once it knows that all of them answer."""
-    metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=0.5)
+    metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=1.5)
     clock = SystemClock()
     known = PeerAddresses(addresses, clock)
     routers = RouterSet(known, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
@@ -140,7 +140,7 @@ async def _until_convicted(world: World) -> None:
 
     async def is_refused() -> bool:
         try:
-            placement = await world.routers.schedule(POISON, timeout_s=10)
+            placement = await world.routers.schedule(POISON, timeout_s=60)
         except PromptRefused:  # by a router, until the gateway has heard of it
             return bool(world.registry.get_sample_value("stratos_convicted_refusals_total"))
         world.routers.report(placement, Outcome.CANCELLED, 0)

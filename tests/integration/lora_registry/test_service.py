@@ -42,15 +42,14 @@ async def registry(folder: Path, redis_url: str) -> AsyncIterator[RegistryClient
         warm_process.begin, "stratos_lora_registry", env=env, files=warm_process.INHERITED
     )
     try:
-        async with asyncio.timeout(30):
-            while (address := read_address_file(address_file)) is None:
-                assert process.poll() is None
-                await asyncio.sleep(0.02)
+        while (address := read_address_file(address_file)) is None:
+            assert process.poll() is None
+            await asyncio.sleep(0.02)
         client = RegistryClient(address.address)
         yield client
         await client.close()
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 10) == 0
+        assert await process.ended() == 0
     finally:
         await asyncio.to_thread(process.end)
 

@@ -160,7 +160,7 @@ async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_lis
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -172,16 +172,14 @@ async def test_progress_and_status_show_life(world: World) -> None:
         assert (idle.engine.num_running, idle.engine.is_computing, idle.not_ready_reason) == (0, False, "")
         stream = await gateway.submit(PROMPT, max_tokens=3000)
         await stream.wait_tokens(1)
-        async with asyncio.timeout(10):
-            while (busy := WORKER_STATUS.from_pb(await watch.read())).engine.num_running == 0:
-                continue
-            while WORKER_STATUS.from_pb(await watch.read()).engine.step <= busy.engine.step:
-                continue
+        while (busy := WORKER_STATUS.from_pb(await watch.read())).engine.num_running == 0:
+            continue
+        while WORKER_STATUS.from_pb(await watch.read()).engine.step <= busy.engine.step:
+            continue
         assert busy.engine.blocks.allocated > 0
         await gateway.cancel("req-1")
-        async with asyncio.timeout(10):
-            while WORKER_STATUS.from_pb(await watch.read()).engine.num_running:
-                continue
+        while WORKER_STATUS.from_pb(await watch.read()).engine.num_running:
+            continue
     await eventually(lambda: gateway.num_progress >= 2, "progress without work")
     assert gateway.num_taken == 1, "a cancelled request was taken, too"
 

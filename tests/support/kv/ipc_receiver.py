@@ -103,8 +103,7 @@ class RemotePages:
 
 async def _answer(process: asyncio.subprocess.Process) -> dict[str, Any]:
     assert process.stdout is not None
-    async with asyncio.timeout(TIMEOUT_S):
-        line = await process.stdout.readline()
+    line = await process.stdout.readline()
     if not line:
         raise RuntimeError("the receiving process has ended")
     answer: dict[str, Any] = json.loads(line)

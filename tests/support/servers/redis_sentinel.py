@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -138,8 +137,7 @@ async def sentinel_group(binary: str, folder: Path) -> AsyncIterator[SentinelGro
     """Started, and ended with everything that runs."""
     group = SentinelGroup(binary, folder)
     try:
-        async with asyncio.timeout(60):
-            await group.start()
+        await group.start()
         yield group
     finally:
         group.close()

@@ -26,7 +26,7 @@ from tests.support.paths import BASE_MODEL
 from tests.support.servers.plain_http import plain_client
 from tests.support.servers.record_stores import PEPPERS, MarkedStore, marked_store
 from tests.support.waiting import eventually
-from tests.support.worlds.gateway_world import FakeDecodeWorker
+from tests.support.worlds.gateway_world import LIMIT_S, FakeDecodeWorker
 
 
 @dataclass
@@ -101,8 +101,8 @@ async def admin_world(redis_url: str, folder: Path, **overrides: Any) -> AsyncIt
     await eventually(lambda: not service.not_ready_reason(), "tenants and keys are loaded")
     try:
         async with (
-            plain_client(f"http://{service.admin_address}", timeout=20) as http,
-            plain_client(f"http://{service.http_address}", timeout=20) as public,
+            plain_client(f"http://{service.admin_address}", timeout=LIMIT_S) as http,
+            plain_client(f"http://{service.http_address}", timeout=LIMIT_S) as public,
         ):
             yield AdminWorld(service, http, public, keys, worker, router)
     finally:

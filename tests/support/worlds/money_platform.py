@@ -78,7 +78,7 @@ class MoneyPlatform:
     def admin(self) -> httpx.Client:
         """Of the admin API, by the platform's admin."""
         url, headers = self.process.facts()["admin_url"], {"authorization": f"Bearer {self.keys['platform']}"}
-        return httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=20, trust_env=False)
+        return httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=60, trust_env=False)
 
     def client(self, tenant: str) -> httpx.AsyncClient:
         """A new connection for each request, so that both gateways get some."""

@@ -136,11 +136,11 @@ async def service_process(
     environ[f"{prefix}ADDRESS_FILE"] = str(address_file)
     process = await asyncio.to_thread(warm_process.begin, module, env=environ, files=warm_process.INHERITED)
     try:
-        await eventually(lambda: address_file.exists() or process.poll() is not None, timeout_s=30)
+        await eventually(lambda: address_file.exists() or process.poll() is not None, f"{module} listens")
         assert process.returncode is None, f"{module} ended with {process.returncode}"
         yield json.loads(address_file.read_text())
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 20) == expect_code
+        assert await process.ended() == expect_code
     finally:
         await asyncio.to_thread(process.end)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ UNIT, SUPPORT = ROOT / "tests" / "unit", ROOT / "tests" / "support"
 READERS = {"read_model_files", "read_adapter_files", "served_model", "shipped_tokenizer"}
 READING_METHODS = {"load", "from_pretrained"}
 """Functions, and methods of classes, that read a model, an adapter or a tokenizer."""
+MAY_READ = re.compile(rf"\b({'|'.join(sorted(READERS | READING_METHODS))})\b")
+"""Most modules name none of them, and reading the syntax of all takes seconds."""
 EXEMPT = {"guards/test_conflict_markers.py": "asks git which files are under version control"}
 """Path below tests/unit: why it starts a process all the same."""
 
@@ -26,7 +29,7 @@ def reads_model(node: ast.Call) -> bool:
 
 def loads_at_import(source: str) -> Iterator[int]:
     """Lines outside of functions that read a model; decorators and defaults count as outside."""
-    waiting: list[ast.AST] = [ast.parse(source)]
+    waiting: list[ast.AST] = [ast.parse(source)] if MAY_READ.search(source) else []
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Call) and reads_model(node):

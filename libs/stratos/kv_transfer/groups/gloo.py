@@ -123,7 +123,7 @@ class _GlooRing(Ring):
         try:
             self._group = await self._store.join(self._pair, self._torch.join, self._threads)
         except (RuntimeError, TimeoutError) as err:
-            self._broken(f"the source did not join: {err or 'no hello from it'}")
+            self._broken(f"the source did not join: {str(err) or 'no hello from it'}")
             return
         for header in self._backlog:
             self._receive(header)

@@ -115,7 +115,7 @@ class _OrderedRing(Ring):
         try:
             self._group = await self._store.join(self._pair, self._maker.join, self._threads)
         except (RuntimeError, TimeoutError) as err:
-            self._broken(f"the source did not join: {err or 'no hello from it'}")
+            self._broken(f"the source did not join: {str(err) or 'no hello from it'}")
             return
         self._receive_in_order()
 
@@ -174,7 +174,7 @@ class _OrderedPair(PairSender):
                 await asyncio.shield(sent)
         except (RuntimeError, TimeoutError) as err:
             await self.close()
-            raise WorkerLost(f"the KV transfer pair {self.offer.pair} broke: {err or 'timed out'}") from err
+            raise WorkerLost(f"the KV transfer pair {self.offer.pair} broke: {str(err) or 'timed out'}") from err
 
     async def close(self) -> None:
         self._end()

@@ -129,7 +129,7 @@ async def _probe(host: str, port: int, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as err:
-        raise WorkerLost(f"no process listens at {host}:{port}: {err or 'timed out'}") from err
+        raise WorkerLost(f"no process listens at {host}:{port}: {str(err) or 'timed out'}") from err
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

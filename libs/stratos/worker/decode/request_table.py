@@ -224,7 +224,7 @@ class RequestTable:
             self._mark(record)
 
     def fail_all(self, error: StratosError) -> None:
-        """End every request with ``error``, which tells its gateway to go elsewhere."""
+        """End every request with ``error``, with which its gateway goes elsewhere."""
         for record in list(self._records.values()):
             record.fail(error)
             self._mark(record)

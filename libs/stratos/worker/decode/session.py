@@ -64,7 +64,7 @@ class OutputSession:
         self._wake = asyncio.Event()
         self.is_closed = False
         self.num_submits = 0
-        """Taken so far; told with everything that is sent."""
+        """Taken so far; sent along with every message."""
 
     def mark(self, record: RequestRecord) -> None:
         """``record`` has something to send."""

@@ -1,6 +1,6 @@
 """Usage of ended attempts, kept until a gateway reports that the ledger has it.
 
-    an attempt ends ──▶ held, told to its gateway's session ──▶ UsageAck: forgotten
+    an attempt ends ──▶ held, sent to its gateway's session ──▶ UsageAck: forgotten
                           │ the session breaks
                           └──▶ after a while offered to another session, and after a longer while to the next one
 
@@ -94,7 +94,7 @@ class UsageLog:
             self._drop(next(iter(self._held)))
 
     def acknowledge(self, request_ids: Iterable[str]) -> None:
-        """The ledger has these, whichever gateway says so."""
+        """The ledger has these, whichever gateway reports it."""
         for request_id in request_ids:
             for attempt in self._attempts.pop(request_id, ()):
                 del self._held[RequestKey(request_id, attempt)]

@@ -23,7 +23,7 @@ def check_call(call: EmbedCall, info: RunnerInfo, features: frozenset[str]) -> E
         QueueTimeout: the deadline has passed already.
     """
     check_model(call.model_digest, info)
-    if info.embedding_size:  # else the engine says that the model cannot embed at all
+    if info.embedding_size:  # else the engine refuses: the model cannot embed at all
         check_features(features_of_call(call), features)
     terms = check_terms(call.terms)
     check_id(call.request_id, "request_id")

@@ -2,7 +2,7 @@
 
 Only ``ProcessEngine`` starts it.  It makes the engine that the first message describes, drives it with
 a ``ThreadEngine``, whose data port is here too, and answers calls in the order in which they come.  It ends when the
-worker closes the socket, also by dying, or when the step loop dies, and tells why.  Signals of the terminal and of
+worker closes the socket, also by dying, or when the step loop dies, and sends why.  Signals of the terminal and of
 supervisors are the worker's to handle.
 """
 

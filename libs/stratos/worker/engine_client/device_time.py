@@ -1,7 +1,7 @@
 """Whose the time of this worker's device was: tenants, the platform itself, or nothing at all.
 
 A pass's time is divided among its rows by their tokens; the parts add up to it exactly, and passes do not overlap.  The
-step loop says itself how long it waited, and how long it worked: what it did besides passes (planning, commands) is the
+step loop itself counts how long it waited and worked: what it did besides passes (planning, commands) is the
 platform's.  Three clocks that know nothing of one another, so that their sum can be held against the wall time.
 """
 

@@ -1,4 +1,4 @@
-"""Makes the engine that the settings name. The torch runner is imported only here, and only when asked for."""
+"""Makes the engine that the settings name. The torch runner is imported only here, and only for the engine "torch"."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
     try:
         runner = FakeRunner.load(settings.fake) if settings.engine == "fake" else _torch_runner(settings)
     except InvalidCheckpoint as error:
-        raise InvalidCheckpoint(error.message) from None  # the message says all; its cause would print a traceback
+        raise InvalidCheckpoint(error.message) from None  # the message is complete; its cause would print a traceback
     return EngineCore(runner, settings.steps)
 
 
 def _torch_runner(settings: WorkerSettings) -> Runner:
     config = settings.runner
-    read_json(config.model_folder() / "config.json")  # a wrong path is told before torch takes its seconds to load
+    read_json(config.model_folder() / "config.json")  # a wrong path is reported before torch takes its seconds to load
     staging = settings.transport.staging
     staging_bytes = STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
     rings = planned_bytes(settings.transport)

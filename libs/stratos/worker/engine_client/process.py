@@ -1,6 +1,6 @@
 """An engine in a process of its own, with the same contract as ``ThreadEngine``.
 
-The step loop shares no interpreter lock with the worker's event loop, and a crash of the engine is a reason to tell
+The step loop shares no interpreter lock with the worker's event loop, and a crash of the engine is a reason to report
 instead of the end of the worker.  Calls, results and snapshots go over a socket pair (``wire``); KV payloads do not
 come here, the data port is in the child.  The child is started without fork of this process' state and without pickle.
 
@@ -50,7 +50,7 @@ ENGINE_COMMAND = (sys.executable, "-m", "stratos.worker.engine_client.child")
 CLOSE_TIMEOUT_S = 10.0
 """A child that has not ended by then is killed."""
 FAULT_TIMEOUT_S = 0.5
-"""The same for a child that closed its socket unasked: requests wait to be told."""
+"""The same for a child that closed its socket unasked: requests wait for its error."""
 
 
 class EngineChild(Protocol):
@@ -79,7 +79,7 @@ class ProcessEngine(EngineClient):
     """Starts the child in ``start``; ``info`` is there from then on.
 
     Args:
-        settings: JSON that tells the child what engine to make.
+        settings: JSON of the engine that the child makes.
         command: program of the child and its first arguments.
         launch: how the command is started.
     """

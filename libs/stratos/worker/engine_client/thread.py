@@ -36,7 +36,7 @@ class ThreadEngine(EngineClient):
 
     Args:
         engine: is stepped.
-        clock: says how long the loop waits and works.
+        clock: measures how long the loop waits and works.
         transports: of the data port.
         faults: why some of them do not work here.
     """
@@ -120,7 +120,7 @@ class ThreadEngine(EngineClient):
             self._to_loop(self._refuse_commands)
 
     def _work(self) -> StepResult | None:
-        """Do what was asked for, and a step where there is one to do."""
+        """Carry out the commands that have come, and a step where there is one to do."""
         began_s = self._clock.now()
         while self._commands:
             self._commands.popleft()()

@@ -2,5 +2,5 @@
 
 What cannot be measured has no series: a GPU that is not there, a bandwidth whose peak is not known.
 Read in this order: ``settings``, ``steps`` (every step's result), ``memory`` (what steps had to read), ``gpu`` (NVML,
-asked when it is scraped), ``meters`` (all of them).
+read when it is scraped), ``meters`` (all of them).
 """

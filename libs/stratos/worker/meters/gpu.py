@@ -1,4 +1,4 @@
-"""The GPU of a worker as NVML sees it, asked at every scrape in the scrape's own thread.
+"""The GPU of a worker as NVML sees it, read at every scrape in the scrape's own thread.
 
 A worker shows the device that it computes on and no other, since two workers on one machine would count each GPU twice.
 Without NVML, without a GPU, or where a driver does not answer, there is no series: a zero would look like an idle GPU.
@@ -93,7 +93,7 @@ def register_gpu(registry: CollectorRegistry, environ: Mapping[str, str], nvml: 
 
 
 def _first_visible(nvml: Any, visible: str) -> Any:
-    """The device that CUDA calls 0: by UUID or by index, as the variable says."""
+    """The device that CUDA calls 0: by UUID or by index, as the variable has it."""
     first = visible.split(",")[0].strip()
     if first.startswith(("GPU-", "MIG-")):
         return nvml.nvmlDeviceGetHandleByUUID(first)

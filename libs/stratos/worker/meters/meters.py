@@ -59,7 +59,7 @@ def open_meters(
         me: this worker.
         model: name of its model.
         device: "cpu" or "cuda".
-        environ: tells which GPU is its own.
+        environ: names its own GPU.
     """
     about = WORKER_INFO.open(registry)
     about.labels(me.worker_id, me.role.value, model, info.identity.model_digest, device).set(1)

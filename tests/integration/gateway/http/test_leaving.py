@@ -11,7 +11,7 @@ import pytest
 from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY
-from tests.support.worlds.gateway_world import TIMEOUT_S, World, gateway_world, say
+from tests.support.worlds.gateway_world import World, gateway_world, say
 
 ASK = {"model": "base", "prompt": "x", "max_tokens": 3000}
 
@@ -38,15 +38,13 @@ class Kept:
     async def get(self, path: str) -> tuple[int, dict[str, str]]:
         head = f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n\r\n"
         self.writer.write(head.encode())
-        async with asyncio.timeout(TIMEOUT_S):
-            lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-            headers = dict(line.split(": ", 1) for line in lines[1:] if line)
-            await self.reader.readexactly(int(headers["content-length"]))
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+        await self.reader.readexactly(int(headers["content-length"]))
         return int(lines[0].split()[1]), headers
 
     async def is_ended(self) -> bool:
-        async with asyncio.timeout(TIMEOUT_S):
-            return await self.reader.read() == b""
+        return await self.reader.read() == b""
 
 
 async def test_from_not_ready_on_connections_end_with_their_answers_and_idle_ones_at_once() -> None:

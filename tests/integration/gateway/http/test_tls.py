@@ -18,7 +18,7 @@ from tests.support.promises import Promised
 from tests.support.servers.server_certificates import Authority
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY
-from tests.support.worlds.gateway_world import TIMEOUT_S, World, gateway_world, say
+from tests.support.worlds.gateway_world import LIMIT_S, World, gateway_world, say
 
 STORY = "one two three four five six seven eight nine ten eleven twelve " * 4
 ASK = {"model": "base", "prompt": "x", "max_tokens": 400, "stream": True}
@@ -39,7 +39,7 @@ def client(world: World, authority: Authority) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=f"https://{world.service.http_address}",
         headers={"authorization": f"Bearer {KEY}"},
-        timeout=TIMEOUT_S,
+        timeout=LIMIT_S,
         verify=authority.client_context(),
     )
 

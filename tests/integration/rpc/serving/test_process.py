@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
 
 _PROGRAM = """
 import asyncio, sys
@@ -48,15 +48,12 @@ class Echo:
         )
 
     def wait_serving(self) -> int:
-        deadline = time.monotonic() + 30
-        while not self.address_file.exists():
-            assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: self.address_file.exists() or self.process.poll() is not None, "it serves, or has ended")
+        assert self.process.poll() is None, self.process.communicate()[1]
         return int(json.loads(self.address_file.read_text())["pid"])
 
     def end(self) -> tuple[int, str]:
-        _, log = self.process.communicate(timeout=30)
+        _, log = self.process.communicate()
         return self.process.returncode, log
 
 
@@ -65,9 +62,10 @@ def echoes() -> Iterator[list[Echo]]:
     started: list[Echo] = []
     yield started
     for echo in started:
-        if echo.process.poll() is None:
+        assert echo.process.stderr is not None
+        if not echo.process.stderr.closed:  # its end was not waited for
             echo.process.kill()
-        echo.process.communicate()
+            echo.process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -121,22 +119,18 @@ def test_it_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     address_file = tmp_path / "echo.json"
     env = {**os.environ, "STRATOS_ECHO_ADDRESS_FILE": str(address_file)}
     with subprocess.Popen([sys.executable, "-c", supervisor, _PROGRAM, str(ROOT)], env=env) as parent:
-        deadline = time.monotonic() + 30
-        while not address_file.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(address_file.exists, "it serves")
         child = psutil.Process(json.loads(address_file.read_text())["pid"])
         assert child.is_running()
         parent.kill()
-        gone, _ = psutil.wait_procs([child], timeout=15)
-        assert gone
+        wait_until(lambda: not child.is_running(), "it ends")
     assert not address_file.exists()  # it left in order
 
 
 def _is_ready(echo: Echo) -> bool:
     address = json.loads(echo.address_file.read_text())["metrics_address"]
     try:
-        with urlopen(f"http://{address}/readyz", timeout=5):
+        with urlopen(f"http://{address}/readyz", timeout=60):
             return True
     except HTTPError as error:
         error.close()
@@ -144,7 +138,4 @@ def _is_ready(echo: Echo) -> bool:
 
 
 def _wait_until_not_ready(echo: Echo) -> None:
-    deadline = time.monotonic() + 15
-    while _is_ready(echo):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not _is_ready(echo), "it is ready no more")

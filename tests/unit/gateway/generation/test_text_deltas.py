@@ -39,10 +39,15 @@ BYTE_FALLBACK = tokenizers.Tokenizer.from_str(json.dumps(definition()))
 texts = st.text(alphabet=st.sampled_from("ab the\n<|>éß€\u2581\ufffd\U0001f600\U0001f469\u200d\u0301"), max_size=24)
 
 
+@functools.cache
+def ids_by_bytes(tokenizer: Tokenizer) -> dict[bytes, int]:
+    return {tokenizer.token_bytes(i): i for i in reversed(range(tokenizer.vocab_size))}
+
+
 @st.composite
 def outputs(draw: st.DrawFn, tokenizer: Tokenizer) -> list[int]:
     """Ids that encode a text, that spell it byte by byte, or that no tokenizer would choose."""
-    by_byte = {tokenizer.token_bytes(i): i for i in reversed(range(tokenizer.vocab_size))}
+    by_byte = ids_by_bytes(tokenizer)
     ids: list[int] = []
     for kind in draw(st.lists(st.sampled_from(["text", "bytes", "random", "special"]), max_size=4)):
         match kind:

@@ -75,8 +75,7 @@ async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
         await session.open(10.0)
         for name, sink in sinks.items():
             session.submit(Submission(request=make_request([1], name), model_digest="fake"), sink)
-        async with asyncio.timeout(10):
-            await sinks["good"].heard.wait()
+        await sinks["good"].heard.wait()
         assert isinstance(sinks["bad"].failure, Internal)
         assert sinks["good"].tokens == [7]
         assert not session.is_broken

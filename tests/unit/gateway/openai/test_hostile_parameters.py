@@ -6,7 +6,6 @@ The gateway's router is full, so a request that was accepted is answered with 50
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from stratos.core.requests.limits import LIMITS, check_logit_bias
 from tests.support.examples import examples
+from tests.support.promises import Promised
 from tests.support.worlds.gateway_routes import full_app
 
 CHAT = '"model":"base","messages":[{"role":"user","content":"x"}]'
@@ -120,12 +120,10 @@ async def test_logit_bias_is_refused_by_name(client: httpx.AsyncClient, raw: str
         assert (status, error["param"]) == (400, "logit_bias")
 
 
-async def test_a_million_entries_are_refused_at_once(client: httpx.AsyncClient) -> None:
+async def test_a_million_entries_are_refused_at_once(client: httpx.AsyncClient, promised: Promised) -> None:
     million = {str(i): 1 for i in range(10**6)}
-    begin = time.thread_time()
-    with pytest.raises(Exception, match="at most 300 entries"):
+    with promised("a million entries of logit_bias are refused", 0.1), pytest.raises(Exception, match="at most 300"):
         check_logit_bias(million, 10**6)
-    assert time.thread_time() - begin < 0.1
     response = await client.post(
         "/v1/completions", content=body_with("/v1/completions", "logit_bias", json.dumps(million))
     )

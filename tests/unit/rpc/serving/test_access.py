@@ -83,9 +83,9 @@ async def _call(peer: grpc.aio.Channel, name: str) -> grpc.StatusCode | str:
     }[(method is not None and method.client_streaming, method is not None and method.server_streaming)](name)
     try:
         if method is None or not method.server_streaming:
-            await begin(b"", timeout=10)
+            await begin(b"", timeout=60)
         else:
-            call = begin(timeout=10) if method.client_streaming else begin(b"", timeout=10)
+            call = begin(timeout=60) if method.client_streaming else begin(b"", timeout=60)
             assert await call.read() == b""
     except grpc.aio.AioRpcError as error:
         is_refusal = isinstance(from_rpc_error(error), PeerRefused)

@@ -21,7 +21,7 @@ async def test_order_of_a_clean_life(tmp_path: Path) -> None:
     service, address_file = EchoService(), tmp_path / "echo.json"
     async with running(service, address_file=str(address_file)) as run:
         async with channel(service.address) as peer:
-            await wait_serving(peer, REGISTRY, timeout_s=5)
+            await wait_serving(peer, REGISTRY, timeout_s=60)
             content = json.loads(address_file.read_text())
             assert content["address"] == service.address
             assert content["metrics_address"] == service.metrics_address
@@ -99,8 +99,7 @@ async def test_a_drain_that_hangs_is_cut_off(caplog: pytest.LogCaptureFixture) -
     service.drain_event = asyncio.Event()
     async with running(service, drain_timeout_s=0.1) as run:
         run.stop.set()
-        async with asyncio.timeout(5):
-            assert await run.task == 0
+        assert await run.task == 0
     assert "drain took longer than 0.1 s" in caplog.text
     assert service.events[-1] == "close"
 
@@ -109,7 +108,7 @@ async def test_probes_follow_readiness_and_show_metrics() -> None:
     service = EchoService()
     async with running(service) as run, httpx.AsyncClient(base_url=f"http://{service.metrics_address}") as http:
         async with channel(service.address) as peer:
-            await wait_serving(peer, timeout_s=5)
+            await wait_serving(peer, timeout_s=60)
             assert (await http.get("/readyz")).status_code == 200
             service.reason = "step loop stalled"
             answer = await http.get("/readyz")
@@ -117,7 +116,7 @@ async def test_probes_follow_readiness_and_show_metrics() -> None:
             assert (await http.get("/livez")).status_code == 200
             await _wait_not_serving(peer, REGISTRY)  # gRPC health follows within a beat
             service.reason = ""
-            await wait_serving(peer, REGISTRY, timeout_s=5)
+            await wait_serving(peer, REGISTRY, timeout_s=60)
         metrics = (await http.get("/metrics")).text
         assert 'stratos_rpc_duration_seconds_count{code="OK",method="Check",service="echo"}' in metrics
         assert (await http.get("/nothing")).status_code == 404
@@ -125,6 +124,5 @@ async def test_probes_follow_readiness_and_show_metrics() -> None:
 
 
 async def _wait_not_serving(peer: grpc.aio.Channel, service: str = "") -> None:
-    async with asyncio.timeout(5):
-        while await is_serving(peer, service):  # noqa: ASYNC110 - polls over the wire
-            await asyncio.sleep(0.01)
+    while await is_serving(peer, service):  # noqa: ASYNC110 - polls over the wire
+        await asyncio.sleep(0.01)

@@ -1,0 +1,51 @@
+"""A platform of ``stratos up`` that a benchmark starts, loads and stops."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from scripts.bench.harness import ROOT
+
+
+class Platform:
+    """``stratos up`` as a child process."""
+
+    def __init__(self, data_dir: str, extra: tuple[str, ...]) -> None:
+        self.data_dir = data_dir
+        command = [str(Path(sys.executable).with_name("stratos")), "up", "--data-dir", data_dir, *extra]
+        self.started = time.perf_counter()
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+        self.url = self._read(r"(http://\S+/v1)")
+        self.key = self._read(r"(sk-[0-9a-f-]+)")
+        self.start_s = time.perf_counter() - self.started
+
+    def _read(self, pattern: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if match := re.search(pattern, line):
+                return match[1]
+        raise RuntimeError("the platform ended before it printed its URL and key")
+
+    def stop(self) -> None:
+        """Ctrl-C and wait."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=60)
+
+
+@contextmanager
+def running_platform(*arguments: str, data_dir: str = "") -> Iterator[Platform]:
+    """A platform with these arguments of ``stratos up``; its data directory is a new one unless it is given."""
+    with nullcontext(data_dir) if data_dir else tempfile.TemporaryDirectory() as folder:
+        platform = Platform(folder, arguments)
+        try:
+            yield platform
+        finally:
+            platform.stop()
