@@ -79,7 +79,9 @@ class Edge:
         return tenant
 
     @contextmanager
-    def admit(self, http: Request, send: Send, tenant: Tenant, arrival_s: float) -> Iterator[ClientRequest[Any]]:
+    def admit(
+        self, http: Request, send: Send, tenant: Tenant, arrival_s: float, prompt_param: str
+    ) -> Iterator[ClientRequest[Any]]:
         """The record of a request that computes, with a place of its own, which is given back on every way out.
 
         Raises:
@@ -87,7 +89,7 @@ class Edge:
             BadRequest: its deadline cannot be read.
         """
         exchange = exchange_of(http)
-        exchange.facts.is_inference = True
+        exchange.facts.is_inference, exchange.prompt_param = True, prompt_param
         with self.admission.enter(tenant) as place:
             allowed = time_allowed(http, TimeAllowed(self.limits.max_deadline_s, self.limits.max_answer_s))
             place.refusals.append(partial(self.authenticator.refusal, tenant))

@@ -21,7 +21,6 @@ from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import ClientRequest, Prepared
 from stratos_gateway.http.body import read_json, until_disconnect
-from stratos_gateway.http.exchange import exchange_of
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 
@@ -55,9 +54,8 @@ class Endpoint(Generic[O]):
         """Answer one request."""
         edge, http = self._edge, Request(scope, receive)
         arrival_s, limits = edge.clock.now(), edge.limits
-        exchange_of(http).prompt_param = self._preparer.prompt_param
         tenant = await edge.authenticate(http)
-        with edge.admit(http, send, tenant, arrival_s) as request:
+        with edge.admit(http, send, tenant, arrival_s, self._preparer.prompt_param) as request:
             body = await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
             try:
                 await until_disconnect(receive, self._answer(request, body))

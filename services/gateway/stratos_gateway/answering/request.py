@@ -123,6 +123,8 @@ class ClientRequest(Generic[P]):
     """The answer; ``None`` before there is one, and again where its source gave way or it counts as nothing."""
     told_error: StratosError | None = None
     """Error that was told within a stream: the answer ends without an exception."""
+    sent: list[ChoiceChunk] = field(default_factory=list)
+    """Chunks that the client was sent so far."""
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None
     """Takes the chunks of an answer that was sent whole."""
 
@@ -134,6 +136,11 @@ class ClientRequest(Generic[P]):
     def dated(self, terms: RequestTerms) -> RequestTerms:
         """``terms`` with the request's times."""
         return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
+
+    def end_whole(self) -> None:
+        """Note that the whole answer was sent."""
+        if self.when_sent is not None:
+            self.when_sent(self.sent)
 
     def fail_in_stream(self, error: StratosError) -> None:
         """Note an error that ends a stream which has begun."""
