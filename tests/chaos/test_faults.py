@@ -80,7 +80,7 @@ async def test_a_fault_aimed_at_nothing_fails_the_check_of_its_effect(platform: 
 
 
 def new_key(platform: PlatformProcess) -> str:
-    """Of a new tenant, whose prompts no worker has cached; all gateways know it."""
+    """Key of a new tenant, whose prompts no worker has cached; all gateways know it."""
     key = platform.stratos("keys", "create", "--tenant", f"chaos-{time.monotonic_ns()}").stdout.strip()
     headers = {"authorization": f"Bearer {key}"}
 

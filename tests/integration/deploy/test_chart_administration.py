@@ -1,4 +1,4 @@
-"""What the chart has for administrators: the toolbox, the first key, ports of an external Redis, policies by name."""
+"""Parts of the chart for administrators: the toolbox, the first key, ports of an external Redis, policies by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart adds for Prometheus and Grafana, by value.
+"""Additions of the chart for Prometheus and Grafana, by value.
 
 Needs a renderer: `helm` on the path, or the package helm-python-sdk. Without one these tests are skipped, and say so.
 """

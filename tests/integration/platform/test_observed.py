@@ -57,7 +57,7 @@ SHOWN_AFTER_S = 0.5
 
 @dataclass
 class Counted:
-    """What the client of the tenant acme counted itself."""
+    """Counts of the tenant acme's own client."""
 
     http: httpx.Client
     num_finished: int = 0

@@ -27,7 +27,7 @@ MISS_S = 0.25
 
 
 class CachingScript:
-    """What a worker says, how fast, and how much of the prompt it calls cached."""
+    """Answers of a worker: their text, their speed, and how much of the prompt they call cached."""
 
     def __init__(self, world: AdminWorld) -> None:
         self.worker = world.worker

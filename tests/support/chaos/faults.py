@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import psutil
@@ -69,7 +70,7 @@ async def _stop(pid: int, stop_s: float, in_effect: asyncio.Event) -> dict[str, 
     process = _process(pid)
     os.kill(pid, signal.SIGSTOP)
     try:
-        await _until(lambda: process.status() == psutil.STATUS_STOPPED, f"process {pid} runs after SIGSTOP")
+        await _until(lambda: _stands_still(pid), f"process {pid} runs after SIGSTOP")
         in_effect.set()
         before = process.cpu_times()
         await asyncio.sleep(stop_s)
@@ -80,6 +81,12 @@ async def _stop(pid: int, stop_s: float, in_effect: asyncio.Event) -> dict[str, 
     if state != psutil.STATUS_STOPPED or used_s > 0:
         raise NoEffect(f"process {pid} computed for {used_s:.2f} s while it should have stood still")
     return {"pid": pid, "stopped_s": stop_s, "cpu_s": used_s}
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether every thread is stopped; the state of a process is that of its first one."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
 
 
 def _process(pid: int) -> psutil.Process:

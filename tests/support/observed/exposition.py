@@ -1,4 +1,4 @@
-"""What processes of a running platform expose, beside what is declared."""
+"""Metrics that processes of a running platform expose, compared with the declared ones."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from tests.support.worlds.platform_process import PlatformProcess, running_platf
 
 GATEWAYS = ("gateway-0", "gateway-1")
 STEP_S = 0.005
-"""Of the fake engine."""
+"""Length of the fake engine's steps."""
 MAX_OPEN = 16
 """Requests of each gateway."""
 WAIT_S = 600.0
 """Longer than any test: a slow machine ends no request that waits."""
-NUM_LONG = {"fake": 400, "torch": 120}
+NUM_LONG = {"fake": 400, "torch": 60}
 AFTER_S = 2.0
 EXTERNAL_PRICE = {"prompt": 2_000_000, "cached": 1_000_000, "output": 5_000_000}
 EXTERNAL_USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 20}}
@@ -76,7 +76,7 @@ class MoneyPlatform:
 
     @cached_property
     def admin(self) -> httpx.Client:
-        """Of the admin API, by the platform's admin."""
+        """Client of the admin API, as the platform's admin."""
         url, headers = self.process.facts()["admin_url"], {"authorization": f"Bearer {self.keys['platform']}"}
         return httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=60, trust_env=False)
 
@@ -102,7 +102,7 @@ class MoneyPlatform:
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     def log(self, gateway: str) -> str:
-        """What a gateway has logged."""
+        """Log of a gateway."""
         return (self.process.run_dir() / "logs" / f"{gateway}.log").read_text()
 
     async def at_both(self, metric: str, ask: Any) -> None:

@@ -70,7 +70,7 @@ class PlatformProcess:
         return json.loads((self.run_dir() / "platform.json").read_text())
 
     def status(self) -> dict[str, Any]:
-        """What `stratos status --json` prints, without starting a process for it."""
+        """Output of `stratos status --json`, without starting a process for it."""
         return status_json(asyncio.run(read_status(find_platform(self.data_dir, self.run_id))))
 
     @property
@@ -175,7 +175,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def state_of(process: psutil.Process) -> str:
-    """As psutil names it; a zombie if it has gone."""
+    """State of a process as psutil names it; a zombie if it has gone."""
     try:
         return str(process.status()) if process.is_running() else str(psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

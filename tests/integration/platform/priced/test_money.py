@@ -76,7 +76,7 @@ async def until_billed(platform: MoneyPlatform, tenant: str, num_requests: int) 
 
 
 def command(platform: MoneyPlatform, *arguments: str, by: str = "platform", check: bool = True) -> str:
-    """What a command prints; it finds the platform by its data directory, as in a process of its own."""
+    """Output of a command; it finds the platform by its data directory, as in a process of its own."""
     where = ("--key", platform.keys[by], "--data-dir", str(platform.process.data_dir))
     done = CliRunner().invoke(app, ["admin", *arguments, *where])
     assert not check or done.exit_code == 0, done.output

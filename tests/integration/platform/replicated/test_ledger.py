@@ -129,7 +129,7 @@ def device_seconds(platform: PlatformProcess) -> dict[str, Counter[str]]:
 
 
 async def test_device_seconds_of_tenants_the_platform_and_nothing_are_all_there_are(platform: PlatformProcess) -> None:
-    """What the ledger says tenants took of devices is what the workers say, prompts of a prefill worker included.
+    """Device time of tenants is the same in the ledger and at the workers, prompts of a prefill worker included.
 
     Every worker says with a step how long it was idle, so both looks follow some requests.
     """
@@ -211,7 +211,7 @@ async def test_totals_are_those_of_the_clients_while_workers_are_killed(platform
 
 
 async def check_sums(store: LedgerStore) -> None:
-    """What the store adds up is what its entries say."""
+    """Sums of the store equal those of its entries."""
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     expected: Counter[str] = Counter()
     while True:

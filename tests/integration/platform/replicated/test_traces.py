@@ -17,7 +17,7 @@ from tests.support.worlds.platform_process import PlatformProcess
 
 STEP_S = 0.01
 NUM_SPANS = 10
-"""Of a completion whose prompt is handed off."""
+"""Spans of a completion whose prompt is handed off."""
 PROMPT = "the quick brown fox jumps over the lazy dog and runs away from here"
 TRACE_ID, CLIENT_SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GATEWAY, ROUTER = "stratos-gateway", "stratos-router"
@@ -177,7 +177,7 @@ def test_an_unsampled_trace_makes_no_span(platform: PlatformProcess, collector: 
 
 
 def logs(platform: PlatformProcess) -> dict[str, str]:
-    """What every process wrote, by its name."""
+    """Logs of every process, by its name."""
     return {path.stem: path.read_text() for path in platform.run_dir().rglob("*.log")}
 
 
