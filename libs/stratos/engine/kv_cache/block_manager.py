@@ -20,7 +20,7 @@ from stratos.engine.kv_cache.prefix_cache import PrefixCache
 
 
 class BlockState(enum.Enum):
-    """What a block is used for."""
+    """Use of a block."""
 
     FREE = "free"
     CACHED = "cached"

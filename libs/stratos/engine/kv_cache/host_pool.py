@@ -19,7 +19,7 @@ from stratos.core.kv import HostLedger
 
 
 class SlotState(enum.Enum):
-    """What a slot is used for."""
+    """Use of a slot."""
 
     FREE = "free"
     CACHED = "cached"
