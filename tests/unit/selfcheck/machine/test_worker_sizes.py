@@ -1,4 +1,4 @@
-"""What the workers of a platform take of the machine, as `stratos up` decides it before they start."""
+"""Shares of the machine that the workers of a platform take, as `stratos up` decides it before they start."""
 
 from __future__ import annotations
 
