@@ -50,7 +50,7 @@ class Ablation:
     workloads: tuple[str, ...]
     off: Settings
     everywhere: Settings = field(default_factory=Settings)
-    """Of both sides, where the default would hide the difference."""
+    """Settings of both sides, where the default would hide the difference."""
 
 
 DENSE = ("decode-1", "decode-8", "prefill-1024")

@@ -190,7 +190,7 @@ async def test_any_thread_sees_the_step_counter_move_while_steps_run(start: Star
     def watch() -> None:
         while not is_over.wait(0.005):
             status = client.status()
-            status.blocks.check()
+            status.blocks.check_law()
             if not seen or status.step != seen[-1]:
                 seen.append(status.step)
 

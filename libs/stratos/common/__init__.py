@@ -1,4 +1,4 @@
-"""What every library needs and none owns.
+"""Ground floor of every library: errors, clocks, identifiers, TLS.
 
 Read in this order: ``errors`` (one tree, with status codes as data), ``clock``, ``ids``, ``bugs`` (how a bug is
 logged), ``background`` (work that outlives its call), ``tls`` (certificates of a process).

@@ -57,7 +57,7 @@ class StratosError(Exception):
     code: str = "internal_error"
     type: ClassVar[str] = "server_error"
     public_text: ClassVar[str] = ""
-    """What clients read in place of the message, which is for operators; empty: the message itself."""
+    """Text for clients in place of the message, which is for operators; empty: the message itself."""
 
     def __init__(self, message: str = "", *, param: str | None = None, after_s: float | None = None) -> None:
         super().__init__(message or type(self).__name__)

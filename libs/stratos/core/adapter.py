@@ -21,12 +21,12 @@ BASE_MODEL = AdapterRef()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """What is known of a registered adapter; ``digest`` is what is trusted, ``uri`` only says where to look."""
+    """A registered adapter; ``digest`` is what is trusted, ``uri`` only says where to look."""
 
     tenant: str
     """Owner; "" means every tenant."""
     name: str
-    """What clients use as "model"."""
+    """Value of "model" in clients' requests."""
     base_model_digest: str
     """SHA-256 (hex) of the base model it was trained on."""
     uri: str

@@ -1,4 +1,4 @@
-"""What a request may need that not every worker of a mixed fleet understands, and who may talk to whom.
+"""Features that not every worker of a mixed fleet understands, and protocol versions that may talk to one another.
 
 A field that a worker does not know would be dropped, and the answer would be wrong with status 200.  So each field of
 a request is listed here: ``BASIC`` ones are understood by every build of protocol version 1, the others need the
@@ -25,7 +25,7 @@ PROTOCOL_VERSION = 1
 
 
 class Feature(enum.StrEnum):
-    """What a worker may offer; the values travel."""
+    """A feature that a worker may offer; the values travel."""
 
     ADAPTERS = "adapters"
     ALLOWED_TOKENS = "allowed_tokens"
@@ -112,7 +112,7 @@ _SAMPLING_DEFAULTS = SamplingParams()
 
 
 def required_features(request: EngineRequest) -> frozenset[str]:
-    """What a worker must offer to run a generation."""
+    """Features that a worker must offer to run a generation."""
     sampling, needed = request.sampling, set[str]()
     for name, feature in SAMPLING.items():
         if feature is not None and getattr(sampling, name) != getattr(_SAMPLING_DEFAULTS, name):
@@ -129,7 +129,7 @@ def required_features(request: EngineRequest) -> frozenset[str]:
 
 
 def features_of_call(call: EmbedCall) -> frozenset[str]:
-    """What a worker must offer to embed."""
+    """Features that a worker must offer to embed."""
     needed: set[str] = {Feature.EMBEDDINGS, POOLINGS[call.pooling]}
     if call.terms.adapter.digest:
         needed.add(Feature.ADAPTERS)

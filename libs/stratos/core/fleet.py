@@ -48,7 +48,7 @@ class WorkerStatus:
         return in_batch + engine.num_waiting
 
     features: frozenset[str] = frozenset()
-    """What it offers, see ``stratos.core.features``."""
+    """Features that it offers, see ``stratos.core.features``."""
     protocol_version: int = PROTOCOL_VERSION
     ttft_s: float = 0.0
     """From a request's arrival there to its first token, mean of the last seconds; 0 means unknown."""
@@ -97,4 +97,4 @@ class Fleet:
     queues: tuple[QueueDepth, ...] = ()
     workers: tuple[FleetWorker, ...] = ()
     gateways: tuple[GatewayLoad, ...] = ()
-    """Those that have reported lately."""
+    """Gateways that have reported lately."""

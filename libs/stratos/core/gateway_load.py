@@ -1,4 +1,4 @@
-"""What gateways tell of their load: requests open now, and how the answers of the last minute were.
+"""Load of a gateway: requests open now, and how the answers of the last minute were.
 
 First tokens are counted by bounds that grow by a quarter of a power of two and hit 0.5 s and 1 s exactly, so counts of
 several gateways can be added and a percentile of the sum is known within a fifth.
@@ -28,7 +28,7 @@ class GatewayLoad:
     num_judged: int = 0
     """Answers of the last minute whose tenant's plan promises a time."""
     num_violations: int = 0
-    """Those of them that broke one."""
+    """Answers among them that broke one."""
     first_tokens: tuple[int, ...] = ()
     """First tokens of the last minute, by ``TTFT_BOUNDS_S``; empty means none."""
     age_s: float = 0.0

@@ -1,4 +1,4 @@
-"""What a gateway and a decode worker tell each other about one attempt of a generation.
+"""Records between a gateway and a decode worker about one attempt of a generation.
 
 Submission ->                                 the request, and where its prompt may be computed
 <- RequestDelta {ChoiceDelta ..., Receipt}    tokens as they come, and once where the prompt was computed
@@ -30,9 +30,9 @@ class Submission:
     """Where the prompt may be computed, best first; none means at the decode worker."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
-    """What the worker must offer, as the gateway says; the worker looks for itself, too."""
+    """Features that the worker must offer by the gateway's judgement; the worker judges for itself, too."""
     meter: MeterTag | None = None
-    """What it is billed by; ``None`` for what is not billed."""
+    """Facts that it is billed by; ``None`` for a request that is not billed."""
 
     def without_choices(self, indexes: tuple[int, ...]) -> Submission:
         """The same, with some choices finished: the engine runs the others alone."""
@@ -57,7 +57,7 @@ class PrefillPath(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What happened to a request's prompt at the decode worker."""
+    """Account of a request's prompt at the decode worker."""
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
@@ -71,7 +71,7 @@ class Receipt:
     prefill_ns: int = 0
     transfer_ns: int = 0
     numerics_id: str = ""
-    """Of the worker that sampled."""
+    """Numerics of the worker that sampled."""
 
     @property
     def is_external(self) -> bool:
@@ -94,13 +94,13 @@ class ChoiceDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDelta:
-    """What a gateway has not seen yet of one request."""
+    """News of one request that its gateway has not seen yet."""
 
     key: RequestKey
     choices: tuple[ChoiceDelta, ...] = ()
     error: StratosError | None = None
     """The request failed at the worker, and is over there."""
     receipt: Receipt | None = None
-    """With the first tokens."""
+    """Account of the prompt, with the first tokens."""
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
-    """Of the prompt's tokens from the second on; with the receipt, if they were asked for."""
+    """Log probabilities of the prompt's tokens from the second on; with the receipt, if the request wants them."""

@@ -1,4 +1,4 @@
-"""What KV is to the code that holds or moves it: its identity, its shape, and the ledgers of blocks and slots."""
+"""KV as the code sees it that holds or moves it: its identity, its shape, and the ledgers of blocks and slots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvIdentity:
-    """What must be equal before KV may move between two workers, or be shared at all."""
+    """Identity of KV: equal before it may move between two workers, or be shared at all."""
 
     model_digest: str
     kv_dtype: str
@@ -74,7 +74,7 @@ class BlockLedger:
     reserved: int
     fenced: int
 
-    def check(self) -> None:
+    def check_law(self) -> None:
         """Raise ``AssertionError`` if the law is broken."""
         counted = self.free + self.cached + self.allocated + self.reserved + self.fenced
         assert counted == self.total, f"block ledger law broken: {self}"
@@ -90,7 +90,7 @@ class HostLedger:
     held: int = 0
     moving: int = 0
 
-    def check(self) -> None:
+    def check_law(self) -> None:
         """Raise ``AssertionError`` if the law is broken."""
         assert min(self.total, self.free, self.cached, self.held, self.moving) >= 0, f"negative host count: {self}"
         assert self.free + self.cached + self.held + self.moving == self.total, f"host ledger law broken: {self}"
@@ -105,7 +105,7 @@ class StagingLedger:
     granted: int = 0
     quarantined: int = 0
 
-    def check(self) -> None:
+    def check_law(self) -> None:
         """Raise ``AssertionError`` if the law is broken."""
         assert min(self.total, self.free, self.granted, self.quarantined) >= 0, f"negative staging count: {self}"
         assert self.free + self.granted + self.quarantined == self.total, f"staging ledger law broken: {self}"

@@ -15,14 +15,14 @@ from stratos.core.trace import NO_TRACE, TraceContext
 
 
 class WorkerRole(enum.StrEnum):
-    """What a worker process does."""
+    """Role of a worker process."""
 
     PREFILL = "prefill"
     DECODE = "decode"
 
 
 class Work(enum.StrEnum):
-    """What a request asks of the worker that takes it."""
+    """Kind of work that a request asks for."""
 
     GENERATION = "generation"
     EMBEDDING = "embedding"
@@ -70,7 +70,7 @@ class PlacementRequest:
     excluded_incarnations: frozenset[str] = frozenset()
     """Workers to avoid while another one serves the model."""
     hung_incarnations: frozenset[str] = frozenset()
-    """Those of them that stood still, and are avoided only until they move again."""
+    """Workers among them that stood still, and are avoided only until they move again."""
     waited_ms: int = 0
     """Milliseconds this request has waited in earlier calls."""
     num_emitted_tokens: int = 0
@@ -94,7 +94,7 @@ class PlacementRequest:
     """The request may go elsewhere: it is refused where it would wait longer than that; 0 lets it wait."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
-    """What the worker must offer, see ``stratos.core.features``."""
+    """Features that the worker must offer, see ``stratos.core.features``."""
 
     @property
     def is_resumed(self) -> bool:
@@ -115,9 +115,9 @@ class Placement:
     queued_ms: int = 0
     """Milliseconds this call waited in the queue."""
     router_address: str = ""
-    """Of the router that booked it, which is told how the attempt ended."""
+    """Address of the router that booked it, and that gets the report of the attempt's end."""
     status_version: int = 0
-    """Of the worker's status that the choice went by."""
+    """Version of the worker's status that the choice went by."""
     cache_layout: CacheLayout | None = None
     """For the block hashes of later requests; ``None`` when no policy looks at them."""
 

@@ -24,12 +24,12 @@ class Tenant:
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
     plan: Plan = STANDARD
-    """With the tenant's own overrides."""
+    """Plan with the tenant's own overrides."""
     key_id: str = ""
-    """Of the key; of a token "jwt:<issuer>#<subject>"; empty where there is neither."""
+    """Id of the key; for a token "jwt:<issuer>#<subject>"; empty where there is neither."""
     role: Role = Role.TENANT
     models: tuple[str, ...] = ALL_MODELS
-    """What the key may use of what the plan has."""
+    """Models of the plan that the key may use."""
     networks: tuple[Network, ...] = ()
     """Where the key may be used from; empty is everywhere."""
 

@@ -2,7 +2,7 @@
 
 Life of a request on a decode worker
     local prompt:  ``add`` -> steps compute the prompt in chunks -> sampled tokens in ``StepResult.outputs``
-    hand-off:      ``match`` -> (source says Ready) -> ``reserve`` -> ``scatter`` ... -> ``commit`` -> outputs
+    hand-off:      ``match`` -> (source sends Ready) -> ``reserve`` -> ``scatter`` ... -> ``commit`` -> outputs
 Life of a prefill job on a source
     ``add_prefill`` -> event ``READY`` (its blocks are taken, nothing runs yet) -> ``grant`` -> events ``CHUNK``
     -> event ``DONE`` -> ``gather`` as often as needed, from any thread -> ``release_prefill``
@@ -280,7 +280,7 @@ class EngineCore:
             return self._kv.forget(self._kv.owners.take(tenant))
 
     def cache_changes(self, after: int | None) -> CacheChanges:
-        """What the prefix cache stored and removed after change ``after``; all of it for ``None``, or an old number."""
+        """Changes of the prefix cache after change ``after``; all of it for ``None``, or an old number."""
         log = self._blocks.cache.changes
         with self._lock:
             changes = None if after is None else log.since(after)
@@ -322,7 +322,7 @@ class EngineCore:
         return self._status
 
     def inspect(self) -> EngineInspection:
-        """What the engine holds, queue by queue; for tests and diagnostics, since it copies everything."""
+        """Contents of the engine, queue by queue; for tests and diagnostics, since it copies everything."""
         with self._lock:
             scheduler, tier, window = self._scheduler, self._kv.tier, self._kv.tables.window
             queues: tuple[tuple[Queue, list[Sequence]], ...] = (

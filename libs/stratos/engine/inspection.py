@@ -1,4 +1,4 @@
-"""What an engine holds, in more detail than its status: a copy for tests and diagnostics, made on demand."""
+"""Contents of an engine, in more detail than its status: a copy for tests and diagnostics, made on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SequenceInspection:
 
     queue: Queue
     key: RequestKey | None
-    """Of its generation request; ``None`` for prefill jobs and inputs to embed."""
+    """Key of its generation request; ``None`` for prefill jobs and inputs to embed."""
     seq_id: int
     choice: int
     block_table: tuple[int, ...]

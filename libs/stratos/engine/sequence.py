@@ -77,7 +77,7 @@ class Sequence:
     """Neither finished nor aborted."""
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
-    """Of the full blocks of ``tokens``, as far as they were needed."""
+    """Hashes of the full blocks of ``tokens``, as far as they were needed."""
     num_hashed: int = 0
     """Blocks of the table that were offered to the prefix cache."""
     num_released: int = 0
@@ -139,7 +139,7 @@ class Sequence:
 
     @property
     def held_blocks(self) -> list[int]:
-        """Those blocks, from the first position on."""
+        """Blocks that it holds, from the first position on."""
         return [block for block in self.block_table if block != RELEASED] if self.num_released else self.block_table
 
     def hash_chain(self, num_blocks: int, block_size: int) -> list[bytes]:
@@ -173,7 +173,7 @@ class RequestState:
     has_started: bool = False
     """Some choice got a token."""
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
-    """Of the prompt's tokens from the second on, as far as they are computed."""
+    """Log probabilities of the prompt's tokens from the second on, as far as they are computed."""
 
     @property
     def num_unscored_tokens(self) -> int:
@@ -203,7 +203,7 @@ class RequestState:
 
 @dataclass(frozen=True, slots=True)
 class SwappedState:
-    """What a preempted sequence left in host memory, and how far it was."""
+    """Slots of a preempted sequence in host memory, and how far it was."""
 
     slots: tuple[int, ...]
     """One held slot per block that was held."""
@@ -231,7 +231,7 @@ class ReservedState:
 
     request: EngineRequest
     block_hashes: list[bytes]
-    """Of the prompt's full blocks, its last token excluded."""
+    """Hashes of the prompt's full blocks, its last token excluded."""
     prefix_blocks: list[int]
     reserved_blocks: list[int]
     num_skip_tokens: int
@@ -255,6 +255,6 @@ class EmbedState:
     num_cached_tokens: int = 0
 
     def pooling(self, *, is_last_chunk: bool) -> PoolingKind | None:
-        """What a row must pool; ``None`` when it contributes nothing."""
+        """Pooling of a row; ``None`` when it contributes nothing."""
         kind = self.request.pooling
         return kind if is_last_chunk or kind is PoolingKind.MEAN else None

@@ -83,6 +83,11 @@ class StreamingConfig:
     max_stream_len: Annotated[int, Ge(1)] = 1 << 20
     """Longest sequence; its KV is bounded, its list of tokens is not."""
 
+    @property
+    def is_on(self) -> bool:
+        """Sequences may outgrow the model's context."""
+        return self.attention_window > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:

@@ -1,4 +1,4 @@
-"""What a step does to requests, jobs and memory: a plan is entered, and retires or is withdrawn.
+"""Effects of a step on requests, jobs and memory: a plan is entered, and retires or is withdrawn.
 
 Between ``enter`` and ``retire`` the tokens of a plan are in flight: they count as scheduled and not as computed.  A row
 moves its sequence only if the sequence still has the blocks that the row wrote; a row of a sequence that ended or
@@ -34,7 +34,7 @@ _CLASSES: dict[str, type[StratosError]] = {
     NO_SUCH_ID: BadRequest,
     ADAPTER_GONE: AdapterUnavailable,
 }
-"""What the error of a row is to its client; every other one is ours."""
+"""Errors of rows as clients see them; every other one is ours."""
 
 
 @dataclass(slots=True)

@@ -80,7 +80,7 @@ class SlotLedger:
             granted=counted[StagingState.GRANTED],
             quarantined=counted[StagingState.QUARANTINED],
         )
-        ledger.check()
+        ledger.check_law()
         return ledger
 
     def _free(self, slot: int) -> None:

@@ -26,7 +26,7 @@ class TenantLabels:
         self._most = most
         self._known: set[str] = set()
 
-    def of(self, tenant: str) -> str:
+    def label_of(self, tenant: str) -> str:
         """Return the label's value for a tenant."""
         if tenant in self._known:
             return tenant

@@ -146,7 +146,7 @@ def check_names(cls: type[ServiceSettings], environ: Mapping[str, str]) -> None:
 
 
 def read_environment(cls: type[ServiceSettings], environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the environment sets, nested as the settings class is; text is left to the class to check.
+    """Read the environment's settings, nested as the settings class is; text is left to the class to check.
 
     Raises:
         InvalidSettings: a collection is not JSON.

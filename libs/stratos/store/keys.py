@@ -34,11 +34,11 @@ MAX_PATTERN_CHARS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyTerms:
-    """What a key may do, and for how long."""
+    """Rights of a key, and how long it has them."""
 
     role: Role = Role.TENANT
     models: tuple[str, ...] = ALL_MODELS
-    """Of the models of its tenant's plan."""
+    """Models of its tenant's plan that it may use."""
     networks: tuple[Network, ...] = ()
     """Where it may be used from; empty is everywhere."""
     expires_unix_s: int | None = None

@@ -1,4 +1,4 @@
-"""What a Redis URL says.
+"""Address, names and TLS of a Redis, parsed from its URL.
 
     redis://USER:PASSWORD@HOST:PORT/DB
     rediss://...                                      TLS; the certificate and its name are checked
@@ -31,11 +31,11 @@ class RedisAddress:
     """Where the server is, or who knows it."""
 
     options: dict[str, Any] = field(repr=False)
-    """Of each connection, as redis-py takes them."""
+    """Options of each connection, as redis-py takes them."""
     sentinels: tuple[tuple[str, int], ...] = ()
     """Host and port each; none: the options name the server."""
     service: str = ""
-    """What the sentinels call its master."""
+    """Name of its master at the sentinels."""
     sentinel_options: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -47,7 +47,7 @@ def cluster_refused() -> BadRequest:
 
 
 def parse_redis_url(url: str) -> RedisAddress:
-    """What a URL says.
+    """Parse a Redis URL.
 
     Raises:
         BadRequest: it is none that can be used.

@@ -11,7 +11,7 @@ from stratos.core.tenancy.plan import STANDARD, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRecord:
-    """What the platform keeps of a tenant, besides its keys."""
+    """Record of a tenant, without its keys."""
 
     name: str
     cache_salt: bytes = field(repr=False)

@@ -52,7 +52,7 @@ def compile_grammar(spec: GrammarSpec, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def brief_error(matcher: LLMatcher) -> str:
-    """What went wrong, on one line."""
+    """Text of an error on one line."""
     lines = [line.strip() for line in str(matcher.get_error()).splitlines()]
     return " ".join(line for line in lines if line)[:MAX_ERROR_CHARS]
 

@@ -36,7 +36,7 @@ MEMORY_BYTES = 1 << 30
 
 
 def problem_of(spec: GrammarSpec, tokenizer: LLTokenizer, vocab_size: int) -> str:
-    """What is wrong with a grammar; empty when nothing is."""
+    """Fault of a grammar; empty when there is none."""
     row = (ctypes.c_int32 * ((vocab_size + 31) // 32))()
     try:
         matcher = compile_grammar(spec, tokenizer)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class StopResult(NamedTuple):
-    """What may be shown now, and the stop string that ended the text, if one did."""
+    """Text that may be shown now, and the stop string that ended it, if one did."""
 
     text: str
     stop: str | None = None
@@ -58,7 +58,7 @@ class StopMatcher:
         return StopResult(whole[: len(whole) - keep])
 
     def flush(self) -> str:
-        """What was held back, at the end of the text."""
+        """Text that was held back, at the end."""
         held, self._held = self._held, ""
         return held
 

@@ -41,7 +41,7 @@ _GROWING = frozenset({"join", "tojson"})
 
 
 class _Budget:
-    """What a rendering may still do."""
+    """Budget of a rendering: steps that it has left, and steps per turn of a loop."""
 
     def __init__(self, steps: int, per_turn: int) -> None:
         self._left = steps

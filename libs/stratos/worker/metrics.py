@@ -139,7 +139,7 @@ class WorkerMetrics(Instruments):
         idle_ns = device_time.idle_ns  # before the rest, which may grow at the same time
         totals: Counts[tuple[str, str]] = Counts()
         for tenant, ns in device_time.by_tenant.items():
-            totals["tenant", self._tenants.of(tenant)] += ns
+            totals["tenant", self._tenants.label_of(tenant)] += ns
         totals["platform", ""], totals["idle", ""] = device_time.platform_ns, idle_ns
         for (state, tenant), ns in totals.items():
             name = f"device {state} {tenant}"

@@ -90,7 +90,7 @@ class WorkerProcess(Service):
 
     @property
     def opened(self) -> OpenWorker:
-        """What ``open`` made."""
+        """Parts that ``open`` made."""
         assert self._opened is not None, "open() comes first"
         return self._opened
 
@@ -163,7 +163,7 @@ class WorkerProcess(Service):
         return "" if self._self_check is None else self._self_check.reason(now_s)
 
     def status(self) -> WorkerStatus:
-        """What routers see."""
+        """Status of this worker, as routers see it."""
         opened, context, now_s = self.opened, self.opened.context, self._clock.now()
         engine, info = context.engine.status(), context.engine.info
         scheduler = self._settings.steps

@@ -15,10 +15,9 @@ from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.serving.service import Service
-from stratos_autoscaler.backends.base import Backend
+from stratos_autoscaler.backends.base import Backend, Observer
 from stratos_autoscaler.backends.kubernetes import KubernetesBackend
 from stratos_autoscaler.backends.local import LocalBackend
-from stratos_autoscaler.backends.observer import Observer
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.keda import KedaServicer
 from stratos_autoscaler.kubernetes.api import ApiServer

@@ -74,7 +74,7 @@ async def open_backends(
         peers = PeerAddresses(settings.snapshot.peers, clock)
         tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
     peppers = _peppers(settings)
-    keys = KeyCheck(follower, peppers, note_use=key_use.note)
+    keys = KeyCheck(follower, peppers, note_use=key_use.note_use)
     issuers = _issuers(settings.oidc, clock)
     tasks |= {f"issuer-{place}": issuer.run for place, issuer in enumerate(issuers)}
     tokens = TokenCheck(issuers, TenantLookup(follower), settings.oidc.leeway_s)

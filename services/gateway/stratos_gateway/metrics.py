@@ -156,7 +156,7 @@ class GatewayMetrics(Instruments):
 
     def running(self, tenant: str, priority_class: int) -> RequestMeters:
         """The instruments of a tenant's requests of one class."""
-        key = self.tenants.of(tenant), priority_class
+        key = self.tenants.label_of(tenant), priority_class
         if (meters := self._running.get(key)) is None:
             # What the platform asks itself is in no customer's percentile.
             labels = self.model, "platform" if tenant == PLATFORM_TENANT else str(priority_class)

@@ -33,7 +33,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 def writes(redis: Redis, store_id: StoreId) -> list[Write]:
     """Of every store that gateways write without being asked."""
     ledger, uses = LedgerStore(redis, CONFIG, store_id=store_id), KeyUse(redis, CONFIG, store_id)
-    uses.note("key")
+    uses.note_use("key")
     leases = LeaseStore(redis, CONFIG, "gateway", store_id)
     return [
         lambda: ledger.write([ENTRY]),

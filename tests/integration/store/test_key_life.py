@@ -153,7 +153,7 @@ async def test_the_last_use_of_a_key_is_written_later(
 ) -> None:
     use = KeyUse(store.redis, RecordStoreConfig(), wall_clock=clock)
     key = await keys.create_key("acme", "k")
-    async with following(redis_url, wall_clock=clock, note_use=use.note) as gateway:
+    async with following(redis_url, wall_clock=clock, note_use=use.note_use) as gateway:
         await gateway.keys.authenticate(key)
         assert await use.read() == {}
         await use.flush()

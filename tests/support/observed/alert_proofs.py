@@ -186,7 +186,7 @@ PROOFS: dict[str, Proof] = {
 
 
 def unit_tests(rules_file: str) -> dict[str, Any]:
-    """What ``promtool test rules`` reads."""
+    """Input of ``promtool test rules``."""
     tests = [_test(alert.name, PROOFS[alert.name], alert.severity, alert.summary) for alert in ALERTS]
     return {"rule_files": [rules_file], "evaluation_interval": "1m", "tests": tests}
 

@@ -1,6 +1,6 @@
 """Routers and real engines on one clock: how often does a worker refuse what a router placed?
 
-Routers use the real queue, choice and bookings; workers the real scheduler and block manager over the fake runner, and
+Routers use the real dispatcher; workers the real scheduler and block manager over the fake runner, and
 the real sum of their intents.  Statuses, placements and reports of ends take time on their way.  Every placement is a
 hand-off: it reserves when its prompt has been computed elsewhere, and ``None`` is what gateways see as Busy.
 """
@@ -10,29 +10,20 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from stratos.common.clock import FakeClock
 from stratos.core.fleet import WorkerStatus
-from stratos.core.placement import PlacementRequest
+from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRole
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.routing.admission import Ask
-from stratos.routing.bookings import Booking, BookingLedger
-from stratos.routing.dispatch.isolation import SuspectHolds
-from stratos.routing.dispatch.placer import Placer
-from stratos.routing.fleet_views import FleetViews
-from stratos.routing.picker import EndpointChoice
-from stratos.routing.policy.policies import Policies
-from stratos.routing.policy.settings import RoutingPoliciesConfig
-from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
-from stratos.routing.queueing.placement_queue import PlacementQueue
-from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import BookingConfig, QueueConfig, SuspectConfig
-from stratos.routing.worker_view import WorkerView
+from stratos.routing.bookings import BookingLedger
+from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
+from stratos.routing.fleet_state import FleetState, Member
+from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
 from stratos.worker.decode.intents import sum_intents
 from tests.support.worlds.engine_driver import make_request as make_engine_request
 from tests.support.worlds.engine_settings import scheduler_config
@@ -44,6 +35,9 @@ STATUS_S = 0.05
 BLOCK_SIZE = 4
 VOCAB_SIZE = 4096
 """An eighth of the tokens end an output."""
+QUEUE = QueueConfig(ttl_s=1e9, recovery_ttl_s=1e9, max_requests=1_000_000)
+ADMISSION = AdmissionConfig(max_waiting_per_worker=0)
+LIVENESS = LivenessConfig(silent_after_s=1e9, hung_after_s=1e9)
 
 
 @dataclass
@@ -107,27 +101,11 @@ class ReplayWorker:
 class ReplayRouter:
     """One router, with what it knows of the workers."""
 
-    def __init__(self, index: int, random: Random) -> None:
+    def __init__(self, index: int, workers: Iterable[str], random: Random) -> None:
         self.index = index
-        self.statuses: dict[str, WorkerStatus] = {}
-        self.bookings = BookingLedger(BookingConfig())
-        self.queue = PlacementQueue(QueueConfig(ttl_s=1e9, recovery_ttl_s=1e9, max_requests=1_000_000))
-        self.placer = Placer(
-            Reservations(self.bookings), SuspectHolds(SuspectConfig()), Policies(RoutingPoliciesConfig()), random
-        )
-        self.version = 0
-
-    def views(self) -> FleetViews:
-        return FleetViews(
-            WorkerView(
-                ref=status.ref,
-                status=status,
-                fresh=self.bookings.fresh(status.ref.incarnation),
-                held=self.bookings.held(status.ref.incarnation),
-                num_ended_seqs=self.bookings.num_ended_seqs(status.ref.incarnation),
-            )
-            for status in self.statuses.values()
-        )
+        fleet = FleetState(LIVENESS, BookingLedger(BookingConfig()))
+        fleet.set_members([Member(name, f"{name}:1", WorkerRole.DECODE) for name in workers])
+        self.dispatcher = Dispatcher(fleet, DispatchConfig(queue=QUEUE, admission=ADMISSION), random)
 
 
 class AdmissionReplay:
@@ -140,7 +118,7 @@ class AdmissionReplay:
         self.workers = {
             f"w{i}": ReplayWorker(f"w{i}", self.clock, num_blocks=120, max_num_seqs=12) for i in range(num_workers)
         }
-        self.routers = [ReplayRouter(index, Random(seed + index)) for index in range(num_routers)]
+        self.routers = [ReplayRouter(index, self.workers, Random(seed + index)) for index in range(num_routers)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._placed: dict[RequestKey, tuple[ReplayRouter, str]] = {}
@@ -191,62 +169,45 @@ class AdmissionReplay:
         self._push(router, request)
 
     def _push(self, router: ReplayRouter, request: PlacementRequest) -> None:
-        router.queue.push(request, self.clock.now())
+        router.dispatcher.push(request, self.clock.now())
         self._is_dirty.add(router.index)
 
     def _dispatch(self, router: ReplayRouter) -> None:
-        def place(ticket: Ticket) -> str | PlacementVerdict:
-            ask = Ask(request=ticket.request)
-            choice = router.placer.choose(ticket, ask, router.views(), router.version)
-            return self._book(router, ask, choice) if isinstance(choice, EndpointChoice) else choice
+        for ticket, placement in router.dispatcher.turn(self.clock.now()):
+            assert isinstance(placement, Placement), placement
+            self.replayed.num_placed += 1
+            self._after(0.001, 0.02, lambda r=ticket.request, p=placement: self._submit(router, r, p))  # type: ignore[misc]
 
-        def reserve(ticket: Ticket) -> None:
-            router.placer.reserve(ticket, Ask(request=ticket.request), router.views())
-
-        router.version += 1
-        for _ in router.queue.dispatch(self.clock.now(), place, reserve):
-            pass
-
-    def _book(self, router: ReplayRouter, ask: Ask, choice: EndpointChoice) -> str:
-        router.version += 1
-        request, view = ask.request, choice.worker
-        booking = Booking(
-            handoff_id=f"{request.request_id}-{request.attempt}",
-            request=request,
-            decode_incarnation=view.ref.incarnation,
-            num_blocks=ask.need(view).num_blocks,
-            at=self.clock.now(),
-        )
-        router.bookings.add(booking)
-        self.replayed.num_placed += 1
-        worker = self.workers[view.ref.worker_id]
-        self._after(0.001, 0.02, lambda: self._submit(router, worker, booking, view.status.version))
-        return worker.name
-
-    def _submit(self, router: ReplayRouter, worker: ReplayWorker, booking: Booking, version: int) -> None:
-        request = booking.request
+    def _submit(self, router: ReplayRouter, request: PlacementRequest, placement: Placement) -> None:
+        worker = self.workers[placement.worker.worker_id]
         per_choice = request.max_output_tokens_total // request.num_choices
         prompt = [self.random.randrange(VOCAB_SIZE) for _ in range(request.num_prompt_tokens)]
         engine_request = make_engine_request(prompt, "", request.num_choices, max_tokens=per_choice)
         engine_request = replace(engine_request, key=RequestKey(request.request_id, request.attempt))
         worker.intents[engine_request.key] = engine_request
-        self._after(0.0, 0.15, lambda: self._reserve(router, worker, booking, engine_request, version))
+        self._after(0.0, 0.15, lambda: self._reserve(router, worker, engine_request, request, placement))
 
     def _reserve(
-        self, router: ReplayRouter, worker: ReplayWorker, booking: Booking, request: EngineRequest, version: int
+        self,
+        router: ReplayRouter,
+        worker: ReplayWorker,
+        engine_request: EngineRequest,
+        request: PlacementRequest,
+        placement: Placement,
     ) -> None:
-        del worker.intents[request.key]
-        if worker.engine.reserve(request) is not None:
-            worker.engine.commit(request.key)
-            self._placed[request.key] = router, booking.handoff_id
+        key, version = engine_request.key, placement.status_version
+        del worker.intents[key]
+        if worker.engine.reserve(engine_request) is not None:
+            worker.engine.commit(key)
+            self._placed[key] = router, placement.handoff_id
             return
         self.replayed.num_busy += 1
         self.replayed.busy_by_status[router.index, worker.name, version] += 1
-        refusals = {**booking.request.refusals, booking.decode_incarnation: version}
-        again = replace(booking.request, attempt=booking.request.attempt + 1, is_move=True, refusals=refusals)
+        refusals = {**request.refusals, placement.worker.incarnation: version}
+        again = replace(request, attempt=request.attempt + 1, is_move=True, refusals=refusals)
 
         def report() -> None:
-            router.bookings.end(booking.handoff_id, self.clock.now())
+            router.dispatcher.complete(placement.handoff_id, Outcome.FAILED, 0, self.clock.now())
             self._push(router, again)
 
         self._after(0.001, 0.01, report)
@@ -262,7 +223,7 @@ class AdmissionReplay:
 
     def _ended(self, router: ReplayRouter, handoff_id: str) -> None:
         self.replayed.num_finished += 1
-        router.bookings.end(handoff_id, self.clock.now(), has_finished=True)
+        router.dispatcher.complete(handoff_id, Outcome.FINISHED, None, self.clock.now())
         self._is_dirty.add(router.index)
 
     def _report(self, worker: ReplayWorker) -> None:
@@ -272,6 +233,5 @@ class AdmissionReplay:
             self._after(0.0, 0.004, lambda r=router: self._hear(r, status))  # type: ignore[misc]
 
     def _hear(self, router: ReplayRouter, status: WorkerStatus) -> None:
-        router.statuses[status.ref.worker_id] = status
-        router.bookings.on_status(status, self.clock.now())
+        router.dispatcher.on_status(status.ref.worker_id, status, self.clock.now())
         self._is_dirty.add(router.index)

@@ -17,8 +17,7 @@ from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.planning.demand import Reason
 from stratos.planning.fleet_sum import FleetSum
 from stratos.planning.settings import PoolKey
-from stratos_autoscaler.backends.base import Backend, BackendWorker
-from stratos_autoscaler.backends.observer import Observer
+from stratos_autoscaler.backends.base import Backend, BackendWorker, Observer
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.scaler import Scaler

@@ -1,4 +1,4 @@
-"""What people read of the autoscaler's decisions."""
+"""Decisions of the autoscaler, as people read them."""
 
 from __future__ import annotations
 

@@ -27,19 +27,19 @@ BROKEN: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("ledger", SOUND, ids=repr)
 def test_a_ledger_that_adds_up_passes(ledger: Any) -> None:
-    ledger.check()
+    ledger.check_law()
 
 
 @pytest.mark.parametrize(("ledger", "message"), BROKEN, ids=repr)
 def test_a_ledger_that_does_not_add_up_is_refused(ledger: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        ledger.check()
+        ledger.check_law()
 
 
 def test_staging_ledgers_add_up_count_by_count() -> None:
     both = StagingLedger(6, 1, 2, 3) + StagingLedger(60, 10, 20, 30)
     assert both == StagingLedger(66, 11, 22, 33)
-    both.check()
+    both.check_law()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What every image promises, read from the Dockerfiles: nothing is built here."""
+"""Promises of every image, read from the Dockerfiles: nothing is built here."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def schema() -> dict[str, Any]:
 
 @pytest.fixture(params=["cpu", "gpu"])
 def profile(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What Skaffold runs with the profile: its parts in place of the main ones."""
+    """Configuration that Skaffold runs with the profile: its parts in place of the main ones."""
     (chosen,) = [entry for entry in config()["profiles"] if entry["name"] == request.param]
     return config() | chosen
 

@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 
 TOUR = ROOT / "docs" / "tour.md"
 MOST_FILES = 25
-MOST_OUTSIDE = 54
+MOST_OUTSIDE = 53
 """Imports of a toured file that are none of these: lower it when one goes, never raise it."""
 COMMON = ("stratos.api", "stratos.common", "stratos.core")
 CONTRACTS = {

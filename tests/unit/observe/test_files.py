@@ -1,4 +1,4 @@
-"""What is made from the tables is what is committed, and Grafana can place it."""
+"""Files made from the tables are those that are committed, and Grafana can place it."""
 
 from __future__ import annotations
 

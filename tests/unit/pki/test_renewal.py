@@ -1,4 +1,4 @@
-"""What a run does at which time: months pass by a date that is an argument."""
+"""Steps of a run by its time: months pass by a date that is an argument."""
 
 from __future__ import annotations
 

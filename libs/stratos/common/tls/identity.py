@@ -19,7 +19,7 @@ MAX_DOMAIN_CHARS = 200
 
 
 class PeerRole(enum.StrEnum):
-    """What a process is to its peers."""
+    """Role of a process towards its peers."""
 
     GATEWAY = "gateway"
     ROUTER = "router"

@@ -1,4 +1,4 @@
-"""What processes say about devices and their memory without touching one.
+"""Facts about devices and their memory, stated without touching one.
 
 Read in this order: ``facts``, ``payload``, ``checksum`` (of payloads in a device's memory).
 """

@@ -11,7 +11,7 @@ class DevicePayload:
     """A contiguous run in a device's memory; complete, so no work on the device has to be waited for."""
 
     address: int
-    """As kernels of this process see it."""
+    """Address as kernels of this process see it."""
     nbytes: int
     read: Callable[[], bytes]
     """Copies it to host memory."""

@@ -29,12 +29,12 @@ _TENSOR_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFiles:
-    """What is known of an adapter folder; every tensor named in ``shapes`` is present and well formed."""
+    """A checked adapter folder; every tensor named in ``shapes`` is present and well formed."""
 
     path: Path
     digest: str
     rank: int
-    """Of modules that the configuration does not single out."""
+    """Rank of modules that the configuration does not single out."""
     alpha: float
     use_rslora: bool
     target_modules: tuple[str, ...]

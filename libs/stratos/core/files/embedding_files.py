@@ -53,7 +53,7 @@ class EmbeddingConfig:
 def read_embedding_config(
     files: ModelFiles, pooling: PoolingSetting = "auto", matryoshka: MatryoshkaSetting = "auto"
 ) -> EmbeddingConfig | None:
-    """What a model folder says, unless the settings say otherwise; ``None`` when embedding is off.
+    """Embedding configuration of a model folder, overridden by the settings; ``None`` when embedding is off.
 
     Raises:
         InvalidCheckpoint: the folder asks for a pooling or a module that is not implemented, or is malformed.

@@ -23,7 +23,7 @@ MAX_JSON_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """What is known of a model folder without loading it."""
+    """A model folder, described without loading it."""
 
     path: Path
     config: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What requests cost: pure, and in integers alone.
+"""Cost of requests: pure functions, in integers alone.
 
 Read in this order: ``usage`` (what a worker counted), ``pricing`` (from tokens to money), ``entry`` (one request in the
 ledger), ``sums`` (what is added up per day), ``statement`` (a tenant's month), ``costs`` (what the platform paid),

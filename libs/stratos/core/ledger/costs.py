@@ -1,4 +1,4 @@
-"""What models earned, and what their devices and the external endpoint cost: all tenants together."""
+"""Earnings of models, and costs of their devices and of the external endpoint: all tenants together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ US_PER_HOUR = 3_600_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCost:
-    """What devices cost the platform."""
+    """Cost of devices to the platform."""
 
     hour_price: int
     """Micro-units of one device for one hour."""
@@ -34,7 +34,7 @@ class ModelCost:
     """Due from all tenants."""
     device_cost: int
     external_cost: int = 0
-    """Of the requests that ran at the external endpoint."""
+    """Cost of the requests that ran at the external endpoint."""
 
     @property
     def cost(self) -> int:
@@ -43,7 +43,7 @@ class ModelCost:
 
     @property
     def margin(self) -> int:
-        """What is left."""
+        """Earned minus cost, in micro-units."""
         return self.earned - self.cost
 
     @property
@@ -53,7 +53,7 @@ class ModelCost:
 
     @property
     def earned_per_million(self) -> int | None:
-        """What a million tokens brought."""
+        """Earnings per million tokens."""
         return _share(self.earned, TOKENS_PER_PRICE, self.num_tokens) if self.num_tokens else None
 
 

@@ -72,7 +72,7 @@ class LedgerEntry:
     is_external: bool = False
     """It ran at the external endpoint, however it ended."""
     external_cost: int = 0
-    """What that endpoint charges the platform, micro-units; no part of what the tenant owes."""
+    """Charge of that endpoint to the platform, micro-units; no part of the tenant's charge."""
     rank: int = OWN_RANK
 
     @property
@@ -82,12 +82,12 @@ class LedgerEntry:
 
     @property
     def group(self) -> str:
-        """What it is added to, besides its tenant and day."""
+        """Group that it is added to, besides its tenant and day."""
         return GROUP_SEPARATOR.join((self.tag.model, self.tag.adapter, self.tag.key_id))
 
     @property
     def measures(self) -> dict[str, int]:
-        """What is added up; zeros are left out."""
+        """Numbers that are added up; zeros are left out."""
         amounts, counts = self.amounts, self.counts
         values = {
             "requests": 1,
@@ -120,7 +120,10 @@ def day_of(unix_ms: int) -> str:
 
 
 def entry_to_text(entry: LedgerEntry) -> str:
-    """As stored: one line of JSON. ``g`` and ``m`` are what the store adds up, and takes back for a higher rank."""
+    """Write an entry as it is stored: one line of JSON.
+
+    The store adds ``g`` and ``m`` up, and takes them back for a higher rank.
+    """
     value: dict[str, Any] = {
         "g": entry.group,
         "m": entry.measures,

@@ -23,11 +23,11 @@ TOKENS_PER_PRICE = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCounts:
-    """What is charged of one request."""
+    """Tokens of one request that are charged."""
 
     num_prompt: int = 0
     num_cached: int = 0
-    """Of ``num_prompt``."""
+    """Tokens of ``num_prompt`` that the prefix cache had."""
     num_output: int = 0
 
 
@@ -43,18 +43,18 @@ class Amounts:
 
     @property
     def net(self) -> int:
-        """What is charged, before the credit."""
+        """Charge before the credit."""
         return self.gross - self.cached_discount - self.batch_discount - self.replay_discount
 
     @property
     def due(self) -> int:
-        """What is to be paid."""
+        """Charge after the credit: the amount to be paid."""
         return self.net - self.credit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What the client saw; ``None`` where there was no such moment."""
+    """Times as the client saw them; ``None`` where there was no such moment."""
 
     ttft_us: int | None = None
     """From the request's arrival to its first token."""
@@ -94,7 +94,7 @@ def is_promise_kept(plan: Plan, times: Times, *, has_failed: bool) -> bool | Non
 def price_request(
     plan: Plan, model_size: str, counts: TokenCounts, *, is_replay: bool = False, is_kept: bool | None = None
 ) -> Amounts:
-    """What a request costs.
+    """Price a request.
 
     Args:
         plan: with prices and discounts.
@@ -116,7 +116,7 @@ def price_request(
 
 
 def amount_of(price: Price, counts: TokenCounts) -> int:
-    """What tokens come to, micro-units: rounded to the nearest micro-unit, halves up."""
+    """Amount for tokens, in micro-units: rounded to the nearest micro-unit, halves up."""
     computed = counts.num_prompt - counts.num_cached
     exact = computed * price.prompt + counts.num_cached * min(price.cached, price.prompt)
     exact += counts.num_output * price.output

@@ -22,7 +22,7 @@ class ViolationWindow:
     begin_unix_ms: int
     end_unix_ms: int
     num_requests: int
-    """With a promise, within the window."""
+    """Requests with a promise, within the window."""
     num_violations: int
     credit: int
     """Micro-units."""
@@ -30,7 +30,7 @@ class ViolationWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementLine:
-    """What a tenant used of one model or adapter in a month."""
+    """Use of one model or adapter by a tenant in a month."""
 
     model: str
     adapter: str
@@ -38,7 +38,7 @@ class StatementLine:
 
     @property
     def net(self) -> int:
-        """What is charged, before credits; micro-units."""
+        """Charge before credits; micro-units."""
         return net_of(self.sums)
 
     @property
@@ -58,7 +58,7 @@ class Statement:
 
     @property
     def due(self) -> int:
-        """What is to be paid: the sum of the lines, in micro-units."""
+        """Amount to be paid: the sum of the lines, in micro-units."""
         return sum(line.due for line in self.lines)
 
 

@@ -1,4 +1,4 @@
-"""What is added up per tenant and day, and how days and groups are put together."""
+"""Sums per tenant and day, and how days and groups are put together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DISCOUNTS = ("cached_discount", "batch_discount", "replay_discount")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class UsageGroup:
-    """Of what something is the sum; an empty text stands for all."""
+    """Group that a sum is over; an empty text stands for all."""
 
     day: str = ""
     """UTC, as 2026-11-22."""
@@ -35,12 +35,12 @@ UsageTable = Mapping[UsageGroup, Sums]
 
 
 def net_of(sums: Sums) -> int:
-    """What is charged, before credits; micro-units."""
+    """Charge before credits; micro-units."""
     return sums.get("gross", 0) - sum(sums.get(name, 0) for name in _DISCOUNTS)
 
 
 def due_of(sums: Sums) -> int:
-    """What is to be paid; micro-units."""
+    """Amount to be paid; micro-units."""
     return net_of(sums) - sums.get("credit", 0)
 
 

@@ -1,4 +1,4 @@
-"""What one attempt of a request took at a worker, and how a gateway that never saw the request can bill it."""
+"""Usage of one attempt at a worker, and the tag by which a gateway that never saw the request can bill it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stratos.core.requests.records import RequestKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterTag:
-    """What a gateway sends along with a request that is to be billed, for the case that it dies before it does so."""
+    """Billing facts that a gateway sends along with a request, for the case that it dies before it bills it."""
 
     key_id: str = ""
     """API key."""
@@ -18,7 +18,7 @@ class MeterTag:
     model_size: str = ""
     """Row of the plan's prices."""
     adapter: str = ""
-    """As clients call it; empty for the base model."""
+    """Name of the adapter for clients; empty for the base model."""
     route: str = ""
     """"chat", "completion", "embedding"."""
     http_request_id: str = ""

@@ -1,4 +1,4 @@
-"""What it takes to go on with a generation that ended before its time, exactly as if it had not been interrupted.
+"""State that continues a generation which ended before its time, exactly as if it had not been interrupted.
 
 There is no hidden state to save.  Noise is a function of seed, choice and position; penalties, ``min_tokens`` and
 ``max_tokens`` count the emitted tokens; a grammar's matcher is replayed over them; KV is computed again.  So the

@@ -46,10 +46,10 @@ class Conviction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvictionUpdate:
-    """What one table tells another: the same in both directions."""
+    """Update from one table to another: the same in both directions."""
 
     incarnation: str = ""
-    """Of the router; in a question the one that gave the cursor."""
+    """Incarnation of the router; in a question the one that gave the cursor."""
     cursor: int = 0
     """In a question the last number that was seen, in an answer the last one there is."""
     convictions: tuple[Conviction, ...] = ()

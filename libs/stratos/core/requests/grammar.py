@@ -1,4 +1,4 @@
-"""What an output must look like: the record that travels from the gateway to the engine."""
+"""Grammar of an output: the record that travels from the gateway to the engine."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class SamplingParams:
     bad_sequences: tuple[tuple[int, ...], ...] = ()
     """The last token of a sequence is banned where the output ends with the others; one of length 1 always is."""
     grammar: GrammarSpec | None = None
-    """What the output must look like; it ends the choice, regardless of ``min_tokens`` and ``ignore_eos``."""
+    """Form of the output; it ends the choice, regardless of ``min_tokens`` and ``ignore_eos``."""
     watermark: Watermark | None = None
     """Mark the output: adds to the logits after the penalties."""
     num_logprobs: int | None = None

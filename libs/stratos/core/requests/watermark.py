@@ -48,7 +48,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What the detector found."""
+    """Result of the detector."""
 
     num_scored: int
     """Different (context, token) pairs: a repeated one says nothing new."""

@@ -35,7 +35,7 @@ class KvNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvRoom:
-    """What a pool has left, in blocks."""
+    """Room that a pool has left, in blocks."""
 
     total: int
     taken: int = 0

@@ -1,4 +1,4 @@
-"""What a tenant has bought, and what a key may do.
+"""Plans that tenants have bought, and rights of keys.
 
 Read in this order: ``names``, ``roles``, ``prices``, ``content``, ``plan`` (the record, and the plans without any
 record).

@@ -1,4 +1,4 @@
-"""What a tenant's content goes through: prompt templates, and policies of what may come in and go out."""
+"""Prompt templates of a tenant, and policies of the content that may come in and go out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PromptTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentPolicy:
-    """What is looked for in the text of a tenant's requests and answers, and what follows from a hit."""
+    """Policy for the text of a tenant's requests and answers: patterns to look for, and what follows from a hit."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
@@ -76,7 +76,7 @@ class ContentPolicy:
     classifier_block_chars: Annotated[int, Ge(32), Le(8192)] = 256
     """Output is classified in blocks of so many characters, each one before it is shown."""
     fails_open: bool = False
-    """What cannot be checked passes; else it is refused."""
+    """Text that cannot be checked passes; else it is refused."""
     window_chars: Annotated[int, Ge(16), Le(1024)] = 64
     """How much of a stream's end is held back: longer matches of patterns are not found."""
     replacement: Annotated[str, MinLen(1), MaxLen(500)] = "[removed by the content policy]"

@@ -84,7 +84,7 @@ class Plan:
     """Part of a worker's KV pool that requests of this plan leave free for others."""
 
     def price(self, model_size: str) -> Price:
-        """What tokens of a model cost; nothing where no row fits."""
+        """Price of a model's tokens; nothing where no row fits."""
         return self.prices.get(model_size) or self.prices.get(DEFAULT_SIZE) or NO_PRICE
 
     @property
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def share(self) -> Share:
-        """What the router goes by."""
+        """Share that the router goes by."""
         return Share(weight=self.weight, max_batch_ratio=self.max_batch_ratio, kv_headroom_ratio=self.kv_headroom_ratio)
 
 

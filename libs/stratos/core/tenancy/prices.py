@@ -1,4 +1,4 @@
-"""What a plan charges, in integers: nothing that becomes money is ever a float."""
+"""Prices of a plan, in integers: nothing that becomes money is ever a float."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Price:
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
     prompt: Annotated[int, Ge(0)] = 0
-    """Of prompt tokens that were computed."""
+    """Price of prompt tokens that were computed."""
     cached: Annotated[int, Ge(0)] = 0
-    """Of prompt tokens that the prefix cache had; a price above ``prompt`` counts as that."""
+    """Price of prompt tokens that the prefix cache had; one above ``prompt`` counts as that."""
     output: Annotated[int, Ge(0)] = 0
 
 
@@ -38,7 +38,7 @@ class Discounts:
     replay_percent: _Percent = 100
     """For answers from the response cache."""
     credit_percent: _Percent = 0
-    """Of the charge of a request whose promised times were not kept."""
+    """Part of the charge of a request whose promised times were not kept."""
 
 
 DEFAULT_DISCOUNTS = Discounts()
@@ -46,7 +46,7 @@ DEFAULT_DISCOUNTS = Discounts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a tenant may spend in a calendar month, in micro-units; 0 is no bound."""
+    """Bounds of a tenant's spending in a calendar month, in micro-units; 0 is no bound."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 

@@ -1,4 +1,4 @@
-"""What the owner of a key may do."""
+"""Roles of keys: what their owners may do."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class ContextParts:
     """Plans items: one program of each KV head per item."""
 
     num_programs: int
-    """Of each KV head, that fill the device."""
+    """Programs of each KV head that fill the device."""
     tile: int
     """Tokens that a program reads at a time; parts are whole tiles."""
     max_parts: int

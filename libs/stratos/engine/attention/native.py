@@ -65,7 +65,7 @@ class NativePagedAttention(AttentionBackend):
         return step
 
     def unplanned(self, rows: list[RowSpan]) -> NativeStep:
-        """What ``prepare`` returns, before the library has filled in its plan."""
+        """Result of ``prepare`` before the library has filled in its plan."""
         num_tokens, threads = rows[-1].begin + rows[-1].num_tokens, torch.get_num_threads()
         facts = np.empty((len(rows), 4), dtype=np.int64)
         num_entries = 0

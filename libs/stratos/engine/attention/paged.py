@@ -61,7 +61,7 @@ class PrefillRow:
 
 @dataclass(frozen=True, slots=True)
 class ContextView:
-    """What the rows of a step see in layers of one window."""
+    """View of a step's rows in layers of one window."""
 
     decode: list[DecodeGroup]
     prefill: list[PrefillRow]

@@ -1,4 +1,4 @@
-"""What happens to q, k and v between their projection and attention, in torch: the reference of fused kernels."""
+"""Head norm and rotation of q, k and v before attention, in torch: the reference of fused kernels."""
 
 from __future__ import annotations
 

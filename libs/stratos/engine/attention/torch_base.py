@@ -1,4 +1,4 @@
-"""What the backends in torch share: the pool as flat rows, where a token lies in it, writing K and V of a step."""
+"""Base of the backends in torch: the pool as flat rows, where a token lies in it, writing K and V of a step."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TritonMetadata:
     """Rows of one token."""
     prefill: AttentionRows | None
     slices: tuple[ExactSlice, ...] = ()
-    """Of ``prefill`` in exact mode."""
+    """Launches of ``prefill`` in exact mode."""
 
 
 class TritonPagedAttention(AttentionBackend):
@@ -210,7 +210,7 @@ class TritonPagedAttention(AttentionBackend):
         return ExactSlice(begin, end - begin, first_token, num_tokens, num_parts, acc, stats)
 
     def _slots(self, rows: list[RowSpan], tables: np.ndarray) -> np.ndarray:
-        """Of all tokens, int32: rows of 2 tokens at 5 and 1 at 9 are rows 0, 0, 1 at positions 5, 6, 9."""
+        """Slots of all tokens, int32: rows of 2 tokens at 5 and 1 at 9 are rows 0, 0, 1 at positions 5, 6, 9."""
         counts = np.array([row.num_tokens for row in rows])
         shifts = np.array([row.start - row.begin for row in rows])
         positions = np.arange(counts.sum()) + np.repeat(shifts, counts)

@@ -1,4 +1,4 @@
-"""What tells the families apart, as data: one entry per architecture, read by the parser of ``config.json``.
+"""Differences between the families, as data: one entry per architecture, read by the parser of ``config.json``.
 
 ``defaults`` are the values that ``transformers`` assumes for fields that a ``config.json`` leaves out.  The sizes that
 decide the shape of the weights have none: a checkpoint states them.
@@ -20,7 +20,7 @@ WindowRule = Literal["never", "all", "all-when-used", "by-layer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertNames:
-    """What a family calls the parts of a mixture-of-experts layer when every expert has tensors of its own."""
+    """Names of the parts of a mixture-of-experts layer whose experts have tensors of their own."""
 
     block: str
     gate: str

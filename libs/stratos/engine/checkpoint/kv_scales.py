@@ -25,7 +25,7 @@ def scale_names(layer: int) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def all_scale_names(num_layers: int) -> set[str]:
-    """Of every layer."""
+    """Names of the scales of every layer."""
     return {name for layer in range(num_layers) for names in scale_names(layer) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""What the decoder must know of a checkpoint, parsed strictly from Hugging Face's ``config.json``.
+"""Facts that the decoder needs of a checkpoint, parsed strictly from Hugging Face's ``config.json``.
 
 A field that changes the computation and is not implemented is refused: a model never runs approximately.  What
 differs between families is data in ``families``.
@@ -44,7 +44,7 @@ class DecoderConfig:
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    """Of layers that are not mixture-of-experts."""
+    """Features between the projections of layers that are not mixture-of-experts."""
     num_layers: int
     num_heads: int
     num_kv_heads: int

@@ -31,7 +31,7 @@ class StoredTensor:
     """In the file."""
     shape: tuple[int, ...]
     dtype: str
-    """As safetensors calls it, e.g. "BF16"."""
+    """Name of the type in safetensors, e.g. "BF16"."""
 
     def whole(self) -> Tensor:
         """The tensor, which lies in the mapped file."""

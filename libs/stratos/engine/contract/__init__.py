@@ -1,4 +1,4 @@
-"""What the two wings of the engine say to each other: the host side plans, the device side computes.
+"""Records between the two wings of the engine: the host side plans, the device side computes.
 
 Read in this order: ``plan`` (one step), ``kept_tables`` (what it builds on), ``runner`` (executes it), ``results``
 (what the engine returns).

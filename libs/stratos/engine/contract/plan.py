@@ -1,4 +1,4 @@
-"""What the scheduler tells a runner to do in one step, and what comes back.
+"""Plan of one step, from the scheduler to a runner, and the tokens that come back.
 
 A plan is plain data: no tensors, no references into scheduler state that a later step changes.
 """
@@ -108,7 +108,7 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class PooledRow:
-    """What one row contributes to an embedding."""
+    """Contribution of one row to an embedding."""
 
     seq_id: int
     values: bytes
@@ -123,7 +123,7 @@ ADAPTER_GONE = "the adapter is not loaded"
 
 @dataclass(slots=True)
 class StepTokens:
-    """What a runner hands back for one plan; a row with an error has no token."""
+    """Result of one plan; a row with an error has no token."""
 
     tokens: list[SampledToken] = field(default_factory=list)
     pooled: list[PooledRow] = field(default_factory=list)

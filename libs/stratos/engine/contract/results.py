@@ -1,4 +1,4 @@
-"""What an engine answers: the result of a step, of a reservation, and its status."""
+"""Results of an engine: of a step, of a reservation, and its status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CostErrors(NamedTuple):
 
 
 class PrefillEventKind(enum.Enum):
-    """What happened to a prefill job."""
+    """Progress of a prefill job in one step."""
 
     READY = "ready"
     CHUNK = "chunk"
@@ -49,7 +49,7 @@ class PrefillEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStats:
-    """What the engine did for a request up to its first token."""
+    """Times and counts of a request up to its first token."""
 
     num_prompt_tokens: int
     num_cached_tokens: int
@@ -100,7 +100,7 @@ class StepResult:
 
     @property
     def has_news(self) -> bool:
-        """It says more than that nothing was done."""
+        """The step did something."""
         return bool(
             self.outputs
             or self.embeddings
@@ -139,7 +139,7 @@ class HostTierStatus:
     num_swapped_out: int = 0
     """Preempted sequences that went to host memory."""
     num_restored: int = 0
-    """Of them, those that came back."""
+    """Preempted sequences that came back from there."""
     num_blocks_out: int = 0
     num_blocks_in: int = 0
 
@@ -154,7 +154,7 @@ class EngineStatus(EngineLoad):
     num_admission_refusals: int = 0
     """Waits that met a full pool at the head of the queue, each counted once, and hand-offs that found no room."""
     waiting_by_class: dict[int, int] = field(default_factory=dict)
-    """Of ``num_waiting``, by the class they came with; classes without any are left out."""
+    """Shares of ``num_waiting`` by the class they came with; classes without any are left out."""
     audits: AuditCounts = field(default_factory=AuditCounts)
     """Recounts of the block ledger."""
     cost_errors: CostErrors | None = None

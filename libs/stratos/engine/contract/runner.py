@@ -74,7 +74,7 @@ class RunnerInfo:
     window: int = 0
     """Positions that a token sees at most, up to its own, in every layer; 0: some layer sees the whole context."""
     num_sinks: int = 0
-    """With a window: tokens at the beginning of a sequence that every token sees, too (StreamingLLM)."""
+    """Tokens, where there is a window, at the beginning of a sequence that every token sees, too (StreamingLLM)."""
     is_streaming: bool = False
     """Sequences may outgrow the context that the model was trained with (StreamingLLM)."""
     num_adapter_slots: int = 1 << 20

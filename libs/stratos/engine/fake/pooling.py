@@ -22,7 +22,7 @@ def components(number: int) -> list[float]:
 
 
 def fake_pool(row: PlanRow, kv_at: Callable[[int], int], term: int) -> PooledRow:
-    """What a row pools; ``kv_at`` reads the KV of a position, ``term`` is the adapter's."""
+    """Pooled values of a row; ``kv_at`` reads the KV of a position, ``term`` is the adapter's."""
     end = row.start + len(row.token_ids)
     if row.pool is PoolingKind.LAST:
         values = components(sum(kv_at(position) for position in range(end)) + term)

@@ -73,7 +73,7 @@ class FakeConfig:
     window: Annotated[int, Ge(0)] = 0
     """Positions that a token sums over, up to its own; 0: all."""
     num_sinks: Annotated[int, Ge(0)] = 0
-    """With a window: first positions that it sums over, too."""
+    """First positions that it sums over, too, where there is a window."""
     swap_block_s: Annotated[float, Ge(0)] = 0.0
     """Duration of the copy of one block between the tiers."""
     step_s: Annotated[float, Ge(0)] = 0.0
@@ -107,7 +107,7 @@ def fake_kv(weight: int, token: int, position: int) -> int:
 
 
 def adapter_term(adapter_digest: str) -> int:
-    """What an adapter adds to the sum; 0 for the base model."""
+    """Summand of an adapter; 0 for the base model."""
     return hashlib.sha256(adapter_digest.encode()).digest()[0] + 1 if adapter_digest else 0
 
 

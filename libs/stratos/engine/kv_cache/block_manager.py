@@ -20,7 +20,7 @@ from stratos.engine.kv_cache.prefix_cache import PrefixCache
 
 
 class BlockState(enum.Enum):
-    """What a block is used for."""
+    """Use of a block."""
 
     FREE = "free"
     CACHED = "cached"
@@ -140,7 +140,7 @@ class BlockManager:
 
     def verify(self) -> None:
         """Recount everything from scratch and raise ``AssertionError`` where a count or an invariant is off."""
-        self.ledger().check()
+        self.ledger().check_law()
         for state, count in self._counts.items():
             assert self._states.count(state) == count, f"{state} is counted {count} times"
         assert len(self._free) == len(set(self._free)) == self._counts[BlockState.FREE]

@@ -26,7 +26,7 @@ from stratos.engine.sequence import RELEASED, Sequence
 
 @dataclass(slots=True)
 class _Prefix:
-    """What is known of a sequence's first tokens."""
+    """Blocks known for a sequence's first tokens."""
 
     num_blocks: int
     """Full blocks, those that no token sees included."""
@@ -50,7 +50,7 @@ class BlockTables:
     _planned: set[int] = field(default_factory=set)
     """seq_ids of which a runner may keep a table, also where the plan that carried it was taken back."""
     _ended: list[int] = field(default_factory=list)
-    """Those of them that no plan builds on any more."""
+    """seq_ids among them that no plan builds on any more."""
 
     def window_of(self, sequence: Sequence) -> KvWindow | None:
         """The window, where the sequence may give up what it has passed."""
@@ -195,7 +195,7 @@ class BlockTables:
         return ended
 
     def return_ended(self, ended: tuple[int, ...]) -> None:
-        """The plan was taken back: the next one says it again."""
+        """The plan was taken back: the next one carries the same entries again."""
         self._ended[:0] = ended
 
     def could_come_back(self, sequence: Sequence) -> bool:

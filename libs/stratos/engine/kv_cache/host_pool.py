@@ -19,7 +19,7 @@ from stratos.core.kv import HostLedger
 
 
 class SlotState(enum.Enum):
-    """What a slot is used for."""
+    """Use of a slot."""
 
     FREE = "free"
     CACHED = "cached"
@@ -115,7 +115,7 @@ class HostPool:
 
     def verify(self) -> None:
         """Recount everything from scratch and raise ``AssertionError`` where an invariant is off."""
-        self.ledger().check()
+        self.ledger().check_law()
         for state, count in self._counts.items():
             assert self._states.count(state) == count, f"{state} is counted {count} times"
         assert len(self._free) == len(set(self._free))

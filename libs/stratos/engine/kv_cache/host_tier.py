@@ -59,7 +59,7 @@ class BlockIn:
 
 @dataclass(slots=True)
 class Swaps:
-    """What one plan copies between the tiers."""
+    """Copies of one plan between the tiers."""
 
     outs: list[BlockOut] = field(default_factory=list)
     ins: list[BlockIn] = field(default_factory=list)
@@ -223,7 +223,7 @@ class HostTier:
         return slots
 
     def unmatch(self, slots: Series[int]) -> None:
-        """What was matched is not loaded."""
+        """Release slots that were matched and are not loaded."""
         self.pool.release(slots)
 
     def load(self, slots: Series[int], blocks: Series[int], hashes: Series[bytes]) -> None:
@@ -275,7 +275,7 @@ class HostTier:
         self._keep_oldest()
 
     def drain_swaps(self) -> Swaps:
-        """What the plan that is being made has to copy."""
+        """Copies of the plan that is being made."""
         self._plan = None
         swaps, self._next = self._next, Swaps()
         swaps.are_fenced = self._is_fenced

@@ -63,12 +63,12 @@ class SwapCosts:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Of copies between the tiers; ``None`` is unknown."""
+        """Rate of copies between the tiers; ``None`` is unknown."""
         return self._copies.value
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of prefill; ``None`` is unknown."""
+        """Rate of prefill; ``None`` is unknown."""
         return self._prefill.value
 
     def observe_copies(self, num_blocks: int, seconds: float) -> None:

@@ -44,7 +44,7 @@ class KvWindow:
         return max(self.num_head_blocks, (position + 1 - self.size) // self.block_size)
 
     def needed(self, num_blocks: int) -> int:
-        """Of ``num_blocks`` full blocks of a prefix: index of the first that what follows them sees."""
+        """Index of the first of ``num_blocks`` full blocks of a prefix that later tokens see."""
         return 0 if self.num_sinks else min(num_blocks, self.first_block(num_blocks * self.block_size))
 
 

@@ -14,7 +14,7 @@ from stratos.engine.layers.ops import TorchOps
 
 _LOG2_E = 1.44269504
 _POLYNOMIAL = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)
-"""Of 2^f for |f| <= 0.5: the series of exp, relative error below 2e-7."""
+"""Coefficients of 2^f for |f| <= 0.5: the series of exp, relative error below 2e-7."""
 
 
 class ExactTorchOps(TorchOps):

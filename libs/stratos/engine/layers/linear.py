@@ -92,10 +92,10 @@ class LinearFactory:
         if library is not None:
             self.kernel_name = f"gemm-{library.isa}"
         self.is_invariant_by_design = library is not None
-        """As of ``AttentionBackend``."""
+        """Same as ``AttentionBackend.is_invariant_by_design``."""
         self._paddings: dict[tuple[int, int, bool], RowPadding | None] = {}
         self._num_threads: int | None = None
-        """Of the steps, once it is known."""
+        """Threads of the steps, once the number is known."""
 
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Take over ``weight`` [out_features, in_features] and ``bias`` [out_features]."""
@@ -120,7 +120,7 @@ class LinearFactory:
         return PackedLinear(weight, bias) if self.is_packed else PlainLinear(weight, bias)
 
     def _padding(self, out_features: int, in_features: int, has_bias: bool) -> RowPadding | None:
-        """What the layers of one shape need; found once."""
+        """Padding that the layers of one shape need; found once."""
         key = (out_features, in_features, has_bias)
         if key not in self._paddings:
             probe = RowProbe(self.plain, key[:2], has_bias, self._dtype)

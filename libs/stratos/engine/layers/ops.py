@@ -19,7 +19,7 @@ class LayerOps(ABC):
 
     name: str
     is_invariant_by_design = False
-    """As of ``AttentionBackend``."""
+    """Same as ``AttentionBackend.is_invariant_by_design``."""
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

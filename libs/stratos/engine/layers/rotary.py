@@ -79,7 +79,7 @@ class RotaryTable:
     """
 
     is_invariant_by_design = True
-    """As of ``AttentionBackend``."""
+    """Same as ``AttentionBackend.is_invariant_by_design``."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, max_positions: int, device: torch.device) -> None:
         frequencies = inverse_frequencies(rope, head_dim)

@@ -46,7 +46,7 @@ class LoraBatch:
     groups: tuple[LoraGroup, ...]
 
     def add(self, fused: str, layer: int, x: Tensor, out: Tensor) -> None:
-        """As of ``StepLora``."""
+        """Add the adapters' products to ``out``."""
         for group in self.groups:
             part = group.weights.layers.get((fused, layer))
             if part is None:

@@ -49,7 +49,7 @@ class GroupedAdapters:
         self.static = StepAdapters(
             self, torch.zeros(max_batch, SEGMENT_FIELDS, dtype=torch.int32, device=device), max_batch
         )
-        """Of captured decode steps; filled by ``fill``."""
+        """Segments of captured decode steps; filled by ``fill``."""
 
     def fits(self, group: LoraGroup) -> bool:
         """The kernels can take this adapter: its tokens lie together, and it has not too many ranks."""
@@ -139,7 +139,7 @@ class StepAdapters:
         self._shrunk = lora.scratch(num_tokens, segments.device)
 
     def add(self, fused: str, layer: int, x: Tensor, out: Tensor) -> None:
-        """As of ``StepLora``."""
+        """Add the adapters' products to ``out``."""
         ends = self._adapters.ends(fused, layer)
         if ends:
             table = self._adapters.table[:, layer, FUSED.index(fused)]
@@ -156,7 +156,7 @@ class MixedAdapters:
     others: LoraBatch
 
     def add(self, fused: str, layer: int, x: Tensor, out: Tensor) -> None:
-        """As of ``StepLora``."""
+        """Add one adapter's products to ``out``."""
         self.together.add(fused, layer, x, out)
         self.others.add(fused, layer, x, out)
 

@@ -50,7 +50,7 @@ class LoraLayer:
 
     @property
     def num_ranks(self) -> int:
-        """Of all targets together."""
+        """Ranks of all targets together."""
         return max((target.ranks.stop for target in self.targets), default=0)
 
     def add_to(self, x: Tensor, out: Tensor) -> None:
@@ -69,7 +69,7 @@ class LoraWeights:
     layers: dict[tuple[str, int], LoraLayer]
     """(fused layer, layer index) -> its part; absent where the adapter has no target."""
     max_ranks: int = field(init=False)
-    """Of all targets of one fused layer together, the largest."""
+    """Largest number of ranks of one fused layer, over all its targets together."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_ranks", max((part.num_ranks for part in self.layers.values()), default=0))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT_BYTES = 16
-"""Of tensors within a packed copy: Triton compiles another variant of a kernel for less."""
+"""Alignment of tensors within a packed copy: Triton compiles another variant of a kernel for less."""
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:

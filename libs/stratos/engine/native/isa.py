@@ -20,14 +20,14 @@ class InstructionSet:
 
     name: str
     cpu_flags: tuple[str, ...]
-    """What the processor must have, as Linux spells it."""
+    """Flags that the processor must have, as Linux spells them."""
     compiler_flags: tuple[str, ...]
     needs_permission: bool = False
     """A system may refuse it to a process although the processor has it: then the next one serves."""
 
     @property
     def file_name(self) -> str:
-        """Of the shared library, beside the sources."""
+        """Name of the shared library, beside the sources."""
         return f"kernels-{self.name}.so"
 
 
@@ -64,7 +64,7 @@ def cpu_flags(facts: Path = _CPU_FACTS) -> frozenset[str]:
 
 
 def supported_sets(flags: frozenset[str]) -> list[InstructionSet]:
-    """What a processor with ``flags`` can run, fastest first."""
+    """Builds that a processor with ``flags`` can run, fastest first."""
     return [isa for isa in INSTRUCTION_SETS if flags.issuperset(isa.cpu_flags)]
 
 

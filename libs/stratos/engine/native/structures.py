@@ -72,4 +72,4 @@ class ForwardPass(ctypes.Structure):
 
 
 SHARED_BYTES = sum(ctypes.sizeof(structure) for structure in (LayerWeights, ModelWeights, ForwardPass))
-"""What ``stratos_pass_bytes`` must say."""
+"""Sum that ``stratos_pass_bytes`` must return."""

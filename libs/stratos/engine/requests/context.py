@@ -1,4 +1,4 @@
-"""What the request tables of an engine share: configuration, memory, queues, counters."""
+"""Context that the request tables of an engine share: configuration, memory, queues, counters."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class BlockCopy(NamedTuple):
     destination: int
     owner: Sequence
     epoch: int
-    """Of the owner when the copy was planned."""
+    """Epoch of the owner when the copy was planned."""
 
     @property
     def is_wanted(self) -> bool:
@@ -42,7 +42,7 @@ class GenerationTable:
         self._context, self._kv = context, context.kv
         self._states: dict[RequestKey, RequestState] = {}
         self._copies: list[BlockCopy] = []
-        """What the next plan copies."""
+        """Copies of the next plan."""
 
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._states

@@ -1,5 +1,5 @@
-"""What executes step plans (``contract.runner``): loads a model, runs its forward passes, samples.
+"""Runners of step plans (``contract.runner``): loads a model, runs its forward passes, samples.
 
-Read in this order: ``torch_runner``, ``kernels`` (which are chosen), ``step_inputs``, ``forward``,
+Read in this order: ``torch_runner``, ``device_room``, ``kernels`` (which are chosen), ``step_inputs``, ``forward``,
 ``native_forward``, ``numerics``, ``threads``, ``pooling``, ``prompt_logprobs``, ``streaming``, then ``cuda``.
 """

@@ -16,7 +16,7 @@ from stratos.engine.runner.step_inputs import StepInputs
 
 @dataclass(frozen=True, slots=True)
 class ForwardResult:
-    """What one pass computed; valid until the next pass."""
+    """Result of one pass; valid until the next pass."""
 
     hidden: Tensor
     """Hidden states before the last norm, [at least T, H]; rows from T on are undefined."""

@@ -23,13 +23,13 @@ from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, 
 from stratos.engine.settings import RunnerConfig
 
 PDL_CAPABILITY = (9, 0)
-"""Of a GPU with programmatic dependent launch: Hopper and later."""
+"""Compute capability of a GPU with programmatic dependent launch: Hopper and later."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What computes the layers of one model."""
+    """Kernels that compute the layers of one model."""
 
     ops: LayerOps
     library: NativeLibrary | None
@@ -38,16 +38,16 @@ class Kernels:
     is_triton: bool = False
     """Attention by Triton."""
     splits_kv: bool = True
-    """Of Triton's attention."""
+    """Triton's attention: long contexts are split over several programs."""
     balances_kv: bool = True
-    """Of Triton's attention."""
+    """Triton's attention: each context is split by its own length."""
     has_fp8_kv: bool = False
-    """Of Triton's attention."""
+    """Triton's attention: pages are in fp8."""
     has_pdl: bool = False
     """Triton's kernels of a layer are launched while the one before still runs."""
 
     def linear(self, config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> LinearFactory:
-        """What builds the linear layers."""
+        """Factory of the linear layers."""
         if self.is_triton and self.is_exact:
             from stratos.engine.layers.triton_linear import TritonLinearFactory
 

@@ -14,16 +14,16 @@ import torch
 
 
 class Kernel(Protocol):
-    """What the promise needs to know of an implementation."""
+    """Facts of an implementation on which the promise depends."""
 
     @property
     def is_invariant_by_design(self) -> bool:
-        """As of ``AttentionBackend``."""
+        """Same as ``AttentionBackend.is_invariant_by_design``."""
         ...
 
 
 def promise(kernels: tuple[Kernel, ...], device: torch.device, *, is_exact: bool) -> tuple[str, ...]:
-    """What the bits computed by ``kernels`` depend on, with as many threads as the caller has now.
+    """Conditions of the bits that ``kernels`` compute, with as many threads as the caller has now.
 
     Args:
         kernels: everything that computes a layer.

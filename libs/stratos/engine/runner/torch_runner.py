@@ -36,6 +36,7 @@ from stratos.engine.lora.weights import lay_out
 from stratos.engine.memory.host_pages import HostPages
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.decoder import Decoder
+from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.native_forward import make_forward
@@ -46,11 +47,10 @@ from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
 from stratos.engine.sampling.sampler import Sampler
-from stratos.engine.settings import RunnerConfig
-from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
-from stratos.engine.sizing.machine import read_machine, resident_bytes
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.sizing.fit import fitted, plan_of
 from stratos.engine.sizing.need import read_need
-from stratos.engine.sizing.plan import EnginePlan, Room, SizingWork
+from stratos.engine.sizing.plan import EnginePlan
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NON_FINITE_HIDDEN = "the model's hidden state is not finite"
@@ -70,7 +70,7 @@ class TorchRunner(Runner):
     """Use ``TorchRunner.load``."""
 
     plan: EnginePlan
-    """What was chosen for the device, and why."""
+    """Choices for the device, and their reasons."""
     _threads: ThreadChoice | None = None
     """Where the number of threads is ours to choose."""
 
@@ -98,7 +98,12 @@ class TorchRunner(Runner):
     @classmethod
     @torch.inference_mode()
     def load(
-        cls, config: RunnerConfig, device: str = "cpu", clock: Clock | None = None, work: SizingWork | None = None
+        cls,
+        config: RunnerConfig,
+        device: str = "cpu",
+        clock: Clock | None = None,
+        scheduler: SchedulerConfig | None = None,
+        transport_bytes: int = 0,
     ) -> Self:
         """Load a model folder, choose what is left open and the number of threads, and allocate the KV pool.
 
@@ -106,7 +111,8 @@ class TorchRunner(Runner):
             config: settings; what they leave open is fitted to the device.
             device: where to compute.
             clock: times the choice of threads.
-            work: what the engine does at once, from which sizes follow.
+            scheduler: bounds of its steps, from which sizes follow; the default ones where there are none.
+            transport_bytes: staging memory of KV transports, as far as it lies in the device's memory.
 
         Raises:
             InvalidCheckpoint: the folder, its weights, the type or the memory do not allow it.
@@ -118,7 +124,7 @@ class TorchRunner(Runner):
         target, clock = torch.device(device), clock or SystemClock()
         files = read_model_files(config.model_folder(), config.model_digest)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
-        plan = plan_of(config, room_of(target), work or SizingWork())
+        plan = plan_of(config, scheduler or SchedulerConfig(), room_of(target), transport_bytes)
         config = fitted(config, plan)
         dtype = DTYPES[config.dtype]
         streams = streaming(config, model, target)
@@ -269,14 +275,6 @@ class TorchRunner(Runner):
     def resident_adapters(self) -> tuple[str, ...]:
         """Least recently used first."""
         return self.adapters.digests()
-
-
-def room_of(device: torch.device) -> Room:
-    """Memory of the device that an engine may plan with."""
-    if device.type != "cuda":
-        return cpu_room(read_machine(), taken_bytes=resident_bytes())
-    free, total = torch.cuda.mem_get_info(device)
-    return Room(is_gpu=True, total_bytes=total, free_bytes=free)
 
 
 def _report_non_finite(is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]) -> None:

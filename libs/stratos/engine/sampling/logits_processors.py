@@ -23,7 +23,7 @@ TokenMask = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """What happens to one row, in this order; a watermark comes between penalties and bans, for all rows at once."""
+    """Processors of one row, in this order; a watermark comes between penalties and bans, for all rows at once."""
 
     bias: Mapping[int, float]
     penalties: tuple[float, float, float] | None

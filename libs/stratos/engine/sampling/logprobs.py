@@ -27,7 +27,7 @@ def position_logprobs(raw: Tensor, token_ids: Tensor, num_top: list[int]) -> lis
 
 
 class LogprobTensors(NamedTuple):
-    """What records are made of, on the device of the logits."""
+    """Values of records, on the device of the logits."""
 
     logprobs: Tensor
     """float32 [rows], of the sampled tokens."""

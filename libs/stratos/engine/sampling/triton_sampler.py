@@ -38,7 +38,7 @@ class PendingSample:
     logprobs: LogprobTensors | None
 
     def tensors(self) -> list[Tensor]:
-        """What the host needs, in the order that ``finish`` takes it."""
+        """Values for the host, in the order in which ``finish`` takes them."""
         return [self.token_ids, self.flags, *(self.logprobs or ())]
 
 

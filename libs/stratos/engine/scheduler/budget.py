@@ -21,7 +21,7 @@ STRETCH = 2.0
 
 
 class StepBudget:
-    """What one step may still take."""
+    """Rest of what one step may take."""
 
     def __init__(self, config: SchedulerConfig, cost: StepCostModel, block_size: int) -> None:
         self._config, self._cost, self._block_size = config, cost, block_size

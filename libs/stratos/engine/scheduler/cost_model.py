@@ -1,4 +1,4 @@
-"""What a step costs, fitted while it runs: ``seconds = a + b * tokens + c * kv_tokens``, no coefficient below zero.
+"""Cost of a step, fitted while it runs: ``seconds = a + b * tokens + c * kv_tokens``, no coefficient below zero.
 
 Weighted least squares with forgetting, in the information form: the sums over ``w x x'`` and ``w x t`` decay by
 ``FORGETTING`` per step, so the fit follows a machine that becomes slower.  Errors count relative to the duration of
@@ -57,7 +57,7 @@ class StepLoad:
     """KV tokens that attention reads, counted once per tile of queries."""
 
     def plus(self, count: int, start: int) -> StepLoad:
-        """With a row of ``count`` tokens after ``start`` computed ones."""
+        """Load with another row, of ``count`` tokens after ``start`` computed ones."""
         tiles = -(-count // QUERY_TILE)
         return StepLoad(self.tokens + count, self.kv_tokens + tiles * (start + count))
 

@@ -1,4 +1,4 @@
-"""What runs in the next step: one token budget, decodes first, then prefill chunks, then admissions.
+"""Choice of the next step's rows: one token budget, decodes first, then prefill chunks, then admissions.
 
 There is no prefill or decode phase: each step ``num_computed`` of a sequence catches up with its tokens,
 by one for a decoding sequence, by a chunk for a prompt.  A sequence whose last token runs in the step is

@@ -1,7 +1,7 @@
-"""What an engine takes where nothing says otherwise: type, KV pool and context that fit this machine and this model.
+"""Sizes of an engine where nothing is set: type, KV pool and context that fit this machine and this model.
 
-Read in this order: ``machine`` (what there is), ``need`` (what the model takes), ``plan`` (pure: the choice, its
-reasons, and the refusal with numbers), ``device`` (what the kind of device decides), ``fit`` (the same for a model
-folder and a configuration), ``report`` (the text).  Free of torch, so that a
+Read in this order: ``machine`` (what there is), ``need`` (what the model takes), ``case`` (both, and the settings that
+count), ``plan`` (pure: the choice, its reasons, and the refusal with numbers), ``device`` (what the kind of device
+decides), ``fit`` (the same for a model folder and a configuration), ``report`` (the text).  Free of torch, so that a
 supervisor knows the answer before a worker has started.
 """

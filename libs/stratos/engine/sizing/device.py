@@ -1,4 +1,4 @@
-"""What follows from the kind of device alone: steps, processes and kernels."""
+"""Choices that follow from the kind of device alone: steps, processes and kernels."""
 
 from __future__ import annotations
 

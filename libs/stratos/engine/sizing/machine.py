@@ -1,4 +1,4 @@
-"""What this machine has for a process: processor, cores and memory, within the limits of its container.
+"""Means of this machine for a process: processor, cores and memory, within the limits of its container.
 
 Reads Linux' ``/proc`` and ``/sys``; where a file is missing, the limit that it would name does not exist.  Nothing is
 measured and nothing is taken.
@@ -29,7 +29,7 @@ class Machine:
     total_bytes: int
     """Memory of the machine, or the container's limit where that is less; 0 where the system does not tell."""
     available_bytes: int
-    """What can still be taken without swapping or being killed; 0 where the system does not tell."""
+    """Bytes that can still be taken without swapping or being killed; 0 where the system does not tell."""
     limited_by: str
     """"memory", or "container limit": which of both ``available_bytes`` comes from."""
 

@@ -1,4 +1,4 @@
-"""What a model takes, from its ``config.json`` and the headers of its weights: no tensor is read.
+"""Needs of a model, from its ``config.json`` and the headers of its weights: no tensor is read.
 
 Weights count in the compute type, with the second copy of an embedding that is the output layer as well (one to look
 rows up, one packed for the product), and with the tables of the rotary embedding.
@@ -30,7 +30,7 @@ class ModelNeed:
     """Elements of all tensors, and of what is held twice."""
     table_bytes: int
     kv_elements: int
-    """Of one token, in all layers."""
+    """KV elements of one token, in all layers."""
     max_model_len: int
     vocab_size: int
     widest: int

@@ -75,7 +75,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class ExactSlice:
-    """What one exact launch takes: some query blocks, whose queries follow one another in the flat batch."""
+    """Rows of one exact launch: some query blocks, whose queries follow one another in the flat batch."""
 
     first_block: int
     num_blocks: int

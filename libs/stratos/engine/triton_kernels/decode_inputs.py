@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 NUM_FIELDS = 6
-"""Of a row: row of the tables, token or ``PREVIOUS``, position, first new entry, new entries, where they begin."""
+"""Fields: row of the tables, token or ``PREVIOUS``, position, first new entry, new entries, where they begin."""
 PREVIOUS = tl.constexpr(-1)
 """The token that the step before sampled."""
 ENTRIES = 512

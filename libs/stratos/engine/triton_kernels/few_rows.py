@@ -17,7 +17,7 @@ from stratos.engine.triton_kernels.dependent_launch import launch_options, wait_
 
 MAX_ROWS = 64
 LEAST_ROWS = 16
-"""Of a tensor core's product."""
+"""Least rows of a tensor core's product."""
 JOINED_COLUMNS = 512
 
 
@@ -28,7 +28,7 @@ class FewRowsShape:
     columns: int
     step: int
     shares: int
-    """Of the inputs."""
+    """Shares into which the inputs are cut."""
     num_warps: int = 4
     num_stages: int = 4
 
@@ -37,7 +37,7 @@ SHAPES = (
     FewRowsShape(32, 128, 1), FewRowsShape(64, 128, 1), FewRowsShape(32, 128, 4), FewRowsShape(64, 128, 4),
     FewRowsShape(64, 64, 8, num_stages=6),
 )  # fmt: skip
-"""What is tried on a GPU."""
+"""Shapes that are tried on a GPU."""
 
 
 @triton.jit(do_not_specialize=["num_rows"])

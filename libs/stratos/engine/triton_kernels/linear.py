@@ -12,7 +12,7 @@ from torch import Tensor
 
 ROWS, COLUMNS, STEP = 64, 64, 64
 FLOAT32_TILE = 32
-"""Of products in float32, which no warp-group multiplies."""
+"""Tile of products in float32, which no warp-group multiplies."""
 
 
 @triton.jit(do_not_specialize=["num_rows"])

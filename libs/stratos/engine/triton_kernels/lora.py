@@ -21,9 +21,9 @@ RANKS = 16
 STEP = 64
 COLUMNS = 128
 SHARES = 8
-"""Of the inputs of ``shrink``: one adapter alone has to fill more than one multiprocessor."""
+"""Shares of the inputs of ``shrink``: one adapter alone has to fill more than one multiprocessor."""
 MAX_RANKS = 384
-"""Of all targets of one fused layer together."""
+"""Most ranks of all targets of one fused layer together."""
 MAX_TARGETS = 3
 ENTRY = 4 + 4 * MAX_TARGETS
 """An entry of the table, int64: address of A, ranks of all targets, address of the bias or 0, one unused; then per

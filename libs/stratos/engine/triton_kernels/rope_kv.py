@@ -1,4 +1,4 @@
-"""What happens between the projection of q, k and v and attention, in one pass: head norm, rotation, write of KV.
+"""Kernel between the projection of q, k and v and attention, in one pass: head norm, rotation, write of KV.
 
 A program takes ``HEADS`` heads of one token.  Rounding follows ``attention.projections``, step by step.  K and V go
 into the pages, values that are not finite as 0, in fp8 divided by the scale of their head; q goes into a buffer of its

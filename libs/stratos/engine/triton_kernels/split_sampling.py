@@ -35,7 +35,7 @@ SEARCH_BLOCK = 2048
 CANDIDATES = 4096
 LEVELS = 16
 FIRST_DISTANCE = 0.25
-"""Of the levels, in scaled logits; each is the square root of 2 times the one before: the last is 45."""
+"""Distances of the levels, in scaled logits; each is the square root of 2 times the one before: the last is 45."""
 MASS_MARGIN = tl.constexpr(1e-4)
 """A level's mass is summed in float32: so much more than p of the total is certainly p."""
 NOISE_MARGIN = tl.constexpr(1e-3)

@@ -112,7 +112,7 @@ class StagingSlots:
     def ledger(self) -> StagingLedger:
         """Counts over all open pairs, law checked."""
         total = sum((pair.slots.counts() for pair in self._pairs.values()), StagingLedger())
-        total.check()
+        total.check_law()
         return total
 
     # -- frames ------------------------------------------------------------------------------------

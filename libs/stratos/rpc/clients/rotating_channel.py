@@ -28,7 +28,7 @@ class _Generation:
 
 
 class _Method:
-    """What a stub holds in place of a channel's multi-callable."""
+    """Method that a stub holds in place of a channel's multi-callable."""
 
     def __init__(self, channel: RotatingChannel, kind: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         self._channel = channel
@@ -82,7 +82,7 @@ class RotatingChannel(grpc.aio.Channel):  # type: ignore[misc]
             self._retire(generation)
 
     async def close(self, grace: float | None = None) -> None:
-        """As any channel: calls are cancelled, after ``grace`` seconds where there are any."""
+        """Close like any channel: calls are cancelled, after ``grace`` seconds where there are any."""
         self._is_closed = True
         for generation in list(self._older):
             await generation.inner.close(grace)

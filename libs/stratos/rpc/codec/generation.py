@@ -143,7 +143,7 @@ def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
 
 
 def delta_to_pb(delta: RequestDelta) -> decode_pb2.RequestOutput:
-    """What is new of a request, as a message."""
+    """News of a request as a message."""
     return decode_pb2.RequestOutput(
         request_id=delta.key.request_id,
         attempt=delta.key.attempt,
@@ -155,7 +155,7 @@ def delta_to_pb(delta: RequestDelta) -> decode_pb2.RequestOutput:
 
 
 def delta_from_pb(message: decode_pb2.RequestOutput) -> RequestDelta:
-    """What is new of a request, from a message."""
+    """News of a request from a message."""
     return RequestDelta(
         key=RequestKey(message.request_id, message.attempt),
         choices=tuple(_choice_from_pb(choice) for choice in message.deltas),

@@ -43,7 +43,7 @@ _ABOVE_ALL_FDS = 512
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What a fork finds: its request, its files, and its parent."""
+    """Inheritance of a fork: its request, its files, and its parent."""
 
     request: ForkRequest
     fds: tuple[int, ...]
@@ -83,7 +83,7 @@ class ForkService:
                 self._import(self._unread[0])
 
     def _import(self, module: str) -> None:
-        """What is asked for comes first; the rest is imported while there is nothing else to do."""
+        """Import what a request asks for first, and the rest while there is nothing else to do."""
         if module not in self._unread:
             return
         self._unread.remove(module)

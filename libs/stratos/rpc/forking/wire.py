@@ -1,4 +1,4 @@
-"""What a supervisor asks of its fork server, and what it hears: one packet each, files beside the request."""
+"""Requests of a supervisor to its fork server, and their answers: one packet each, files beside the request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ForkRequest:
     """One process. The file of its log comes first beside it, then its listeners."""
 
     number: int
-    """Of the request; the answer names it."""
+    """Number of the request; the answer names it."""
     module: str
     """Package whose ``__main__.main`` is run."""
     name: str
-    """Of the process, as ``ps`` and ``top`` show it."""
+    """Name of the process, as ``ps`` and ``top`` show it."""
     env: Mapping[str, str]
     """Added to the environment of the fork server."""
     listeners: tuple[int, ...] = ()

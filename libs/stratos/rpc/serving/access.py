@@ -63,7 +63,7 @@ class Access:
     def __init__(self, domain: str) -> None:
         self._domain = domain
 
-    def check(self, method: str, context: Any) -> None:
+    def check_caller(self, method: str, context: Any) -> None:
         """Pass, or raise ``PeerRefused``.
 
         Args:

@@ -24,7 +24,7 @@ class EmbeddedServer(uvicorn.Server):
         self._exit = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """As uvicorn's, which looks ten times a second whether it is to end."""
+        """Replace uvicorn's loop, which looks ten times a second whether it is to end."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
@@ -36,7 +36,7 @@ class EmbeddedServer(uvicorn.Server):
         self._exit.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, which pauses before it looks whether connections have ended, and as long between two looks."""
+        """Replace uvicorn's shutdown, which pauses before each look whether connections have ended."""
         for server in self.servers:
             server.close()
         for sock in sockets or ():

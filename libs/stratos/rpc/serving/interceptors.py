@@ -78,7 +78,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         started, code = time.monotonic(), grpc.StatusCode.OK
         try:
             if self._access is not None:
-                self._access.check(method, context)
+                self._access.check_caller(method, context)
             yield
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED

@@ -1,4 +1,4 @@
-"""What a service gives to ``stratos.rpc.serve``: its resources, its servicers, its root tasks.
+"""Contract of a service with ``stratos.rpc.serve``: its resources, its servicers, its root tasks.
 
 Order of calls: ``register`` and ``open`` -> the server listens, ``address`` is set -> ``tasks`` start ->
 ``warm_up`` -> SERVING -> ... -> ``begin_leave`` -> ``drain`` -> the server stops, tasks are cancelled -> ``close``.

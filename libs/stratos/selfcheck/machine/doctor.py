@@ -23,7 +23,7 @@ from stratos.pki.local import role_config
 from stratos.pki.stores import CERTIFICATE
 from stratos.selfcheck.findings import Finding
 from stratos.selfcheck.machine import checks, environment
-from stratos.selfcheck.machine.sizing import WorkerAsk, heeded_config, heeded_scheduler, plan_workers
+from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers, worker_settings
 from stratos.store.settings import ObjectStoreConfig
 
 MIN_LEFT = datetime.timedelta(days=7)
@@ -49,17 +49,17 @@ class DoctorAsk:
 
 def examine(ask: DoctorAsk, env: Mapping[str, str]) -> list[Finding]:
     """Every finding; asks Redis and the object store, and changes nothing."""
-    machine, config = read_machine(), heeded_config(ask.workers, env)
+    machine, settings = read_machine(), worker_settings(ask.workers, env)
     fleet = checks.PlannedFleet(num_workers=ask.workers.num_workers, threads=ask.threads, device=ask.device)
     plan = _plan(ask.workers, machine, env)
     redis, store_problem = asyncio.run(_ask_stores(ask))
     shm, staging = TransportConfig().shm_directory, TransportConfig().staging
     has_kernels = any(SOURCE_FOLDER.glob("kernels-*.so"))
     return [
-        checks.check_processor(machine, config, SOURCE_FOLDER),
+        checks.check_processor(machine, settings.runner, SOURCE_FOLDER),
         checks.check_compiler(find_compiler(), has_kernels),
         checks.check_drivers(environment.read_gpus(), fleet),
-        *checks.check_settings(machine, fleet, config, heeded_scheduler(env)),
+        *checks.check_settings(machine, fleet, settings.runner, settings.scheduler),
         checks.check_memory(machine, plan, fleet.num_workers),
         *_length(ask.workers, plan),
         checks.check_shm(environment.free_shm_bytes(shm), shm, staging, ask.num_sources),
@@ -83,7 +83,7 @@ def _length(ask: WorkerAsk, plan: EnginePlan | str) -> list[Finding]:
         model_len = read_need(ask.model_path).max_model_len
     except StratosError:
         return []  # the memory check has its message
-    return [checks.check_length(model_len, heeded_config(ask, {}), plan)]
+    return [checks.check_length(model_len, worker_settings(ask, {}).runner, plan)]
 
 
 async def _ask_stores(ask: DoctorAsk) -> tuple[environment.RedisFacts | None, str]:

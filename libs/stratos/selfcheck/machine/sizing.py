@@ -9,27 +9,33 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ValidationError
 
 from stratos.common.errors import BadRequest
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.device import device_choices, kernels_choice
-from stratos.engine.sizing.fit import cpu_room, plan_of, work_of
+from stratos.engine.sizing.fit import cpu_room, plan_of
 from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.plan import EnginePlan
 from stratos.engine.sizing.report import choices_block, machine_line
+from stratos.rpc.settings import ServiceSettings, env_name_of, read_environment
 
-WORKER_PREFIXES = ("STRATOS_DECODE_WORKER_", "STRATOS_PREFILL_WORKER_")
-HEEDED = {
-    "kv_pool_bytes": int,
-    "max_model_len": int,
-    "host_pool_bytes": int,
-    "block_size": int,
-    "cpu_memory_share": float,
-    "gpu_memory_utilization": float,
-    "native_isa": str,
-}
-HEEDED_STEPS = {"max_num_seqs": int, "max_num_batched_tokens": int, "kv_watermark": float}
-"""Fields of a worker's runner and scheduler that sizes depend on, where its environment sets them."""
+
+class WorkerEngineSettings(ServiceSettings):
+    """The groups of a worker's settings that sizes depend on, as a decode worker's environment sets them."""
+
+    env_prefix: ClassVar[str] = "STRATOS_DECODE_WORKER_"
+
+    scheduler: SchedulerConfig = SchedulerConfig()
+    runner: RunnerConfig = RunnerConfig()
+
+
+class PrefillEngineSettings(WorkerEngineSettings):
+    """The same of a prefill worker."""
+
+    env_prefix: ClassVar[str] = "STRATOS_PREFILL_WORKER_"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +53,31 @@ def plan_workers(ask: WorkerAsk, machine: Machine, env: Mapping[str, str]) -> tu
     """Type, pool and context of every worker, and the block of text that explains them.
 
     Raises:
-        BadRequest: a worker's variable is not a number.
+        BadRequest: a worker's variable has a value that it cannot have.
         InvalidCheckpoint: the model does not fit; the text has the numbers.
     """
-    config, scheduler = heeded_config(ask, env), heeded_scheduler(env)
-    plan = plan_of(config, cpu_room(machine, ask.num_workers), work_of(config, scheduler, device="cpu"))
-    choices = (*plan.choices, *device_choices("cpu", scheduler), kernels_choice(config, machine.cpu_flags))
+    settings = worker_settings(ask, env)
+    plan = plan_of(settings.runner, settings.scheduler, cpu_room(machine, ask.num_workers))
+    choices = (
+        *plan.choices,
+        *device_choices("cpu", settings.scheduler),
+        kernels_choice(settings.runner, machine.cpu_flags),
+    )
     title = f"each of at most {ask.num_workers} workers on {machine_line(machine)}:"
     return plan, choices_block(title, choices)
 
 
-def heeded_config(ask: WorkerAsk, env: Mapping[str, str]) -> RunnerConfig:
-    """A worker's runner as flags and variables set it, as far as sizes depend on it."""
-    asked = RunnerConfig(model_path=ask.model_path, dtype=ask.dtype, max_model_len=ask.max_model_len)  # type: ignore[arg-type]
-    return dataclasses.replace(asked, **_set_fields(env, "RUNNER", HEEDED))  # type: ignore[arg-type]
+def worker_settings(ask: WorkerAsk, env: Mapping[str, str]) -> WorkerEngineSettings:
+    """Settings of all workers: flags, over them variables of prefill workers, then those of decode workers.
 
-
-def heeded_scheduler(env: Mapping[str, str]) -> SchedulerConfig:
-    """The same of its scheduler."""
-    return SchedulerConfig(**_set_fields(env, "SCHEDULER", HEEDED_STEPS))  # type: ignore[arg-type]
+    Raises:
+        BadRequest: a variable has a value that it cannot have.
+    """
+    values: dict[str, Any] = {"runner": {"dtype": ask.dtype, "max_model_len": ask.max_model_len}}
+    for cls in (PrefillEngineSettings, WorkerEngineSettings):
+        values = _merged(values, _read_groups(cls, env))
+    values["runner"]["model_path"] = ask.model_path
+    return WorkerEngineSettings(**values)
 
 
 def unset_alone(settings: Mapping[str, str], prefix: str, env: Mapping[str, str]) -> dict[str, str]:
@@ -73,15 +85,23 @@ def unset_alone(settings: Mapping[str, str], prefix: str, env: Mapping[str, str]
     return {name: value for name, value in settings.items() if f"{prefix}{name}" not in env}
 
 
-def _set_fields(env: Mapping[str, str], group: str, fields: Mapping[str, type]) -> dict[str, int | float | str]:
-    found: dict[str, int | float | str] = {}
-    for field, kind in fields.items():
-        for prefix in WORKER_PREFIXES:
-            name = f"{prefix}{group}__{field.upper()}"
-            if field in found or not env.get(name):
-                continue
-            try:
-                found[field] = kind(env[name])
-            except ValueError:
-                raise BadRequest(f"{name}={env[name]!r} is not a number", param=name) from None
-    return found
+def _read_groups(cls: type[WorkerEngineSettings], env: Mapping[str, str]) -> dict[str, Any]:
+    """The groups as the environment of one role sets them, checked and still as text."""
+    tree = read_environment(cls, env)
+    groups: dict[str, Any] = {name: tree[name] for name in ("scheduler", "runner") if name in tree}
+    try:
+        cls(**groups)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = env_name_of(cls, tuple(map(str, fault["loc"])))
+        problem = "is not a number" if fault["type"].endswith("_parsing") else fault["msg"]
+        raise BadRequest(f"{name}={fault['input']!r} {problem}", param=name) from None
+    return groups
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two trees of settings in one, in which those of ``over`` win."""
+    merged = dict(base)
+    for name, value in over.items():
+        merged[name] = _merged(merged.get(name, {}), value) if isinstance(value, dict) else value
+    return merged

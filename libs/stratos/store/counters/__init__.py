@@ -1,4 +1,4 @@
-"""What requests change, and no person: kept in Redis apart from the records, and not followed.
+"""Counters that requests change, and no person: kept in Redis apart from the records, and not followed.
 
 Read in this order: ``guard`` (which store takes it), ``leases`` (what tenants have left of their limits, over all
 gateways), ``key_use`` (when each key was last used).

@@ -24,7 +24,7 @@ StoreId = Callable[[], str | None]
 
 
 def any_store() -> str:
-    """Of writes that no store has to take."""
+    """Guard of writes that no store has to take."""
     return ""
 
 

@@ -52,7 +52,7 @@ class KeyUse:
         self._wall_clock = wall_clock
         self._noted: dict[str, int] = {}
 
-    def note(self, key_id: str) -> None:
+    def note_use(self, key_id: str) -> None:
         """A key was used now."""
         self._noted[key_id] = int(self._wall_clock())
 

@@ -79,17 +79,17 @@ return answers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseAsk:
-    """What a gateway tells and asks of one bucket."""
+    """Report and request of a gateway for one bucket."""
 
     bucket: str
-    """What is limited, of which model and tenant."""
+    """Limited quantity, with its model and tenant."""
     capacity: float
     rate_per_s: float
     """0 for a semaphore."""
     spent: float
     """Since the last call; below 0 where more came back than was spent."""
     wish: float
-    """What the gateway wants to hold from now on."""
+    """Amount that the gateway wants to hold from now on."""
     least: float
     """Less than this is of no use to it."""
 
@@ -118,7 +118,7 @@ def lease_args(gateway: str, ttl_s: float, asks: Sequence[LeaseAsk], now_s: floa
 
 
 def parse_grants(answers: Sequence[Sequence[str | int]]) -> list[LeaseGrant]:
-    """What ``LEASE`` answers."""
+    """Read the answer of ``LEASE``."""
     return [LeaseGrant(float(held), float(level), int(num)) for held, level, num in answers]
 
 

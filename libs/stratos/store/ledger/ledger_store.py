@@ -36,14 +36,14 @@ _RENAMED_S = 7 * _DAY_S
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of an entry."""
+    """Fate of a written entry."""
 
     is_new: bool
     """It stands in the ledger; else one of the same request and of no lower rank does."""
     tenant: str
     """Under whose name: the entry's, or the pseudonym of a deleted one."""
     month_due: int
-    """What that one owes for the entry's month so far, micro-units."""
+    """Amount that the tenant owes for the entry's month so far, micro-units."""
 
 
 class LedgerStore:
@@ -98,7 +98,7 @@ class LedgerStore:
         return answers
 
     async def spend(self, tenant: str, month: str) -> int:
-        """What a tenant owes for a month so far, micro-units."""
+        """Amount that a tenant owes for a month so far, micro-units."""
         with translate_redis_errors():
             return int(await self._redis.hget(f"{self._head}:spend:{tenant}", month) or 0)
 

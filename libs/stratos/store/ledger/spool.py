@@ -40,7 +40,7 @@ class Spool:
 
     @property
     def num_bytes(self) -> int:
-        """What waits."""
+        """Bytes that wait."""
         return os.fstat(self._fd).st_size
 
     def append(self, entries: Iterable[LedgerEntry]) -> bool:

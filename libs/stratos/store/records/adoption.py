@@ -21,7 +21,7 @@ from stratos.store.records.snapshot_copy import SnapshotCopy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What an adopted store holds now."""
+    """Contents of a store after its adoption."""
 
     store_id: str
     num_live: Mapping[Kind, int] = field(default_factory=dict)

@@ -24,7 +24,7 @@ class AuditEntry:
     """Such as "tenant.suspend"."""
     kind: str
     id: str
-    """Of the record."""
+    """Id of the record."""
     before: Mapping[str, Any] | None
     """``None`` where there was nothing."""
     after: Mapping[str, Any] | None
@@ -32,7 +32,7 @@ class AuditEntry:
     tenant: str = ""
     """Whose record it is; empty for those of the platform."""
     entry_id: str = ""
-    """Of the stream: milliseconds since the epoch, and a number; given at the write."""
+    """Id in the stream: milliseconds since the epoch, and a number; given at the write."""
 
     def as_text(self) -> str:
         """The form in which it is stored."""

@@ -1,4 +1,4 @@
-"""What a process knows of tenants, keys and adapters, and when it may believe a store: a state machine without I/O.
+"""Snapshot of tenants, keys and adapters in a process, and when it may believe a store: a state machine without I/O.
 
     EMPTY ──load begins──▶ LOADING ──load ends──▶ FOLLOWING ◀──────────────────────────┐
                                                    │  │                                │ the followed store
@@ -38,7 +38,7 @@ class SnapshotState(StrEnum):
 
 
 class Look(StrEnum):
-    """What a follower has to read after a look at the marker."""
+    """Reading that a follower has to do after a look at the marker."""
 
     NOTHING = "nothing"
     CHANGES = "changes"
@@ -48,7 +48,7 @@ class Look(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What a store says about itself."""
+    """Marker of a store: its own account of its identity and its last change."""
 
     store_id: str
     """Random, written once."""

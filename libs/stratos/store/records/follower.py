@@ -67,7 +67,7 @@ class SnapshotFollower:
 
     @property
     def is_following(self) -> bool:
-        """What the snapshot does not know does not exist."""
+        """The snapshot is complete: a record that it does not know does not exist."""
         return self.snapshot.state is SnapshotState.FOLLOWING
 
     @property

@@ -26,7 +26,7 @@ _MAX_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What the object store knows of the records."""
+    """Records as the object store knows them."""
 
     store_id: str
     adapters: Mapping[str, Record]

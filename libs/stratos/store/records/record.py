@@ -26,11 +26,11 @@ _TEXT = re.compile(r"(?P<version>[0-9]{1,16}) (?P<body>.*)\Z", re.DOTALL)
 
 
 class Kind(StrEnum):
-    """What a record is about, in the order in which a store is read: a key needs its tenant, a tenant its plan, a plan
+    """Subject of a record, in the order in which a store is read: a key needs its tenant, a tenant its plan, a plan
     its policy."""
 
     POLICY = "policy"
-    """What is looked for in the text of requests and answers."""
+    """Policy for the text of requests and answers."""
     TEMPLATE = "template"
     """A prompt with variables."""
     PLAN = "plan"
@@ -61,11 +61,11 @@ class Record:
     value: RecordValue | None = field(default=None, repr=False)
     """``None`` in a tombstone."""
     text: str = field(repr=False)
-    """As stored."""
+    """Text as it is stored."""
 
     @property
     def remains(self) -> Mapping[str, Any]:
-        """What a tombstone says of what was deleted, for people; empty where it says nothing."""
+        """Remains of a deleted record in its tombstone, for people; empty where there are none."""
         value = json.loads(self.text.partition(" ")[2]).get("value")
         return value if isinstance(value, dict) else {}
 

@@ -81,7 +81,7 @@ class RecordStore:
             raise cluster_refused()
 
     async def marker(self) -> Marker | None:
-        """What the store says about itself; ``None`` where it was never set up, or has lost all it had."""
+        """Read the store's marker; ``None`` where it was never set up, or has lost all it had."""
         names = ["id", "revision", *(f"num_{kind.value}" for kind in Kind)]
         with translate_redis_errors():
             store_id, revision, *counts = await self._redis.hmget(self._store, names)

@@ -38,4 +38,4 @@ class SnapshotConfig:
     revocation_bound_s: Annotated[float, Gt(0)] = 600.0
     """Age of the snapshot from which a revocation may have been missed for too long."""
     past_bound: Literal["serve", "refuse"] = "serve"
-    """What becomes of API keys past that age: "serve" goes on and shows it as a metric, "refuse" answers 503."""
+    """Treatment of API keys past that age: "serve" goes on and shows it as a metric, "refuse" answers 503."""

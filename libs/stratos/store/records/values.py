@@ -1,4 +1,4 @@
-"""What a record holds, as JSON and back: policies, templates, plans, tenants, keys, adapters, blocks.
+"""Values of records as JSON and back: policies, templates, plans, tenants, keys, adapters, blocks.
 
 A tombstone's value is read by people only, so it is never decoded.
 """
@@ -42,7 +42,7 @@ class MalformedValue(Exception):
 
 
 def decode_value(kind: str, record_id: str, value: object) -> RecordValue:
-    """What a record holds.
+    """Decode the value of a record.
 
     Raises:
         MalformedValue: a field is absent or has a value that cannot be.

@@ -63,7 +63,7 @@ class Rules:
 
     @classmethod
     def of(cls, policy: ContentPolicy) -> Rules:
-        """Of a policy, with the shipped groups that it names; raises like the constructor."""
+        """Compile the rules of a policy, with the shipped groups that it names; raises like the constructor."""
         words, patterns = dict(policy.words), dict(policy.patterns)
         for name in policy.shipped:
             if name not in SHIPPED_GROUPS:

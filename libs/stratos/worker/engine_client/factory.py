@@ -15,9 +15,8 @@ from stratos.engine.contract.runner import Runner
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeRunner
 from stratos.engine.sizing.device import device_choices, kernels_choice
-from stratos.engine.sizing.fit import work_of
 from stratos.engine.sizing.machine import read_machine
-from stratos.engine.sizing.plan import EnginePlan, SizingWork
+from stratos.engine.sizing.plan import EnginePlan
 from stratos.engine.sizing.report import choices_block, machine_line
 from stratos.kv_transfer.device.rings import planned_bytes
 from stratos.kv_transfer.port.local import PortTransport
@@ -64,17 +63,15 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
 def _torch_runner(settings: WorkerSettings) -> Runner:
     config = settings.runner
     read_json(config.model_folder() / "config.json")  # a wrong path is reported before torch takes its seconds to load
-    staging = settings.transport.staging
-    staging_bytes = STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
-    rings = planned_bytes(settings.transport)
-    work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes, ring_bytes=rings)
-    if settings.device == "cuda" and not config.streaming.attention_window:
-        return _cuda_runner(settings, work)
+    if settings.device == "cuda" and not config.streaming.is_on:
+        return _cuda_runner(settings)
     with _without_collections():
         from stratos.engine.runner.torch_runner import TorchRunner
 
     # StreamingLLM has no CUDA kernels: torch's, on the same device
-    runner = TorchRunner.load(config, settings.device, work=work)
+    runner = TorchRunner.load(
+        config, settings.device, scheduler=settings.scheduler, transport_bytes=transport_bytes(settings)
+    )
     _log_choices(settings, runner.plan)
     return runner
 
@@ -99,7 +96,15 @@ def _log_choices(settings: WorkerSettings, plan: EnginePlan) -> None:
     _log.info("%s", choices_block(f"engine on {settings.device}: {machine_line(machine)}", choices))
 
 
-def _cuda_runner(settings: WorkerSettings, work: SizingWork) -> Runner:
+def transport_bytes(settings: WorkerSettings) -> int:
+    """Staging memory that lies in the memory of the device: rings on a GPU, slots in host memory on a CPU."""
+    if settings.device == "cuda":
+        return planned_bytes(settings.transport)
+    staging = settings.transport.staging
+    return STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
+
+
+def _cuda_runner(settings: WorkerSettings) -> Runner:
     config, max_num_seqs = settings.runner, settings.scheduler.max_num_seqs
     try:
         from stratos.engine.runner.cuda.runner import CudaRunner, max_sequences
@@ -110,6 +115,6 @@ def _cuda_runner(settings: WorkerSettings, work: SizingWork) -> Runner:
             f"max_num_seqs={max_num_seqs} is more than the {max_sequences(config)} that max_graph_batch="
             f"{config.max_graph_batch} allows; raise max_graph_batch to half of it"
         )
-    runner = CudaRunner.load(config, work=work)
+    runner = CudaRunner.load(config, scheduler=settings.scheduler, transport_bytes=transport_bytes(settings))
     _log_choices(settings, runner.plan)
     return runner

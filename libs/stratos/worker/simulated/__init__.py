@@ -3,6 +3,5 @@
 To routers and gateways each is a worker of its own, with an address, a status stream and sessions.  A step costs no
 computing; it takes the time of a cost model.  Never imports torch.
 
-Read in this order: ``engine`` (steps without a thread), ``settings``, ``registration``, ``fleet`` (all workers),
-``__main__``.
+Read in this order: ``engine`` (steps without a thread), ``settings``, ``fleet`` (all workers), ``__main__``.
 """

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
 from stratos.common.background import BackgroundTasks
 from stratos.common.clock import SystemClock
+from stratos.core.placement import WorkerRef
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.rpc.binding import join_address, split_address
+from stratos.rpc.serving.address_file import replace_text
 from stratos.rpc.serving.server import GrpcServer
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
@@ -28,7 +32,6 @@ from stratos.worker.engine_client.factory import transports_of
 from stratos.worker.service import WorkerProcess
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.simulated.engine import SimulatedEngine
-from stratos.worker.simulated.registration import Registration
 from stratos.worker.simulated.settings import SimWorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -118,3 +121,18 @@ class SimulatedFleet(Service):
         await self._servers[name].stop(self._settings.stop_grace_s)
         left = {known: worker for known, worker in self._workers.items() if known != name}
         self._registration.publish(worker.me() for worker in left.values())
+
+
+class Registration:
+    """A file in the folder of the routers' discovery, with the workers of this process; removed at the end."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / f"{name}.json"
+
+    def publish(self, workers: Iterable[WorkerRef]) -> None:
+        """These are the workers now."""
+        entries = [{"worker_id": ref.worker_id, "address": ref.address, "role": ref.role.value} for ref in workers]
+        replace_text(self._path, json.dumps(entries))
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)

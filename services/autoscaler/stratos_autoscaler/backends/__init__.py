@@ -1,1 +1,1 @@
-"""Backends that start and drain workers. Read in this order: ``base`` (the contract), ``local``, ``observer``."""
+"""Backends that start and drain workers. Read in this order: ``base`` (the contract), ``local``, ``kubernetes``."""

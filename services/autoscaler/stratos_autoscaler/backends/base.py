@@ -1,4 +1,4 @@
-"""The backend contract."""
+"""The backend contract, and the backend of an autoscaler that only looks on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stratos.common.errors import Overloaded
 from stratos.core.placement import WorkerRole
 from stratos.planning.settings import PoolKey
 
@@ -69,3 +70,22 @@ class Backend(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Release what the backend holds."""
+
+
+class Observer(Backend):
+    """Nothing can start workers. It never holds the lease, so that no decision but holding is made."""
+
+    async def hold_lease(self, ttl_s: float) -> bool:
+        return False
+
+    async def workers(self) -> tuple[BackendWorker, ...]:
+        return ()
+
+    async def start(self, pool: PoolKey) -> str:
+        raise Overloaded("this autoscaler only looks on")
+
+    async def drain(self, worker_id: str) -> None:
+        raise Overloaded("this autoscaler only looks on")
+
+    async def close(self) -> None:
+        """Nothing is held."""

@@ -8,8 +8,7 @@ from typing import Any, Protocol, TypeVar
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.answering.output import Output
-from stratos_gateway.answering.prepared import Prepared
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import ClientRequest, Prepared
 
 P_co = TypeVar("P_co", bound=Prepared, covariant=True)
 O_co = TypeVar("O_co", bound=Output, covariant=True)

@@ -1,4 +1,4 @@
-"""The edge that all routes which compute share: whose key, and a place in the gateway."""
+"""The edge that all routes which compute share: whose key, a place in the gateway, and the time that is allowed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,47 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.clock import Clock
+from stratos.common.errors import BadRequest
+from stratos.core.requests.limits import DEADLINE_MS, MAX_DEADLINE_DIGITS
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.request import ClientRequest
-from stratos_gateway.http.deadline import TimeAllowed, time_allowed
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
+
+HEADER = "x-stratos-deadline-ms"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAllowed:
+    """Seconds from a request's arrival."""
+
+    first_token_s: float
+    end_s: float
+    """Seconds to the end of the whole answer."""
+
+
+def time_allowed(request: Request, most: TimeAllowed) -> TimeAllowed:
+    """How long a request may take.
+
+    Args:
+        request: with or without the header, which bounds the whole answer.
+        most: the server's maxima, which stand where the client asks for nothing or for more.
+
+    Raises:
+        BadRequest: the header is not a whole number in its range.
+    """
+    values = request.headers.getlist(HEADER)
+    if not values:
+        return most
+    text = values[0] if len(values) == 1 else ""
+    is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DEADLINE_DIGITS
+    if not is_number or not DEADLINE_MS.minimum <= int(text) <= DEADLINE_MS.maximum:
+        low, high = int(DEADLINE_MS.minimum), int(DEADLINE_MS.maximum)
+        raise BadRequest(f"{HEADER} must be one whole number of milliseconds from {low} to {high}", param=HEADER)
+    asked_s = int(text) / 1000
+    return TimeAllowed(min(asked_s, most.first_token_s), min(asked_s, most.end_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +89,7 @@ class Edge:
             BadRequest: its deadline cannot be read.
         """
         exchange = exchange_of(http)
-        exchange.facts.is_inference = True
+        exchange.facts.is_inference, exchange.prompt_param = True, prompt_param
         with self.admission.enter(tenant) as place:
             allowed = time_allowed(http, TimeAllowed(self.limits.max_deadline_s, self.limits.max_answer_s))
             place.refusals.append(partial(self.authenticator.refusal, tenant))
@@ -68,5 +102,4 @@ class Edge:
                 arrival_s=arrival_s,
                 deadline_s=arrival_s + allowed.first_token_s,
                 end_s=arrival_s + allowed.end_s,
-                prompt_param=prompt_param,
             )

@@ -19,8 +19,7 @@ from stratos.common.errors import Internal, StratosError
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
-from stratos_gateway.answering.prepared import Prepared
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import ClientRequest, Prepared
 from stratos_gateway.http.body import read_json, until_disconnect
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
@@ -61,7 +60,7 @@ class Endpoint(Generic[O]):
             try:
                 await until_disconnect(receive, self._answer(request, body))
             except StratosError as error:
-                request.name_param(error)
+                request.exchange.name_param(error)
                 raise
 
     async def _answer(self, request: ClientRequest[Any], body: dict[str, Any]) -> None:

@@ -13,14 +13,74 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import StratosError
+from stratos.core.ledger.usage import MeterTag
+from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
+from stratos.core.trace import NO_TRACE, TraceContext
 from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
-from stratos_gateway.answering.prepared import Prepared
-from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
+from stratos_gateway.openai.responses import Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Whatever the route: the facts that steps need."""
+
+    model: str
+    """Name that the client uses."""
+    operation: str
+    """Its kind, in traces."""
+    num_tokens: int
+    """Tokens of its prompts and of its longest possible output."""
+    num_sequences: int
+    texts: Sequence[str]
+    """Texts of its input, for content policies."""
+    refusal: Callable[[], StratosError | None]
+    """Why its model is not served any more."""
+
+    def describe(self, exchange: Exchange) -> None:
+        """Note in the access log, and in the trace, what is known before it runs."""
+        exchange.facts.model = self.model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSpec:
+    """One prompt to generate from, checked and resolved."""
+
+    terms: RequestTerms
+    model_digest: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    seed: int
+    trace: TraceContext = NO_TRACE
+    session_key: int = 0
+    """Hash of the client's own name for its session, salted; 0 for none."""
+    continues_prompt: bool = False
+    """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
+    meter: MeterTag | None = None
+    """Tag that it is billed by; ``None`` is not billed."""
+    can_be_convicted: bool = True
+    """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedGeneration(Prepared):
+    """A request of a generation route."""
+
+    body: GenerationBody
+    specs: tuple[GenerationSpec, ...]
+    """One per prompt."""
+    renderer: Renderer
+
+    @property
+    def options(self) -> GenerationOptions:
+        """Options that all generation routes have."""
+        return self.body.options
+
 
 P = TypeVar("P", bound=Prepared)
 
@@ -50,8 +110,6 @@ class ClientRequest(Generic[P]):
     """When its first token is due."""
     end_s: float
     """When its answer is due."""
-    prompt_param: str
-    """The route's name for its prompt, for errors of other processes."""
     prepared: P = field(init=False)
     notices: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Headers that go out together with those of the tenant's limits."""
@@ -65,6 +123,8 @@ class ClientRequest(Generic[P]):
     """The answer; ``None`` before there is one, and again where its source gave way or it counts as nothing."""
     told_error: StratosError | None = None
     """Error that was told within a stream: the answer ends without an exception."""
+    sent: list[ChoiceChunk] = field(default_factory=list)
+    """Chunks that the client was sent so far."""
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None
     """Takes the chunks of an answer that was sent whole."""
 
@@ -77,13 +137,13 @@ class ClientRequest(Generic[P]):
         """``terms`` with the request's times."""
         return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
 
-    def name_param(self, error: StratosError) -> None:
-        """Name the client's parameter in an error of a worker or the router, which know fields of messages."""
-        if error.is_from_peer:
-            error.param = public_param(error.param, self.prompt_param)
+    def end_whole(self) -> None:
+        """Note that the whole answer was sent."""
+        if self.when_sent is not None:
+            self.when_sent(self.sent)
 
     def fail_in_stream(self, error: StratosError) -> None:
         """Note an error that ends a stream which has begun."""
-        self.name_param(error)
+        self.exchange.name_param(error)
         self.told_error = error
         self.exchange.note_error(error)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks
-from stratos_gateway.answering.prepared import PreparedGeneration
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
-from stratos_gateway.openai.chunks import ChoiceChunk
 
 _log = logging.getLogger(__name__)
 
@@ -41,23 +38,23 @@ class ChunkSender:
         self, request: ClientRequest[PreparedGeneration], output: ChunkOutput, chunks: Chunks
     ) -> None:
         found = await chunks.finish()
-        sent = [replace(chunk) for chunk in found]
+        request.sent = [replace(chunk) for chunk in found]
         response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
         await response(request.http.scope, request.http.receive, request.send)
-        _note_sent(request, sent)
+        request.end_whole()
 
     async def _send_stream(
         self, request: ClientRequest[PreparedGeneration], output: ChunkOutput, chunks: Chunks
     ) -> None:
         """Errors before the first event have a status of their own; later ones are the last event."""
         stream, renderer = EventStream(request.send, self._limits.write_timeout_s), request.prepared.renderer
-        idle_s, sent = 0.0 if output.may_give_way else self._limits.sse_keepalive_s, list[ChoiceChunk]()
+        idle_s = 0.0 if output.may_give_way else self._limits.sse_keepalive_s
         try:
             async with stream.kept_alive(idle_s):
                 while fresh := await chunks.news():
                     await stream.write(encode_events(renderer.events(fresh)))
                     output.confirm(fresh)
-                    sent.extend(fresh)
+                    request.sent.extend(fresh)
             usage = [renderer.usage_event(output.usage)] if renderer.answer.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
@@ -69,9 +66,4 @@ class ChunkSender:
             await stream.write(encode_events([error_body(error)]))
             return await stream.end()
         await stream.end()
-        _note_sent(request, sent)
-
-
-def _note_sent(request: ClientRequest[PreparedGeneration], sent: Sequence[ChoiceChunk]) -> None:
-    if request.when_sent is not None:
-        request.when_sent(sent)
+        request.end_whole()

@@ -15,10 +15,9 @@ from stratos.core.requests.limits import check_input_lengths
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import PROVIDER
-from stratos_gateway.answering.prepared import Prepared
+from stratos_gateway.answering.request import Prepared
 from stratos_gateway.http.exchange import Exchange
-from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
-from stratos_gateway.models.meter_tag import meter_tag
+from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, parse_embedding
 

@@ -13,8 +13,7 @@ from stratos.core.tenancy.plan import Plan
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.draft import Draft, charged_counts, is_platform_failure, outcome_of
-from stratos_gateway.answering.prepared import PreparedGeneration
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.generation import Generation, Waiting

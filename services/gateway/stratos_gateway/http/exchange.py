@@ -14,7 +14,7 @@ from stratos.common.errors import StratosError
 from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
-from stratos_gateway.http.errors import public_error
+from stratos_gateway.http.errors import public_error, public_param
 
 _SCOPE_KEY = "stratos.exchange"
 CLIENT_LEFT = 499
@@ -64,6 +64,8 @@ class Exchange:
         """It ended with an error of the platform, whatever its status says."""
         self.started_s = started_s
         self.facts = RequestFacts()
+        self.prompt_param = ""
+        """The route's name for its prompt; empty where it has none."""
         self.headers: list[tuple[bytes, bytes]] = []
         """Added to the answer."""
         self._send = send
@@ -72,6 +74,11 @@ class Exchange:
     def request_id(self) -> str:
         """The client's x-request-id, or ours."""
         return self.span.trace.http_request_id
+
+    def name_param(self, error: StratosError) -> None:
+        """Name the client's parameter in an error of a worker or the router, which know fields of messages."""
+        if error.is_from_peer:
+            error.param = public_param(error.param, self.prompt_param)
 
     def note_error(self, error: StratosError) -> None:
         """The client got this error, as the answer or within its stream."""

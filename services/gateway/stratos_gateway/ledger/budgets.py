@@ -124,7 +124,7 @@ class Budgets:
         if budget is None:
             return
         bound = budget.hard or budget.soft
-        if (label := self._metrics.tenants.of(tenant)) != OTHER_TENANTS:  # of which there is no one value
+        if (label := self._metrics.tenants.label_of(tenant)) != OTHER_TENANTS:  # of which there is no one value
             self._metrics.budget_used.labels(label).set(due / bound)
         percents = [percent for percent in budget.alert_percents if budget.hard and due * 100 >= budget.hard * percent]
         reached = {f"{percent} percent" for percent in percents} | ({"soft"} if 0 < budget.soft <= due else set())

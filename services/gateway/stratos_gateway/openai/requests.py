@@ -25,8 +25,7 @@ from stratos.core.requests.limits import (
     check_token_ids,
 )
 from stratos.text.chat import ChatMessage
-from stratos_gateway.openai.fields import HARMLESS_FIELDS, SAMPLING_ROWS, Fields
-from stratos_gateway.openai.grammar_fields import WantedGrammar, take_grammar
+from stratos_gateway.openai.fields import HARMLESS_FIELDS, SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
 
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 """OpenAI's default of the completions route."""

@@ -71,7 +71,7 @@ class Screen:
             is_hit = await self.classifier.score(text) >= threshold
         except NoVerdict as error:
             outcome = "passed" if self.policy.fails_open else "refused"
-            self.metrics.content_unchecked.labels(self.metrics.tenants.of(self.tenant), side, outcome).inc()
+            self.metrics.content_unchecked.labels(self.metrics.tenants.label_of(self.tenant), side, outcome).inc()
             _log.warning("%s of tenant %s is %s unchecked: %s", side, self.tenant, outcome, error)
             if self.policy.fails_open:
                 return False
@@ -82,7 +82,7 @@ class Screen:
 
     def count(self, rule: str, side: str) -> None:
         """A hit; what was hit is written down nowhere."""
-        self.metrics.content_hits.labels(self.metrics.tenants.of(self.tenant), rule, side).inc()
+        self.metrics.content_hits.labels(self.metrics.tenants.label_of(self.tenant), rule, side).inc()
 
 
 def _refused(param: str) -> ContentRefused:

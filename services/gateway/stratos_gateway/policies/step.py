@@ -101,6 +101,6 @@ class InputStep(Step):
         """Refuse the policy's hits; raises ``ContentRefused`` or ``ContentCheckDown``."""
         if request.screen is not None:
             claimed, request.num_claimed_tokens = request.num_claimed_tokens, 0
-            await request.screen.check_input(request.prepared.texts, request.prompt_param)
+            await request.screen.check_input(request.prepared.texts, request.exchange.prompt_param)
             request.num_claimed_tokens = claimed
         yield

@@ -12,10 +12,9 @@ from stratos.common.errors import BadRequest
 from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
-from stratos_gateway.answering.prepared import GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import GenerationSpec, PreparedGeneration
 from stratos_gateway.generation.prompt_names import session_key
-from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
-from stratos_gateway.models.meter_tag import meter_tag
+from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.requests import Conversation, GenerationBody, GenerationOptions

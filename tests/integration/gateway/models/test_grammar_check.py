@@ -28,7 +28,7 @@ from stratos.core.requests.grammar import (
 )
 from stratos_gateway.models import grammar_check, grammar_sandbox
 from stratos_gateway.models.grammar_check import GrammarCheck
-from stratos_gateway.openai.grammar_fields import WantedGrammar
+from stratos_gateway.openai.fields import WantedGrammar
 from tests.support.paths import BASE_MODEL
 
 VOCAB_SIZE = json.loads((BASE_MODEL / "config.json").read_text())["vocab_size"]

@@ -1,4 +1,4 @@
-"""What a person sees of a log."""
+"""Tails of logs, as a person sees them."""
 
 from __future__ import annotations
 

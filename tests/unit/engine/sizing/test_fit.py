@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.sizing.case import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, GRAPH_ROW_BYTES, Room, SizingCase
 from stratos.engine.sizing.device import device_choices, engine_process_for, kernels_choice
-from stratos.engine.sizing.fit import cpu_room, fitted, plan_of, work_of
+from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
 from stratos.engine.sizing.machine import Machine, resident_bytes
 from stratos.engine.sizing.need import read_need
-from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, Room, SizingChoice, SizingWork
+from stratos.engine.sizing.plan import SizingChoice
 from stratos.engine.sizing.report import choices_block
 from tests.support.reference.tiny_models import save_tiny_llama
 from tests.support.worlds.engine_settings import runner_config, scheduler_config
 from tests.support.worlds.plan_driver import load_runner
 
 ROOM = Room(is_gpu=False, total_bytes=8 << 30, free_bytes=4 << 30)
+GPU_ROOM = Room(is_gpu=True, total_bytes=8 << 30, free_bytes=8 << 30)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def test_needs_are_what_the_loaded_model_takes(folder: Path) -> None:
 
 def test_a_runner_takes_what_was_fitted(folder: Path) -> None:
     config = RunnerConfig(model_path=folder, block_size=4, num_threads=1)
-    plan = plan_of(config, ROOM, SizingWork(num_seqs=2))
+    plan = plan_of(config, SchedulerConfig(max_num_seqs=2), ROOM)
     taken = fitted(config, plan)
     assert (taken.dtype, taken.max_model_len) == ("float32", read_need(folder).max_model_len)
     runner = load_runner(folder, kv_pool_bytes=0)
@@ -60,24 +62,40 @@ def test_what_the_process_has_of_its_run_time_is_not_counted_twice() -> None:
     assert resident_bytes() > 10 << 20
 
 
-def test_host_memory_counts_on_a_cpu_alone() -> None:
-    config, scheduler = RunnerConfig(host_pool_bytes=1 << 20), SchedulerConfig(max_num_seqs=7, kv_watermark=0.8)
-    on_cpu = work_of(config, scheduler, device="cpu", staging_bytes=5)
-    assert (on_cpu.staging_bytes, on_cpu.graph_rows) == ((1 << 20) + 5, 0)
-    assert (on_cpu.num_seqs, on_cpu.num_batched_tokens, on_cpu.kv_watermark) == (7, 512, 0.8)
-    on_gpu = work_of(config, scheduler, device="cuda", staging_bytes=5)
-    assert (on_gpu.staging_bytes, on_gpu.graph_rows, on_gpu.num_batched_tokens) == (0, config.max_graph_batch, 2048)
-    assert work_of(config, scheduler, device="cuda", staging_bytes=5, ring_bytes=7).staging_bytes == 7
-    assert work_of(config, scheduler, device="cpu", staging_bytes=5, ring_bytes=7) == on_cpu
+def case_of(folder: Path, room: Room, config: RunnerConfig, transport_bytes: int = 0) -> SizingCase:
+    scheduler = SchedulerConfig(max_num_seqs=7, kv_watermark=0.8)
+    need = read_need(folder)
+    return SizingCase(need=need, room=room, config=config, scheduler=scheduler, transport_bytes=transport_bytes)
 
 
-def test_steps_with_adapters_have_graphs_of_their_own_where_they_are_captured() -> None:
-    def num_sets(**switches: bool) -> int:
-        return work_of(runner_config(**switches), SchedulerConfig(), device="cuda").num_graph_sets
+def test_host_memory_counts_on_a_cpu_alone(folder: Path) -> None:
+    config = RunnerConfig(host_pool_bytes=1 << 20)
+    on_cpu, on_gpu = case_of(folder, ROOM, config, 5), case_of(folder, GPU_ROOM, config)
+    assert on_cpu.fixed_bytes("float32")["staging and host pool"] == (1 << 20) + 5
+    assert on_cpu.fixed_bytes("float32")["run-time and activations"] == CPU_RUNTIME_BYTES + activations(folder, 512)
+    assert on_gpu.fixed_bytes("float32").keys() == {"weights", "run-time and activations"}
+    graphs = config.max_graph_batch * (2 * GRAPH_ROW_BYTES + 4 * read_need(folder).vocab_size)
+    expected = GPU_RUNTIME_BYTES + graphs + activations(folder, 2048)
+    assert on_gpu.fixed_bytes("float32")["run-time and activations"] == expected
+    assert case_of(folder, GPU_ROOM, config, 7).fixed_bytes("float32")["KV rings"] == 7
 
-    assert num_sets() == 2
+
+def activations(folder: Path, num_tokens: int) -> int:
+    """Bytes in float32 of one step, and of the logits of 7 sequences twice."""
+    need = read_need(folder)
+    return num_tokens * need.widest * 4 * 4 + 2 * 7 * need.vocab_size * 4
+
+
+def test_steps_with_adapters_have_graphs_of_their_own_where_they_are_captured(folder: Path) -> None:
+    def taken(**switches: bool) -> int:
+        return case_of(folder, GPU_ROOM, runner_config(**switches)).fixed_bytes("float32")["run-time and activations"]
+
+    one_set = RunnerConfig().max_graph_batch * GRAPH_ROW_BYTES
     for switches in ({"grouped_lora": False}, {"sorted_adapters": False}, {"exact_kernels": True}):
-        assert num_sets(**switches) == 1
+        assert taken() - taken(**switches) == one_set
+    assert taken() - taken(cuda_graphs=False) == 2 * one_set + RunnerConfig().max_graph_batch * 4 * (
+        read_need(folder).vocab_size
+    )
 
 
 def test_the_device_decides_what_is_not_set() -> None:

@@ -7,17 +7,11 @@ from dataclasses import replace
 import pytest
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.settings import SchedulerConfig
+from stratos.engine.sizing.case import GIB, GRAPH_ROW_BYTES, MIB, Room, SizingCase
 from stratos.engine.sizing.need import ModelNeed
-from stratos.engine.sizing.plan import (
-    GIB,
-    GRAPH_ROW_BYTES,
-    MIB,
-    EnginePlan,
-    Room,
-    SizingWishes,
-    SizingWork,
-    plan_engine,
-)
+from stratos.engine.sizing.plan import EnginePlan, plan_engine
+from tests.support.worlds.engine_settings import runner_config
 
 SMALL = ModelNeed(
     stored_dtype="bfloat16", num_weights=5_500_000, table_bytes=1 << 20, kv_elements=1536, max_model_len=4096,
@@ -29,8 +23,11 @@ SERVER = Room(is_gpu=False, total_bytes=128 * GIB, free_bytes=100 * GIB)
 GPU = Room(is_gpu=True, total_bytes=80 * GIB, free_bytes=79 * GIB)
 
 
-def plan(need: ModelNeed, room: Room, **wishes: object) -> EnginePlan:
-    return plan_engine(need, room, SizingWishes(**wishes), SizingWork())  # type: ignore[arg-type]
+def plan(need: ModelNeed, room: Room, *, transport_bytes: int = 0, num_seqs: int = 64, **runner: object) -> EnginePlan:
+    config, scheduler = runner_config(**runner), SchedulerConfig(max_num_seqs=num_seqs)
+    return plan_engine(
+        SizingCase(need=need, room=room, config=config, scheduler=scheduler, transport_bytes=transport_bytes)
+    )
 
 
 def test_a_small_model_gets_what_its_batch_uses_and_no_more() -> None:
@@ -60,47 +57,45 @@ def test_a_pool_on_a_cpu_stays_within_its_share_and_the_context_within_the_pool(
 
 
 def test_a_pool_holds_one_whole_context_where_there_is_room() -> None:
-    chosen = plan_engine(LARGE, SERVER, SizingWishes(), SizingWork(num_seqs=4))
+    chosen = plan(LARGE, SERVER, num_seqs=4)
     assert chosen.max_model_len == 131072
     assert 131072 <= chosen.kv_pool_bytes // (65536 * 2) * 0.9 < 131072 + 64
 
 
 def test_a_gpu_gives_the_pool_all_that_its_utilisation_leaves() -> None:
-    work = SizingWork(graph_rows=256)
-    chosen = plan_engine(LARGE, GPU, SizingWishes(memory_share=0.9), work)
+    chosen = plan(LARGE, GPU, grouped_lora=False)
     used = chosen.kv_pool_bytes + LARGE.weight_bytes("bfloat16")
     assert 0.85 * 80 * GIB < used < 0.9 * 80 * GIB - 1 * GIB
-    assert plan_engine(LARGE, GPU, SizingWishes(memory_share=0.9), SizingWork()).kv_pool_bytes > chosen.kv_pool_bytes
-    two_sets = plan_engine(LARGE, GPU, SizingWishes(memory_share=0.9), replace(work, num_graph_sets=2))
+    assert plan(LARGE, GPU, cuda_graphs=False).kv_pool_bytes > chosen.kv_pool_bytes
+    two_sets = plan(LARGE, GPU)
     assert chosen.kv_pool_bytes - two_sets.kv_pool_bytes == pytest.approx(256 * GRAPH_ROW_BYTES, abs=MIB * 4)
 
 
 def test_another_process_on_the_gpu_makes_the_pool_smaller() -> None:
     shared = replace(GPU, free_bytes=40 * GIB)
-    assert plan(LARGE, shared, memory_share=0.95).kv_pool_bytes < 25 * GIB
+    assert plan(LARGE, shared, gpu_memory_utilization=0.95).kv_pool_bytes < 25 * GIB
 
 
 def test_staging_and_other_workers_are_counted() -> None:
     room = replace(SERVER, free_bytes=30 * GIB)
     alone = plan(LARGE, room).kv_pool_bytes
-    staged = plan_engine(LARGE, room, SizingWishes(), SizingWork(staging_bytes=2 * GIB)).kv_pool_bytes
+    staged = plan(LARGE, room, transport_bytes=2 * GIB).kv_pool_bytes
     assert alone - staged == pytest.approx(1 * GIB, rel=0.01)
     with pytest.raises(InvalidCheckpoint, match=r"for each of 2 workers.*start fewer workers"):
         plan(LARGE, replace(room, num_sharers=2))
 
 
 def test_rings_on_a_gpu_are_counted_named_and_refused() -> None:
-    work, wishes = SizingWork(staging_bytes=2 * GIB), SizingWishes(memory_share=0.9)
-    alone, staged = (plan_engine(LARGE, GPU, wishes, each) for each in (SizingWork(), work))
+    alone, staged = (plan(LARGE, GPU, transport_bytes=num_bytes) for num_bytes in (0, 2 * GIB))
     assert alone.kv_pool_bytes - staged.kv_pool_bytes == pytest.approx(2 * GIB, abs=MIB * 4)
     lines = {choice.name: choice for choice in staged.choices}
     assert lines["KV rings"].value == "2.0 GiB"
     assert "cuda_ipc.max_pairs" in lines["KV rings"].reason
     assert "KV rings" not in {choice.name for choice in alone.choices}
-    tight = SizingWishes(kv_pool_bytes=62 * GIB)
-    assert plan_engine(LARGE, GPU, tight, SizingWork()).kv_pool_bytes == 62 * GIB
+    tight = {"kv_pool_bytes": 62 * GIB, "cuda_graphs": False}
+    assert plan(LARGE, GPU, **tight).kv_pool_bytes == 62 * GIB
     with pytest.raises(InvalidCheckpoint, match=r"KV rings 2\.0 GiB.*lower cuda_ipc\.max_pairs or staging\.slots_per"):
-        plan_engine(LARGE, GPU, tight, work)
+        plan(LARGE, GPU, transport_bytes=2 * GIB, **tight)
 
 
 def test_what_was_set_is_taken_as_it_is() -> None:
@@ -137,7 +132,8 @@ def test_a_set_pool_larger_than_the_memory_is_refused() -> None:
 def test_sequences_that_release_blocks_need_no_pool_of_a_whole_context() -> None:
     room = replace(SERVER, free_bytes=20 * GIB)
     assert plan(LARGE, room).max_model_len < 131072
-    assert plan(LARGE, room, bounds_context=False).max_model_len == 131072
+    assert plan(replace(LARGE, has_window=True), room).max_model_len == 131072
+    assert plan(LARGE, room, attention_window=4096).max_model_len == 131072
 
 
 def test_nothing_is_refused_where_the_system_tells_nothing() -> None:

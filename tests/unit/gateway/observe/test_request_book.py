@@ -92,7 +92,13 @@ def test_without_an_access_log_there_is_no_line(caplog: pytest.LogCaptureFixture
 
 def test_tenants_beyond_the_bound_share_a_series() -> None:
     labels = TenantLabels(2)
-    assert [labels.of(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER_TENANTS, "a", OTHER_TENANTS]
+    assert [labels.label_of(name) for name in ("a", "b", "c", "a", "d")] == [
+        "a",
+        "b",
+        OTHER_TENANTS,
+        "a",
+        OTHER_TENANTS,
+    ]
     registry, metrics, _ = make()
     for name in ("a", "b", "c", "d"):
         metrics.running(name, 1).output_tokens.inc(2)

@@ -22,8 +22,7 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.rpc.tracing import Span
 from stratos_gateway.access.concurrency import Admission, Place
-from stratos_gateway.answering.prepared import GenerationSpec, PreparedGeneration
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
@@ -73,7 +72,7 @@ def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
     exchange.status = 200 if has_answered else 0
     request = ClientRequest[PreparedGeneration](
         http=Request({"type": "http"}, receive), send=send, exchange=exchange, tenant=tenant, place=Place(1),
-        arrival_s=0.0, deadline_s=60.0, end_s=60.0, prompt_param="prompt",
+        arrival_s=0.0, deadline_s=60.0, end_s=60.0,
     )  # fmt: skip
     request.prepared = PreparedGeneration(
         model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(), refusal=lambda: None,

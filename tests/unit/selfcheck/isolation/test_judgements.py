@@ -1,4 +1,4 @@
-"""What measured requests say about isolation."""
+"""Judgements on isolation from measured requests."""
 
 from __future__ import annotations
 

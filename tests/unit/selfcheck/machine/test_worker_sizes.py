@@ -1,4 +1,4 @@
-"""What the workers of a platform take of the machine, as `stratos up` decides it before they start."""
+"""Shares of the machine that the workers of a platform take, as `stratos up` decides it before they start."""
 
 from __future__ import annotations
 
@@ -48,3 +48,18 @@ def test_what_does_not_fit_or_is_no_number_is_refused_before_anything_starts(ask
         plan_workers(ask, MACHINE, {POOL: str(3 << 30)})
     with pytest.raises(BadRequest, match="is not a number"):
         plan_workers(ask, MACHINE, {POOL: "much"})
+
+
+def test_variables_of_both_roles_count_and_a_decode_workers_wins(ask: WorkerAsk) -> None:
+    prefill = {POOL.replace("DECODE", "PREFILL"): "4194304", "STRATOS_PREFILL_WORKER_RUNNER__DTYPE": "bfloat16"}
+    fitted, _ = plan_workers(ask, MACHINE, prefill)
+    assert (fitted.kv_pool_bytes, fitted.dtype) == (4194304, "bfloat16")
+    steps = {"STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_BATCHED_TOKENS": "77"}
+    fitted, text = plan_workers(ask, MACHINE, prefill | steps | {POOL: "2097152"})
+    assert (fitted.kv_pool_bytes, fitted.dtype) == (2097152, "bfloat16")
+    assert "token budget  77 " in text
+
+
+def test_a_value_out_of_its_bounds_is_refused_by_its_variable(ask: WorkerAsk) -> None:
+    with pytest.raises(BadRequest, match="STRATOS_DECODE_WORKER_SCHEDULER__KV_WATERMARK='2' Input should be less"):
+        plan_workers(ask, MACHINE, {"STRATOS_DECODE_WORKER_SCHEDULER__KV_WATERMARK": "2"})

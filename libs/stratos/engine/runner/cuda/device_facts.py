@@ -1,4 +1,4 @@
-"""What a GPU is to other processes: its name, its neighbours, the NVLink domain that it hangs on."""
+"""Facts of a GPU for other processes: its name, its neighbours, the NVLink domain that it hangs on."""
 
 from __future__ import annotations
 

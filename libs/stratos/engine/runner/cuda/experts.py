@@ -18,7 +18,7 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.triton_kernels.experts import experts_linear, least_pairs_of_many
 
 ALIGNMENT_BYTES = 16
-"""Of weights: what a load of the kernel takes at once."""
+"""Bytes of weights that a load of the kernel takes at once."""
 
 
 class GroupedExperts:

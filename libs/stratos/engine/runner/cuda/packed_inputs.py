@@ -1,4 +1,4 @@
-"""What the host sends for a decode step, in one static buffer: items of attention, fields of rows, new table entries.
+"""Inputs of a decode step from the host, in one static buffer: items of attention, fields of rows, new table entries.
 
 One copy brings as much of it as the step uses; whatever reads it lies in the same captured graph, after it on the
 stream.
@@ -16,7 +16,7 @@ from stratos.engine.triton_kernels.decode_inputs import NUM_FIELDS
 MAX_VALUES = 1 << 16
 """Entries of block tables that travel in the buffer: eight tables of 128K tokens in blocks of 16."""
 ALIGNMENT = 4
-"""Of the parts, in elements: 16 bytes."""
+"""Alignment of the parts, in elements: 16 bytes."""
 
 
 class PackedInputs:

@@ -76,7 +76,7 @@ class PageCopies:
             return self._finished(total, shaped)
 
     def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
-        """As ``Runner.gather``."""
+        """Copy a range out of the pool, as ``Runner.gather`` does."""
         with self._working():
             run = self._new_run(block_table, kv_range)
             self._copy(block_table, kv_range, run, is_pack=True, has_sum=False)
@@ -84,7 +84,7 @@ class PageCopies:
         return memoryview(host.numpy())  # type: ignore[arg-type]  # numpy hides the protocol
 
     def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
-        """As ``Runner.scatter``."""
+        """Copy a range into the pool, as ``Runner.scatter`` does."""
         with self._working():
             shaped = self._shaped(block_table, kv_range, self._uploaded(payload))
             self._copy(block_table, kv_range, shaped, is_pack=False, has_sum=False)

@@ -45,8 +45,7 @@ from stratos.engine.runner.torch_runner import NON_FINITE_HIDDEN, TorchRunner
 from stratos.engine.sampling.sampler import Sampled
 from stratos.engine.sampling.triton_sampler import PendingSample, TritonSampler
 from stratos.engine.sampling.waiting_sampler import FinishedSample, WaitingSampler
-from stratos.engine.settings import RunnerConfig
-from stratos.engine.sizing.plan import SizingWork
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
 
 MIN_SEQUENCES = 512
 _log = logging.getLogger(__name__)
@@ -96,7 +95,12 @@ class CudaRunner(TorchRunner):
     @classmethod
     @torch.inference_mode()
     def load(
-        cls, config: RunnerConfig, device: str = "cuda", clock: Clock | None = None, work: SizingWork | None = None
+        cls,
+        config: RunnerConfig,
+        device: str = "cuda",
+        clock: Clock | None = None,
+        scheduler: SchedulerConfig | None = None,
+        transport_bytes: int = 0,
     ) -> Self:
         """Load a model folder, allocate the pool and the static buffers, capture the decode steps.
 
@@ -106,7 +110,7 @@ class CudaRunner(TorchRunner):
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise InvalidCheckpoint("device is cuda, but torch finds no GPU that it can use")
         with_triton = replace(config, kernels=replace(config.kernels, triton_kernels=True))
-        runner = super().load(with_triton, device, clock, work)
+        runner = super().load(with_triton, device, clock, scheduler, transport_bytes)
         runner.prepare(config)
         return runner
 
@@ -238,7 +242,7 @@ class CudaRunner(TorchRunner):
         return groups if is_captured or not groups else None
 
     def _step_adapters(self, lora: LoraBatch | None, num_tokens: int) -> StepLora | None:
-        """Of an eager step."""
+        """Adapters of an eager step."""
         if lora is None or self.grouped is None:
             return lora
         return self.grouped.step(lora.groups, num_tokens)

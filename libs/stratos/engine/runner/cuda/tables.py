@@ -152,7 +152,7 @@ class DeviceTables:
     def _place_inputs(
         self, rows: Sequence[PlanRow], fields: np.ndarray, contexts: np.ndarray, values: np.ndarray, items: np.ndarray
     ) -> Tensor:
-        """What ``prepare`` does, by torch: some fifteen small kernels."""
+        """Work of ``prepare`` by torch: some fifteen small kernels."""
         slots, size = np.full(len(contexts), -1, dtype=np.int32), len(contexts)  # no kernel writes to slot -1
         for token, row in enumerate(rows):
             block, offset = divmod(row.start, self._block_size)

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 
 from stratos.common.errors import BadRequest
-from stratos_gateway.http.deadline import TimeAllowed, time_allowed
+from stratos_gateway.answering.edge import TimeAllowed, time_allowed
 
 MOST = TimeAllowed(60.0, 3600.0)
 

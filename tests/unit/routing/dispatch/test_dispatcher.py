@@ -1,0 +1,109 @@
+"""The dispatcher without an event loop: each ticket gets one answer, and what a request took goes back at its end."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout, StratosError, WaitTooLong
+from stratos.core.placement import Outcome, Placement, WorkerRole
+from stratos.core.requests.convictions import Conviction, ConvictionUpdate
+from stratos.routing.bookings import BookingLedger
+from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
+from stratos.routing.fleet_state import FleetState, Member
+from stratos.routing.queueing.class_queue import Ticket
+from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
+from tests.support.worlds.fleet_samples import make_request, make_status
+
+NUM_SLOTS = 2
+
+
+class World:
+    """One decode worker with two batch slots."""
+
+    def __init__(self, **queue: Any) -> None:
+        self.fleet = FleetState(LivenessConfig(silent_after_s=1e9), BookingLedger(BookingConfig()))
+        config = DispatchConfig(queue=QueueConfig(**queue), admission=AdmissionConfig(max_waiting_per_worker=0))
+        self.dispatcher = Dispatcher(self.fleet, config, Random(1))
+        self.fleet.set_members([Member("decode-0", "decode-0:1", WorkerRole.DECODE)])
+        self.dispatcher.on_status("decode-0", make_status("decode-0", max_num_seqs=NUM_SLOTS), 0.0)
+
+    def push(self, name: str, now: float = 1.0, **changes: Any) -> Ticket:
+        ticket, displaced = self.dispatcher.push(make_request(name, **changes), now)
+        assert displaced == []
+        return ticket
+
+    def turn(self, now: float = 1.0, **options: Any) -> dict[Ticket, Placement | StratosError]:
+        return dict(self.dispatcher.turn(now, **options))
+
+
+def test_each_ticket_is_answered_once_and_in_order() -> None:
+    world = World()
+    tickets = [world.push(str(number)) for number in range(NUM_SLOTS + 1)]
+    placed = world.turn()
+    assert list(placed) == tickets[:NUM_SLOTS]
+    assert all(isinstance(answer, Placement) for answer in placed.values())
+    assert world.turn() == {}
+    first = placed[tickets[0]]
+    assert isinstance(first, Placement)
+    assert world.dispatcher.complete(first.handoff_id, Outcome.FINISHED, 1, 2.0) is not None
+    assert list(world.turn(2.0)) == [tickets[-1]]
+    assert world.dispatcher.complete(first.handoff_id, Outcome.FINISHED, 1, 2.0) is None
+
+
+def test_a_caller_that_left_is_passed_over_and_takes_ticket_and_booking_along() -> None:
+    world = World()
+    leaves, stays = world.push("leaves"), world.push("stays")
+    placed = world.turn(is_open=lambda ticket: ticket is not leaves)
+    assert list(placed) == [stays]
+    world.dispatcher.withdraw(leaves, None, 1.0)
+    placement = placed[stays]
+    assert isinstance(placement, Placement)
+    world.dispatcher.withdraw(stays, placement, 1.0)
+    assert len(world.fleet.bookings) == 0
+    assert world.dispatcher.depths(1.0) == []
+
+
+def test_a_wait_in_vain_ends_with_its_reason() -> None:
+    world = World(ttl_s=3.0)
+    for number in range(NUM_SLOTS):
+        world.push(str(number))
+    world.turn()
+    patient, hasty = world.push("patient"), world.push("hasty", overflow_after_ms=500)
+    assert isinstance(world.turn(1.5)[hasty], WaitTooLong)
+    error = world.turn(4.0)[patient]
+    assert isinstance(error, QueueTimeout)
+    assert error.message == "no worker took the request within 3.0 s (batch_slots: 1)"
+
+
+def test_a_full_queue_displaces_the_newest_of_a_flooding_tenant() -> None:
+    world = World(max_requests=2)
+    for number in range(NUM_SLOTS):
+        world.push(str(number))
+    world.turn()
+    flood = [world.push(f"flood-{number}", tenant="flood") for number in range(2)]
+    ((victim, error),) = world.dispatcher.push(make_request("polite", tenant="polite"), 1.0)[1]
+    assert victim is flood[1]
+    assert isinstance(error, Overloaded)
+    assert flood[0].is_waiting
+    with pytest.raises(Overloaded):
+        world.push("more", tenant="flood")
+
+
+def test_convictions_and_drains_answer_what_waits() -> None:
+    world = World()
+    for number in range(NUM_SLOTS):
+        world.push(str(number))
+    world.turn()
+    poison, other = world.push("poison", tenant="a", prompt_digest=b"p"), world.push("other", tenant="a")
+    update = ConvictionUpdate(convictions=(Conviction(tenant="a", prompt_digest=b"p", left_s=60.0),))
+    (refused,) = world.dispatcher.exchange_convictions(update, 1.0)[1]
+    assert refused[0] is poison
+    assert isinstance(refused[1], PromptRefused)
+    (left,) = world.dispatcher.drain()
+    assert left[0] is other
+    with pytest.raises(Draining):
+        world.push("late")
+    assert world.turn() == {}
