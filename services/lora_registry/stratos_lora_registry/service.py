@@ -53,7 +53,7 @@ class LoraRegistryService(Service):
             _log.warning("%s; adapters cannot be read or registered until it is back", error)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
-        """What keeps the manifest in the object store complete."""
+        """Keeper of the manifest in the object store."""
         return {"manifest": self._catalogue.keep_manifest_forever()}
 
     async def close(self) -> None:
