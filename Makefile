@@ -68,7 +68,8 @@ pytest:
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) $(TESTS)
 
 # Bounds of time: one test after another, with nothing beside them. A figure over its bound is measured a second time.
-PROMISES := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m promise tests
+# Only files that have some are collected.
+PROMISES = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m promise $(shell grep -rlw promised tests --include='test_*.py')
 test-promises: setup ## Bounds of time that users are promised, on an otherwise idle machine
 	@$(PROMISES) || { echo "==> those that failed, once more"; $(PROMISES) --last-failed --last-failed-no-failures none; }
 

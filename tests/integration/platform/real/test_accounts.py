@@ -46,6 +46,7 @@ def complete(http: httpx.Client, prompt: Any = (5, 6, 7, 8), max_tokens: int = 8
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.is_error, answer.text
     return answer.status_code, answer.json()["error"]["code"]
 
 
@@ -68,7 +69,8 @@ def test_sequences_at_once_are_bounded_and_come_back_when_a_client_leaves(
     body = {"model": "base", "prompt": [5, 6, 7], "max_tokens": 3500, "ignore_eos": True, "stream": True}
     with client_of(real_platform, keys["single"]) as http:
         with http.stream("POST", "/completions", json=body) as answer:
-            next(answer.iter_lines())
+            assert answer.status_code == 200
+            assert next(answer.iter_lines()).startswith("data: {")
             assert refusal(complete(http)) == (429, "concurrency_limit")
         wait_until(lambda: complete(http).status_code == 200, "its place")
 
