@@ -145,7 +145,8 @@ async def placed_of(platform: MoneyPlatform, load: Load, request_ids: list[str])
 
     def have_all() -> bool:
         spans = [span for span in platform.collector.spans() if span.name == "Schedule"]
-        found.update((span.attributes["stratos.request_id"], span) for span in spans)
+        for span in spans:  # of one that its worker refused, the first placement
+            found.setdefault(span.attributes["stratos.request_id"], span)
         return found.keys() >= set(request_ids)
 
     await eventually(have_all, "the router has exported its spans", poll_s=0.1)
