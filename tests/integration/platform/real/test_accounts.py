@@ -70,7 +70,8 @@ def test_sequences_at_once_are_bounded_and_come_back_when_a_client_leaves(
     with client_of(real_platform, keys["single"]) as http:
         with http.stream("POST", "/completions", json=body) as answer:
             assert answer.status_code == 200
-            assert next(answer.iter_lines()).startswith("data: {")
+            lines = answer.iter_lines()  # kept: without its iterator the stream is closed
+            assert next(lines).startswith("data: {")
             assert refusal(complete(http)) == (429, "concurrency_limit")
         wait_until(lambda: complete(http).status_code == 200, "its place")
 

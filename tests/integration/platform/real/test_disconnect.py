@@ -58,7 +58,8 @@ async def hang_up(client: httpx.AsyncClient, index: int) -> None:
 async def control(platform: PlatformProcess, client: httpx.AsyncClient) -> None:
     """While a client streams the ledger does show it."""
     async with client.stream("POST", "/completions", json=make_body(5, stream=True, max_tokens=3000)) as response:
-        await anext(response.aiter_lines())
+        lines = response.aiter_lines()  # kept: without its iterator the stream is closed
+        await anext(lines)
         while await asyncio.to_thread(idle, platform):
             pass
 
