@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from stratos.engine.candidates import GPU_CANDIDATES
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.timeout(240)
@@ -36,7 +37,9 @@ def rehearse(folder: Path, only: str) -> tuple[int, dict[str, Any]]:
 def test_it_names_its_sections() -> None:
     done = run("--list")
     assert done.returncode == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()] == SECTIONS
+    sections, candidates = done.stdout.split("\n\n")
+    assert [line.split()[0] for line in sections.splitlines()] == SECTIONS
+    assert [line.split()[0] for line in candidates.splitlines()[1:]] == [each.switch for each in GPU_CANDIDATES]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
