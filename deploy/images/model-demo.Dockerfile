@@ -14,7 +14,7 @@ COPY models/adapters /adapters
 USER 10001:10001
 ENTRYPOINT ["/bin/cp", "-R", "/model/."]
 CMD ["/target"]
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0.dev0
 ARG REVISION=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="stratosserve-model-demo" \

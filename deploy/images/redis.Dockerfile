@@ -8,7 +8,7 @@ USER 10001:10001
 WORKDIR /data
 ENTRYPOINT ["redis-server"]
 CMD ["--bind", "0.0.0.0", "--port", "6379", "--dir", "/data", "--maxmemory-policy", "noeviction"]
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0.dev0
 ARG REVISION=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="stratosserve-redis" \

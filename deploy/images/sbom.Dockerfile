@@ -19,7 +19,7 @@ RUN python -m venv /opt/sbom && python requirements.py sbom --alone >/tmp/requir
     && /opt/sbom/bin/python -m pip install --no-cache-dir -c constraints.txt -r /tmp/requirements.txt
 COPY deploy/images/write_sbom.py ./
 ARG IMAGE
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0.dev0
 RUN --mount=type=bind,from=subject,target=/subject \
     mkdir /sbom && /opt/sbom/bin/python write_sbom.py --root /subject --image "${IMAGE}" --version "${VERSION}" --out /sbom
 

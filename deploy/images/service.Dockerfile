@@ -60,7 +60,7 @@ LABEL org.opencontainers.image.title="stratosserve-autoscaler" \
       org.opencontainers.image.description="StratosServe autoscaler: how many workers there are"
 
 FROM ${SERVICE}
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0.dev0
 ARG REVISION=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.licenses="Apache-2.0" \

@@ -47,7 +47,7 @@ USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["python", "-m"]
 CMD ["stratos_decode_worker"]
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0.dev0
 ARG REVISION=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="stratosserve-worker" \
