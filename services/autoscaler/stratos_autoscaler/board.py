@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
+from stratos.planning.external_metrics import LoadMetric, load_metrics
 from stratos.planning.fleet_sum import FleetSum
-from stratos.planning.load_metrics import LoadMetric, load_metrics
 from stratos.planning.settings import PoolKey
 
 

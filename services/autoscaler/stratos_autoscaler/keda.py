@@ -16,7 +16,7 @@ from typing import Any
 
 from stratos.api.keda.v1 import externalscaler_pb2, externalscaler_pb2_grpc
 from stratos.common.errors import BadRequest, DependencyDown, NotFound
-from stratos.planning.load_metrics import METRIC_NAMES, QUEUE_DEPTH
+from stratos.planning.external_metrics import METRIC_NAMES, QUEUE_DEPTH
 from stratos_autoscaler.board import LoadBoard
 
 WATCH_S = 0.5

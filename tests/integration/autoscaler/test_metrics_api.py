@@ -17,8 +17,8 @@ import pytest
 from stratos.common.clock import FakeClock
 from stratos.core.fleet import Fleet, QueueDepth
 from stratos.core.placement import WorkerRole
+from stratos.planning.external_metrics import METRIC_NAMES
 from stratos.planning.fleet_sum import FleetSum
-from stratos.planning.load_metrics import METRIC_NAMES
 from stratos.planning.settings import PoolKey
 from stratos_autoscaler.board import BoardConfig, LoadBoard
 from stratos_autoscaler.kubernetes.api import ApiServer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
-from stratos.planning.load_metrics import METRIC_NAMES
+from stratos.planning.external_metrics import METRIC_NAMES
 from stratos.planning.settings import ScalingMode
 from stratos.rpc.settings import read_environment
 from stratos_autoscaler.settings import AutoscalerSettings

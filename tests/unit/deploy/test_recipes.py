@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from stratos.planning.load_metrics import METRIC_NAMES
+from stratos.planning.external_metrics import METRIC_NAMES
 from stratos_autoscaler.keda import parse_trigger
 from tests.support.paths import ROOT
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.text.chat import ChatTemplate, read_template
+from stratos.text.chat_template import ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
 from tests.support.address_space import bounded_memory
 from tests.support.examples import examples

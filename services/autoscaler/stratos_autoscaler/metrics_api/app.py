@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import BadRequest, NotFound, StratosError
-from stratos.planning.load_metrics import METRIC_NAMES
+from stratos.planning.external_metrics import METRIC_NAMES
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.metrics_api import documents
 from stratos_autoscaler.metrics_api.access import MetricsAccess, Question

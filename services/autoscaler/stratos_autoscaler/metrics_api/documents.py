@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stratos.planning.load_metrics import METRIC_NAMES, LoadMetric
+from stratos.planning.external_metrics import METRIC_NAMES, LoadMetric
 from stratos_autoscaler.metrics_api.selectors import quantity
 
 GROUP, VERSION = "external.metrics.k8s.io", "v1beta1"

@@ -10,7 +10,7 @@ from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidChec
 from stratos.core.files.embedding_files import read_embedding_config
 from stratos.core.files.model_files import read_model_files
 from stratos.core.requests.limits import MAX_EMBEDDING_TOKENS, check_input_lengths, check_prompt_length
-from stratos.text.chat import ChatMessage, ChatTemplate, read_template
+from stratos.text.chat_template import ChatMessage, ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.catalogue import BaseModel
 from stratos_gateway.models.grammar_check import GrammarCheck

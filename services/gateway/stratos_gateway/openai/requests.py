@@ -24,7 +24,7 @@ from stratos.core.requests.limits import (
     check_token_id_list,
     check_token_ids,
 )
-from stratos.text.chat import ChatMessage
+from stratos.text.chat_template import ChatMessage
 from stratos_gateway.openai.fields import HARMLESS_FIELDS, SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
 
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16

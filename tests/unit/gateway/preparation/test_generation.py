@@ -16,7 +16,7 @@ from stratos.core.requests.limits import MAX_PROMPT_LOGPROBS
 from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
-from stratos.text.chat import ChatMessage
+from stratos.text.chat_template import ChatMessage
 from stratos_gateway.answering.request import PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.models.catalogue import ModelCatalogue

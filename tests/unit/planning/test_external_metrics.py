@@ -7,8 +7,7 @@ import dataclasses
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import WorkerRole
-from stratos.planning.fleet_sum import sum_fleets
-from stratos.planning.load_metrics import (
+from stratos.planning.external_metrics import (
     KV_UTILISATION,
     METRIC_NAMES,
     OPEN_STREAMS,
@@ -18,6 +17,7 @@ from stratos.planning.load_metrics import (
     SLA_VIOLATIONS,
     load_metrics,
 )
+from stratos.planning.fleet_sum import sum_fleets
 from stratos.planning.settings import PoolKey
 from tests.support.worlds.fleet_samples import MODEL, ledger, make_status
 

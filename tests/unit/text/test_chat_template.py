@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
-from stratos.text.chat import ChatMessage, ChatTemplate, read_template
+from stratos.text.chat_template import ChatMessage, ChatTemplate, read_template
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import shipped_tokenizer
 
