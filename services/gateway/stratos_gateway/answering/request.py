@@ -5,7 +5,7 @@ The edge opens it, preparation fills ``prepared``, a source gives ``output``; st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -124,7 +124,7 @@ class ClientRequest(Generic[P]):
     told_error: StratosError | None = None
     """Error that was told within a stream: the answer ends without an exception."""
     sent: list[ChoiceChunk] = field(default_factory=list)
-    """Chunks that the client was sent so far."""
+    """Chunks that the client was sent so far, where ``when_sent`` wants them."""
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None
     """Takes the chunks of an answer that was sent whole."""
 
@@ -136,6 +136,11 @@ class ClientRequest(Generic[P]):
     def dated(self, terms: RequestTerms) -> RequestTerms:
         """``terms`` with the request's times."""
         return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
+
+    def note_sent(self, chunks: Iterable[ChoiceChunk]) -> None:
+        """Keep what the client was sent, where it is wanted at the end; nothing is read from ``chunks`` else."""
+        if self.when_sent is not None:
+            self.sent.extend(chunks)
 
     def end_whole(self) -> None:
         """Note that the whole answer was sent."""

@@ -38,7 +38,7 @@ class ChunkSender:
         self, request: ClientRequest[PreparedGeneration], output: ChunkOutput, chunks: Chunks
     ) -> None:
         found = await chunks.finish()
-        request.sent = [replace(chunk) for chunk in found]
+        request.note_sent(replace(chunk) for chunk in found)
         response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
         await response(request.http.scope, request.http.receive, request.send)
         request.end_whole()
@@ -54,7 +54,7 @@ class ChunkSender:
                 while fresh := await chunks.news():
                     await stream.write(encode_events(renderer.events(fresh)))
                     output.confirm(fresh)
-                    request.sent.extend(fresh)
+                    request.note_sent(fresh)
             usage = [renderer.usage_event(output.usage)] if renderer.answer.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
