@@ -256,6 +256,28 @@ async def test_the_ledger_of_a_deleted_tenant_is_that_of_a_pseudonym(admin: Admi
     assert (await admin.call("GET", "/usage", tenant=gone)).json()["total"]["requests"] == 1
 
 
+async def test_the_next_tenant_of_a_name_sees_nothing_of_the_one_before(admin: AdminWorld) -> None:
+    await admin.call("PUT", "/tenants/acme", {"plan": "premium", "overrides": {"max_n": 2}})
+    made = (await admin.call("POST", "/keys", {"name": "secret project"}, by="owner")).json()["key_id"]
+    await admin.call("DELETE", f"/keys/{made}", by="owner")
+    assert (await admin.call("DELETE", "/tenants/acme")).status_code == 200
+    stray = await admin.call("POST", "/keys", {"name": "stray"}, by="owner")
+    assert stray.status_code in (401, 404), stray.text
+    assert (await admin.call("GET", "/tenants/acme")).status_code == 404
+    body = {"tenant": "acme", "name": "next", "role": "tenant-admin"}
+    admin.keys["next"] = (await admin.call("POST", "/keys", body)).json()["key"]
+    await admin.refused_with(admin.keys["owner"], 401)
+    assert [k["name"] for k in (await admin.call("GET", "/keys", by="next")).json()["data"]] == ["next"]
+    (tenant,) = (await admin.call("GET", "/tenants", by="next")).json()["data"]
+    assert (tenant["plan"], tenant["overrides"]) == ("standard", {})
+    log = (await admin.call("GET", "/audit", by="next")).json()["data"]
+    assert [(entry["action"], entry["tenant_id"]) for entry in log] == [
+        ("tenant.create", tenant["id"]), ("key.create", tenant["id"]),
+    ]  # fmt: skip
+    whole = (await admin.call("GET", "/audit")).json()["data"]
+    assert {"tenant.close", "tenant.delete"} <= {entry["action"] for entry in whole if entry["tenant"] == "acme"}
+
+
 async def holds(read: Callable[[], Awaitable[list[str]]], wanted: list[str]) -> bool:
     """Whether a list is as it should be by now."""
     return await read() == wanted
