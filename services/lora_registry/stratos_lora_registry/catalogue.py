@@ -30,7 +30,7 @@ _CHECK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class BegunRegistration:
     """One that runs."""
 
     began: int
@@ -62,7 +62,7 @@ class AdapterCatalogue:
         await self._records.check_server()
         await self._records.require_marker(self._store_id)
 
-    async def begin(self, tenant: str) -> Registration:
+    async def begin(self, tenant: str) -> BegunRegistration:
         """Begin a registration for a tenant; "" is all of them.
 
         Raises:
@@ -74,9 +74,9 @@ class AdapterCatalogue:
             manifest = await self._manifests.read()
             self._store_id = manifest.store_id if manifest is not None else found
         await self.check()
-        return Registration(await self._records.now_us(), await self._owner(tenant))
+        return BegunRegistration(await self._records.now_us(), await self._owner(tenant))
 
-    async def put(self, adapter: Adapter, registration: Registration) -> Adapter:
+    async def put(self, adapter: Adapter, registration: BegunRegistration) -> Adapter:
         """Point a name to an adapter; returns it as stored.
 
         Raises:
