@@ -62,7 +62,8 @@ class Tenant:
             nonce: drawn for one request; separates its prompt from every other where the plan says so.
         """
         return RequestTerms(
-            tenant=self.name,
+            tenant=self.id,
+            tenant_name=self.name,
             cache_salt=self._salt(nonce),
             priority_class=self.priority_class,
             share=self.plan.share,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,12 @@ ID_PREFIX = "tn_"
 """No tenant's name has an underscore, so an id is never a name."""
 ID_SALT_HEAD = "stratos tenant "
 ID_DIGITS = 20
+_ID = re.compile(f"{ID_PREFIX}[0-9a-f]{{{ID_DIGITS}}}")
+
+
+def is_tenant_id(text: str) -> bool:
+    """Whether a text has the form of an id."""
+    return _ID.fullmatch(text) is not None
 
 
 class Condition(enum.StrEnum):

@@ -59,11 +59,6 @@ class TenantLookup:
         tenant = found.value
         return isinstance(tenant, TenantRecord) and (tenant.is_closing or not tenant.has_key(owner))
 
-    def plan_of(self, name: str) -> Plan | None:
-        """The plan of a tenant, suspended ones included; ``None`` where the snapshot has none."""
-        record = self._tenant(name)
-        return None if record is None else self.plan_for(record)
-
     def plan_for(self, tenant: TenantRecord) -> Plan | None:
         """A tenant's own terms on its plan, as that is now; ``None`` where there is no such plan any more."""
         plan = self._plan(tenant)

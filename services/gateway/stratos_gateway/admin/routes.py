@@ -45,7 +45,6 @@ from stratos_gateway.admin.declaration import (
 )
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
-from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import OrjsonResponse, read_json
 
@@ -63,8 +62,6 @@ class AdminStores:
     key_use: KeyUse
     peppers: Peppers
     ledger: LedgerStore | None = None
-    removal: LedgerRemoval | None = None
-    """Renames the ledgers of deleted tenants."""
 
 
 class AdminCaller:
@@ -101,6 +98,12 @@ class AdminCaller:
         if not self.is_admin and found.id != self.tenant.id:
             raise unknown_tenant(name)
         return found
+
+    async def labels(self) -> Mapping[str, str]:
+        """Names of all tenants, or of the caller's own, by id."""
+        if not self.is_admin:
+            return {self.tenant.id: self.tenant.name}
+        return {tenant.id: tenant.name for tenant in await self.tenants.list()}
 
     async def reach_key(self, key_id: str) -> str:
         """The id of a key of a tenant that the caller may work on; raises ``NotFound``."""
@@ -220,13 +223,8 @@ class AdminRoutes:
         name = request.path_params["name"]
         if name == caller.tenant.name:
             raise BadRequest("a tenant cannot be deleted with a key of its own", param="name")
-        removal = self._stores.removal
-        try:
-            await delete_tenant(caller.writer, name)
-        except NotFound:
-            if removal is None or not await removal.has(name):
-                raise
-        return {"deleted": True, "ledger": None if removal is None else removal.begin(name)}
+        gone = await delete_tenant(caller.writer, name)
+        return {"deleted": True, "id": gone.id, "ledger": gone.id}
 
     async def _suspend_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name, is_suspended = request.path_params["name"], _is_suspension(request)
