@@ -16,9 +16,9 @@ from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import NO_TENANT, RecordStore
 from stratos.store.records.values import encode_key
 from stratos.store.records.writer import RecordWriter
-from stratos.store.tenant_deletion import is_gone, remains_of
-from stratos.store.tenant_store import TenantStore
-from stratos.store.tenants import Condition, TenantRecord, TenantRef
+from stratos.store.tenancy.deletion import is_gone, remains_of
+from stratos.store.tenancy.tenant_store import TenantStore
+from stratos.store.tenancy.tenants import Condition, TenantRecord, TenantRef
 
 _REVOKED = "this key was revoked; make another one"
 
@@ -83,7 +83,7 @@ class KeyStore:
 
         Raises:
             BadRequest: the tenant has another plan, there is no such plan, or the key was revoked.
-            NotFound: there is no such tenant, or it was deleted meanwhile.
+            NotFound: there is no such tenant, or it was deleted since.
         """
         check_tenant(tenant)
         owner = await (self.tenants.ensure(tenant, plan) if makes_tenant else self.tenants.ref(tenant))

@@ -21,7 +21,7 @@ from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record import Kind, Record, make_body, version_of
 from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
 from stratos.store.records.values import adapter_id, encode_adapter, owner_and_name
-from stratos.store.tenants import Condition, TenantRecord, TenantRef
+from stratos.store.tenancy.tenants import Condition, TenantRecord, TenantRef
 
 _log = logging.getLogger(__name__)
 _MANIFEST_WAIT_S = 1.0
@@ -80,7 +80,7 @@ class AdapterCatalogue:
         """Point a name to an adapter; returns it as stored.
 
         Raises:
-            NotFound: its tenant was deleted meanwhile.
+            NotFound: its tenant was deleted since.
             BadRequest: the name was registered or deleted by work that began later.
         """
         record_id = adapter_id(adapter.tenant, adapter.name)

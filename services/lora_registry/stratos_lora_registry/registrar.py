@@ -75,7 +75,7 @@ class Registrar:
         Raises:
             BadRequest: name, tenant, digest or URI is malformed, the name is reserved, or a later registration of it
                 has ended already.
-            NotFound: no such folder, or the tenant is being deleted, or was meanwhile.
+            NotFound: no such folder, or the tenant is being deleted, or was since.
             InvalidAdapter: its files are not an adapter we serve.
             Overloaded: too many registrations run.
             DependencyDown: Redis or the object store does not answer.

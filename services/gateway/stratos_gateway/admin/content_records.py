@@ -12,8 +12,8 @@ from stratos.store.content.forms import policy_from_json, template_from_json
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.values import encode_policy, encode_template
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos.store.tenant_store import TenantStore
-from stratos.store.tenants import Condition, TenantRecord, TenantRef
+from stratos.store.tenancy.tenant_store import TenantStore
+from stratos.store.tenancy.tenants import Condition, TenantRecord, TenantRef
 from stratos.text.filtering.rules import Rules
 from stratos.text.tenant_templates import CompiledPrompt, check_defaults
 

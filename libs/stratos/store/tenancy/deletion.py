@@ -19,8 +19,8 @@ from stratos.store.keys import KeyRecord
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.values import encode_tenant, owner_and_name
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos.store.tenant_store import unknown_tenant
-from stratos.store.tenants import Condition, TenantRecord, TenantRef, owner_of_block
+from stratos.store.tenancy.tenant_store import unknown_tenant
+from stratos.store.tenancy.tenants import Condition, TenantRecord, TenantRef, owner_of_block
 
 
 async def delete_tenant(writer: RecordWriter, name: str) -> TenantRef:
@@ -45,7 +45,7 @@ async def delete_tenant(writer: RecordWriter, name: str) -> TenantRef:
             for record in belongings:
                 await _bury(writer, record, tenant.ref)
     except NotFound:
-        return tenant.ref  # another deletion has ended meanwhile
+        return tenant.ref  # another deletion was quicker
     await writer.change(Kind.TENANT, name, "tenant.delete", lambda found: _remains(found, tenant))
     return tenant.ref
 
