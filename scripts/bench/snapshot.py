@@ -43,7 +43,7 @@ from stratos.store.records.snapshot_copy import copy_of, load_copy, save_copy
 from stratos.store.records.values import encode_adapter, encode_key, encode_tenant
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.tenancy.tenants import TenantRecord
+from stratos.store.tenants import TenantRecord
 from stratos.store.urls import open_store
 
 SIZES = ((1_000, 500), (10_000, 5_000))

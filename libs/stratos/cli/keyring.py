@@ -17,7 +17,7 @@ from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import KeyStore, ListedKey
 from stratos.store.keys import KeyTerms, Peppers, mint_key
 from stratos.store.records.writer import RecordWriter
-from stratos.store.tenancy.tenants import TenantRecord
+from stratos.store.tenants import TenantRecord
 
 OWN_TENANT = "default"
 OWN_NAME = "stratos up"

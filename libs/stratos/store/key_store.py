@@ -18,7 +18,7 @@ from stratos.store.records.values import encode_key
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import is_gone, remains_of
 from stratos.store.tenancy.tenant_store import TenantStore
-from stratos.store.tenancy.tenants import Condition, TenantRecord, TenantRef
+from stratos.store.tenants import Condition, TenantRecord, TenantRef
 
 _REVOKED = "this key was revoked; make another one"
 

@@ -23,7 +23,7 @@ from stratos.core.tenancy.names import check_name
 from stratos.core.tenancy.plan import ALL_MODELS
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Network
-from stratos.store.tenancy.tenants import TenantRef
+from stratos.store.tenants import TenantRef
 
 _KEY = re.compile(r"(?P<body>sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40})-(?P<checksum>[0-9a-f]{8})\Z")
 DEFAULT_PEPPER_ID = "1"

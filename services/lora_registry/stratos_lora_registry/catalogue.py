@@ -21,7 +21,7 @@ from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record import Kind, Record, make_body, version_of
 from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
 from stratos.store.records.values import adapter_id, encode_adapter, owner_and_name
-from stratos.store.tenancy.tenants import Condition, TenantRecord, TenantRef
+from stratos.store.tenants import Condition, TenantRecord, TenantRef
 
 _log = logging.getLogger(__name__)
 _MANIFEST_WAIT_S = 1.0

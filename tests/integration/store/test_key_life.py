@@ -21,7 +21,7 @@ from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from stratos.store.tenancy.deletion import delete_tenant
-from stratos.store.tenancy.tenants import block_id
+from stratos.store.tenants import block_id
 from tests.support.servers.record_stores import PEPPERS, Follower, MarkedStore, following, marked_store
 
 NOW_S = 2_000_000_000

@@ -17,7 +17,7 @@ from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from stratos.store.tenancy.deletion import delete_tenant
-from stratos.store.tenancy.tenants import TenantRef, block_id, tenant_id
+from stratos.store.tenants import TenantRef, block_id, tenant_id
 from tests.support.servers.record_stores import PEPPERS, Follower, MarkedStore, following, marked_store
 
 

@@ -9,7 +9,7 @@ import pytest
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, CachePolicy, Plan
 from stratos.core.tenancy.prices import Budget, Price
-from stratos.store.tenancy.plans import overrides_from_json, overrides_to_json, plan_from_json, plan_to_json
+from stratos.store.plans import overrides_from_json, overrides_to_json, plan_from_json, plan_to_json
 
 FULL = Plan(
     name="gold", priority_class=0, weight=7, ttft_ms=1, itl_ms=2, requests_per_min=3, tokens_per_min=4, burst_s=5,

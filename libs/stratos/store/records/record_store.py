@@ -27,7 +27,7 @@ from stratos.store.records.record import Kind, MalformedRecord, Record, parse_re
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 from stratos.store.redis_address import cluster_refused
-from stratos.store.tenancy.tenants import Condition, TenantRef
+from stratos.store.tenants import Condition, TenantRef
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _PAGE = 512

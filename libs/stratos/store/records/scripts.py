@@ -5,7 +5,7 @@ A version is the time in microseconds, and always higher than the one before.
 
 from __future__ import annotations
 
-from stratos.store.tenancy.tenants import ID_DIGITS, ID_PREFIX, ID_SALT_HEAD
+from stratos.store.tenants import ID_DIGITS, ID_PREFIX, ID_SALT_HEAD
 
 _TENANT = f"""
 local function tenant_stands(text, id, condition)

@@ -7,7 +7,7 @@ from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan
 from stratos.core.tenant import Tenant
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
-from stratos.store.tenancy.tenants import TenantRecord, TenantRef
+from stratos.store.tenants import TenantRecord, TenantRef
 
 NOT_NOW = "this API key cannot be checked now, try again shortly"
 

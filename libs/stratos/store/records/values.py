@@ -17,14 +17,14 @@ from stratos.core.tenancy.plan import STANDARD, Plan
 from stratos.core.tenancy.roles import Role
 from stratos.store.content.forms import policy_from_json, policy_to_json, template_from_json, template_to_json
 from stratos.store.keys import KeyRecord, KeyTerms, check_networks, check_patterns
-from stratos.store.tenancy.plans import (
+from stratos.store.plans import (
     check_plan_name,
     overrides_from_json,
     overrides_to_json,
     plan_from_json,
     plan_to_json,
 )
-from stratos.store.tenancy.tenants import BlockRecord, TenantRecord
+from stratos.store.tenants import BlockRecord, TenantRecord
 
 MIN_SALT_BYTES = 16
 SECRET_FIELDS = frozenset({"mac", "cache_salt"})

@@ -15,7 +15,7 @@ from stratos.store.records.audit import AuditEntry, shown_value
 from stratos.store.records.followed_snapshot import Malformed
 from stratos.store.records.record import Kind, Record, make_body, version_of
 from stratos.store.records.record_store import NO_TENANT, RecordStore, VersionConflict, read_record
-from stratos.store.tenancy.tenants import Condition, TenantRef, tenant_id
+from stratos.store.tenants import Condition, TenantRef, tenant_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import NO_TENANT
 from stratos.store.records.values import encode_block, encode_plan, encode_tenant
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos.store.tenancy.tenants import BlockRecord, Condition, TenantRecord, TenantRef, owner_of_block
+from stratos.store.tenants import BlockRecord, Condition, TenantRecord, TenantRef, owner_of_block
 
 _SALT_BYTES = 32
 

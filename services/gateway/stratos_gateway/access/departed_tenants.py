@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from stratos.common.errors import StratosError
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
-from stratos.store.tenancy.tenants import TenantRecord
+from stratos.store.tenants import TenantRecord
 
 _log = logging.getLogger(__name__)
 MAX_REMEMBERED = 1000

@@ -13,7 +13,7 @@ from stratos.store.records.record import Kind, Record
 from stratos.store.records.values import encode_policy, encode_template
 from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.tenancy.tenant_store import TenantStore
-from stratos.store.tenancy.tenants import Condition, TenantRecord, TenantRef
+from stratos.store.tenants import Condition, TenantRecord, TenantRef
 from stratos.text.filtering.rules import Rules
 from stratos.text.tenant_templates import CompiledPrompt, check_defaults
 

@@ -19,8 +19,8 @@ from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, STANDARD, Plan
 from stratos.store.content.forms import policy_to_json, template_to_json
 from stratos.store.keys import check_tenant
-from stratos.store.tenancy.plans import overrides_from_json, overrides_to_json, plan_from_json, plan_to_json
-from stratos.store.tenancy.tenants import TenantRecord
+from stratos.store.plans import overrides_from_json, overrides_to_json, plan_from_json, plan_to_json
+from stratos.store.tenants import TenantRecord
 from stratos_gateway.admin.content_records import check_policy_names, checked_policy, checked_template, merged
 
 MAX_ENTRIES = 100_000

@@ -18,7 +18,7 @@ from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.keys import check_tenant
 from stratos.store.ledger.ledger_store import LedgerStore
-from stratos.store.tenancy.tenants import is_tenant_id
+from stratos.store.tenants import is_tenant_id
 from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number
 
 _MAX_AMOUNT = (1 << 63) - 1

@@ -23,12 +23,12 @@ from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import delete_tenant
-from stratos.store.tenancy.plans import plan_from_json
 from stratos.store.tenancy.tenant_store import unknown_tenant
-from stratos.store.tenancy.tenants import TenantRecord, TenantRef, block_id
+from stratos.store.tenants import TenantRecord, TenantRef, block_id
 from stratos_gateway.admin.content_records import (
     ContentRecords,
     check_policy_names,

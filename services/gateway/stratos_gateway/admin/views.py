@@ -8,10 +8,10 @@ from typing import Any
 
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan
 from stratos.store.key_store import ListedKey
+from stratos.store.plans import overrides_to_json, plan_to_json
 from stratos.store.records.audit import AuditEntry
 from stratos.store.records.values import SECRET_FIELDS, encode_key
-from stratos.store.tenancy.plans import overrides_to_json, plan_to_json
-from stratos.store.tenancy.tenants import TenantRecord
+from stratos.store.tenants import TenantRecord
 
 
 def plan_view(plan: Plan) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown
 from stratos.store.ledger.ledger_store import LedgerStore
-from stratos.store.tenancy.tenants import TenantRecord
+from stratos.store.tenants import TenantRecord
 
 _log = logging.getLogger(__name__)
 _INTERVAL_S = 60.0

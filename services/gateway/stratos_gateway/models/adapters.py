@@ -9,7 +9,7 @@ from stratos.common.errors import DependencyDown
 from stratos.core.adapter import Adapter
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
-from stratos.store.tenancy.tenants import MODEL_SCOPE, BlockRecord, adapter_scope
+from stratos.store.tenants import MODEL_SCOPE, BlockRecord, adapter_scope
 
 
 class AdapterSource(Protocol):

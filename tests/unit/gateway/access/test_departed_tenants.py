@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from stratos.common.errors import WorkerLost
-from stratos.store.tenancy.tenants import TenantRecord
+from stratos.store.tenants import TenantRecord
 from stratos_gateway.access import departed_tenants
 from stratos_gateway.access.departed_tenants import DepartedTenants
 from tests.support.waiting import eventually
