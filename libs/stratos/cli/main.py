@@ -144,7 +144,7 @@ def explain(
 ) -> None:
     """Print the receipt of a request: limits, attempts and their workers, prefix match, hand-off, what was billed."""
     from stratos.cli.local.running import find_platform
-    from stratos.cli.receipts import read_receipt, receipt_text
+    from stratos.cli.money.receipts import read_receipt, receipt_text
 
     with explained_errors():
         facts = None if url and key else find_platform(data_dir, run)

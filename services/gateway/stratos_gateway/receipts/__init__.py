@@ -1,4 +1,5 @@
 """Receipts of this gateway's requests: made at their end, written in the background, read by their tenant.
 
-May import: core, store, the records of answers. Must not import: generation, limits; those note their own sections.
+Read in this order: ``step`` (around a request), ``sections``, ``desk``. The other sections are noted where their facts
+are decided.
 """

@@ -11,7 +11,7 @@ from stratos_gateway.http.errors import public_error
 
 
 def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
-    """What was asked for, and by whom."""
+    """Terms of the request, and whose key it carried."""
     tenant, prepared = request.tenant, request.prepared
     return {
         "operation": prepared.operation,

@@ -28,7 +28,7 @@ class ReceiptRoute:
         self._access = None if billing is None else billing.access
 
     async def answer(self, request: Request) -> Response:
-        """What was decided about the request, and its entries in the ledger as far as they are written."""
+        """Decisions about the request, and its entries in the ledger as far as they are written."""
         tenant, request_id = await self._authenticate(request), request.path_params["request_id"]
         access = self._access
         if access is None or access.receipts is None:
