@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stratos.store.redis import open_redis
 from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld, admin_world
@@ -271,6 +272,30 @@ async def test_the_ledger_of_a_deleted_tenant_is_kept_by_its_id_and_is_not_that_
     assert (await admin.call("GET", "/usage", by="next", tenant=old["id"])).status_code == 404
     names = (await admin.call("GET", "/ledger/tenants")).json()["data"]
     assert sorted(entry["name"] for entry in names) == ["", "acme"]
+
+
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["foreign", "emptied"])
+async def test_a_store_that_is_not_ours_is_neither_written_nor_shown(
+    admin: AdminWorld, redis_url: str, is_emptied: bool
+) -> None:
+    """Another installation's Redis, with tenants and keys of equal names, in the place of the one that is followed."""
+    async with open_redis(redis_url) as redis:
+        if is_emptied:
+            await redis.flushall()
+        else:
+            await redis.hset("stratos:store", "id", "another-store")
+        before = {name: await redis.dump(name) for name in await redis.keys()}
+        user = {"authorization": f"Bearer {admin.keys['user']}"}
+        for method, path in PATHS:
+            body = {} if method in ("PUT", "POST") else None
+            answer = await admin.call(method, path.format("acme", "x"), body)
+            assert answer.status_code == 503, (method, path, answer.text)
+        for path in ("/tenants", "/keys", "/audit", "/usage", "/statement?month=2026-11"):
+            assert (await admin.call("GET", path, by="owner")).status_code == 503, path
+        assert (await admin.public.get("/v1/usage", headers=user)).status_code == 503
+        assert (await admin.public.get("/v1/requests/x/receipt", headers=user)).status_code == 503
+        assert await admin.status(admin.keys["user"]) == 200, "serving goes on"
+        assert {name: await redis.dump(name) for name in await redis.keys()} == before
 
 
 async def test_the_next_tenant_of_a_name_sees_nothing_of_the_one_before(admin: AdminWorld) -> None:

@@ -19,6 +19,7 @@ from stratos.common.errors import BadRequest, NotFound, PermissionDenied
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.content.forms import policy_to_json, template_to_json
+from stratos.store.counters.guard import StoreId, known
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
@@ -61,6 +62,8 @@ class AdminStores:
     records: RecordStore
     key_use: KeyUse
     peppers: Peppers
+    store_id: StoreId
+    """Store that is meant; another one, or an emptied one, is neither read nor written."""
     ledger: LedgerStore | None = None
 
 
@@ -71,7 +74,7 @@ class AdminCaller:
         self.tenant = tenant
         self.stores = stores
         within = None if self.is_admin else TenantRef(tenant.name, tenant.id)
-        writer = RecordWriter(stores.records, actor=tenant.actor, within=within)
+        writer = RecordWriter(stores.records, actor=tenant.actor, store_id=known(stores.store_id), within=within)
         self.writer = writer
         self.keys = KeyStore(writer, stores.peppers)
         self.content = ContentRecords(writer)
@@ -187,7 +190,9 @@ class AdminRoutes:
             body = (
                 await read_json(request, max_bytes=self._max_body_bytes, timeout_s=_BODY_TIMEOUT_S) if has_body else {}
             )
-            return OrjsonResponse(await handler(AdminCaller(tenant, self._stores), request, body) or {})
+            stores = self._stores
+            await stores.records.require_marker(known(stores.store_id))
+            return OrjsonResponse(await handler(AdminCaller(tenant, stores), request, body) or {})
 
         return answer
 
