@@ -22,6 +22,7 @@ from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.receipt_store import ReceiptStore
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
@@ -85,11 +86,16 @@ async def open_backends(
             await store.check_server()
 
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
-    removal = LedgerRemoval(ledger, settings.admin.forget_after_s)
+    receipts = None
+    if settings.ledger.receipts_max_bytes:
+        bounds = settings.ledger.receipts_max_bytes, settings.ledger.receipts_kept_s
+        receipts = ReceiptStore(redis, settings.records, *bounds, store_id)
+    removal = LedgerRemoval(ledger, receipts, settings.admin.forget_after_s)
     departed = DepartedTenants(partial(living_tenants, follower), routers.forget_tenant, settings.admin.forget_after_s)
     departed.look()  # at what a restored copy says: it may be gone from the store by now
     follower.on_change(departed.look)
     tasks |= {"ledger-removal": removal.run, "departed-tenants": departed.run}
+    plan_of = partial(_plan_of, TenantLookup(follower), departed)
     return Backends(
         admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger, removal=removal),
         routers=routers,
@@ -98,7 +104,7 @@ async def open_backends(
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
-        ledger=LedgerAccess(store=ledger, plan_of=partial(_plan_of, TenantLookup(follower), departed)),
+        ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,

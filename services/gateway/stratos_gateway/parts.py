@@ -120,7 +120,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     billing = None
     if backends.ledger is not None:
         billing = await Billing.open(backends.ledger, settings.ledger, clock, metrics)
-        stack.push_async_callback(billing.writer.close)
+        stack.push_async_callback(billing.close)
     meter, connect_s = None if billing is None else billing.meter, settings.sessions.connect_timeout_s
     session = partial(WorkerSession, clock=clock, config=settings.sessions, dialer=around.dialer, meter=meter)
     sessions = SessionPool(session, clock, connect_s, metrics.sessions.set)

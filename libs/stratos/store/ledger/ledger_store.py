@@ -117,6 +117,17 @@ class LedgerStore:
                 found: list[dict[str, str]] = await pipeline.execute()
         return [table_of_day(day, stored) for day, stored in zip(days, found, strict=True)]
 
+    async def find(self, tenant: str, names: Sequence[tuple[str, str]]) -> list[LedgerEntry]:
+        """Single entries by day and request id, in one round trip; those that are not there are left out."""
+        if not names:
+            return []
+        with translate_redis_errors():
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for day, request_id in names:
+                    pipeline.hget(f"{self._head}:entries:{tenant}:{day}", request_id)
+                found: list[str | None] = await pipeline.execute()
+        return [entry_from_text(name, tenant, text) for (_, name), text in zip(names, found, strict=True) if text]
+
     async def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
         """The entries of a day, in no order."""
         name = f"{self._head}:entries:{tenant}:{day}"

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.receipt_store import ReceiptStore
 
 _log = logging.getLogger(__name__)
 
@@ -26,12 +27,20 @@ class LedgerRemoval:
 
     Args:
         ledger: where usage is.
+        receipts: of requests, which are removed; ``None`` where none are kept.
         settle_s: how long to wait first.
         wall_clock: seconds since the epoch.
     """
 
-    def __init__(self, ledger: LedgerStore, settle_s: float, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        ledger: LedgerStore,
+        receipts: ReceiptStore | None,
+        settle_s: float,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._ledger = ledger
+        self._receipts = receipts
         self._settle_s = settle_s
         self._wall_clock = wall_clock
         self._waiting: asyncio.Queue[tuple[float, str, str]] = asyncio.Queue()
@@ -56,5 +65,7 @@ class LedgerRemoval:
     async def _rename(self, tenant: str, pseudonym: str) -> None:
         try:
             await self._ledger.pseudonymise(tenant, pseudonym, int(self._wall_clock() * 1000))
+            if self._receipts is not None:
+                await self._receipts.forget(tenant)
         except (DependencyDown, RedisError) as error:
             _log.warning("the ledger of a deleted tenant keeps its name; delete the tenant again: %s", error)

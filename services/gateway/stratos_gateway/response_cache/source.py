@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from stratos.common.ids import new_id
 from stratos.core.ledger.entry import RequestOutcome
@@ -56,6 +57,10 @@ class KeptOutput(ChunkOutput):
     def num_limited_tokens(self) -> int:
         """None: nothing was computed."""
         return 0
+
+    def sections(self) -> Mapping[str, Any]:
+        """The cache answered."""
+        return {"source": "response_cache"}
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One per prompt: its full cost, and the discount for it; an answer that was not taken is not billed."""

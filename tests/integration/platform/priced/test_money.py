@@ -95,8 +95,26 @@ async def test_every_report_says_what_the_clients_were_told(platform: MoneyPlatf
     for row in (stated["lines"][0], shown["data"][0], platform.admin.get("/usage?tenant=payer").json()["total"]):
         assert {name: row[name] for name in counts} == counts
         assert row["due"] == due
+    await asyncio.to_thread(check_receipt, platform, answers[-1])
     await asyncio.to_thread(check_commands, platform, counts, due)
     await asyncio.to_thread(check_files, platform, tmp_path, usages, due)
+
+
+def check_receipt(platform: MoneyPlatform, answer: httpx.Response) -> None:
+    """What `stratos explain` says of one request is what its client was told, and what the ledger has."""
+    request_id, where = answer.headers["x-request-id"], ("--data-dir", str(platform.process.data_dir))
+    done = CliRunner().invoke(app, ["explain", request_id, "--json", "--key", platform.keys["payer"], *where])
+    assert done.exit_code == 0, done.output
+    receipt, usage = json.loads(done.output), answer.json()["usage"]
+    (entry,), (generation,) = receipt["billed"], receipt["generations"]
+    assert entry["due"] == due_of([usage])[1]
+    assert generation["prefix_match_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] > 0
+    assert generation["numerics_id"]
+    assert [attempt["outcome"] for attempt in generation["attempts"]] == ["finished"]
+    shown = CliRunner().invoke(app, ["explain", request_id, "--key", platform.keys["payer"], *where]).output
+    assert generation["attempts"][0]["worker"] in shown
+    other = CliRunner().invoke(app, ["explain", request_id, "--key", platform.keys["resident"], *where])
+    assert other.exit_code == 1
 
 
 def check_commands(platform: MoneyPlatform, counts: Counter[str], due: int) -> None:
