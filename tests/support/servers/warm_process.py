@@ -178,6 +178,12 @@ def run(
     return subprocess.CompletedProcess(argv, code, *texts)
 
 
+def prepare() -> None:
+    """Have the template's imports done; the first process of all would wait for them."""
+    with _LOCK:
+        _template()
+
+
 @functools.cache
 def _template() -> socket.socket:
     """Channel of the template that forks for this process; they end together."""
@@ -196,4 +202,9 @@ def _template() -> socket.socket:
         template.wait()
 
     atexit.register(end)
+    left = signal.setitimer(signal.ITIMER_REAL, 0)  # of the test: its limit is not for imports
+    try:
+        assert ours.recv(1), "the template of warm processes ended"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *left)
     return ours

@@ -191,6 +191,7 @@ def main() -> None:
     gc.enable()
     gc.freeze()  # so that collections in children copy no page of it
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "an import began a thread, and forks have one"
+    channel.send(b"1")
     child = WarmServer(channel).run()
     if child is not None:
         end_as(partial(become, child))

@@ -151,7 +151,7 @@ class World:
         """``engine_program`` is a module of the tests whose process has the engine."""
         settings = make_settings(role, self._tmp_path, **overrides)
         if engine_program or settings.has_engine_process:  # the template's imports are no part of a start
-            await asyncio.to_thread(warm_process.run, "json.tool", stdin="{}")
+            await asyncio.to_thread(warm_process.prepare)
         stop = asyncio.Event()
         process = WorkerProcess(
             role,
