@@ -64,7 +64,7 @@ class Backends:
     on_change: Callable[[Callable[[], None]], None] = lambda listener: None
     """Takes what is to be called whenever tenants, keys, adapters or blocks have changed."""
     on_departure: Callable[[Callable[[str], None]], None] = lambda listener: None
-    """Takes what is to be called with the name of each tenant that was deleted."""
+    """Takes what is to be called with the id of each tenant that was deleted."""
     not_ready_reason: Callable[[], str] = lambda: ""
     """Why no request can be served with what they know; quick, thread-safe."""
 

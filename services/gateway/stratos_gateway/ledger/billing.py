@@ -28,7 +28,7 @@ class LedgerAccess:
 
     store: LedgerStore
     plan_of: Callable[[str], Plan | None]
-    """The plan of a tenant by its name; ``None`` where there is no such tenant any more."""
+    """The plan of a tenant by its id; ``None`` where there is no such tenant any more."""
     receipts: ReceiptStore | None = None
     """Where receipts of requests are; ``None`` keeps none."""
 

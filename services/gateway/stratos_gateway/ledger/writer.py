@@ -44,7 +44,7 @@ class LedgerWriter:
         meter: what has ended.
         spool: keeps entries while the ledger is away; ``None`` keeps them in memory.
         config: how often, how many.
-        plan_of: the plan of a tenant by its name; ``None`` where there is no such tenant any more.
+        plan_of: the plan of a tenant by its id; ``None`` where there is no such tenant any more.
         metrics: of the process.
         note_due: told what a tenant owes for a month, after each write.
         note_claim: told of each count that was written for a gateway that died.

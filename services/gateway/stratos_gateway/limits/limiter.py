@@ -143,7 +143,7 @@ class TenantLimiter:
             ("tokens", plan.tokens_per_min, cost.num_tokens),
         ]
         return [
-            self._claim(tenant.name, plan, kind, limit, amount) for kind, limit, amount in wanted if limit is not None
+            self._claim(tenant.id, plan, kind, limit, amount) for kind, limit, amount in wanted if limit is not None
         ]
 
     def _claim(self, tenant: str, plan: Plan, kind: str, limit: int, amount: int) -> Claim:

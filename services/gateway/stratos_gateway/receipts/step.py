@@ -45,4 +45,4 @@ class ReceiptStep(Step):
                     "request": request_section(request),
                     "answer": answer_section(request, error or request.told_error, now_s),
                 }
-                self._desk.put(request_receipt(request.tenant.name, request.exchange.request_id, sections))
+                self._desk.put(request_receipt(request.tenant.id, request.exchange.request_id, sections))

@@ -124,7 +124,7 @@ class CacheSource:
         kept = KeptAnswer(chunks=merge_chunks(sent), prompts=prompts)
         if kept.is_cut_short(output.generations[0].spec.sampling.max_tokens):
             return  # for want of memory: the next one may get further
-        self._cache.keep(key, tenant.name, kept, tenant.plan.response_ttl_s)
+        self._cache.keep(key, tenant.id, kept, tenant.plan.response_ttl_s)
 
 
 def merge_chunks(chunks: Sequence[ChoiceChunk]) -> tuple[ChoiceChunk, ...]:

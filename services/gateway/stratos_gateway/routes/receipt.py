@@ -33,12 +33,12 @@ class ReceiptRoute:
         access = self._access
         if access is None or access.receipts is None:
             raise NotFound("this gateway keeps no receipts")
-        sections = await access.receipts.find(tenant.name, request_id)
+        sections = await access.receipts.find(tenant.id, request_id)
         if sections is None:
             raise NotFound(
                 "there is no receipt of this id: it comes a moment after the answer, and is kept for a while"
             )
-        billed = await _billed(access, tenant.name, sections.pop("entries", []))
+        billed = await _billed(access, tenant.id, sections.pop("entries", []))
         return OrjsonResponse({"object": "request.receipt", "id": request_id, **sections, "billed": billed})
 
 

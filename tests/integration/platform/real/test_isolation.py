@@ -13,7 +13,7 @@ from stratos.cli.stores import open_records
 from stratos.store.records.record import Kind
 from stratos.store.records.values import encode_tenant
 from stratos.store.records.writer import RecordWriter
-from stratos.store.tenant_store import TenantStore
+from stratos.store.tenancy.tenant_store import TenantStore
 from tests.support.servers.meddling_proxy import meddling_proxy
 from tests.support.worlds.platform_process import PlatformProcess
 
