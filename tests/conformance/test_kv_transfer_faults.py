@@ -224,17 +224,9 @@ async def _until_stopped(peer):
     await eventually(lambda: peer.state == "T")
 
 
-@pytest.mark.timeout(360)  # three worlds in one test: as much as three tests have
-async def test_the_pair_of_a_stopped_sender_breaks_after_the_timeout(tmp_path):
-    """At the same time over every transport: each waits for its timeout, and a rendezvous needs a long one."""
-    async with asyncio.TaskGroup() as group:
-        for transport in POSTED_RECEIVES:
-            directory = tmp_path / transport
-            directory.mkdir()
-            group.create_task(_breaks_after_the_timeout(_world(transport, directory, gloo_timeout_s=4.0)))
-
-
-async def _breaks_after_the_timeout(world):
+@pytest.mark.parametrize("transport", POSTED_RECEIVES)
+async def test_the_pair_of_a_stopped_sender_breaks_after_the_timeout(tmp_path, transport):
+    world = _world(transport, tmp_path, gloo_timeout_s=2.0)
     async with PeerProcess.start(world) as stopped:
         link = await _remote_link(world, stopped, "inc-1")
         stopped.signal(signal.SIGSTOP)
@@ -242,7 +234,7 @@ async def _breaks_after_the_timeout(world):
         link.post(0, link.slots[0], payload_of(0, 100))
         with pytest.raises(WorkerLost, match=r"broke.*[Tt]imed out"):
             await link.wait(0)
-        assert world.receiver.ledger() == StagingLedger(), world.transport
+        assert world.receiver.ledger() == StagingLedger()
         assert world.receiver.allocate_slots(link.name, 1, leg="leg-2") == []
         assert (await world.receiver.open_pair("inc-1")).pair != link.name
     await world.close()
