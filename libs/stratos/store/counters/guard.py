@@ -1,5 +1,5 @@
 """Writes that the store of the records takes alone, and reads of it alone: a Redis that was emptied or exchanged is
-left as it is, and what it holds is shown to nobody as ours.
+left as it is, and nothing that it holds is shown as ours.
 
 What a process knows of the store is a moment old, so a write is checked within Redis, in one step with it.
 """
