@@ -21,6 +21,9 @@ class Tenant:
     """One customer, as one of its keys shows it."""
 
     name: str
+    """Label for people; another customer may have it later."""
+    id: str = ""
+    """Identity, by which everything of the customer goes; without a record of its own that is its name."""
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
     plan: Plan = STANDARD
@@ -32,6 +35,10 @@ class Tenant:
     """Models of the plan that the key may use."""
     networks: tuple[Network, ...] = ()
     """Where the key may be used from; empty is everywhere."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", self.name)
 
     @property
     def priority_class(self) -> int:
@@ -55,7 +62,8 @@ class Tenant:
             nonce: drawn for one request; separates its prompt from every other where the plan says so.
         """
         return RequestTerms(
-            tenant=self.name,
+            tenant=self.id,
+            tenant_name=self.name,
             cache_salt=self._salt(nonce),
             priority_class=self.priority_class,
             share=self.plan.share,

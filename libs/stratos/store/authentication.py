@@ -12,7 +12,7 @@ from stratos.core.tenant import Tenant
 from stratos.store.keys import KeyRecord, Peppers, key_mac, parse_key
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind, Record
-from stratos.store.records.tenant_lookup import NOT_NOW, TenantLookup
+from stratos.store.records.tenant_lookup import NOT_NOW, TenantLookup, deleted
 
 
 class KeyCheck:
@@ -43,7 +43,7 @@ class KeyCheck:
         """The tenant of a key.
 
         Raises:
-            InvalidApiKey: malformed, unknown, revoked, suspended, expired, or another secret.
+            InvalidApiKey: malformed, unknown, revoked, suspended, expired, another secret, or of a deleted tenant.
             PermissionDenied: its tenant is suspended.
             DependencyDown: the snapshot lacks the key or its tenant and cannot be followed, its pepper is not set here,
                 or the snapshot is older than the bound that was set.
@@ -59,9 +59,7 @@ class KeyCheck:
         self._check_secret(text, key if isinstance(key, KeyRecord) else None)
         assert isinstance(key, KeyRecord), "a key without a record has no right secret"
         self._check_state(key)
-        tenant = await self._tenants.find(key.tenant)
-        if tenant is None:
-            raise DependencyDown(NOT_NOW)
+        tenant = await self._find_tenant(key)
         self._note_use(key_id)
         terms = key.terms
         return replace(tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks)
@@ -76,7 +74,21 @@ class KeyCheck:
             return InvalidApiKey("this API key was revoked")
         if record is not None and isinstance(record.value, KeyRecord) and record.value.is_suspended:
             return _suspended()
-        return self._tenants.refusal(tenant.name)
+        return self._tenants.refusal(tenant)
+
+    async def _find_tenant(self, key: KeyRecord) -> Tenant:
+        """The tenant of a key, and not another one of its name."""
+        if self._tenants.is_another(key.owner):
+            # Of the key and its tenant one may be older than the other: a tenant of the name was made just now.
+            await self._follower.catch_up()
+        if self._tenants.is_another(key.owner):
+            raise deleted()
+        tenant = await self._tenants.find(key.tenant)
+        if self._tenants.is_another(key.owner):  # by now: that was a look at the store
+            raise deleted()
+        if tenant is None:
+            raise DependencyDown(NOT_NOW)
+        return tenant
 
     def _known(self, key_id: str) -> Record | None:
         return self._follower.snapshot.get(Kind.KEY, key_id)

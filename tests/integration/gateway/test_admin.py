@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -238,24 +238,58 @@ async def test_no_request_finds_a_bug_or_shows_a_secret_or_lets_a_tenant_write(a
     assert {entry["tenant"] for entry in log if entry["actor"] == owner} <= {"acme"}
 
 
-async def test_the_ledger_of_a_deleted_tenant_is_that_of_a_pseudonym(admin: AdminWorld) -> None:
+async def test_the_ledger_of_a_deleted_tenant_is_kept_by_its_id_and_is_not_that_of_the_next_one(
+    admin: AdminWorld,
+) -> None:
     admin.worker.script = say("hello")
-    headers = {"authorization": f"Bearer {admin.keys['user']}"}
     body = {"model": "base", "prompt": [5, 6, 7], "max_tokens": 9}
-    assert (await admin.public.post("/v1/completions", json=body, headers=headers)).status_code == 200
 
-    async def ledgers() -> list[str]:
-        found: list[str] = (await admin.call("GET", "/ledger/tenants")).json()["data"]
-        return found
+    async def ask(key: str) -> None:
+        answer = await admin.public.post("/v1/completions", json=body, headers={"authorization": f"Bearer {key}"})
+        assert answer.status_code == 200
 
-    await eventually(lambda: holds(ledgers, ["acme"]), "the request is in the ledger")
-    gone = (await admin.call("DELETE", "/tenants/acme")).json()["ledger"]
-    assert "acme" not in gone
-    await eventually(lambda: holds(ledgers, [gone]), "the ledger has another name")
+    async def num_requests(tenant: str, by: str = "admin") -> int:
+        answer = await admin.call("GET", "/usage", by=by, tenant=tenant)
+        num: int = answer.json()["total"]["requests"]
+        return num
+
+    async def has(tenant: str, num: int) -> bool:
+        return await num_requests(tenant) == num
+
+    await ask(admin.keys["user"])
+    await eventually(lambda: has("acme", 1), "the request is in the ledger")
+    (old,) = (await admin.call("GET", "/ledger/tenants")).json()["data"]
+    assert old == {"id": (await admin.call("GET", "/tenants/acme")).json()["id"], "name": "acme"}
+    assert (await admin.call("DELETE", "/tenants/acme")).json()["ledger"] == old["id"]
     assert (await admin.call("DELETE", "/tenants/acme")).status_code == 404
-    assert (await admin.call("GET", "/usage", tenant=gone)).json()["total"]["requests"] == 1
+    made = await admin.call("POST", "/keys", {"tenant": "acme", "role": "tenant-admin"})
+    admin.keys["next"] = made.json()["key"]
+    await eventually(lambda: has("acme", 0), "the next tenant has used nothing")
+    await ask(admin.keys["next"])
+    await eventually(lambda: has("acme", 1), "its own request is in its ledger")
+    assert [await num_requests(old["id"]), await num_requests("acme", by="next")] == [1, 1]
+    assert (await admin.call("GET", "/usage", by="next", tenant=old["id"])).status_code == 404
+    names = (await admin.call("GET", "/ledger/tenants")).json()["data"]
+    assert sorted(entry["name"] for entry in names) == ["", "acme"]
 
 
-async def holds(read: Callable[[], Awaitable[list[str]]], wanted: list[str]) -> bool:
-    """Whether a list is as it should be by now."""
-    return await read() == wanted
+async def test_the_next_tenant_of_a_name_sees_nothing_of_the_one_before(admin: AdminWorld) -> None:
+    await admin.call("PUT", "/tenants/acme", {"plan": "premium", "overrides": {"max_n": 2}})
+    made = (await admin.call("POST", "/keys", {"name": "secret project"}, by="owner")).json()["key_id"]
+    await admin.call("DELETE", f"/keys/{made}", by="owner")
+    assert (await admin.call("DELETE", "/tenants/acme")).status_code == 200
+    stray = await admin.call("POST", "/keys", {"name": "stray"}, by="owner")
+    assert stray.status_code in (401, 404), stray.text
+    assert (await admin.call("GET", "/tenants/acme")).status_code == 404
+    body = {"tenant": "acme", "name": "next", "role": "tenant-admin"}
+    admin.keys["next"] = (await admin.call("POST", "/keys", body)).json()["key"]
+    await admin.refused_with(admin.keys["owner"], 401)
+    assert [k["name"] for k in (await admin.call("GET", "/keys", by="next")).json()["data"]] == ["next"]
+    (tenant,) = (await admin.call("GET", "/tenants", by="next")).json()["data"]
+    assert (tenant["plan"], tenant["overrides"]) == ("standard", {})
+    log = (await admin.call("GET", "/audit", by="next")).json()["data"]
+    assert [(entry["action"], entry["tenant_id"]) for entry in log] == [
+        ("tenant.create", tenant["id"]), ("key.create", tenant["id"]),
+    ]  # fmt: skip
+    whole = (await admin.call("GET", "/audit")).json()["data"]
+    assert {"tenant.close", "tenant.delete"} <= {entry["action"] for entry in whole if entry["tenant"] == "acme"}

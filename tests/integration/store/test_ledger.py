@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -71,31 +72,38 @@ async def test_a_replaced_entry_of_another_group_leaves_nothing_there(store: Led
     }  # fmt: skip
 
 
-async def test_a_ledger_becomes_that_of_a_pseudonym(store: LedgerStore) -> None:
-    await store.write([ENTRY])
-    assert await store.pseudonymise("acme", "deleted-1", TAG.arrived_unix_ms + 5) == 3
-    assert (await total(store), await total(store, "deleted-1")) == (Counter(), Counter(ENTRY.measures))
-    assert await store.tenants() == ["deleted-1"]
-    assert [entry.tenant async for entry in store.entries("deleted-1", ENTRY.day)] == ["deleted-1"]
-
-
-async def test_what_is_written_late_follows_the_pseudonym_and_a_new_tenant_of_the_name_has_its_own(
-    store: LedgerStore,
-) -> None:
-    await store.write([CLAIMED])
-    await store.pseudonymise("acme", "deleted-1", TAG.arrived_unix_ms + 5)
-    late, later = (
-        replace(ENTRY, request_id=f"gen-{n}", tag=replace(TAG, arrived_unix_ms=TAG.arrived_unix_ms + n)) for n in (5, 6)
+async def test_a_ledger_of_an_older_version_becomes_that_of_its_tenant(store: LedgerStore) -> None:
+    tag = replace(TAG, arrived_unix_ms=int(time.time() * 1000))
+    old = [replace(ENTRY, request_id=f"gen-{n}", tag=tag) for n in range(3)]
+    await store.write(old)
+    assert await store.move("acme", "tn_1") == 1
+    day = old[0].day
+    assert +next(iter(regroup([await store.day("tn_1", day)], keep_fields()).values())) == Counter(
+        {name: 3 * value for name, value in ENTRY.measures.items()}
     )
-    assert [(w.is_new, w.tenant, w.month_due) for w in await store.write([ENTRY, late, later])] == [
-        (True, "deleted-1", 80), (True, "deleted-1", 160), (True, "acme", 80),
-    ]  # fmt: skip
-    assert await store.tenants() == ["acme", "deleted-1"]
-    assert await total(store) == Counter(later.measures)
-    found = {entry.request_id: entry.outcome async for entry in store.entries("deleted-1", ENTRY.day)}
-    assert found == {"gen-1": RequestOutcome.FINISHED, "gen-5": RequestOutcome.FINISHED}, "each once"
-    await store.pseudonymise("acme", "deleted-2", TAG.arrived_unix_ms + 9)
-    assert await store.tenants() == ["deleted-1", "deleted-2"]
+    assert await store.tenants() == ["tn_1"]
+    assert {entry.tenant async for entry in store.entries("tn_1", day)} == {"tn_1"}
+    assert (await store.spend("acme", day[:7]), await store.spend("tn_1", day[:7])) == (0, 240)
+    assert await store.move("acme", "tn_1") == 0, "again changes nothing"
+    assert await store.spend("tn_1", day[:7]) == 240
+
+
+async def test_a_gateway_of_an_older_version_beside_a_new_one_bills_nothing_twice(store: LedgerStore) -> None:
+    """Both wrote entries of the same requests, by the name and by the id; the one of the higher rank stays."""
+    tag = replace(TAG, arrived_unix_ms=int(time.time() * 1000))
+    by_name = [replace(ENTRY, request_id=f"gen-{n}", tag=tag) for n in (1, 2)]
+    claimed = [replace(CLAIMED, request_id=f"gen-{n}", tag=tag, tenant="tn_1") for n in (2, 3)]
+    await store.write([*by_name, replace(CLAIMED, request_id="gen-4", tag=tag)])
+    await store.write([*claimed, replace(ENTRY, request_id="gen-4", tag=tag, tenant="tn_1")])
+    assert await store.move("acme", "tn_1") == 1
+    day = by_name[0].day
+    found = {entry.request_id: entry async for entry in store.entries("tn_1", day)}
+    assert {request_id: entry.rank for request_id, entry in found.items()} == {
+        "gen-1": OWN_RANK, "gen-2": OWN_RANK, "gen-3": 0, "gen-4": OWN_RANK,
+    }  # fmt: skip
+    expected = sum((Counter(entry.measures) for entry in found.values()), Counter[str]())
+    assert +next(iter(regroup([await store.day("tn_1", day)], keep_fields()).values())) == expected
+    assert await store.spend("tn_1", day[:7]) == due_of(expected)
 
 
 async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:

@@ -139,7 +139,7 @@ class LimitedGateways:
 
 
 def make_tenant(name: str = "t", **plan: int) -> Tenant:
-    return Tenant(name=name, plan=Plan(name="tried", **plan))
+    return Tenant(id=name, name=name, plan=Plan(name="tried", **plan))
 
 
 def cost_of(num_tokens: int = 1, num_sequences: int = 1) -> Cost:

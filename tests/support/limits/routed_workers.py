@@ -83,7 +83,7 @@ class RoutedWorkers:
         """Place a request, run it, end it; raises like a router."""
         request = make_request(
             f"r{next(self._numbers)}",
-            tenant=tenant.name,
+            tenant=tenant.id,
             priority_class=tenant.priority_class,
             share=tenant.plan.share,
             num_choices=cost.num_sequences,

@@ -77,6 +77,8 @@ def encode_tenant(tenant: TenantRecord) -> dict[str, Any]:
         "plan": tenant.plan,
         "overrides": overrides_to_json(tenant.overrides),
         "suspended": tenant.is_suspended,
+        **({} if tenant.is_legacy else {"id": tenant.id}),
+        **({"closing": True} if tenant.is_closing else {}),
     }
 
 
@@ -85,6 +87,7 @@ def encode_key(key: KeyRecord) -> dict[str, Any]:
     terms = key.terms
     return {
         "tenant": key.tenant,
+        "tenant_id": key.tenant_id,
         "name": key.name,
         "mac": key.mac,
         "pepper_id": key.pepper_id,
@@ -133,6 +136,8 @@ def _tenant(name: str, value: Mapping[str, Any]) -> TenantRecord:
         plan=check_plan_name(str(value.get("plan", STANDARD.name))),
         overrides=overrides_from_json(value.get("overrides", {})),
         is_suspended=_flag(value, "suspended"),
+        is_closing=_flag(value, "closing"),
+        is_legacy="id" not in value,
     )
 
 
@@ -152,6 +157,7 @@ def _key(key_id: str, value: Mapping[str, Any]) -> KeyRecord:
         key_id=key_id,
         name=str(value.get("name", "")),
         tenant=_text(value, "tenant"),
+        tenant_id=str(value.get("tenant_id", "")),
         mac=mac,
         pepper_id=_text(value, "pepper_id"),
         terms=KeyTerms(

@@ -2,5 +2,5 @@
 
 Read in this order: ``settings``, ``content_records`` (policies and templates, checked), ``declaration`` (what a file of
 tenants says, and how it differs from what is), ``views`` (records as JSON), ``fields`` (bodies, checked),
-``ledger_routes``, ``tenant_removal`` (its ledger), ``routes``, ``app`` (the server).
+``ledger_routes``, ``routes``, ``app`` (the server).
 """

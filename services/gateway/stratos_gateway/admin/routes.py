@@ -26,7 +26,9 @@ from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
-from stratos.store.tenants import block_id
+from stratos.store.tenancy.deletion import delete_tenant
+from stratos.store.tenancy.tenant_store import unknown_tenant
+from stratos.store.tenants import TenantRecord, TenantRef, block_id
 from stratos_gateway.admin.content_records import (
     ContentRecords,
     check_policy_names,
@@ -43,7 +45,6 @@ from stratos_gateway.admin.declaration import (
 )
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
-from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import OrjsonResponse, read_json
 
@@ -61,8 +62,6 @@ class AdminStores:
     key_use: KeyUse
     peppers: Peppers
     ledger: LedgerStore | None = None
-    removal: LedgerRemoval | None = None
-    """Renames the ledgers of deleted tenants."""
 
 
 class AdminCaller:
@@ -71,7 +70,9 @@ class AdminCaller:
     def __init__(self, tenant: Tenant, stores: AdminStores) -> None:
         self.tenant = tenant
         self.stores = stores
-        writer = RecordWriter(stores.records, actor=tenant.actor)
+        within = None if self.is_admin else TenantRef(tenant.name, tenant.id)
+        writer = RecordWriter(stores.records, actor=tenant.actor, within=within)
+        self.writer = writer
         self.keys = KeyStore(writer, stores.peppers)
         self.content = ContentRecords(writer)
         self.tenants = self.keys.tenants
@@ -91,10 +92,26 @@ class AdminCaller:
             raise NotFound(f"there is no tenant {tenant[:64]!r}")
         return tenant
 
+    async def find(self, name: str) -> TenantRecord:
+        """A tenant that the caller may work on; raises ``NotFound``, also for the next one of the caller's name."""
+        found = await self.tenants.get(self.reach(name))
+        if not self.is_admin and found.id != self.tenant.id:
+            raise unknown_tenant(name)
+        return found
+
+    async def labels(self) -> Mapping[str, str]:
+        """Names of all tenants, or of the caller's own, by id."""
+        if not self.is_admin:
+            return {self.tenant.id: self.tenant.name}
+        return {tenant.id: tenant.name for tenant in await self.tenants.list()}
+
     async def reach_key(self, key_id: str) -> str:
         """The id of a key of a tenant that the caller may work on; raises ``NotFound``."""
         key = await self.keys.get(key_id)
-        if not self.is_admin and (key.tenant != self.tenant.name or not self.tenant.role.includes(key.terms.role)):
+        if self.is_admin:
+            return key_id
+        own = await self.find(self.tenant.name)
+        if not own.has_key(key.owner) or not self.tenant.role.includes(key.terms.role):
             raise NotFound(f"there is no API key with id {key_id[:40]!r}")
         return key_id
 
@@ -189,11 +206,11 @@ class AdminRoutes:
 
     async def _list_tenants(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         if not caller.is_admin:
-            return {"data": [tenant_view(await caller.tenants.get(caller.tenant.name))]}
+            return {"data": [tenant_view(await caller.find(caller.tenant.name))]}
         return {"data": [tenant_view(tenant) for tenant in await caller.tenants.list()]}
 
     async def _get_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        return tenant_view(await caller.tenants.get(caller.reach(request.path_params["name"])))
+        return tenant_view(await caller.find(request.path_params["name"]))
 
     async def _put_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
@@ -206,13 +223,8 @@ class AdminRoutes:
         name = request.path_params["name"]
         if name == caller.tenant.name:
             raise BadRequest("a tenant cannot be deleted with a key of its own", param="name")
-        removal = self._stores.removal
-        try:
-            await caller.tenants.delete(name)
-        except NotFound:
-            if removal is None or not await removal.has(name):
-                raise
-        return {"deleted": True, "ledger": None if removal is None else removal.begin(name)}
+        gone = await delete_tenant(caller.writer, name)
+        return {"deleted": True, "id": gone.id, "ledger": gone.id}
 
     async def _suspend_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name, is_suspended = request.path_params["name"], _is_suspension(request)
@@ -222,9 +234,12 @@ class AdminRoutes:
         return tenant_view(await caller.tenants.get(name))
 
     async def _list_keys(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        tenant = request.query_params.get("tenant") if caller.is_admin else caller.tenant.name
+        if caller.is_admin:
+            found = await caller.keys.list_keys(request.query_params.get("tenant"))
+        else:
+            found = await caller.keys.list_keys(of=await caller.find(caller.tenant.name))
         last_use = await self._stores.key_use.read()
-        return {"data": [key_view(key, last_use) for key in await caller.keys.list_keys(tenant)]}
+        return {"data": [key_view(key, last_use) for key in found]}
 
     async def _create_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         only(body, "tenant", "name", "plan", "role", "models", "networks", "expires_in_s")
@@ -235,7 +250,9 @@ class AdminRoutes:
         plan = text(body, "plan") or None
         if plan is not None and not caller.is_admin:
             raise PermissionDenied("plans are given by an admin")
-        key = await caller.keys.create_key(tenant, text(body, "name"), plan=plan, terms=terms)
+        key = await caller.keys.create_key(
+            tenant, text(body, "name"), plan=plan, terms=terms, makes_tenant=caller.is_admin
+        )
         return {"key": key, "key_id": key.split("-")[1], "tenant": tenant}
 
     async def _revoke_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
@@ -300,7 +317,7 @@ class AdminRoutes:
         if _ENTRY_ID.fullmatch(after) is None:
             raise BadRequest("after is the entry_id of an entry", param="after")
         entries = await self._stores.records.audit_log(after, _MAX_AUDIT)
-        shown = [entry for entry in entries if caller.is_admin or entry.tenant == caller.tenant.name]
+        shown = [entry for entry in entries if caller.is_admin or entry.tenant_id == caller.tenant.id]
         last = entries[-1].entry_id if entries else None
         return {"data": [audit_view(entry) for entry in shown], "next_after": last}
 
@@ -319,7 +336,7 @@ class AdminRoutes:
 async def _stored(caller: AdminCaller) -> Stored:
     return Stored(
         plans=await caller.tenants.stored_plans(),
-        tenants={tenant.name: tenant for tenant in await caller.tenants.list()},
+        tenants={tenant.name: tenant for tenant in await caller.tenants.list() if not tenant.is_closing},
         policies=await caller.content.policies(),
         templates=await caller.content.templates(),
     )

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.usage import UsageCount
 from stratos.core.tenancy.plan import Plan
 from stratos.store.ledger.ledger_store import Written
 from stratos.store.ledger.spool import Spool
@@ -43,9 +44,10 @@ class LedgerWriter:
         meter: what has ended.
         spool: keeps entries while the ledger is away; ``None`` keeps them in memory.
         config: how often, how many.
-        plan_of: the plan of a tenant by its name; ``None`` where there is no such tenant any more.
+        plan_of: the plan of a tenant by its id; ``None`` where there is no such tenant any more.
         metrics: of the process.
         note_due: told what a tenant owes for a month, after each write.
+        note_claim: told of each count that was written for a gateway that died.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class LedgerWriter:
         plan_of: Callable[[str], Plan | None],
         metrics: GatewayMetrics,
         note_due: Callable[[str, str, int], None],
+        note_claim: Callable[[UsageCount], None] | None = None,
     ) -> None:
         self._store, self._meter, self._spool, self._config = store, meter, spool, config
         self._plan_of = plan_of
         self._metrics = metrics
         self._note_due = note_due
+        self._note_claim = note_claim
         self._pending: list[LedgerEntry] = []
         self._is_away = False
 
@@ -78,16 +82,16 @@ class LedgerWriter:
             waits: for counts of workers; not at the end of the process.
         """
         self._pending += self._meter.take_ready(waits=waits)
-        claims = [
-            claimed_entry(count, plan)
-            for count in self._meter.take_claims()
-            if (plan := self._plan_of(count.tenant)) is not None
-        ]
+        counts = self._meter.take_claims()
+        claims = [claimed_entry(count, plan) for count in counts if (plan := self._plan_of(count.tenant)) is not None]
         try:
             await self._replay()
             await self._write(self._pending)
             self._pending = []
             await self._write(claims)
+            if self._note_claim is not None:
+                for count in counts:
+                    self._note_claim(count)
             self._say("")
         except (DependencyDown, RedisError) as error:
             self._say(str(error))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from stratos.common.clock import Clock
 from stratos.common.errors import ConcurrencyLimited, RateLimited, RequestOverRate
@@ -56,6 +57,21 @@ class LimitReservation:
             for claim in self.claims
             if not claim.bucket.is_semaphore
             for header in limit_headers(claim.kind, claim.limit, claim.bucket, now)
+        ]
+
+    @property
+    def state(self) -> list[dict[str, Any]]:
+        """How each limit stands now, for the request's receipt."""
+        now = self._clock.now()
+        return [
+            {
+                "kind": claim.kind,
+                "limit": claim.limit,
+                "claimed": claim.amount,
+                "left_here": round(claim.bucket.balance, 3),
+                "left": None if claim.bucket.is_semaphore else round(claim.bucket.remaining(now), 3),
+            }
+            for claim in self.claims
         ]
 
     def settle(self, num_tokens: int) -> None:
@@ -152,7 +168,7 @@ class TenantLimiter:
             ("tokens", plan.tokens_per_min, cost.num_tokens),
         ]
         return [
-            self._claim(tenant.name, plan, kind, limit, amount) for kind, limit, amount in wanted if limit is not None
+            self._claim(tenant.id, plan, kind, limit, amount) for kind, limit, amount in wanted if limit is not None
         ]
 
     def _claim(self, tenant: str, plan: Plan, kind: str, limit: int, amount: int) -> Claim:
