@@ -105,7 +105,7 @@ async def run_case(case: LimitCase, url: str, parts: LimitParts | None = None) -
 
 
 async def _first_requests(world: LimitWorld, what: str) -> list[str]:
-    """As many as come at once, of one tenant or of the first ones; all are within every limit."""
+    """All that come at once, of one tenant or of the first ones; all are within every limit."""
     wanted = [world.tenants[place % len(world.tenants)] for place in range(AT_ONCE)]
     accepted = await world.serve_all(wanted)
     return [] if accepted == AT_ONCE else [f"{what}: {accepted} of {AT_ONCE} accepted"]

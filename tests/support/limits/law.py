@@ -1,4 +1,4 @@
-"""What tenants' limits promise, checked on what gateways did: one exact bucket per limit beside all of them.
+"""Promises of tenants' limits, checked on what gateways did: one exact bucket per limit beside all of them.
 
 The law: a bucket of the plan's size and rate, from which all gateways together take and into which refunds go up to its
 capacity, is never below 0.  Then in no window T more than ``capacity + rate * T`` was taken beyond what came back.

@@ -81,7 +81,7 @@ class FirstShortClaim(_OneTurn):
 
 
 class _Unbounded(LeasedBucket):
-    """What comes back makes the slice larger, whatever it was."""
+    """Refunds make the slice larger, whatever it was."""
 
     def give_back(self, amount: float, now: float) -> None:
         super().give_back(amount, now)

@@ -141,9 +141,9 @@ class LeaseAsk:
     total: float = 0.0
     """Spent since the bucket is known here, less what came back; 0 of a semaphore."""
     acked: float = 0.0
-    """Of it, what the last answered call has reported."""
+    """Part of the total that the last answered call has reported."""
     in_use: float = 0.0
-    """Of a semaphore; what is spent of a bucket with a rate is in the total."""
+    """Slots of a semaphore; what is spent of a bucket with a rate is in the total."""
     need: float = 0.0
     """In use, and wanted by requests that wait at this moment."""
     wish: float

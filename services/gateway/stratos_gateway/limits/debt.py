@@ -1,4 +1,4 @@
-"""What is missing from a bucket at least, by what one gateway took: what it took less what was refilled since."""
+"""Amount that is missing from a bucket at least: what one gateway took, less what was refilled since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests want of one bucket: those that wait at this moment, and those of the last second."""
+"""Demand of one bucket: requests that wait at this moment, and those of the last second."""
 
 from __future__ import annotations
 

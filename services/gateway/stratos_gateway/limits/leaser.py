@@ -23,7 +23,7 @@ from stratos_gateway.limits.settings import LimitsConfig
 _log = logging.getLogger(__name__)
 _MIN_GAP_S = 0.01
 _MAX_BUCKETS = 256
-"""Buckets of one call: Redis does nothing else meanwhile. A turn has as many calls as it needs."""
+"""Buckets of one call: Redis does nothing else for so long. A turn has as many calls as it needs."""
 HEARTBEAT_S = 2.0
 """A gateway without any limited tenant is heard so often, and hears of new ones."""
 SETTLE_S = 2.0

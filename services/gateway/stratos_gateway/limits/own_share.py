@@ -21,7 +21,7 @@ class OwnShare:
     """From one outage on."""
 
     part: float
-    """Of the capacity, 0 to 1."""
+    """Share of the capacity and of the rate, 0 to 1."""
     slice_held: float
     """Unspent when Redis was found away."""
     since_s: float
