@@ -23,8 +23,7 @@ from stratos_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
 FIRST_LOOK_S = 0.05
-"""Longest wait of the first requests of a tenant with a budget. Redis away counts as nothing spent, and no later request
-waits for it."""
+"""Longest wait of a tenant's first requests. Redis away counts as nothing spent, and no later request waits for it."""
 _IDLE_S = 600.0
 
 
