@@ -34,7 +34,7 @@ class SnapshotCopy:
 
     @property
     def age_s(self) -> float | None:
-        """How old it was when it was made: a duration, whoever reads it."""
+        """How old it was when it was made, a duration that means the same everywhere."""
         return None if self.made_unix_s is None else max(0.0, self.made_unix_s - self.confirmed_unix_s)
 
 
