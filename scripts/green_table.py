@@ -2,8 +2,9 @@
 
     python -m scripts.green_table --idle 3 --loaded 2 --files 5 --out build/green
 
-runs ``make test`` so often, and then every file of ``tests/integration`` that starts processes. One loop keeps each
-core busy at the tests' own priority. ``build/green.md`` and ``build/green.json`` are written after each run, so a table
+runs ``make test`` so often, and then every file of ``tests/integration`` that starts processes; ``--jobs 2`` runs two
+files at a time, each beside the other and the loops. One loop keeps each core busy at the tests' own priority.
+``build/green.md`` and ``build/green.json`` are written after each run, so a table
 that is stopped still tells. The exit code is 1 where anything failed.
 """
 
@@ -18,8 +19,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,46 +70,57 @@ def main() -> int:
         table.add(measure(f"{options.test} #{number + 1}", options.test, num_loops=options.loops))
     if options.files:
         paths = options.only or [str(path.relative_to(ROOT)) for path in files_that_start_processes(ROOT)]
-        for path in paths:
-            for number in range(options.files):
-                command = f"{shlex.quote(sys.executable)} -m pytest -q -n 0 {shlex.quote(path)}"
-                table.add(measure(f"{path} #{number + 1}", command, num_loops=options.loops))
+        again = [(path, number) for number in range(options.files) for path in paths]
+        with busy(options.loops), ThreadPoolExecutor(options.jobs) as pool:
+            load = f"{options.loops} busy loops" + (f", {options.jobs} files at once" if options.jobs > 1 else "")
+            for one in pool.map(lambda item: _measure_file(*item, load), again):
+                table.add(one)
     return table.close()
+
+
+def _measure_file(path: str, number: int, load: str) -> Run:
+    command = f"{shlex.quote(sys.executable)} -m pytest -q -n 0 {shlex.quote(path)}"
+    return _measure(f"{path} #{number + 1}", command, load)
 
 
 def measure(name: str, command: str, *, num_loops: int) -> Run:
     """One run of a command beside so many busy loops."""
     with busy(num_loops):
-        before, began_s = os.times(), time.monotonic()
-        code, output = run(command)
-        after, took_s = os.times(), time.monotonic() - began_s
+        return _measure(name, command, f"{num_loops} busy loops" if num_loops else "idle")
+
+
+def _measure(name: str, command: str, load: str) -> Run:
+    began_s = time.monotonic()
+    code, output, cpu_s = run(command)
     found = counts(output)
-    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
     return Run(
         run=name,
-        load=f"{num_loops} busy loops" if num_loops else "idle",
+        load=load,
         passed=found.get("passed", 0),
         skipped=found.get("skipped", 0),
         failed=sorted(set(_FAILED.findall(output))),
         exit_code=code,
-        seconds=round(took_s, 1),
+        seconds=round(time.monotonic() - began_s, 1),
         cpu_seconds=round(cpu_s, 1),
     )
 
 
-def run(command: str) -> tuple[int, str]:
-    """Exit code and output of a command; its processes end with this one."""
+def run(command: str) -> tuple[int, str, float]:
+    """Exit code, output and CPU seconds of a command; its processes end with this one."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, shell=True, cwd=ROOT, env=env, text=True, errors="replace", start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as process:  # fmt: skip
+    with tempfile.TemporaryFile() as file:
+        process = subprocess.Popen(
+            command, shell=True, cwd=ROOT, env=env, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         try:
-            output = process.communicate()[0]
+            _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
             os.killpg(process.pid, signal.SIGTERM)
             raise
-    return process.returncode, output
+        process.returncode = os.waitstatus_to_exitcode(status)
+        file.seek(0)
+        return process.returncode, file.read().decode(errors="replace"), usage.ru_utime + usage.ru_stime
 
 
 def counts(output: str) -> dict[str, int]:
@@ -197,6 +211,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--loops", type=int, default=len(os.sched_getaffinity(0)), help="busy loops; default: one a core"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="files at a time")
     parser.add_argument("--test", default="make test", help="command of a whole run")
     parser.add_argument("--only", nargs="*", default=[], help="files instead of all that start processes")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "green", help="path of both files, without suffix")

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,19 +16,19 @@ import pytest
 
 from stratos.common.errors import InvalidCheckpoint, WorkerLost
 from stratos.core.kv import KvRange
-from stratos.core.requests.records import PrefillJob
+from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.settings import RunnerConfig
 from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.transfer import PortEvent, RingBroken
 from stratos.worker.engine_client import process as process_engine
 from stratos.worker.engine_client.base import STOPPED
 from stratos.worker.engine_client.process import ProcessEngine
-from stratos.worker.service import make_client as client_of_settings
 from stratos.worker.settings import WorkerSettings
 from tests.support.kv.port_ends import STAGING, move_kv, read_kv
-from tests.support.paths import ROOT
+from tests.support.servers import warm_process
 from tests.support.waiting import eventually
 from tests.support.worlds.engine_clients import (
+    ENGINE,
     EXIT_TOKEN,
     GARBAGE_TOKEN,
     HANG_UP_TOKEN,
@@ -38,6 +37,7 @@ from tests.support.worlds.engine_clients import (
     ended,
     events,
     expected,
+    fork,
     kv_directory,
     make_client,
     make_request,
@@ -122,7 +122,7 @@ async def test_a_kill_is_told_by_the_name_of_the_signal(start: Callable[..., Any
 
 async def test_a_hang_shows_as_a_step_counter_that_stands_still(start: Callable[..., Any]) -> None:
     client, outputs = await start({"step_s": 0.005})
-    await client.add(make_request([1, 2, 3], max_tokens=400))
+    await client.add(make_request([1, 2, 3], max_tokens=4000))
     await eventually(lambda: outputs.tokens)
     os.kill(client.pid, signal.SIGSTOP)
     was = -1
@@ -132,7 +132,7 @@ async def test_a_hang_shows_as_a_step_counter_that_stands_still(start: Callable[
     assert client.status().is_computing
     os.kill(client.pid, signal.SIGCONT)
     await eventually(lambda: client.status().step > was)
-    await eventually(lambda: ended(outputs))
+    client.abort(RequestKey("r", 0))
     await eventually(lambda: not client.status().is_computing)
     os.kill(client.pid, signal.SIGSTOP)
     waiting = asyncio.create_task(client.match((1, 2), "", b""))
@@ -185,17 +185,17 @@ async def test_nothing_is_left_behind(start: Callable[..., Any], monkeypatch: py
         gc.collect()
         return len(list(Path("/proc/self/fd").iterdir())), len(list(kv_directory().iterdir()))
 
-    await _life(None)  # what a loop opens for its first child stays
+    await _life(None)  # the channel of the template stays
     before = resources()
+    assert not is_running(await _life(None, is_executed=True))
     monkeypatch.setattr(process_engine, "CLOSE_TIMEOUT_S", 0.3)
-    for end in (None, signal.SIGKILL, signal.SIGSTOP):
-        pid = await _life(end)
-        assert not is_running(pid)
+    for end in (signal.SIGKILL, signal.SIGSTOP):
+        assert not is_running(await _life(end))
     assert resources() == before
 
 
-async def _life(end: signal.Signals | None) -> int:
-    client = make_client("process", FAKE, {}, is_executed=True)
+async def _life(end: signal.Signals | None, is_executed: bool = False) -> int:
+    client = make_client("process", FAKE, {}, is_executed=is_executed)
     assert isinstance(client, ProcessEngine)
     await client.start()
     outputs = Outputs(client)
@@ -223,34 +223,39 @@ async def _life(end: signal.Signals | None) -> int:
     return client.pid
 
 
-async def test_the_engine_ends_with_its_worker() -> None:
-    program = (
-        "import asyncio, sys\n"
-        "from tests.support.worlds.engine_clients import make_client\n"
-        "async def main():\n"
-        "    client = make_client('process', {'step_s': 0.01}, {}, is_executed=True)\n"
-        "    await client.start()\n"
-        "    print(client.pid, flush=True)\n"
-        "    await asyncio.sleep(60)\n"
-        "asyncio.run(main())\n"
-    )
-    paths = os.pathsep.join([str(ROOT), *sys.path])
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
-    )
+WORKER = """
+import asyncio
+from stratos.worker.engine_client.process import ProcessEngine
+from stratos.worker.settings import WorkerSettings
+
+async def main():
+    client = ProcessEngine(WorkerSettings(engine="fake").model_dump_json().encode())
+    await client.start()
+    print(client.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+"""Its engine is an interpreter of its own, as a user's."""
+
+
+async def test_the_engine_ends_with_its_worker(tmp_path: Path) -> None:
+    program = tmp_path / "worker.py"
+    program.write_text(WORKER)
+    worker = warm_process.begin(str(program))
     assert worker.stdout is not None
-    pid = int(await worker.stdout.readline())
-    assert is_running(pid)
-    worker.kill()
-    await worker.wait()
+    try:
+        pid = int(await asyncio.to_thread(worker.stdout.readline))
+        assert is_running(pid)
+    finally:
+        worker.end()
+        worker.stdout.close()
     await eventually(lambda: not is_running(pid))
 
 
 async def test_an_engine_that_cannot_be_made_says_why(tmp_path: Path) -> None:
-    settings = WorkerSettings(
-        engine="torch", engine_process="process", runner=RunnerConfig(model_path=tmp_path / "nothing")
-    )
-    client = client_of_settings(settings)
+    settings = WorkerSettings(engine="torch", runner=RunnerConfig(model_path=tmp_path / "nothing"))
+    client = ProcessEngine(settings.model_dump_json().encode(), command=(ENGINE,), launch=fork)
     with pytest.raises(InvalidCheckpoint, match="nothing"):
         await client.start()
     await client.close()

@@ -226,7 +226,7 @@ async def _until_stopped(peer):
 
 @pytest.mark.parametrize("transport", POSTED_RECEIVES)
 async def test_the_pair_of_a_stopped_sender_breaks_after_the_timeout(tmp_path, transport):
-    world = _world(transport, tmp_path, gloo_timeout_s=4.0)
+    world = _world(transport, tmp_path, gloo_timeout_s=2.0)
     async with PeerProcess.start(world) as stopped:
         link = await _remote_link(world, stopped, "inc-1")
         stopped.signal(signal.SIGSTOP)

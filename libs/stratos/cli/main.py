@@ -134,6 +134,26 @@ def chat(
 
 
 @app.command()
+def explain(
+    request_id: Annotated[str, typer.Argument(help="The x-request-id of the answer.")],
+    url: Annotated[str, typer.Option(help="Gateway with /v1; default: the running platform.")] = "",
+    key: Annotated[str, typer.Option(help="Key of the request's tenant; default: the running platform's.")] = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the receipt of a request: limits, attempts and their workers, prefix match, hand-off, what was billed."""
+    from stratos.cli.local.running import find_platform
+    from stratos.cli.money.receipts import read_receipt, receipt_text
+
+    with explained_errors():
+        facts = None if url and key else find_platform(data_dir, run)
+        base_url = url or ("" if facts is None else facts.base_url)
+        receipt = read_receipt(base_url, key or ("" if facts is None else facts.api_key), request_id)
+    typer.echo(json.dumps(receipt, indent=2) if as_json else receipt_text(receipt))
+
+
+@app.command()
 def bench(
     url: Annotated[str, typer.Option(help="Server with /v1; default: the running platform.")] = "",
     key: Annotated[str, typer.Option(help="API key.")] = "",

@@ -78,6 +78,7 @@ SUBMIT: Mapping[str, Feature | None] = {
     "model_digest": BASIC,
     "terms": BASIC,
     "terms.tenant": BASIC,
+    "terms.tenant_name": BASIC,
     "terms.cache_salt": BASIC,
     "terms.priority_class": BASIC,
     "terms.adapter": Feature.ADAPTERS,

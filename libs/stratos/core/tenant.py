@@ -8,7 +8,8 @@ from ipaddress import IPv4Network, IPv6Network
 
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.terms import RequestTerms
-from stratos.core.tenancy.plan import ALL_MODELS, STANDARD, CachePolicy, Plan, is_allowed
+from stratos.core.tenancy.patterns import is_allowed
+from stratos.core.tenancy.plan import ALL_MODELS, STANDARD, CachePolicy, Plan
 from stratos.core.tenancy.roles import Role
 
 PLATFORM_TENANT = "stratos-health"
@@ -21,6 +22,9 @@ class Tenant:
     """One customer, as one of its keys shows it."""
 
     name: str
+    """Label for people; another customer may have it later."""
+    id: str = ""
+    """Identity, by which everything of the customer goes; without a record of its own that is its name."""
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
     plan: Plan = STANDARD
@@ -32,6 +36,12 @@ class Tenant:
     """Models of the plan that the key may use."""
     networks: tuple[Network, ...] = ()
     """Where the key may be used from; empty is everywhere."""
+    expires_unix_s: int | None = None
+    """End of the key; a token has none here, its subject gets others."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", self.name)
 
     @property
     def priority_class(self) -> int:
@@ -55,7 +65,8 @@ class Tenant:
             nonce: drawn for one request; separates its prompt from every other where the plan says so.
         """
         return RequestTerms(
-            tenant=self.name,
+            tenant=self.id,
+            tenant_name=self.name,
             cache_salt=self._salt(nonce),
             priority_class=self.priority_class,
             share=self.plan.share,

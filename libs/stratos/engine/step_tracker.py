@@ -242,7 +242,7 @@ class StepTracker:
 def _share(launched: LaunchedRow, shares: StepShares) -> None:
     sequence, count = launched.sequence, launched.count
     shares.num_tokens += count
-    tenant = sequence.terms.tenant
+    tenant = sequence.terms.label
     shares.tenants[tenant] = shares.tenants.get(tenant, 0) + count
     if sequence.request is not None:
         key = sequence.request.request.key

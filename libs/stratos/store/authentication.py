@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from stratos.core.tenant import Tenant
 from stratos.store.keys import KeyRecord, Peppers, key_mac, parse_key
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind, Record
-from stratos.store.records.tenant_lookup import NOT_NOW, TenantLookup
+from stratos.store.records.tenant_lookup import NOT_NOW, TenantLookup, deleted
 
 
 class KeyCheck:
@@ -22,7 +21,7 @@ class KeyCheck:
         follower: keeps the snapshot.
         peppers: those of all keys that are to work.
         note_use: told the id of each key that was accepted.
-        wall_clock: seconds since the epoch, for keys that expire.
+        wall_clock: seconds since the epoch, for keys that expire; ``None`` is the store's own.
     """
 
     def __init__(
@@ -31,19 +30,19 @@ class KeyCheck:
         peppers: Peppers,
         *,
         note_use: Callable[[str], None] = lambda key_id: None,
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] | None = None,
     ) -> None:
         self._follower = follower
         self._tenants = TenantLookup(follower)
         self._peppers = peppers
         self._note_use = note_use
-        self._wall_clock = wall_clock
+        self._wall_clock = wall_clock or follower.unix_s
 
     async def authenticate(self, text: str) -> Tenant:
         """The tenant of a key.
 
         Raises:
-            InvalidApiKey: malformed, unknown, revoked, suspended, expired, or another secret.
+            InvalidApiKey: malformed, unknown, revoked, suspended, expired, another secret, or of a deleted tenant.
             PermissionDenied: its tenant is suspended.
             DependencyDown: the snapshot lacks the key or its tenant and cannot be followed, its pepper is not set here,
                 or the snapshot is older than the bound that was set.
@@ -59,12 +58,13 @@ class KeyCheck:
         self._check_secret(text, key if isinstance(key, KeyRecord) else None)
         assert isinstance(key, KeyRecord), "a key without a record has no right secret"
         self._check_state(key)
-        tenant = await self._tenants.find(key.tenant)
-        if tenant is None:
-            raise DependencyDown(NOT_NOW)
+        tenant = await self._find_tenant(key)
         self._note_use(key_id)
         terms = key.terms
-        return replace(tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks)
+        return replace(
+            tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks,
+            expires_unix_s=terms.expires_unix_s,
+        )  # fmt: skip
 
     def refusal(self, tenant: Tenant) -> StratosError | None:
         """Why what runs with a key may not go on: it, or its tenant, was suspended, revoked or deleted since.
@@ -76,7 +76,21 @@ class KeyCheck:
             return InvalidApiKey("this API key was revoked")
         if record is not None and isinstance(record.value, KeyRecord) and record.value.is_suspended:
             return _suspended()
-        return self._tenants.refusal(tenant.name)
+        return self._tenants.refusal(tenant)
+
+    async def _find_tenant(self, key: KeyRecord) -> Tenant:
+        """The tenant of a key, and not another one of its name."""
+        if self._tenants.is_another(key.owner):
+            # Of the key and its tenant one may be older than the other: a tenant of the name was made just now.
+            await self._follower.catch_up()
+        if self._tenants.is_another(key.owner):
+            raise deleted()
+        tenant = await self._tenants.find(key.tenant)
+        if self._tenants.is_another(key.owner):  # by now: that was a look at the store
+            raise deleted()
+        if tenant is None:
+            raise DependencyDown(NOT_NOW)
+        return tenant
 
     def _known(self, key_id: str) -> Record | None:
         return self._follower.snapshot.get(Kind.KEY, key_id)

@@ -23,6 +23,7 @@ from stratos.core.tenancy.names import check_name
 from stratos.core.tenancy.plan import ALL_MODELS
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Network
+from stratos.store.tenants import TenantRef
 
 _KEY = re.compile(r"(?P<body>sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40})-(?P<checksum>[0-9a-f]{8})\Z")
 DEFAULT_PEPPER_ID = "1"
@@ -52,13 +53,23 @@ class KeyRecord:
     name: str
     """For people."""
     tenant: str
+    """Name of its owner."""
+    tenant_id: str = ""
+    """Id of its owner; older keys have none."""
     mac: str = field(repr=False)
     pepper_id: str = DEFAULT_PEPPER_ID
     terms: KeyTerms = KeyTerms()
     is_suspended: bool = False
+    is_held_by_platform: bool = False
+    """The platform has suspended it: its tenant cannot resume it."""
     created_unix_s: int = 0
     successor: str = ""
     """Id of the key that a rotation made to follow it."""
+
+    @property
+    def owner(self) -> TenantRef:
+        """Name and id, as far as it names one."""
+        return TenantRef(self.tenant, self.tenant_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

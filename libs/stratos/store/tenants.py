@@ -1,12 +1,56 @@
-"""A tenant as stored."""
+"""A tenant as stored, and its id.
+
+Whatever belongs to a tenant goes by its id: keys, audit entries, the ledger, limits, caches.  Its name is a label,
+which another tenant may have after its deletion.  The id follows from the salt of its caches, which is drawn with the
+record and gone with it.  So a record that was written before tenants had ids has one as well, and the scripts of the
+store find it without being told.
+"""
 
 from __future__ import annotations
 
+import enum
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratos.core.tenancy.plan import STANDARD, Plan
+
+ID_PREFIX = "tn_"
+"""No tenant's name has an underscore, so an id is never a name."""
+ID_SALT_HEAD = "stratos tenant "
+ID_DIGITS = 20
+_ID = re.compile(f"{ID_PREFIX}[0-9a-f]{{{ID_DIGITS}}}")
+
+
+def is_tenant_id(text: str) -> bool:
+    """Whether a text has the form of an id."""
+    return _ID.fullmatch(text) is not None
+
+
+class Condition(enum.StrEnum):
+    """State of a tenant without which a write of what belongs to it is refused, within the store's script."""
+
+    NONE = ""
+    LIVE = "live"
+    """It is there, of the id that is meant, and is not being deleted."""
+    SAME = "same"
+    """It is there, of the id that is meant; it may be closing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRef:
+    """One tenant and no other one of its name, before or after it."""
+
+    name: str
+    id: str
+
+
+def tenant_id(cache_salt: bytes) -> str:
+    """The id of the tenant with this salt; ``records.scripts`` has the same rule in Lua, which knows SHA-1 alone."""
+    text = ID_SALT_HEAD + cache_salt.hex()
+    return ID_PREFIX + hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:ID_DIGITS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +65,24 @@ class TenantRecord:
     """Fields of ``Plan`` that differ for this tenant."""
     is_suspended: bool = False
     """Its requests are refused until it is resumed."""
+    is_closing: bool = False
+    """It is being deleted: its keys do not work, and nothing is written for it any more."""
+    is_legacy: bool = False
+    """Made before tenants had ids: keys and a ledger without an id that have its name are its own."""
+
+    @property
+    def id(self) -> str:
+        """Its identity, for good."""
+        return tenant_id(self.cache_salt)
+
+    @property
+    def ref(self) -> TenantRef:
+        """Name and id."""
+        return TenantRef(self.name, self.id)
+
+    def has_key(self, owner: TenantRef) -> bool:
+        """Whether a key with this owner is one of the tenant; older keys name no id."""
+        return owner.name == self.name and (owner.id == self.id or (self.is_legacy and not owner.id))
 
     def apply_to(self, plan: Plan) -> Plan:
         """The tenant's own terms on a plan."""
@@ -46,6 +108,12 @@ def block_id(name: str, owner: str | None = None) -> str:
         owner: tenant of an adapter, "" for an adapter of all tenants; ``None`` means a base model.
     """
     return f"{MODEL_SCOPE if owner is None else adapter_scope(owner)}/{name}"
+
+
+def owner_of_block(record_id: str) -> str:
+    """Tenant whose adapter a block names; "" for base models and adapters of all tenants."""
+    scope = record_id.rpartition("/")[0]
+    return scope.removeprefix(adapter_scope("")) if scope.startswith(adapter_scope("")) else ""
 
 
 def adapter_scope(owner: str) -> str:

@@ -22,6 +22,7 @@ from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.receipt_store import ReceiptStore
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
@@ -33,8 +34,8 @@ from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.routes import AdminStores
-from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.ledger.billing import LedgerAccess
+from stratos_gateway.ledger.older_ledgers import OlderLedgers
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.oidc.credentials import KeysAndTokens
@@ -85,20 +86,27 @@ async def open_backends(
             await store.check_server()
 
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
-    removal = LedgerRemoval(ledger, settings.admin.forget_after_s)
-    departed = DepartedTenants(partial(living_tenants, follower), routers.forget_tenant, settings.admin.forget_after_s)
+    receipts = None
+    if settings.ledger.receipts_max_bytes:
+        bounds = settings.ledger.receipts_max_bytes, settings.ledger.receipts_kept_s
+        receipts = ReceiptStore(redis, settings.records, *bounds, store_id)
+    older = OlderLedgers(ledger, partial(living_tenants, follower), follower.first_look)
+    departed = DepartedTenants(
+        partial(living_tenants, follower), partial(_forget, routers, receipts), settings.admin.forget_after_s
+    )
     departed.look()  # at what a restored copy says: it may be gone from the store by now
     follower.on_change(departed.look)
-    tasks |= {"ledger-removal": removal.run, "departed-tenants": departed.run}
+    tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
+    plan_of = partial(_plan_of, TenantLookup(follower), departed)
     return Backends(
-        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger, removal=removal),
+        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, store_id=store_id, ledger=ledger),
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
-        ledger=LedgerAccess(store=ledger, plan_of=partial(_plan_of, TenantLookup(follower), departed)),
+        ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
@@ -109,10 +117,20 @@ async def open_backends(
     )
 
 
-def _plan_of(tenants: TenantLookup, departed: DepartedTenants, name: str) -> Plan | None:
-    """The plan of a tenant; of a deleted one it is the last one, for counts that come late."""
-    last = departed.last_record(name)
-    return tenants.plan_of(name) or (None if last is None else tenants.plan_for(last))
+async def _forget(routers: RouterSet, receipts: ReceiptStore | None, tenant: str) -> bool:
+    """Drop what is kept of a deleted tenant; false where a worker did not answer."""
+    if receipts is not None:
+        await receipts.forget(tenant)
+    return await routers.forget_tenant(tenant)
+
+
+def _plan_of(tenants: TenantLookup, departed: DepartedTenants, tenant: str) -> Plan | None:
+    """The plan of a tenant by its id; of a deleted one it is the last one, for counts that come late.
+
+    Counts of workers that were asked by an older gateway name the tenant instead.
+    """
+    found = departed.last_record(tenant) or tenants.record(tenant)
+    return None if found is None else tenants.plan_for(found)
 
 
 def _issuers(config: OidcConfig, clock: Clock) -> list[IssuerKeys]:

@@ -64,7 +64,7 @@ class Backends:
     on_change: Callable[[Callable[[], None]], None] = lambda listener: None
     """Takes what is to be called whenever tenants, keys, adapters or blocks have changed."""
     on_departure: Callable[[Callable[[str], None]], None] = lambda listener: None
-    """Takes what is to be called with the name of each tenant that was deleted."""
+    """Takes what is to be called with the id of each tenant that was deleted."""
     not_ready_reason: Callable[[], str] = lambda: ""
     """Why no request can be served with what they know; quick, thread-safe."""
 
@@ -120,7 +120,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     billing = None
     if backends.ledger is not None:
         billing = await Billing.open(backends.ledger, settings.ledger, clock, metrics)
-        stack.push_async_callback(billing.writer.close)
+        stack.push_async_callback(billing.close)
     meter, connect_s = None if billing is None else billing.meter, settings.sessions.connect_timeout_s
     session = partial(WorkerSession, clock=clock, config=settings.sessions, dialer=around.dialer, meter=meter)
     sessions = SessionPool(session, clock, connect_s, metrics.sessions.set)
@@ -129,6 +129,8 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     stack.push_async_callback(embeddings.close)
     admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
     backends.on_change(admission.recheck)
+    leaser = Leaser(backends.leases, clock, settings.limits)
+    stack.push_async_callback(leaser.leave)
     return GatewayParts(
         settings=settings,
         surroundings=around,
@@ -136,7 +138,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         metrics=metrics,
         backends=backends,
         billing=billing,
-        leaser=Leaser(backends.leases, clock, settings.limits),
+        leaser=leaser,
         sessions=sessions,
         embeddings=embeddings,
         admission=admission,

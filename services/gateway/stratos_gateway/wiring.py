@@ -35,19 +35,28 @@ from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.step import InputStep, PolicyStep
 from stratos_gateway.preparation.dialects import DIALECTS
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.receipts.step import ReceiptStep
 from stratos_gateway.response_cache.cache import ResponseCache
 from stratos_gateway.response_cache.source import CacheSource
 from stratos_gateway.routes.health import DeepHealth
+from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+
+NOT_RESIDENT = "the classifier is not of this platform, which texts of this tenant never leave"
 
 
 def steps(parts: GatewayParts) -> list[Step]:
     """Steps around every request that computes, the outermost first."""
-    limiter = TenantLimiter(parts.leaser, parts.surroundings.clock, parts.model.base.digest[:16])
+    clock = parts.surroundings.clock
+    receipts = None if parts.billing is None else parts.billing.receipts
+    limiter = TenantLimiter(parts.leaser, clock, parts.model.base.digest[:16])
     billing = parts.billing
+    classifier = _open_classifier(parts)
+    resident = classifier if parts.settings.policies.classifier_is_resident else NoClassifier(NOT_RESIDENT)
     return [
-        PolicyStep(parts.backends.content, _open_classifier(parts), parts.metrics),
+        *([] if receipts is None else [ReceiptStep(receipts, clock)]),
+        PolicyStep(parts.backends.content, classifier, resident, parts.metrics),
         *([] if billing is None else [BudgetStep(billing.budgets)]),
         LimitsStep(limiter),
         InputStep(),
@@ -105,6 +114,7 @@ def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reas
         endpoints=build_endpoints(parts, edge, catalogue),
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, parts.billing),
+        receipt=ReceiptRoute(edge.authenticate, parts.billing),
         catalogue=catalogue,
         health=DeepHealth(parts.model, parts.fleet, parts.embeddings, settings.health),
         not_ready_reason=not_ready_reason,

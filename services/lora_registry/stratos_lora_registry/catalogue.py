@@ -12,20 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound
+from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound, NotFound
 from stratos.core.adapter import Adapter
 from stratos.store.records.audit import AuditEntry, shown_value
 from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record import Kind, Record, make_body, version_of
 from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
 from stratos.store.records.values import adapter_id, encode_adapter, owner_and_name
+from stratos.store.tenants import Condition, TenantRecord, TenantRef
 
 _log = logging.getLogger(__name__)
 _MANIFEST_WAIT_S = 1.0
 """Longest wait of a write for the object store: it counts already, and the next check makes up for it."""
 _CHECK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BegunRegistration:
+    """One that runs."""
+
+    began: int
+    """Microseconds, by which the later one of two is known."""
+    owner: TenantRef
 
 
 class AdapterCatalogue:
@@ -52,10 +62,11 @@ class AdapterCatalogue:
         await self._records.check_server()
         await self._records.require_marker(self._store_id)
 
-    async def begin(self) -> int:
-        """Begin a registration; returns its time in microseconds, by which the later one of two is known.
+    async def begin(self, tenant: str) -> BegunRegistration:
+        """Begin a registration for a tenant; "" is all of them.
 
         Raises:
+            NotFound: the tenant is being deleted.
             DependencyDown: Redis or the object store does not answer, or they belong to different stores.
         """
         if not self._store_id:
@@ -63,23 +74,25 @@ class AdapterCatalogue:
             manifest = await self._manifests.read()
             self._store_id = manifest.store_id if manifest is not None else found
         await self.check()
-        return await self._records.now_us()
+        return BegunRegistration(await self._records.now_us(), await self._owner(tenant))
 
-    async def put(self, adapter: Adapter, began: int) -> Adapter:
+    async def put(self, adapter: Adapter, registration: BegunRegistration) -> Adapter:
         """Point a name to an adapter; returns it as stored.
 
         Raises:
+            NotFound: its tenant was deleted since.
             BadRequest: the name was registered or deleted by work that began later.
         """
         record_id = adapter_id(adapter.tenant, adapter.name)
         while True:
             text, old = await self._look_up(record_id)
-            if old is not None and old.began > began:
+            if old is not None and old.began > registration.began:
                 message = f"{adapter.name!r} was registered or deleted again while this registration ran"
                 raise BadRequest(f"{message}; the later one counts", param="name", code="superseded")
             kept = _with_first_time(adapter, old)
             try:
-                await self._write(record_id, make_body(encode_adapter(kept), began=began), text, "adapter.register")
+                body = make_body(encode_adapter(kept), began=registration.began)
+                await self._write(record_id, body, text, "adapter.register", registration.owner)
             except VersionConflict:
                 continue
             return kept
@@ -101,14 +114,15 @@ class AdapterCatalogue:
             ModelNotFound: the tenant owns no adapter of that name.
         """
         await self.check()
-        record_id, began = adapter_id(tenant, name), await self._records.now_us()
+        record_id, began, owner = adapter_id(tenant, name), await self._records.now_us(), await self._owner(tenant)
         while True:
             text, old = await self._look_up(record_id)
             if text is None or (old is not None and old.is_deleted):
                 raise ModelNotFound(f"there is no adapter named {name!r}", param="model")
             value = encode_adapter(old.value) if old is not None and isinstance(old.value, Adapter) else {}
             try:
-                await self._write(record_id, make_body(value, is_deleted=True, began=began), text, "adapter.delete")
+                body = make_body(value, is_deleted=True, began=began)
+                await self._write(record_id, body, text, "adapter.delete", owner)
             except VersionConflict:
                 continue
             return
@@ -139,14 +153,24 @@ class AdapterCatalogue:
         content = read_record(Kind.ADAPTER, record_id, text or "")
         return text, content if isinstance(content, Record) else None
 
-    async def _write(self, record_id: str, body: str, old: str | None, action: str) -> None:
+    async def _owner(self, tenant: str) -> TenantRef:
+        """The tenant, which need not be there yet; raises ``NotFound`` for one that is being deleted."""
+        text = await self._records.text_of(Kind.TENANT, tenant) if tenant else None
+        content = read_record(Kind.TENANT, tenant, text or "")
+        found = content.value if isinstance(content, Record) else None
+        if isinstance(found, TenantRecord) and found.is_closing:
+            raise NotFound(f"tenant {tenant!r} is being deleted")
+        return found.ref if isinstance(found, TenantRecord) else TenantRef(tenant, "")
+
+    async def _write(self, record_id: str, body: str, old: str | None, action: str, owner: TenantRef) -> None:
         entry = AuditEntry(
             actor="lora-registry", action=action, kind=Kind.ADAPTER.value, id=record_id,
-            tenant=owner_and_name(record_id)[0], before=shown_value(old), after=shown_value(body),
+            tenant=owner.name, tenant_id=owner.id, before=shown_value(old), after=shown_value(body),
         )  # fmt: skip
         version = await self._records.write(
-            Kind.ADAPTER, record_id, body, seen=version_of(old), store_id=self._store_id, audit=entry
-        )
+            Kind.ADAPTER, record_id, body, seen=version_of(old), store_id=self._store_id, audit=entry,
+            tenant=owner, condition=Condition.LIVE if owner.id else Condition.NONE,
+        )  # fmt: skip
         record = read_record(Kind.ADAPTER, record_id, f"{version} {body}")
         assert isinstance(record, Record), "what was written can be read"
         store_id = self._store_id or (await self._records.require_marker()).store_id

@@ -75,7 +75,7 @@ class Registrar:
         Raises:
             BadRequest: name, tenant, digest or URI is malformed, the name is reserved, or a later registration of it
                 has ended already.
-            NotFound: no such folder.
+            NotFound: no such folder, or the tenant is being deleted, or was since.
             InvalidAdapter: its files are not an adapter we serve.
             Overloaded: too many registrations run.
             DependencyDown: Redis or the object store does not answer.
@@ -86,7 +86,7 @@ class Registrar:
             raise Overloaded(f"{self._num_running} adapters are being registered; try again shortly")
         self._num_running += 1
         try:
-            began = await self._catalogue.begin()
+            registration = await self._catalogue.begin(tenant)
             files = await self._read(uri)
             return await self._catalogue.put(
                 Adapter(
@@ -101,7 +101,7 @@ class Registrar:
                     num_bytes=files.num_bytes,
                     created_unix_s=int(self._unix_time()),
                 ),
-                began,
+                registration,
             )
         finally:
             self._num_running -= 1

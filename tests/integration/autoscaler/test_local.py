@@ -14,7 +14,7 @@ import grpc.aio
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
-from stratos.cli.explain import given_autoscaler, read_decisions
+from stratos.cli.decisions import given_autoscaler, read_decisions
 from stratos.cli.local.lease import Lease
 from stratos.common.clock import SystemClock
 from stratos.core.placement import WorkerRole

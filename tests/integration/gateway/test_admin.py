@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from stratos.store.redis import open_redis
 from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld, admin_world
@@ -238,24 +239,123 @@ async def test_no_request_finds_a_bug_or_shows_a_secret_or_lets_a_tenant_write(a
     assert {entry["tenant"] for entry in log if entry["actor"] == owner} <= {"acme"}
 
 
-async def test_the_ledger_of_a_deleted_tenant_is_that_of_a_pseudonym(admin: AdminWorld) -> None:
+async def test_the_ledger_of_a_deleted_tenant_is_kept_by_its_id_and_is_not_that_of_the_next_one(
+    admin: AdminWorld,
+) -> None:
     admin.worker.script = say("hello")
-    headers = {"authorization": f"Bearer {admin.keys['user']}"}
     body = {"model": "base", "prompt": [5, 6, 7], "max_tokens": 9}
-    assert (await admin.public.post("/v1/completions", json=body, headers=headers)).status_code == 200
 
-    async def ledgers() -> list[str]:
-        found: list[str] = (await admin.call("GET", "/ledger/tenants")).json()["data"]
-        return found
+    async def ask(key: str) -> None:
+        answer = await admin.public.post("/v1/completions", json=body, headers={"authorization": f"Bearer {key}"})
+        assert answer.status_code == 200
 
-    await eventually(lambda: holds(ledgers, ["acme"]), "the request is in the ledger")
-    gone = (await admin.call("DELETE", "/tenants/acme")).json()["ledger"]
-    assert "acme" not in gone
-    await eventually(lambda: holds(ledgers, [gone]), "the ledger has another name")
+    async def num_requests(tenant: str, by: str = "admin") -> int:
+        answer = await admin.call("GET", "/usage", by=by, tenant=tenant)
+        num: int = answer.json()["total"]["requests"]
+        return num
+
+    async def has(tenant: str, num: int) -> bool:
+        return await num_requests(tenant) == num
+
+    await ask(admin.keys["user"])
+    await eventually(lambda: has("acme", 1), "the request is in the ledger")
+    (old,) = (await admin.call("GET", "/ledger/tenants")).json()["data"]
+    assert old == {"id": (await admin.call("GET", "/tenants/acme")).json()["id"], "name": "acme"}
+    assert (await admin.call("DELETE", "/tenants/acme")).json()["ledger"] == old["id"]
     assert (await admin.call("DELETE", "/tenants/acme")).status_code == 404
-    assert (await admin.call("GET", "/usage", tenant=gone)).json()["total"]["requests"] == 1
+    made = await admin.call("POST", "/keys", {"tenant": "acme", "role": "tenant-admin"})
+    admin.keys["next"] = made.json()["key"]
+    await eventually(lambda: has("acme", 0), "the next tenant has used nothing")
+    await ask(admin.keys["next"])
+    await eventually(lambda: has("acme", 1), "its own request is in its ledger")
+    assert [await num_requests(old["id"]), await num_requests("acme", by="next")] == [1, 1]
+    assert (await admin.call("GET", "/usage", by="next", tenant=old["id"])).status_code == 404
+    names = (await admin.call("GET", "/ledger/tenants")).json()["data"]
+    assert sorted(entry["name"] for entry in names) == ["", "acme"]
 
 
-async def holds(read: Callable[[], Awaitable[list[str]]], wanted: list[str]) -> bool:
-    """Whether a list is as it should be by now."""
-    return await read() == wanted
+async def test_a_key_makes_none_that_may_do_what_it_may_not_do_itself(admin: AdminWorld) -> None:
+    bound = {"role": "tenant-admin", "models": ["base", "acme-*"], "networks": ["127.0.0.0/8"], "expires_in_s": 600}
+    admin.keys["bound"] = (await admin.call("POST", "/keys", {"tenant": "acme", **bound})).json()["key"]
+    await admin.refused_with(admin.keys["bound"], 200)
+    for wider in (
+        {"role": "admin"}, {"models": ["*"]}, {"models": ["base", "other"]}, {"models": ["a*"]}, {"networks": []},
+        {"networks": ["126.0.0.0/7"]}, {"networks": ["127.0.0.1", "10.0.0.1"]}, {"networks": ["::1"]},
+        {"expires_in_s": 700},
+    ):  # fmt: skip
+        assert (await admin.call("POST", "/keys", wider, by="bound")).status_code == 403, wider
+    owned = {key["key_id"]: key for key in (await admin.call("GET", "/keys", by="bound")).json()["data"]}
+    wide = next(key_id for key_id, key in owned.items() if key["name"] == "user")
+    assert (await admin.call("POST", f"/keys/{wide}/rotate", {}, by="bound")).status_code == 403
+    within = {"models": ["acme-1"], "networks": ["127.0.0.1"], "expires_in_s": 60}
+    assert (await admin.call("POST", "/keys", within, by="bound")).status_code == 200
+    made = (await admin.call("POST", "/keys", {"name": "plain"}, by="bound")).json()["key_id"]
+    listed = {key["key_id"]: key for key in (await admin.call("GET", "/keys", by="bound")).json()["data"]}
+    maker = listed[admin.keys["bound"].split("-")[1]]
+    inherited = ("models", "networks", "expires_unix_s")
+    assert [listed[made][name] for name in inherited] == [maker[name] for name in inherited]
+
+
+async def test_a_rotation_keeps_every_limit_and_the_platforms_suspension_stays(admin: AdminWorld) -> None:
+    body = {"name": "app", "expires_in_s": 600, "models": ["base"]}
+    made = (await admin.call("POST", "/keys", body, by="owner")).json()["key_id"]
+    assert (await admin.call("POST", f"/keys/{made}/suspend", {})).status_code == 200
+    assert (await admin.call("POST", f"/keys/{made}/suspend", {}, by="owner")).status_code == 200
+    assert (await admin.call("POST", f"/keys/{made}/resume", {}, by="owner")).status_code == 403
+    after = (await admin.call("POST", f"/keys/{made}/rotate", {"overlap_s": 60}, by="owner")).json()
+    assert await admin.status(after["key"]) == 401, "a rotation is no way out of a suspension"
+    assert (await admin.call("POST", f"/keys/{after['key_id']}/resume", {}, by="owner")).status_code == 403
+    listed = {key["key_id"]: key for key in (await admin.call("GET", "/keys")).json()["data"]}
+    old, new = listed[made], listed[after["key_id"]]
+    assert new["models"] == ["base"]
+    assert old["expires_unix_s"] < new["expires_unix_s"], "the overlap ends the old one"
+    assert (await admin.call("POST", f"/keys/{after['key_id']}/resume", {})).status_code == 200
+    await admin.refused_with(after["key"], 200)
+    assert (await admin.call("POST", f"/keys/{after['key_id']}/suspend", {}, by="owner")).status_code == 200
+    assert (await admin.call("POST", f"/keys/{after['key_id']}/resume", {}, by="owner")).status_code == 200
+
+
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["foreign", "emptied"])
+async def test_a_store_that_is_not_ours_is_neither_written_nor_shown(
+    admin: AdminWorld, redis_url: str, is_emptied: bool
+) -> None:
+    """Another installation's Redis, with tenants and keys of equal names, in the place of the one that is followed."""
+    async with open_redis(redis_url) as redis:
+        if is_emptied:
+            await redis.flushall()
+        else:
+            await redis.hset("stratos:store", "id", "another-store")
+        before = {name: await redis.dump(name) for name in await redis.keys()}
+        user = {"authorization": f"Bearer {admin.keys['user']}"}
+        for method, path in PATHS:
+            body = {} if method in ("PUT", "POST") else None
+            answer = await admin.call(method, path.format("acme", "x"), body)
+            assert answer.status_code == 503, (method, path, answer.text)
+        for path in ("/tenants", "/keys", "/audit", "/usage", "/statement?month=2026-11"):
+            assert (await admin.call("GET", path, by="owner")).status_code == 503, path
+        assert (await admin.public.get("/v1/usage", headers=user)).status_code == 503
+        assert (await admin.public.get("/v1/requests/x/receipt", headers=user)).status_code == 503
+        assert await admin.status(admin.keys["user"]) == 200, "serving goes on"
+        assert {name: await redis.dump(name) for name in await redis.keys()} == before
+
+
+async def test_the_next_tenant_of_a_name_sees_nothing_of_the_one_before(admin: AdminWorld) -> None:
+    await admin.call("PUT", "/tenants/acme", {"plan": "premium", "overrides": {"max_n": 2}})
+    made = (await admin.call("POST", "/keys", {"name": "secret project"}, by="owner")).json()["key_id"]
+    await admin.call("DELETE", f"/keys/{made}", by="owner")
+    assert (await admin.call("DELETE", "/tenants/acme")).status_code == 200
+    stray = await admin.call("POST", "/keys", {"name": "stray"}, by="owner")
+    assert stray.status_code in (401, 404), stray.text
+    assert (await admin.call("GET", "/tenants/acme")).status_code == 404
+    body = {"tenant": "acme", "name": "next", "role": "tenant-admin"}
+    admin.keys["next"] = (await admin.call("POST", "/keys", body)).json()["key"]
+    await admin.refused_with(admin.keys["owner"], 401)
+    assert [k["name"] for k in (await admin.call("GET", "/keys", by="next")).json()["data"]] == ["next"]
+    (tenant,) = (await admin.call("GET", "/tenants", by="next")).json()["data"]
+    assert (tenant["plan"], tenant["overrides"]) == ("standard", {})
+    log = (await admin.call("GET", "/audit", by="next")).json()["data"]
+    assert [(entry["action"], entry["tenant_id"]) for entry in log] == [
+        ("tenant.create", tenant["id"]), ("key.create", tenant["id"]),
+    ]  # fmt: skip
+    whole = (await admin.call("GET", "/audit")).json()["data"]
+    assert {"tenant.close", "tenant.delete"} <= {entry["action"] for entry in whole if entry["tenant"] == "acme"}

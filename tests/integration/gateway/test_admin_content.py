@@ -40,8 +40,8 @@ async def answer_to(admin: AdminWorld, prompt: object, by: str = "user") -> tupl
 async def test_what_is_declared_acts_at_the_gateways_and_is_exported(admin: AdminWorld) -> None:
     dry = (await admin.call("POST", "/declaration", WANTED, dry_run="true")).json()["changes"]
     assert [(c["kind"], c["name"]) for c in dry] == [
-        ("policy", "careful"), ("template", "acme/greet"), ("template", "shared"), ("plan", "gold"),
-        ("tenant", "acme"), ("tenant", "other"),
+        ("policy", "careful"), ("plan", "gold"), ("tenant", "acme"), ("tenant", "other"),
+        ("template", "acme/greet"), ("template", "shared"),
     ]  # fmt: skip
     assert (await admin.call("GET", "/policies")).json()["data"] == []
     assert (await admin.call("POST", "/declaration", WANTED)).json()["changes"] == dry

@@ -214,7 +214,7 @@ async def test_a_full_platform_does_not_say_how_many_workers_it_has(world: World
 
 async def test_a_stream_that_waits_hears_comments_and_then_its_tokens_or_its_error() -> None:
     async with gateway_world(http={"sse_keepalive_s": 0.05}) as world:
-        world.worker.step_s = 0.3
+        world.worker.step_s = 0.15
         answer = await world.http.post("/v1/completions", json={**BODY, "stream": True})
         events = answer.text.split("\n\n")
         assert (answer.status_code, events[0], events[-2]) == (200, ": keep-alive", "data: [DONE]")
@@ -222,10 +222,12 @@ async def test_a_stream_that_waits_hears_comments_and_then_its_tokens_or_its_err
         assert "".join(chunk["choices"][0]["text"] for chunk in told) == "hello world"
         world.worker.step_s = 30
         hurried = {"x-stratos-deadline-ms": "1500"}
-        late = await world.http.post("/v1/completions", json={**BODY, "stream": True}, headers=hurried)
+        late, plain = await asyncio.gather(
+            world.http.post("/v1/completions", json={**BODY, "stream": True}, headers=hurried),
+            world.http.post("/v1/completions", json=BODY, headers=hurried),
+        )
         *comments, last, end = late.text.split("\n\n")
         assert (late.status_code, end) == (200, "")
         assert set(comments) == {": keep-alive"}
         assert json.loads(last.removeprefix("data: "))["error"]["code"] in ("queue_timeout", "deadline_exceeded")
-        plain = await world.http.post("/v1/completions", json=BODY, headers=hurried)
         assert plain.status_code == 503, "without a stream an error keeps its status"

@@ -152,7 +152,7 @@ async def test_a_request_that_loses_two_workers_as_it_begins_is_refused() -> Non
 
 
 async def test_a_request_that_meets_a_killed_and_a_stopped_worker_as_it_begins_is_no_culprit() -> None:
-    async with gateway_world(3, sessions={"silence_timeout_s": 3.0, "step_timeout_s": 8.0}) as world:
+    async with gateway_world(3, sessions={"silence_timeout_s": 2.0, "step_timeout_s": 8.0}) as world:
         killed, stopped, _ = world.workers
         killed.die_after = 0
         stopped.is_hung = True
@@ -197,11 +197,13 @@ async def test_the_clients_deadline_ends_a_stream_with_an_error_event_and_an_ans
     async with gateway_world(1) as world:
         world.worker.script, world.worker.step_s = say(TEXT), 0.05
         body, headers = {"model": "base", "prompt": "x", "max_tokens": 1000}, {"x-stratos-deadline-ms": "1500"}
-        response = await world.http.post("/v1/completions", json={**body, "stream": True}, headers=headers)
+        response, whole = await asyncio.gather(
+            world.http.post("/v1/completions", json={**body, "stream": True}, headers=headers),
+            world.http.post("/v1/completions", json=body, headers=headers),
+        )
         events = response.text.strip().split("\n\n")
         assert (response.status_code, len(events) > 2) == (200, True), "what came in time was sent"
         assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
-        whole = await world.http.post("/v1/completions", json=body, headers=headers)
         assert (whole.status_code, whole.json()["error"]["code"]) == (503, "deadline_exceeded")
         assert whole.headers["retry-after"]
         await eventually(lambda: not world.worker.running, "the worker is told")

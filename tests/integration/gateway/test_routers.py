@@ -30,6 +30,7 @@ from tests.support.worlds.router_world import (
     ask,
     by_id,
     fake_workers,
+    fleet_of,
     make_status,
     service_process,
     until_live,
@@ -74,7 +75,7 @@ class World:
 @asynccontextmanager
 async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> AsyncIterator[RouterSet]:
     """What a gateway process has of routers, once it knows that all of them answer."""
-    metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=1.5)
+    metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=2.5)
     clock = SystemClock()
     known = PeerAddresses(addresses, clock)
     routers = RouterSet(known, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
@@ -113,7 +114,7 @@ async def test_a_call_in_the_queue_of_a_stopped_router_is_placed_by_the_other(tm
         async with RouterClient(first) as client:
 
             async def is_queued() -> bool:
-                return bool((await client.fleet()).queues)
+                return bool((await fleet_of(client)).queues)
 
             await eventually(is_queued, "the call waits at the first router")
         os.kill(world.pids[first], signal.SIGSTOP)
@@ -125,7 +126,7 @@ async def test_a_call_in_the_queue_of_a_stopped_router_is_placed_by_the_other(tm
 
         async def is_told() -> bool:
             async with RouterClient(first) as client:
-                fleet = await client.fleet()
+                fleet = await fleet_of(client)
             return not fleet.queues and by_id(fleet)[world.worker_address].num_booked < 3
 
         await eventually(is_told, "the first router lost the call and heard of the end")

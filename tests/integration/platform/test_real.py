@@ -36,7 +36,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": "3",
         "STRATOS_AUTOSCALER_POLL_INTERVAL_S": "0.2",
         "STRATOS_AUTOSCALER_PLANNER__DOWN_UTILISATION": "0.75",
-        "STRATOS_AUTOSCALER_PLANNER__QUIET_S": "1.5",
+        "STRATOS_AUTOSCALER_PLANNER__QUIET_S": "1",
         # Else the slow first tokens of the burst keep it from being quiet for the minute that gateways tell of them.
         "STRATOS_AUTOSCALER_PLANNER__UP_TTFT_S": "60",
         "STRATOS_AUTOSCALER_PLANNER__DOWN_TTFT_S": "30",
@@ -46,7 +46,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_GATEWAY_WATERMARK__TENANTS": '["marked"]',
     }
     folder = tmp_path_factory.mktemp("platform")
-    with running_platform(folder, "--max-decode", "2", env=env, is_executed=True) as running:
+    with running_platform(folder, "--max-decode", "2", env=env) as running:
         yield running
 
 

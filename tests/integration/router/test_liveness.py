@@ -22,6 +22,7 @@ from tests.support.worlds.router_world import (
     by_id,
     entry,
     fake_workers,
+    fleet_of,
     make_status,
     router_process,
     service_process,
@@ -51,7 +52,7 @@ def _state(pid: int) -> str:
 async def _until_out(client: RouterClient, worker_id: str, untouched: str = "") -> str:
     """Until the router took it out; returns why. The untouched worker is the control and must stay in."""
     while True:
-        workers = by_id(await client.fleet())
+        workers = by_id(await fleet_of(client))
         worker = workers[worker_id]
         assert not untouched or workers[untouched].is_live
         if not worker.is_live:
@@ -81,7 +82,7 @@ async def test_a_killed_process_is_out_at_once_and_a_restart_replaces_it(
     (killed, address), (_, other) = two_processes
     async with router_process(tmp_path, f"static://decode@{address},decode@{other}") as client:
         await until_live(client, address, other)
-        old = by_id(await client.fleet())[address].ref.incarnation
+        old = by_id(await fleet_of(client))[address].ref.incarnation
         with promised("a killed worker is out", LOST_WITHIN_S):
             killed.kill()
             assert await _until_out(client, address, other) == "lost"
@@ -89,7 +90,7 @@ async def test_a_killed_process_is_out_at_once_and_a_restart_replaces_it(
         again, _ = start_worker_process("decode-0", WorkerRole.DECODE, int(address.rpartition(":")[2]))
         try:
             await until_live(client, address, other)
-            new = by_id(await client.fleet())[address].ref.incarnation
+            new = by_id(await fleet_of(client))[address].ref.incarnation
             assert new != old
             assert new.endswith(str(again.pid))
         finally:
@@ -109,7 +110,7 @@ async def test_hung_draining_and_not_ready_workers_are_out_while_their_statuses_
             with promised("a hung worker is out", OUT_WITHIN_S):
                 workers[0].set(is_computing=True, step=7)
                 assert await _until_out(client, "decode-0") == "hung"
-            assert by_id(await client.fleet())["decode-1"].out_reason == "draining"
+            assert by_id(await fleet_of(client))["decode-1"].out_reason == "draining"
             workers[0].set(step=8)
             await until_live(client, "decode-0")
             workers[0].set(is_computing=False, not_ready_reason="warming up")
@@ -119,7 +120,7 @@ async def test_hung_draining_and_not_ready_workers_are_out_while_their_statuses_
 
 
 async def _members(client: RouterClient, worker_ids: set[str]) -> bool:
-    return by_id(await client.fleet()).keys() == worker_ids
+    return by_id(await fleet_of(client)).keys() == worker_ids
 
 
 async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_list(tmp_path: Path) -> None:

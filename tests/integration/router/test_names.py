@@ -10,7 +10,7 @@ from stratos.rpc.clients.name_lookup import NoSuchName
 from stratos.rpc.clients.router import RouterClient
 from stratos_router.settings import RouterSettings
 from tests.support.waiting import eventually
-from tests.support.worlds.router_world import FakeWorker, ask, by_id, make_status, router_in_task, until_live
+from tests.support.worlds.router_world import FakeWorker, ask, by_id, fleet_of, make_status, router_in_task, until_live
 
 
 @dataclass
@@ -37,7 +37,7 @@ async def start_pod(worker_id: str, host: str, port: int = 0) -> FakeWorker:
 
 
 async def worker_ids(client: RouterClient) -> set[str]:
-    return set(by_id(await client.fleet()))
+    return set(by_id(await fleet_of(client)))
 
 
 async def test_pods_come_and_go_and_an_outage_of_the_name_service_takes_none_away() -> None:
@@ -103,4 +103,4 @@ async def has_workers(client: RouterClient, wanted: set[str]) -> bool:
 
 
 async def is_out(client: RouterClient, address: str) -> bool:
-    return not any(worker.is_live for worker in (await client.fleet()).workers if worker.ref.address == address)
+    return not any(worker.is_live for worker in (await fleet_of(client)).workers if worker.ref.address == address)

@@ -20,6 +20,7 @@ from tests.support.worlds.router_world import (
     entry,
     fake_workers,
     finished,
+    fleet_of,
     make_status,
     router_process,
     until_live,
@@ -30,7 +31,7 @@ DECODE, PREFILL = WorkerRole.DECODE, WorkerRole.PREFILL
 
 
 async def num_waiting(client: RouterClient) -> int:
-    return sum(queue.num_requests for queue in (await client.fleet()).queues)
+    return sum(queue.num_requests for queue in (await fleet_of(client)).queues)
 
 
 async def test_placement_follows_live_load_and_pairs_by_identity(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ async def test_placement_follows_live_load_and_pairs_by_identity(tmp_path: Path)
 
 
 async def _running(client: RouterClient, worker_id: str, count: int) -> bool:
-    status = by_id(await client.fleet())[worker_id].status
+    status = by_id(await fleet_of(client))[worker_id].status
     return status is not None and status.engine.num_running == count
 
 

@@ -20,6 +20,7 @@ from stratos.store.records.record import Kind
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
+from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenants import block_id
 from tests.support.servers.record_stores import PEPPERS, Follower, MarkedStore, following, marked_store
 
@@ -89,9 +90,12 @@ async def test_both_keys_work_while_a_rotation_overlaps(keys: KeyStore, gateway:
 
 async def test_a_rotation_lengthens_no_life(keys: KeyStore, gateway: Follower, clock: WallClock) -> None:
     old = await keys.create_key("acme", "k", terms=KeyTerms(expires_unix_s=NOW_S + 5))
-    await keys.rotate_key(parse_key(old), overlap_s=3600)
+    new = await keys.rotate_key(parse_key(old), overlap_s=3600)
     clock.now_s += 5
     assert "expired" in await seen(gateway, old)
+    assert "expired" in await seen(gateway, new)
+    with pytest.raises(BadRequest, match="expired"):
+        await keys.rotate_key(parse_key(new), overlap_s=3600)
 
 
 async def test_keys_and_tenants_are_suspended_and_resumed(keys: KeyStore, gateway: Follower) -> None:
@@ -137,7 +141,7 @@ async def test_a_deleted_tenant_comes_back_with_another_salt_and_no_key(
     key, other = await keys.create_key("acme", "k"), await keys.create_key("other", "k")
     await keys.tenants.block(block_id("a", "acme"), "abuse")
     salt = (await gateway.keys.authenticate(key)).cache_salt
-    await keys.tenants.delete("acme")
+    await delete_tenant(RecordWriter(store.records, actor="key:ops"), "acme")
     assert "not known" in await seen(gateway, key)
     assert await seen(gateway, other) == "other"
     assert await keys.tenants.blocks() == {}

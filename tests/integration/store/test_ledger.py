@@ -1,23 +1,20 @@
-"""The ledger in a real Redis: each request once, sums that are those of its entries, and the spool beside it."""
+"""The ledger in a real Redis: each request once, and sums that are those of its entries."""
 
 from __future__ import annotations
 
 import asyncio
-import stat
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from stratos.common.errors import BadRequest
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.sums import due_of, keep_fields, regroup
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.ledger.ledger_store import LedgerStore
-from stratos.store.ledger.spool import Spool
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from tests.support.worlds.usage_counts import ENTRY, TAG
@@ -71,31 +68,38 @@ async def test_a_replaced_entry_of_another_group_leaves_nothing_there(store: Led
     }  # fmt: skip
 
 
-async def test_a_ledger_becomes_that_of_a_pseudonym(store: LedgerStore) -> None:
-    await store.write([ENTRY])
-    assert await store.pseudonymise("acme", "deleted-1", TAG.arrived_unix_ms + 5) == 3
-    assert (await total(store), await total(store, "deleted-1")) == (Counter(), Counter(ENTRY.measures))
-    assert await store.tenants() == ["deleted-1"]
-    assert [entry.tenant async for entry in store.entries("deleted-1", ENTRY.day)] == ["deleted-1"]
-
-
-async def test_what_is_written_late_follows_the_pseudonym_and_a_new_tenant_of_the_name_has_its_own(
-    store: LedgerStore,
-) -> None:
-    await store.write([CLAIMED])
-    await store.pseudonymise("acme", "deleted-1", TAG.arrived_unix_ms + 5)
-    late, later = (
-        replace(ENTRY, request_id=f"gen-{n}", tag=replace(TAG, arrived_unix_ms=TAG.arrived_unix_ms + n)) for n in (5, 6)
+async def test_a_ledger_of_an_older_version_becomes_that_of_its_tenant(store: LedgerStore) -> None:
+    tag = replace(TAG, arrived_unix_ms=int(time.time() * 1000))
+    old = [replace(ENTRY, request_id=f"gen-{n}", tag=tag) for n in range(3)]
+    await store.write(old)
+    assert await store.move("acme", "tn_1") == 1
+    day = old[0].day
+    assert +next(iter(regroup([await store.day("tn_1", day)], keep_fields()).values())) == Counter(
+        {name: 3 * value for name, value in ENTRY.measures.items()}
     )
-    assert [(w.is_new, w.tenant, w.month_due) for w in await store.write([ENTRY, late, later])] == [
-        (True, "deleted-1", 80), (True, "deleted-1", 160), (True, "acme", 80),
-    ]  # fmt: skip
-    assert await store.tenants() == ["acme", "deleted-1"]
-    assert await total(store) == Counter(later.measures)
-    found = {entry.request_id: entry.outcome async for entry in store.entries("deleted-1", ENTRY.day)}
-    assert found == {"gen-1": RequestOutcome.FINISHED, "gen-5": RequestOutcome.FINISHED}, "each once"
-    await store.pseudonymise("acme", "deleted-2", TAG.arrived_unix_ms + 9)
-    assert await store.tenants() == ["deleted-1", "deleted-2"]
+    assert await store.tenants() == ["tn_1"]
+    assert {entry.tenant async for entry in store.entries("tn_1", day)} == {"tn_1"}
+    assert (await store.spend("acme", day[:7]), await store.spend("tn_1", day[:7])) == (0, 240)
+    assert await store.move("acme", "tn_1") == 0, "again changes nothing"
+    assert await store.spend("tn_1", day[:7]) == 240
+
+
+async def test_a_gateway_of_an_older_version_beside_a_new_one_bills_nothing_twice(store: LedgerStore) -> None:
+    """Both wrote entries of the same requests, by the name and by the id; the one of the higher rank stays."""
+    tag = replace(TAG, arrived_unix_ms=int(time.time() * 1000))
+    by_name = [replace(ENTRY, request_id=f"gen-{n}", tag=tag) for n in (1, 2)]
+    claimed = [replace(CLAIMED, request_id=f"gen-{n}", tag=tag, tenant="tn_1") for n in (2, 3)]
+    await store.write([*by_name, replace(CLAIMED, request_id="gen-4", tag=tag)])
+    await store.write([*claimed, replace(ENTRY, request_id="gen-4", tag=tag, tenant="tn_1")])
+    assert await store.move("acme", "tn_1") == 1
+    day = by_name[0].day
+    found = {entry.request_id: entry async for entry in store.entries("tn_1", day)}
+    assert {request_id: entry.rank for request_id, entry in found.items()} == {
+        "gen-1": OWN_RANK, "gen-2": OWN_RANK, "gen-3": 0, "gen-4": OWN_RANK,
+    }  # fmt: skip
+    expected = sum((Counter(entry.measures) for entry in found.values()), Counter[str]())
+    assert +next(iter(regroup([await store.day("tn_1", day)], keep_fields()).values())) == expected
+    assert await store.spend("tn_1", day[:7]) == due_of(expected)
 
 
 async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:
@@ -107,24 +111,3 @@ async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:
     assert await store.workers() == [new]
     await store.forget_worker(new)
     assert await store.workers() == []
-
-
-def test_the_spool_keeps_entries_over_a_death_and_is_bounded_and_private(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "spool"
-    spool = Spool(path, 2000)
-    assert spool.append([ENTRY, CLAIMED])
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with pytest.raises(BadRequest, match="another process"):
-        Spool(path, 2000)
-    assert not spool.append([ENTRY] * 20)
-    spool.close()
-    with path.open("ab") as file:
-        file.write(b'{"id": "torn')
-    again = Spool(path, 2000)
-    assert again.append([replace(ENTRY, request_id="gen-2")])
-    assert [(entry.request_id, entry.rank) for entry in again.read()] == [
-        ("gen-1", OWN_RANK), ("gen-1", 0), ("gen-2", OWN_RANK),
-    ]  # fmt: skip
-    again.clear()
-    assert (again.num_bytes, list(again.read())) == (0, [])
-    again.close()

@@ -23,6 +23,8 @@ class FakeRouter:
     """Whether embeddings take turns instead of going to the first one."""
     errors: list[StratosError] = field(default_factory=list)
     requests: list[PlacementRequest] = field(default_factory=list)
+    num_placed: int = 0
+    """Answers with a worker; each is to be completed, also where its worker is gone before it hears of the request."""
     completed: list[tuple[str, Outcome]] = field(default_factory=list)
     convicted: list[PlacementRequest] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
@@ -36,6 +38,7 @@ class FakeRouter:
             return await self._place_embedding(request)
         for worker in self.workers:
             if worker.ref.incarnation not in request.excluded_incarnations:
+                self.num_placed += 1
                 handoff_id = f"handoff-{len(self.requests)}"
                 return Placement(decode=worker.ref, handoff_id=handoff_id, cache_layout=self.cache_layout)
         await asyncio.Event().wait()
@@ -45,6 +48,7 @@ class FakeRouter:
         allowed = [ref for ref in self.embedders if ref.incarnation not in request.excluded_incarnations]
         if not allowed:
             await asyncio.Event().wait()
+        self.num_placed += 1
         ref = allowed[(len(self.requests) - 1) % len(allowed) if self.spread else 0]
         handoff_id = f"handoff-{len(self.requests)}"
         return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)

@@ -35,6 +35,8 @@ from tests.support.worlds.terms import make_terms
 
 Start = Callable[..., Any]
 MODULE = "tests.support.worlds.engine_clients"
+ENGINE = "stratos.worker.engine_client.child"
+"""Module of the product's own engine process."""
 EXIT_TOKEN, RAISE_TOKEN, GARBAGE_TOKEN, HANG_UP_TOKEN, STRANGE_TOKEN = range(4095, 4090, -1)
 """A step that runs such a token ends the process, raises, lets the process say something that is no message, closes the
 socket and goes on, or gives a result that cannot be sent."""

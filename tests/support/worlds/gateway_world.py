@@ -296,7 +296,7 @@ class World:
     async def wait_idle(self) -> None:
         """Nothing is held by any request."""
         await eventually(lambda: self.metric("stratos_requests_open") == 0, "no open request")
-        await eventually(lambda: len(self.router.completed) == self.placed, "all placements completed")
+        await eventually(lambda: len(self.router.completed) == self.router.num_placed, "all placements completed")
 
     async def wait_placements_completed(self) -> None:
         """Every placement was reported as ended."""

@@ -36,6 +36,8 @@ from tests.support.worlds.terms import make_terms, with_terms
 MODEL = "ab" * 32
 IDENTITY = KvIdentity(model_digest=MODEL, kv_dtype="float32", rope_variant="default:10000.0", numerics_id="cpu")
 STEP_S = 0.02
+LIMIT_S = 120.0
+"""Of a test; no look at a router ends before it."""
 
 
 def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatus:
@@ -173,6 +175,11 @@ async def router_process(tmp_path: Path, discovery: str, **settings: str) -> Asy
         yield client
 
 
+async def fleet_of(client: RouterClient) -> Fleet:
+    """What the router sees now; a busy machine may take its time to tell."""
+    return await client.fleet(timeout_s=LIMIT_S)
+
+
 def by_id(fleet: Fleet) -> dict[str, FleetWorker]:
     return {worker.ref.worker_id: worker for worker in fleet.workers}
 
@@ -181,7 +188,7 @@ async def until_live(client: RouterClient, *worker_ids: str) -> None:
     """Wait until exactly these workers are live."""
 
     async def are_live() -> bool:
-        fleet = await client.fleet()
+        fleet = await fleet_of(client)
         return {worker.ref.worker_id for worker in fleet.workers if worker.is_live} == set(worker_ids)
 
     await eventually(are_live)

@@ -28,14 +28,14 @@ from stratos.worker.adapter_cache import open_adapter_store
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.factory import drive_engine, make_engine
 from stratos.worker.engine_client.process import ProcessEngine
-from stratos.worker.service import WorkerProcess, make_client
+from stratos.worker.service import WorkerProcess
 from stratos.worker.settings import WorkerSettings
 from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
 from tests.support.kv.kv_faults import Fault, FaultPlan, with_faults
 from tests.support.servers import warm_process
 from tests.support.waiting import eventually
-from tests.support.worlds.engine_clients import fork
+from tests.support.worlds.engine_clients import ENGINE, fork
 from tests.support.worlds.terms import pop_terms_pb
 
 LIMIT_S = 120.0
@@ -127,11 +127,9 @@ def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], F
 def _make_client(
     settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None, program: str
 ) -> EngineClient:
-    if program:
-        return ProcessEngine(settings.model_dump_json().encode(), command=(program,), launch=fork)
-    if settings.has_engine_process:
+    if program or settings.has_engine_process:
         assert change_fake is None, "the engine is made elsewhere"
-        return make_client(settings)
+        return ProcessEngine(settings.model_dump_json().encode(), command=(program or ENGINE,), launch=fork)
     return drive_engine(_make_engine(settings, change_fake), settings)
 
 
@@ -152,8 +150,8 @@ class World:
     ) -> Worker:
         """``engine_program`` is a module of the tests whose process has the engine."""
         settings = make_settings(role, self._tmp_path, **overrides)
-        if engine_program:  # the template's imports are no part of a start
-            await asyncio.to_thread(warm_process.run, "json.tool", stdin="{}")
+        if engine_program or settings.has_engine_process:  # the template's imports are no part of a start
+            await asyncio.to_thread(warm_process.prepare)
         stop = asyncio.Event()
         process = WorkerProcess(
             role,

@@ -37,7 +37,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what was decided, on what, and what stood in the way; the newest last."""
-    from stratos.cli.explain import decisions_json, decisions_text, find_autoscaler, given_autoscaler, read_decisions
+    from stratos.cli.decisions import decisions_json, decisions_text, find_autoscaler, given_autoscaler, read_decisions
     from stratos.cli.local.running import find_platform
     from stratos.pki.local import role_config
 

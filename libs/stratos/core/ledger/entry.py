@@ -1,7 +1,6 @@
 """One request in the ledger, and the text in which it is stored.
 
-The tenant is not in the text: it is in the name under which entries are kept, so a deleted tenant's ledger becomes
-that of a pseudonym by renaming it.
+The tenant is not in the text: its id is in the name under which entries are kept.
 
 An entry has a rank.  What the gateway of the request wrote stands above what another one took over from a worker, and a
 later attempt above an earlier one; of two entries of one request the one of the higher rank stays.

@@ -31,7 +31,9 @@ class RequestTerms:
     """
 
     tenant: str = ""
-    """Derived from the API key, never from the client."""
+    """Id of the tenant, derived from the API key, never from the client."""
+    tenant_name: str = ""
+    """Label of the tenant for people, in metrics alone."""
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
     priority_class: int = 0
@@ -45,9 +47,14 @@ class RequestTerms:
     end_s: float | None = None
     """When everything is over, the last token too; ``None`` means no bound."""
 
+    @property
+    def label(self) -> str:
+        """Value of the label ``tenant`` in metrics."""
+        return self.tenant_name or self.tenant
+
     def for_router(self) -> RequestTerms:
-        """The part that placement needs: the router knows no salts."""
-        return replace(self, cache_salt=b"", adapter=replace(self.adapter, uri=""))
+        """The part that placement needs: the router knows no salts and no names."""
+        return replace(self, tenant_name="", cache_salt=b"", adapter=replace(self.adapter, uri=""))
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; ``None`` without a deadline."""

@@ -12,6 +12,7 @@ def terms_to_pb(terms: RequestTerms, now_s: float) -> common_pb2.RequestTerms:
     adapter = terms.adapter
     return common_pb2.RequestTerms(
         tenant=terms.tenant,
+        tenant_name=terms.tenant_name,
         cache_salt=terms.cache_salt,
         priority_class=terms.priority_class,
         adapter=common_pb2.AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else None,
@@ -29,6 +30,7 @@ def terms_from_pb(message: common_pb2.RequestTerms, now_s: float, share: Share =
     adapter = message.adapter
     return RequestTerms(
         tenant=message.tenant,
+        tenant_name=message.tenant_name,
         cache_salt=message.cache_salt,
         priority_class=message.priority_class,
         adapter=AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else BASE_MODEL,

@@ -4,18 +4,16 @@
 <prefix>:ledger:sums:<tenant>:<day>      hash, group and measure -> number; kept
 <prefix>:ledger:spend:<tenant>           hash, month -> what is due, micro-units; kept
 <prefix>:ledger:tenants                  set of all tenants that ever had an entry
-<prefix>:ledger:renamed:<tenant>         hash, the pseudonym of a deleted tenant, for what comes late; kept for a week
 <prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
 
-Nothing here names a tenant but the keys, so a ledger becomes that of a pseudonym by renaming them.  Workers keep counts
-for a day, and gateways entries for as long as Redis is away; those that come within a week of the renaming follow it.
+A tenant is its id, also after its deletion: what comes late finds its place, and nothing here knows its name.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,14 +22,15 @@ from redis.asyncio import Redis
 from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
 from stratos.core.ledger.sums import UsageTable, table_of_day
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.store.counters.guard import GuardedScript, StoreId, any_store
-from stratos.store.ledger.scripts import NOTE_WORKERS, RENAME, WRITE_ENTRY
+from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
+from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
 _SCAN_COUNT = 500
 _DAY_S = 24 * 3600
-_RENAMED_S = 7 * _DAY_S
+_MOVED_DAYS = 400
+"""Days up to today that may have entries or sums under the name of a tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Written:
     is_new: bool
     """It stands in the ledger; else one of the same request and of no lower rank does."""
     tenant: str
-    """Under whose name: the entry's, or the pseudonym of a deleted one."""
+    """Whose it is."""
     month_due: int
     """Amount that the tenant owes for the entry's month so far, micro-units."""
 
@@ -53,7 +52,7 @@ class LedgerStore:
         redis: with decoded answers.
         config: where records lie.
         entries_kept_days: after which single entries are gone; sums stay.
-        store_id: of the store that takes what is written; ``None`` before it is known.
+        store_id: of the store that takes what is written and that is read; ``None`` before it is known.
     """
 
     def __init__(
@@ -68,7 +67,8 @@ class LedgerStore:
         self._kept_s = entries_kept_days * _DAY_S
         self._write_entry = GuardedScript(redis, config, WRITE_ENTRY, store_id)
         self._note_workers = GuardedScript(redis, config, NOTE_WORKERS, store_id)
-        self._rename = redis.register_script(RENAME)
+        self._move = GuardedScript(redis, config, MOVE, store_id)
+        self._reads = GuardedReads(redis, config, store_id)
 
     async def write(self, entries: Sequence[LedgerEntry]) -> list[Written]:
         """Write entries, each once however often it is written.
@@ -78,14 +78,9 @@ class LedgerStore:
         """
         with translate_redis_errors():
             answers = await self._write(entries)
-            written, late = list(entries), [n for n, (outcome, _) in enumerate(answers) if outcome == "renamed"]
-            for place in late:
-                written[place] = replace(entries[place], tenant=answers[place][1])
-            for place, answer in zip(late, await self._write([written[n] for n in late]), strict=True):
-                answers[place] = answer
         return [
             Written(outcome != "kept", entry.tenant, int(due))
-            for (outcome, due), entry in zip(answers, written, strict=True)
+            for (outcome, due), entry in zip(answers, entries, strict=True)
         ]
 
     async def _write(self, entries: Sequence[LedgerEntry]) -> list[tuple[str, str]]:
@@ -99,17 +94,20 @@ class LedgerStore:
 
     async def spend(self, tenant: str, month: str) -> int:
         """Amount that a tenant owes for a month so far, micro-units."""
+        await self._reads.check()
         with translate_redis_errors():
             return int(await self._redis.hget(f"{self._head}:spend:{tenant}", month) or 0)
 
     async def day(self, tenant: str, day: str) -> UsageTable:
         """The sums of a day."""
+        await self._reads.check()
         with translate_redis_errors():
             found: Any = await self._redis.hgetall(f"{self._head}:sums:{tenant}:{day}")
         return table_of_day(day, found)
 
     async def days(self, tenant: str, days: Sequence[str]) -> list[UsageTable]:
         """The sums of several days, in one round trip."""
+        await self._reads.check()
         with translate_redis_errors():
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for day in days:
@@ -117,15 +115,29 @@ class LedgerStore:
                 found: list[dict[str, str]] = await pipeline.execute()
         return [table_of_day(day, stored) for day, stored in zip(days, found, strict=True)]
 
+    async def find(self, tenant: str, names: Sequence[tuple[str, str]]) -> list[LedgerEntry]:
+        """Single entries by day and request id, in one round trip; those that are not there are left out."""
+        if not names:
+            return []
+        await self._reads.check()
+        with translate_redis_errors():
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for day, request_id in names:
+                    pipeline.hget(f"{self._head}:entries:{tenant}:{day}", request_id)
+                found: list[str | None] = await pipeline.execute()
+        return [entry_from_text(name, tenant, text) for (_, name), text in zip(names, found, strict=True) if text]
+
     async def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
         """The entries of a day, in no order."""
         name = f"{self._head}:entries:{tenant}:{day}"
+        await self._reads.check()
         with translate_redis_errors():
             async for request_id, text in self._redis.hscan_iter(name, count=_SCAN_COUNT):
                 yield entry_from_text(request_id, tenant, text)
 
     async def entries_page(self, tenant: str, day: str, cursor: int) -> tuple[list[LedgerEntry], int]:
         """Some entries of a day, and where the next ones are; 0 begins and ends. An entry may come twice."""
+        await self._reads.check()
         with translate_redis_errors():
             answer: Any = await self._redis.hscan(f"{self._head}:entries:{tenant}:{day}", cursor, count=_SCAN_COUNT)
         following, found = answer
@@ -133,33 +145,25 @@ class LedgerStore:
 
     async def tenants(self) -> list[str]:
         """All tenants that ever had an entry, in order."""
+        await self._reads.check()
         with translate_redis_errors():
             found: Any = await self._redis.smembers(f"{self._head}:tenants")
         return sorted(found)
 
-    async def pseudonymise(self, tenant: str, pseudonym: str, now_unix_ms: int, num_days: int = 400) -> int:
-        """Give a tenant's ledger another name, for good; returns how many parts were moved.
+    async def move(self, name: str, tenant: str) -> int:
+        """Give a ledger of an older version, which goes by a name, to a tenant by its id; returns how many days it had.
 
-        Entries of requests that arrived until now and are written later get the other name, too.
-
-        Args:
-            tenant: who is to be forgotten.
-            pseudonym: the new name, used by no other.
-            now_unix_ms: requests that arrive later are those of another tenant of the name.
-            num_days: so many days up to today may have entries.
+        Raises:
+            DependencyDown: Redis does not answer; or it is not the store.
         """
-        today = datetime.fromtimestamp(now_unix_ms // 1000, UTC).date()
-        days = [(today - timedelta(days=n)).isoformat() for n in range(num_days)]
-        names = [[f"{self._head}:{part}:{name}:{day}" for day in days for part in ("entries", "sums")]
-                 + [f"{self._head}:spend:{name}"] for name in (tenant, pseudonym)]  # fmt: skip
+        today = datetime.now(UTC).date() + timedelta(days=1)  # the clock of another gateway may be ahead
+        days = [(today - timedelta(days=n)).isoformat() for n in range(_MOVED_DAYS)]
+        keys = [f"{self._head}:tenants", *(f"{self._head}:spend:{who}" for who in (name, tenant))]
+        for day in days:
+            keys += [f"{self._head}:{part}:{who}:{day}" for who in (name, tenant) for part in ("entries", "sums")]
         with translate_redis_errors():
-            keys = [*names[0], *names[1], self._renamed(tenant)]
-            args: list[str | int] = [pseudonym, now_unix_ms, _RENAMED_S]
-            num_moved = int(await self._rename(keys=keys, args=args))
-            if num_moved:
-                await self._redis.sadd(f"{self._head}:tenants", pseudonym)
-            await self._redis.srem(f"{self._head}:tenants", tenant)
-        return num_moved
+            moved: Any = await self._move(keys, [name, tenant, self._kept_s, *(day[:7] for day in days)])
+        return int(moved)
 
     async def note_workers(self, workers: Sequence[WorkerRef]) -> None:
         """Let other gateways know of these workers."""
@@ -189,15 +193,10 @@ class LedgerStore:
             f"{self._head}:sums:{tenant}:{day}",
             f"{self._head}:spend:{tenant}",
             f"{self._head}:tenants",
-            self._renamed(tenant),
         ]
 
-    def _renamed(self, tenant: str) -> str:
-        return f"{self._head}:renamed:{tenant}"
-
     def _args(self, entry: LedgerEntry) -> list[str | int]:
-        text, arrived = entry_to_text(entry), entry.tag.arrived_unix_ms
-        return [entry.request_id, entry.rank, text, entry.tenant, entry.day[:7], self._kept_s, arrived]
+        return [entry.request_id, entry.rank, entry_to_text(entry), entry.tenant, entry.day[:7], self._kept_s]
 
 
 def _worker_to_json(worker: WorkerRef) -> dict[str, Any]:

@@ -1,17 +1,11 @@
 """One entry of the ledger, written once, as a Lua script: the entry and all its sums, or nothing. Keys are declared.
 
-What comes late of a tenant that was deleted is not written under its name: the answer says under which one.
 An entry of a higher rank takes the place of one of a lower rank, whose measures are taken back in the same step.
 """
 
 from __future__ import annotations
 
-# KEYS: entries of the day, sums of the day, spend by month, tenants, the name's pseudonym. ARGV: request id, rank,
-# text, tenant, month, seconds that entries are kept, arrival of the request. Answers {outcome, what the tenant owes for
-# the month}, or {'renamed', pseudonym} and nothing is written.
-WRITE_ENTRY = """
-local other = redis.call('HMGET', KEYS[5], 'name', 'until_unix_ms')
-if other[1] and tonumber(ARGV[7]) <= tonumber(other[2]) then return {'renamed', other[1]} end
+_MEASURE = """
 local function measure(text)
   local value = cjson.decode(text)
   local m = value['m']
@@ -19,6 +13,13 @@ local function measure(text)
     - (m['replay_discount'] or 0) - (m['credit'] or 0)
   return value['g'], m, due
 end
+"""
+
+# KEYS: entries of the day, sums of the day, spend by month, tenants. ARGV: request id, rank, text, tenant, month,
+# seconds that entries are kept. Answers {outcome, what the tenant owes for the month}.
+WRITE_ENTRY = (
+    _MEASURE
+    + """
 local function add(text, sign)
   local group, measures, due = measure(text)
   for name, number in pairs(measures) do
@@ -40,21 +41,55 @@ redis.call('SADD', KEYS[4], ARGV[4])
 add(ARGV[3], 1)
 return {outcome, redis.call('HGET', KEYS[3], ARGV[5])}
 """
+)
 
 # KEYS: workers. ARGV: address, text, ...
 NOTE_WORKERS = "redis.call('HSET', KEYS[1], unpack(ARGV))"
 
-# KEYS: of every old name; then of every new name; then the name's pseudonym. ARGV: the pseudonym, until when requests
-# that arrived are those of the deleted tenant, seconds for which that is known. Moves what is there; answers how many.
-RENAME = """
-local half, num = (#KEYS - 1) / 2, 0
-redis.call('HSET', KEYS[#KEYS], 'name', ARGV[1], 'until_unix_ms', ARGV[2])
-redis.call('EXPIRE', KEYS[#KEYS], ARGV[3])
-for i = 1, half do
-  if redis.call('EXISTS', KEYS[i]) == 1 then
-    redis.call('RENAME', KEYS[i], KEYS[half + i])
+# KEYS: tenants, spend by month of the old name and of the new one; then of each day entries and sums of the old name,
+# entries and sums of the new one. ARGV: old name, new name, seconds that entries are kept; then the month of each day.
+# Answers how many days were moved. Of an entry that both have the one of the higher rank stays.
+MOVE = (
+    _MEASURE
+    + """
+local function rank(text) return cjson.decode(text)['rank'] or 0 end
+local function add_all(from, to)
+  local found = redis.call('HGETALL', from)
+  for f = 1, #found, 2 do redis.call('HINCRBY', to, found[f], found[f + 1]) end
+  redis.call('DEL', from)
+end
+local function merge_entries(from, to, sums, month)
+  local found = redis.call('HGETALL', from)
+  for f = 1, #found, 2 do
+    local other, lower = redis.call('HGET', to, found[f]), nil
+    if other then lower = rank(found[f + 1]) > rank(other) and other or found[f + 1] end
+    if lower then
+      local group, measures, due = measure(lower)
+      for name, number in pairs(measures) do
+        redis.call('HINCRBY', sums, group .. string.char(31) .. name, string.format('%.0f', -number))
+      end
+      redis.call('HINCRBY', KEYS[3], month, string.format('%.0f', -due))
+    end
+    if lower ~= found[f + 1] then redis.call('HSET', to, found[f], found[f + 1]) end
+  end
+  redis.call('DEL', from)
+  if redis.call('TTL', to) < 0 then redis.call('EXPIRE', to, ARGV[3]) end
+end
+local num = 0
+for i = 4, #KEYS - 3, 4 do
+  if redis.call('EXISTS', KEYS[i], KEYS[i + 1]) > 0 then
     num = num + 1
+    if redis.call('EXISTS', KEYS[i + 2]) == 1 then
+      merge_entries(KEYS[i], KEYS[i + 2], KEYS[i + 3], ARGV[3 + i / 4])
+    elseif redis.call('EXISTS', KEYS[i]) == 1 then
+      redis.call('RENAME', KEYS[i], KEYS[i + 2])
+    end
+    add_all(KEYS[i + 1], KEYS[i + 3])
   end
 end
+add_all(KEYS[2], KEYS[3])
+redis.call('SREM', KEYS[1], ARGV[1])
+redis.call('SADD', KEYS[1], ARGV[2])
 return num
 """
+)

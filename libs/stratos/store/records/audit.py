@@ -30,7 +30,9 @@ class AuditEntry:
     after: Mapping[str, Any] | None
     """``None`` where nothing is left."""
     tenant: str = ""
-    """Whose record it is; empty for those of the platform."""
+    """Name of whose record it is; empty for those of the platform."""
+    tenant_id: str = ""
+    """Id of that tenant, by which alone it sees the entry; older entries have none."""
     entry_id: str = ""
     """Id in the stream: milliseconds since the epoch, and a number; given at the write."""
 

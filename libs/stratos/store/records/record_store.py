@@ -19,7 +19,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stratos.common.errors import BadRequest, DependencyDown
+from stratos.common.errors import BadRequest, DependencyDown, NotFound
 from stratos.store.records import scripts
 from stratos.store.records.audit import AuditEntry, parse_entry
 from stratos.store.records.followed_snapshot import Change, Malformed, Marker
@@ -27,6 +27,7 @@ from stratos.store.records.record import Kind, MalformedRecord, Record, parse_re
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 from stratos.store.redis_address import cluster_refused
+from stratos.store.tenants import Condition, TenantRef
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _PAGE = 512
@@ -38,6 +39,9 @@ _REFUSALS = {
     "foreign": f"this Redis holds another store than the one that is followed: {_ADVICE}",
     "damaged": f"this Redis has lost records: {_ADVICE}",
 }
+
+
+NO_TENANT = TenantRef("", "")
 
 
 class VersionConflict(Exception):
@@ -155,7 +159,16 @@ class RecordStore:
         return text
 
     async def write(
-        self, kind: Kind, record_id: str, body: str, *, seen: int, store_id: str = "", audit: AuditEntry | None = None
+        self,
+        kind: Kind,
+        record_id: str,
+        body: str,
+        *,
+        seen: int,
+        store_id: str = "",
+        audit: AuditEntry | None = None,
+        tenant: TenantRef = NO_TENANT,
+        condition: Condition = Condition.NONE,
     ) -> int:
         """Store a new version of a record; returns the version.
 
@@ -166,14 +179,17 @@ class RecordStore:
             seen: the version that the writer has looked at; 0 where there was none.
             store_id: the store that is meant; "" takes any that is marked.
             audit: appended to the audit log with the write; ``None`` for what no person asked for.
+            tenant: whose record it is.
+            condition: on that tenant, looked at in one step with the write.
 
         Raises:
             VersionConflict: another writer was first.
+            NotFound: the tenant is not as the condition says.
             DependencyDown: the store is not marked, not the one that is meant, or has lost records.
         """
         with translate_redis_errors():
             outcome, detail = await self._write(
-                keys=[self._store, self._hashes[kind], self._changes, self._audit],
+                keys=[self._store, self._hashes[kind], self._changes, self._audit, self._hashes[Kind.TENANT]],
                 args=[
                     store_id,
                     kind.value,
@@ -182,8 +198,13 @@ class RecordStore:
                     body,
                     self._max_changes,
                     "" if audit is None else audit.as_text(),
+                    tenant.name,
+                    tenant.id,
+                    condition.value,
                 ],
             )
+        if outcome == "gone":
+            raise NotFound(f"there is no tenant {tenant.name[:64]!r}")
         if outcome == "conflict":
             raise VersionConflict(detail)
         if outcome != "ok":

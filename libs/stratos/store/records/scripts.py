@@ -5,12 +5,31 @@ A version is the time in microseconds, and always higher than the one before.
 
 from __future__ import annotations
 
-# KEYS: store, records of the kind, changes, audit log. ARGV: expected store id or "", kind, record id, version seen or
-# "", body, bound of the change stream, audit entry or "". Answers {outcome, version or what stands against the write}.
-WRITE = """
+from stratos.store.tenants import ID_DIGITS, ID_PREFIX, ID_SALT_HEAD
+
+_TENANT = f"""
+local function tenant_stands(text, id, condition)
+  local found, body = pcall(cjson.decode, text and string.match(text, '^%d+ (.*)$') or '')
+  local value = found and type(body) == 'table' and not body['deleted'] and body['value']
+  if type(value) ~= 'table' or type(value['cache_salt']) ~= 'string' then return false end
+  if value['closing'] and condition ~= 'same' then return false end
+  local digest = redis.sha1hex('{ID_SALT_HEAD}' .. string.lower(value['cache_salt']))
+  return '{ID_PREFIX}' .. string.sub(digest, 1, {ID_DIGITS}) == id
+end
+"""
+
+# KEYS: store, records of the kind, changes, audit log, tenants. ARGV: expected store id or "", kind, record id, version
+# seen or "", body, bound of the change stream, audit entry or "", name and id of a tenant, condition on it or "".
+# Answers {outcome, version or what stands against the write}.
+WRITE = (
+    _TENANT
+    + """
 local id = redis.call('HGET', KEYS[1], 'id')
 if not id then return {'unmarked', ''} end
 if ARGV[1] ~= '' and ARGV[1] ~= id then return {'foreign', id} end
+if ARGV[10] ~= '' and not tenant_stands(redis.call('HGET', KEYS[5], ARGV[8]), ARGV[9], ARGV[10]) then
+  return {'gone', ''}
+end
 local counter = 'num_' .. ARGV[2]
 local had = tonumber(redis.call('HGET', KEYS[1], counter) or '0')
 if redis.call('HLEN', KEYS[2]) < had then return {'damaged', ''} end
@@ -29,6 +48,7 @@ if ARGV[7] ~= '' then redis.call('XADD', KEYS[4], '*', 'entry', ARGV[7]) end
 redis.call('HSET', KEYS[1], 'revision', version, counter, redis.call('HLEN', KEYS[2]))
 return {'ok', version}
 """
+)
 
 # KEYS: store, changes, records of every kind. ARGV: store id, store id that it may replace or "", least revision,
 # kinds in the order of their keys. Answers {outcome, store id}. Followers find no change and read everything.

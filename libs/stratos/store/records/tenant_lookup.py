@@ -7,7 +7,7 @@ from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan
 from stratos.core.tenant import Tenant
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
-from stratos.store.tenants import TenantRecord
+from stratos.store.tenants import TenantRecord, TenantRef
 
 NOT_NOW = "this API key cannot be checked now, try again shortly"
 
@@ -23,7 +23,7 @@ class TenantLookup:
         self._follower = follower
 
     async def find(self, name: str) -> Tenant | None:
-        """The tenant; ``None`` where there is none of this name.
+        """The tenant; ``None`` where there is none of this name, or it is being deleted.
 
         Raises:
             PermissionDenied: it is suspended.
@@ -44,31 +44,44 @@ class TenantLookup:
                 raise DependencyDown(NOT_NOW)
         if (error := _suspension(record)) is not None:
             raise error
-        return Tenant(name=name, cache_salt=record.cache_salt, plan=record.apply_to(plan))
+        return Tenant(name=name, id=record.id, cache_salt=record.cache_salt, plan=record.apply_to(plan))
 
-    def plan_of(self, name: str) -> Plan | None:
-        """The plan of a tenant, suspended ones included; ``None`` where the snapshot has none."""
-        record = self._tenant(name)
-        return None if record is None else self.plan_for(record)
+    def record(self, name: str) -> TenantRecord | None:
+        """The tenant as it is known, suspended and closing ones included."""
+        found = self._follower.snapshot.get(Kind.TENANT, name)
+        return found.value if found is not None and isinstance(found.value, TenantRecord) else None
+
+    def is_another(self, owner: TenantRef) -> bool:
+        """The tenant of this name is not that one any more, or not for long; false where none is known."""
+        found = self._follower.snapshot.get(Kind.TENANT, owner.name)
+        if found is None or found.is_deleted:
+            return found is not None
+        tenant = found.value
+        return isinstance(tenant, TenantRecord) and (tenant.is_closing or not tenant.has_key(owner))
 
     def plan_for(self, tenant: TenantRecord) -> Plan | None:
         """A tenant's own terms on its plan, as that is now; ``None`` where there is no such plan any more."""
         plan = self._plan(tenant)
         return None if plan is None else tenant.apply_to(plan)
 
-    def refusal(self, name: str) -> StratosError | None:
+    def refusal(self, tenant: Tenant) -> StratosError | None:
         """Why what runs for a tenant may not go on: it was suspended or deleted since."""
-        record = self._tenant(name)
-        return InvalidApiKey("this tenant was deleted") if record is None else _suspension(record)
+        record = self._tenant(tenant.name)
+        return deleted() if record is None or record.id != tenant.id else _suspension(record)
 
     def _tenant(self, name: str) -> TenantRecord | None:
-        found = self._follower.snapshot.get(Kind.TENANT, name)
-        return found.value if found is not None and isinstance(found.value, TenantRecord) else None
+        record = self.record(name)
+        return None if record is None or record.is_closing else record
 
     def _plan(self, tenant: TenantRecord) -> Plan | None:
         found = self._follower.snapshot.get(Kind.PLAN, tenant.plan)
         stored = found.value if found is not None else None
         return stored if isinstance(stored, Plan) else BUILT_IN_PLANS.get(tenant.plan)
+
+
+def deleted() -> InvalidApiKey:
+    """Its tenant is gone, or going."""
+    return InvalidApiKey("this tenant was deleted")
 
 
 def _suspension(tenant: TenantRecord) -> PermissionDenied | None:

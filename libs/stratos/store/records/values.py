@@ -77,6 +77,8 @@ def encode_tenant(tenant: TenantRecord) -> dict[str, Any]:
         "plan": tenant.plan,
         "overrides": overrides_to_json(tenant.overrides),
         "suspended": tenant.is_suspended,
+        **({} if tenant.is_legacy else {"id": tenant.id}),
+        **({"closing": True} if tenant.is_closing else {}),
     }
 
 
@@ -85,6 +87,7 @@ def encode_key(key: KeyRecord) -> dict[str, Any]:
     terms = key.terms
     return {
         "tenant": key.tenant,
+        "tenant_id": key.tenant_id,
         "name": key.name,
         "mac": key.mac,
         "pepper_id": key.pepper_id,
@@ -93,6 +96,7 @@ def encode_key(key: KeyRecord) -> dict[str, Any]:
         "networks": [str(network) for network in terms.networks],
         "expires_unix_s": terms.expires_unix_s,
         "suspended": key.is_suspended,
+        "held_by_platform": key.is_held_by_platform,
         "created_unix_s": key.created_unix_s,
         "successor": key.successor,
     }
@@ -133,6 +137,8 @@ def _tenant(name: str, value: Mapping[str, Any]) -> TenantRecord:
         plan=check_plan_name(str(value.get("plan", STANDARD.name))),
         overrides=overrides_from_json(value.get("overrides", {})),
         is_suspended=_flag(value, "suspended"),
+        is_closing=_flag(value, "closing"),
+        is_legacy="id" not in value,
     )
 
 
@@ -152,6 +158,7 @@ def _key(key_id: str, value: Mapping[str, Any]) -> KeyRecord:
         key_id=key_id,
         name=str(value.get("name", "")),
         tenant=_text(value, "tenant"),
+        tenant_id=str(value.get("tenant_id", "")),
         mac=mac,
         pepper_id=_text(value, "pepper_id"),
         terms=KeyTerms(
@@ -161,6 +168,8 @@ def _key(key_id: str, value: Mapping[str, Any]) -> KeyRecord:
             expires_unix_s=expires,
         ),
         is_suspended=_flag(value, "suspended"),
+        # An older record does not say who suspended it.
+        is_held_by_platform=_flag(value, "held_by_platform", default=_flag(value, "suspended")),
         created_unix_s=created if type(created) is int else 0,
         successor=str(value.get("successor", "")),
     )
@@ -189,8 +198,8 @@ def _text(value: Mapping[str, Any], name: str) -> str:
     return found
 
 
-def _flag(value: Mapping[str, Any], name: str) -> bool:
-    found = value.get(name, False)
+def _flag(value: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    found = value.get(name, default)
     if not isinstance(found, bool):
         raise MalformedValue(f"{name} is neither true nor false")
     return found

@@ -77,7 +77,7 @@ def check_id(value: str, param: str) -> str:
 
 
 def check_terms(terms: RequestTerms) -> RequestTerms:
-    """Check the terms of a request that arrived just now; a long tenant name is cut.
+    """Check the terms of a request that arrived just now; a long id or name of a tenant is cut.
 
     Raises:
         BadRequest: salt or class is out of range.
@@ -89,7 +89,7 @@ def check_terms(terms: RequestTerms) -> RequestTerms:
         raise BadRequest(f"priority_class must be below {limits.NUM_PRIORITY_CLASSES}", param="priority_class")
     if terms.left_s(terms.arrival_s) == 0:
         raise QueueTimeout("the request's deadline passed before it reached the worker")
-    return dataclasses.replace(terms, tenant=terms.tenant[:MAX_ID_CHARS])
+    return dataclasses.replace(terms, tenant=terms.tenant[:MAX_ID_CHARS], tenant_name=terms.tenant_name[:MAX_ID_CHARS])
 
 
 def check_sampling(params: SamplingParams, vocab_size: int) -> None:

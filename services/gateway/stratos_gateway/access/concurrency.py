@@ -78,15 +78,15 @@ class Admission:
             Draining, Overloaded: not here, not now.
             ConcurrencyLimited: the tenant has too many requests open.
         """
-        name = tenant.name
+        tenant_id = tenant.id
         if self.is_draining:
             raise Draining("this gateway is leaving; try again")
-        if self._by_tenant[name] >= self._max_open_per_tenant:
+        if self._by_tenant[tenant_id] >= self._max_open_per_tenant:
             raise ConcurrencyLimited(f"{self._max_open_per_tenant} requests of this tenant are open, its limit")
         if self.num_open >= self._max_open and not self._displace(tenant.priority_class):
             raise Overloaded(f"the gateway has {self.num_open} requests open, its limit")
         self.num_open += 1
-        self._by_tenant[name] += 1
+        self._by_tenant[tenant_id] += 1
         self._metrics.open.inc()
         number = next(self._entered)
         place = self._open[number] = Place(tenant.priority_class)
@@ -95,9 +95,9 @@ class Admission:
         finally:
             del self._open[number]
             self.num_open -= 1
-            self._by_tenant[name] -= 1
-            if not self._by_tenant[name]:
-                del self._by_tenant[name]
+            self._by_tenant[tenant_id] -= 1
+            if not self._by_tenant[tenant_id]:
+                del self._by_tenant[tenant_id]
             self._metrics.open.dec()
 
     def _displace(self, priority_class: int) -> bool:

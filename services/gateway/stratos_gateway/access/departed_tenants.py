@@ -2,7 +2,7 @@
 
 Every gateway sees each deletion in its followed snapshot, so it is enough that one of them lives.  A moment later, when
 the tenant's requests have ended everywhere, a router is asked to tell all workers, again and again until each of them
-has answered.  A tenant that is made again has another salt: it cannot hit what is left, and may lose what is new.
+has answered.  All of them know it by its id: the next tenant of its name loses nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 60.0, 60.0)
 
 
 def living_tenants(follower: SnapshotFollower) -> dict[str, TenantRecord]:
-    """The tenants that there are now, suspended ones included."""
-    found = follower.snapshot.of_owner(Kind.TENANT, "")
-    return {name: record.value for name, record in found.items() if isinstance(record.value, TenantRecord)}
+    """The tenants that there are now by id, suspended ones included and closing ones not."""
+    found = (record.value for record in follower.snapshot.of_owner(Kind.TENANT, "").values())
+    return {tenant.id: tenant for tenant in found if isinstance(tenant, TenantRecord) and not tenant.is_closing}
 
 
 class DepartedTenants:
     """Belongs to the event loop.
 
     Args:
-        living: the tenants that there are now.
+        living: the tenants that there are now, by id.
         forget: has all workers drop a tenant's blocks; false where one did not answer. Raises ``StratosError``.
         settle_s: after this the requests of a deleted tenant have ended.
     """
@@ -53,23 +53,23 @@ class DepartedTenants:
         self._listeners: list[Callable[[str], None]] = []
 
     def on_departure(self, listener: Callable[[str], None]) -> None:
-        """Call ``listener`` with the name of each tenant that is no more, once its requests have ended."""
+        """Call ``listener`` with the id of each tenant that is no more, once its requests have ended."""
         self._listeners.append(listener)
 
     def look(self) -> None:
         """The snapshot has changed."""
         now = self._living()
-        for name, tenant in self._known.items():
-            if name not in now or now[name].cache_salt != tenant.cache_salt:
-                self._last[name] = tenant
-                self._departed.put_nowait(name)
+        for tenant_id, tenant in self._known.items():
+            if tenant_id not in now:
+                self._last[tenant_id] = tenant
+                self._departed.put_nowait(tenant_id)
         while len(self._last) > MAX_REMEMBERED:
             self._last.popitem(last=False)
         self._known = now
 
-    def last_record(self, name: str) -> TenantRecord | None:
-        """The last record of a deleted tenant, by which its debts are priced."""
-        return self._last.get(name)
+    def last_record(self, tenant_id: str) -> TenantRecord | None:
+        """The last record of a tenant, living or not, by which its debts are priced."""
+        return self._known.get(tenant_id) or self._last.get(tenant_id)
 
     async def run(self) -> None:
         """Root task."""

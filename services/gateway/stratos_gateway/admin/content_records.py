@@ -12,7 +12,8 @@ from stratos.store.content.forms import policy_from_json, template_from_json
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.values import encode_policy, encode_template
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos.store.tenants import TenantRecord
+from stratos.store.tenancy.tenant_store import TenantStore
+from stratos.store.tenants import Condition, TenantRecord, TenantRef
 from stratos.text.filtering.rules import Rules
 from stratos.text.tenant_templates import CompiledPrompt, check_defaults
 
@@ -98,6 +99,7 @@ class ContentRecords:
 
         Raises:
             BadRequest: a version would change.
+            NotFound: there is no such tenant.
         """
 
         def edit(found: Record | None) -> Mapping[str, Any] | None:
@@ -105,12 +107,15 @@ class ContentRecords:
             new = merged(template_id, old, template)
             return None if new == old else encode_template(new)
 
-        owner = template_id.rpartition("/")[0]
-        return await self._writer.change(Kind.TEMPLATE, template_id, "template.put", edit, tenant=owner)
+        owner = await TenantStore(self._writer).ref(template_id.rpartition("/")[0])
+        condition = Condition.LIVE if owner.name else Condition.NONE
+        return await self._writer.change(
+            Kind.TEMPLATE, template_id, "template.put", edit, tenant=owner, condition=condition
+        )
 
     async def delete_template(self, template_id: str) -> None:
         """Delete all versions; raises ``NotFound``."""
-        owner = template_id.rpartition("/")[0]
+        owner = TenantRef(template_id.rpartition("/")[0], "")
         await self._writer.change(Kind.TEMPLATE, template_id, "template.delete", _bury, tenant=owner)
 
 

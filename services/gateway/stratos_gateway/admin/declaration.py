@@ -114,7 +114,7 @@ def differences(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
     for name, terms in wanted.tenants.items():
         if terms.plan not in known:
             raise BadRequest(f"tenant {name!r}: there is no plan {terms.plan[:64]!r}", param=f"tenants.{name}.plan")
-    changes = _content_changes(wanted, stored)
+    changes = _policy_changes(wanted, stored)
     changes += [
         DeclaredChange(
             kind="plan",
@@ -132,7 +132,7 @@ def differences(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
         }  # fmt: skip
         if old != new:
             changes.append(DeclaredChange(kind="tenant", name=name, before=old, after=new))
-    return changes
+    return changes + _template_changes(wanted, stored)
 
 
 def declared(stored: Stored) -> dict[str, Any]:
@@ -145,13 +145,19 @@ def declared(stored: Stored) -> dict[str, Any]:
     }
 
 
-def _content_changes(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
+def _policy_changes(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
     changes = []
     for name, policy in wanted.policies.items():
         old = stored.policies.get(name)
         if policy != old:
             before = None if old is None else policy_to_json(old)
             changes.append(DeclaredChange(kind="policy", name=name, before=before, after=policy_to_json(policy)))
+    return changes
+
+
+def _template_changes(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
+    """After those of tenants: a template may be one of a new tenant."""
+    changes = []
     for name, template in wanted.templates.items():
         found = stored.templates.get(name)
         new = merged(name, found, template)

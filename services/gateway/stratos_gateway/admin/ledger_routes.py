@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.keys import check_tenant
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.tenants import is_tenant_id
 from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number
 
 _MAX_AMOUNT = (1 << 63) - 1
@@ -33,8 +35,8 @@ class LedgerCaller(Protocol):
         """Whether the key is one of the platform."""
         ...
 
-    def reach(self, tenant: str) -> str:
-        """The name of a tenant that the caller may read; raises ``NotFound``."""
+    async def labels(self) -> Mapping[str, str]:
+        """Names of the tenants that the caller may read, by id."""
         ...
 
 
@@ -69,34 +71,35 @@ class LedgerRoutes:
         return self._ledger
 
     async def _usage(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        query, tenant = request.query_params, _tenant(caller, request)
+        query, (tenant, label) = request.query_params, await _tenant(caller, request)
         columns = columns_of(query)
         tables = await self._store.days(tenant, days_between(query, datetime.now(UTC).date()))
         total = regroup(tables, keep_fields()).values()
         return {
-            "tenant": tenant,
+            "tenant": label,
             "data": usage_rows(regroup(tables, keep_fields(*columns)), columns),
             "total": sums_row(next(iter(total), {})),
         }
 
     async def _entries(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Some entries of a day; ``next_cursor`` is 0 at the end."""
-        query, tenant = request.query_params, _tenant(caller, request)
+        query, (tenant, label) = request.query_params, await _tenant(caller, request)
         cursor = number(query, "cursor", 0) or 0
         entries, following = await self._store.entries_page(tenant, day_of_query(query), cursor)
-        rows = [entry_row(entry, for_admin=caller.is_admin) for entry in entries]
+        rows = [entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in entries]
         return {"data": rows, "next_cursor": following}
 
     async def _tenants(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        return {"data": await self._store.tenants()}
+        labels = await caller.labels()
+        return {"data": [{"id": tenant, "name": labels.get(tenant, "")} for tenant in await self._store.tenants()]}
 
     async def _statement(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        tenant, days = _tenant(caller, request), month_days(request.query_params)
+        (tenant, label), days = await _tenant(caller, request), month_days(request.query_params)
         tables = await self._store.days(tenant, days)
         broken = [day for day, table in zip(days, tables, strict=True) if _has_violations(table)]
         entries = [entry for day in broken async for entry in self._store.entries(tenant, day)]
         unique = {entry.request_id: entry for entry in entries}  # a scan may give one twice
-        return statement_json(make_statement(tenant, days[0][:7], tables, violation_windows(unique.values())))
+        return statement_json(make_statement(label, days[0][:7], tables, violation_windows(unique.values())))
 
     async def _costs(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         query, days = request.query_params, month_days(request.query_params)
@@ -110,8 +113,22 @@ class LedgerRoutes:
         return {"month": days[0][:7], "data": rows}
 
 
-def _tenant(caller: LedgerCaller, request: Request) -> str:
-    return caller.reach(check_tenant(request.query_params.get("tenant", caller.tenant.name)))
+async def _tenant(caller: LedgerCaller, request: Request) -> tuple[str, str]:
+    """Id and label of the tenant that is asked for, by its name or, as long as its ledger is kept, by its id.
+
+    Raises:
+        BadRequest: neither a name nor an id. NotFound: not for this caller, whether there is one or not.
+    """
+    wanted = request.query_params.get("tenant", caller.tenant.name)
+    if not is_tenant_id(wanted):
+        check_tenant(wanted)
+    if wanted in (caller.tenant.name, caller.tenant.id):
+        return caller.tenant.id, caller.tenant.name
+    if not caller.is_admin:
+        raise NotFound(f"there is no tenant {wanted!r}")
+    labels = await caller.labels()
+    found = next((tenant for tenant, name in labels.items() if wanted in (tenant, name)), wanted)
+    return found, labels.get(found, found)
 
 
 def _has_violations(table: UsageTable) -> bool:

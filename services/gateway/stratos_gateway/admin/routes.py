@@ -6,7 +6,6 @@ What another tenant has looks to a tenant-admin as if it were not there.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from stratos.common.errors import BadRequest, NotFound, PermissionDenied
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.content.forms import policy_to_json, template_to_json
+from stratos.store.counters.guard import StoreId, known
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
@@ -26,7 +26,9 @@ from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
-from stratos.store.tenants import block_id
+from stratos.store.tenancy.deletion import delete_tenant
+from stratos.store.tenancy.tenant_store import unknown_tenant
+from stratos.store.tenants import TenantRecord, TenantRef, block_id
 from stratos_gateway.admin.content_records import (
     ContentRecords,
     check_policy_names,
@@ -42,8 +44,8 @@ from stratos_gateway.admin.declaration import (
     parse_declaration,
 )
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
+from stratos_gateway.admin.key_bounds import check_bounds
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
-from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import OrjsonResponse, read_json
 
@@ -60,9 +62,9 @@ class AdminStores:
     records: RecordStore
     key_use: KeyUse
     peppers: Peppers
+    store_id: StoreId
+    """Store that is meant; another one, or an emptied one, is neither read nor written."""
     ledger: LedgerStore | None = None
-    removal: LedgerRemoval | None = None
-    """Renames the ledgers of deleted tenants."""
 
 
 class AdminCaller:
@@ -71,7 +73,9 @@ class AdminCaller:
     def __init__(self, tenant: Tenant, stores: AdminStores) -> None:
         self.tenant = tenant
         self.stores = stores
-        writer = RecordWriter(stores.records, actor=tenant.actor)
+        within = None if self.is_admin else TenantRef(tenant.name, tenant.id)
+        writer = RecordWriter(stores.records, actor=tenant.actor, store_id=known(stores.store_id), within=within)
+        self.writer = writer
         self.keys = KeyStore(writer, stores.peppers)
         self.content = ContentRecords(writer)
         self.tenants = self.keys.tenants
@@ -91,10 +95,26 @@ class AdminCaller:
             raise NotFound(f"there is no tenant {tenant[:64]!r}")
         return tenant
 
+    async def find(self, name: str) -> TenantRecord:
+        """A tenant that the caller may work on; raises ``NotFound``, also for the next one of the caller's name."""
+        found = await self.tenants.get(self.reach(name))
+        if not self.is_admin and found.id != self.tenant.id:
+            raise unknown_tenant(name)
+        return found
+
+    async def labels(self) -> Mapping[str, str]:
+        """Names of all tenants, or of the caller's own, by id."""
+        if not self.is_admin:
+            return {self.tenant.id: self.tenant.name}
+        return {tenant.id: tenant.name for tenant in await self.tenants.list()}
+
     async def reach_key(self, key_id: str) -> str:
         """The id of a key of a tenant that the caller may work on; raises ``NotFound``."""
         key = await self.keys.get(key_id)
-        if not self.is_admin and (key.tenant != self.tenant.name or not self.tenant.role.includes(key.terms.role)):
+        if self.is_admin:
+            return key_id
+        own = await self.find(self.tenant.name)
+        if not own.has_key(key.owner) or not self.tenant.role.includes(key.terms.role):
             raise NotFound(f"there is no API key with id {key_id[:40]!r}")
         return key_id
 
@@ -110,7 +130,6 @@ class AdminRoutes:
         authenticate: whose key a request carries.
         stores: what is read and written.
         max_body_bytes: of a request.
-        wall_clock: seconds since the epoch.
     """
 
     def __init__(
@@ -118,12 +137,10 @@ class AdminRoutes:
         authenticate: Callable[[Request], Awaitable[Tenant]],
         stores: AdminStores,
         max_body_bytes: int,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._authenticate = authenticate
         self._stores = stores
         self._max_body_bytes = max_body_bytes
-        self._wall_clock = wall_clock
 
     def build(self) -> list[BaseRoute]:
         """All routes, below /admin/v1."""
@@ -170,7 +187,9 @@ class AdminRoutes:
             body = (
                 await read_json(request, max_bytes=self._max_body_bytes, timeout_s=_BODY_TIMEOUT_S) if has_body else {}
             )
-            return OrjsonResponse(await handler(AdminCaller(tenant, self._stores), request, body) or {})
+            stores = self._stores
+            await stores.records.require_marker(known(stores.store_id))
+            return OrjsonResponse(await handler(AdminCaller(tenant, stores), request, body) or {})
 
         return answer
 
@@ -189,11 +208,11 @@ class AdminRoutes:
 
     async def _list_tenants(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         if not caller.is_admin:
-            return {"data": [tenant_view(await caller.tenants.get(caller.tenant.name))]}
+            return {"data": [tenant_view(await caller.find(caller.tenant.name))]}
         return {"data": [tenant_view(tenant) for tenant in await caller.tenants.list()]}
 
     async def _get_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        return tenant_view(await caller.tenants.get(caller.reach(request.path_params["name"])))
+        return tenant_view(await caller.find(request.path_params["name"]))
 
     async def _put_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
@@ -206,13 +225,8 @@ class AdminRoutes:
         name = request.path_params["name"]
         if name == caller.tenant.name:
             raise BadRequest("a tenant cannot be deleted with a key of its own", param="name")
-        removal = self._stores.removal
-        try:
-            await caller.tenants.delete(name)
-        except NotFound:
-            if removal is None or not await removal.has(name):
-                raise
-        return {"deleted": True, "ledger": None if removal is None else removal.begin(name)}
+        gone = await delete_tenant(caller.writer, name)
+        return {"deleted": True, "id": gone.id, "ledger": gone.id}
 
     async def _suspend_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name, is_suspended = request.path_params["name"], _is_suspension(request)
@@ -222,20 +236,24 @@ class AdminRoutes:
         return tenant_view(await caller.tenants.get(name))
 
     async def _list_keys(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        tenant = request.query_params.get("tenant") if caller.is_admin else caller.tenant.name
+        if caller.is_admin:
+            found = await caller.keys.list_keys(request.query_params.get("tenant"))
+        else:
+            found = await caller.keys.list_keys(of=await caller.find(caller.tenant.name))
         last_use = await self._stores.key_use.read()
-        return {"data": [key_view(key, last_use) for key in await caller.keys.list_keys(tenant)]}
+        return {"data": [key_view(key, last_use) for key in found]}
 
     async def _create_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         only(body, "tenant", "name", "plan", "role", "models", "networks", "expires_in_s")
-        terms = key_terms(body, self._wall_clock())
-        if not caller.tenant.role.includes(terms.role):
-            raise PermissionDenied(f"a key of the role {caller.tenant.role.value} makes none of {terms.role.value}")
+        terms = key_terms(body, await caller.keys.now_s(), caller.tenant)
+        check_bounds(caller.tenant, terms)
         tenant = caller.reach(text(body, "tenant", caller.tenant.name))
         plan = text(body, "plan") or None
         if plan is not None and not caller.is_admin:
             raise PermissionDenied("plans are given by an admin")
-        key = await caller.keys.create_key(tenant, text(body, "name"), plan=plan, terms=terms)
+        key = await caller.keys.create_key(
+            tenant, text(body, "name"), plan=plan, terms=terms, makes_tenant=caller.is_admin
+        )
         return {"key": key, "key_id": key.split("-")[1], "tenant": tenant}
 
     async def _revoke_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
@@ -246,13 +264,14 @@ class AdminRoutes:
         only(body, "overlap_s")
         overlap_s = seconds(body, "overlap_s")
         key_id = await caller.reach_key(request.path_params["key_id"])
+        check_bounds(caller.tenant, (await caller.keys.get(key_id)).terms)
         key = await caller.keys.rotate_key(key_id, overlap_s=_DAY_S if overlap_s is None else overlap_s)
         return {"key": key, "key_id": key.split("-")[1]}
 
     async def _suspend_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         is_suspended = _is_suspension(request)
         key_id = await caller.reach_key(request.path_params["key_id"])
-        await caller.keys.suspend_key(key_id, is_suspended=is_suspended)
+        await caller.keys.suspend_key(key_id, is_suspended=is_suspended, by_platform=caller.is_admin)
         return {"key_id": key_id, "suspended": is_suspended}
 
     async def _list_blocks(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
@@ -300,7 +319,7 @@ class AdminRoutes:
         if _ENTRY_ID.fullmatch(after) is None:
             raise BadRequest("after is the entry_id of an entry", param="after")
         entries = await self._stores.records.audit_log(after, _MAX_AUDIT)
-        shown = [entry for entry in entries if caller.is_admin or entry.tenant == caller.tenant.name]
+        shown = [entry for entry in entries if caller.is_admin or entry.tenant_id == caller.tenant.id]
         last = entries[-1].entry_id if entries else None
         return {"data": [audit_view(entry) for entry in shown], "next_after": last}
 
@@ -319,7 +338,7 @@ class AdminRoutes:
 async def _stored(caller: AdminCaller) -> Stored:
     return Stored(
         plans=await caller.tenants.stored_plans(),
-        tenants={tenant.name: tenant for tenant in await caller.tenants.list()},
+        tenants={tenant.name: tenant for tenant in await caller.tenants.list() if not tenant.is_closing},
         policies=await caller.content.policies(),
         templates=await caller.content.templates(),
     )

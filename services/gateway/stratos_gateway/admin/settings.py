@@ -18,7 +18,7 @@ class AdminConfig:
     listener_fd: Annotated[int, Ge(0)] | None = None
     """Inherited listening socket to take connections from instead, shared with other gateways: `stratos up` has one."""
     forget_after_s: Annotated[float, Gt(0)] = 4.0
-    """Seconds from the deletion of a tenant until its ledger gets a pseudonym and its caches are dropped: more than
-    SNAPSHOT__POLL_S, LEDGER__COUNT_WAIT_S and LEDGER__INTERVAL_S together, so that its last entries are there."""
+    """Seconds from the deletion of a tenant until its caches are dropped: more than SNAPSHOT__POLL_S, so that its
+    requests have ended."""
     max_body_bytes: Annotated[int, Ge(1024)] = 4 * 1024 * 1024
     """Largest body, such as a declaration of all tenants."""

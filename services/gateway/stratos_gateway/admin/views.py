@@ -23,9 +23,11 @@ def tenant_view(tenant: TenantRecord) -> dict[str, Any]:
     """A tenant."""
     return {
         "name": tenant.name,
+        "id": tenant.id,
         "plan": tenant.plan,
         "overrides": overrides_to_json(tenant.overrides),
         "suspended": tenant.is_suspended,
+        "closing": tenant.is_closing,
     }
 
 

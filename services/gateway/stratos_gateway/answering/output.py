@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from stratos.core.ledger.pricing import Times
 from stratos_gateway.answering.draft import Draft
@@ -40,6 +40,10 @@ class Output(ABC):
             arrival_s: when the request came, monotonic seconds.
         """
         return ()
+
+    def sections(self) -> Mapping[str, Any]:
+        """Its share of the receipt: who answered, and how (``core.ledger.receipt``)."""
+        return {"source": "workers"}
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """Its share of the ledger; empty where nothing is billed.

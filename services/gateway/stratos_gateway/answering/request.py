@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Send
@@ -123,6 +123,8 @@ class ClientRequest(Generic[P]):
     """The answer; ``None`` before there is one, and again where its source gave way or it counts as nothing."""
     told_error: StratosError | None = None
     """Error that was told within a stream: the answer ends without an exception."""
+    trail: dict[str, Any] = field(default_factory=dict)
+    """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
     sent: list[ChoiceChunk] = field(default_factory=list)
     """Chunks that the client was sent so far, where ``when_sent`` wants them."""
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None

@@ -51,7 +51,7 @@ class VectorOutput(Output):
         return [
             Draft(
                 request_id=new_id("emb"),
-                tenant=self._tenant.name,
+                tenant=self._tenant.id,
                 plan=self._tenant.plan,
                 tag=self._prepared.meter,
                 outcome=RequestOutcome.FINISHED,

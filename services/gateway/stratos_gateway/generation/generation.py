@@ -16,12 +16,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from stratos.common.bugs import report_bug
 from stratos.common.errors import DeadlinePassed, Draining, FeatureUnavailable, QueueTimeout, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.features import required_features
 from stratos.core.generation import Submission
+from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.records import EngineRequest, RequestKey
@@ -32,6 +34,7 @@ from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
+from stratos_gateway.generation.trail import AttemptTrail, prompt_section
 from stratos_gateway.generation.transcript import Transcript
 
 _log = logging.getLogger(__name__)
@@ -74,6 +77,8 @@ class Generation:
         self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, fleet, notify)
         self.error: StratosError | None = None
         self.is_ended = False
+        self.trail: list[AttemptTrail] = []
+        """Its attempts so far, of which the first ``MAX_ITEMS`` are kept."""
         self.last_submitted: int | None = None
         """Attempt that a worker last got."""
         self._fleet = fleet
@@ -114,6 +119,24 @@ class Generation:
             if self._attempt is not None:
                 self._attempt.end_choice(index)
 
+    def _note_attempt(self, attempt: AttemptTrail) -> None:
+        if len(self.trail) < MAX_ITEMS:
+            self.trail.append(attempt)
+
+    def section(self) -> dict[str, Any]:
+        """The prompt's way through the platform so far, for the request's receipt."""
+        receipt = self.transcript.receipt
+        return {
+            "id": self.request_id,
+            "prompt_tokens": len(self.spec.prompt_ids),
+            "output_tokens": self.transcript.num_output_tokens,
+            "seed": self.spec.seed,
+            "adapter_digest": self.spec.terms.adapter.digest,
+            "num_attempts": self._attempts.number + 1,
+            "attempts": [attempt.to_json() for attempt in self.trail],
+            **({} if receipt is None else prompt_section(receipt, len(self.spec.prompt_ids))),
+        }
+
     def _too_late(self) -> StratosError:
         if self.transcript.num_output_tokens:
             return DeadlinePassed()
@@ -140,6 +163,7 @@ class Generation:
                 self._fleet.routers.report(placement, outcome, num_after)
                 num_new = num_after - num_before
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome, output_tokens=num_new)
+                self._note_attempt(AttemptTrail(placement, outcome, None if loss is None else loss.cause, num_new))
         if loss is not None:
             await self._attempts.prepare_next(loss, placement)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from stratos.common.errors import WaitTooLong
 from stratos.core.ledger.entry import RequestOutcome
 from stratos.core.ledger.pricing import Times
+from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos.core.tenancy.plan import Plan
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.concurrency import Admission
@@ -50,6 +52,11 @@ class GeneratedOutput(Fanout):
     def times(self, arrival_s: float) -> Sequence[Times]:
         """Times of each prompt, measured here."""
         return [generation.transcript.times(arrival_s) for generation in self.generations]
+
+    def sections(self) -> Mapping[str, Any]:
+        """Each prompt's way through the platform."""
+        shown = [generation.section() for generation in self.generations[:MAX_ITEMS]]
+        return {"source": "workers", "generations": shown}
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One per prompt; those without a tag are not billed."""

@@ -41,7 +41,7 @@ class Transcript:
         """Log probabilities of the prompt's tokens from the second on, complete before the first chunk."""
         self._num_prompt_tokens = num_prompt_tokens
         self._metrics = fleet.metrics
-        self._meters = fleet.metrics.running(terms.tenant, terms.priority_class)
+        self._meters = fleet.metrics.running(terms.label, terms.priority_class)
         self._clock = fleet.clock
         self._notify = notify
         self._started_s = fleet.clock.now()

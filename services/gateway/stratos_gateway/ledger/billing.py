@@ -10,6 +10,7 @@ from typing import Any, Self
 from stratos.common.clock import Clock
 from stratos.core.tenancy.plan import Plan
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.receipt_store import ReceiptStore
 from stratos.store.ledger.spool import Spool
 from stratos_gateway.ledger.budgets import Budgets
 from stratos_gateway.ledger.claims import WorkerSearch
@@ -17,6 +18,7 @@ from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.ledger.writer import LedgerWriter
 from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.receipts.desk import ReceiptDesk
 from stratos_gateway.sessions.pool import SessionPool
 
 
@@ -26,7 +28,9 @@ class LedgerAccess:
 
     store: LedgerStore
     plan_of: Callable[[str], Plan | None]
-    """The plan of a tenant by its name; ``None`` where there is no such tenant any more."""
+    """The plan of a tenant by its id; ``None`` where there is no such tenant any more."""
+    receipts: ReceiptStore | None = None
+    """Where receipts of requests are; ``None`` keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,8 @@ class Billing:
     writer: LedgerWriter
     budgets: Budgets
     config: LedgerConfig
+    receipts: ReceiptDesk | None
+    """``None`` where no receipts are kept."""
 
     @classmethod
     async def open(cls, access: LedgerAccess, config: LedgerConfig, clock: Clock, metrics: GatewayMetrics) -> Self:
@@ -47,10 +53,19 @@ class Billing:
             spool = await asyncio.to_thread(Spool, config.spool_path, config.spool_max_bytes)
         meter = Meter(clock, config.count_wait_s)
         budgets = Budgets(access.store.spend, metrics, config.budget_interval_s)
-        writer = LedgerWriter(access.store, meter, spool, config, access.plan_of, metrics, budgets.note_due)
-        return cls(access=access, meter=meter, writer=writer, budgets=budgets, config=config)
+        receipts = None if access.receipts is None else ReceiptDesk(access.receipts, config.interval_s)
+        note_claim = None if receipts is None else receipts.put_claim
+        writer = LedgerWriter(access.store, meter, spool, config, access.plan_of, metrics, budgets.note_due, note_claim)
+        return cls(access=access, meter=meter, writer=writer, budgets=budgets, config=config, receipts=receipts)
+
+    async def close(self) -> None:
+        """Write what is left."""
+        await self.writer.close()
+        if self.receipts is not None:
+            await self.receipts.turn()
 
     def tasks(self, sessions: SessionPool) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """Root tasks."""
         search = WorkerSearch(self.access.store, sessions, self.config.claim_interval_s)
-        return {"ledger": self.writer.run(), "ledger-claims": search.run(), "budgets": self.budgets.run()}
+        receipts = {} if self.receipts is None else {"receipts": self.receipts.run()}
+        return {"ledger": self.writer.run(), "ledger-claims": search.run(), "budgets": self.budgets.run(), **receipts}

@@ -23,7 +23,7 @@ from stratos_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
 FIRST_LOOK_S = 0.05
-"""Longest wait of the first request of a tenant with a hard bound; Redis away counts as nothing spent."""
+"""Longest wait of a tenant's first requests. Redis away counts as nothing spent, and no later request waits for it."""
 _IDLE_S = 600.0
 
 
@@ -32,16 +32,24 @@ class _Spend:
     month: str
     due: int | None = None
     """``None`` before the first look."""
+    is_tried: bool = False
+    """A request has waited for the first look in vain; ``run`` looks again."""
     used_s: float = 0.0
     alerts: set[str] = field(default_factory=set)
     """Levels reached in the month so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    name: str
+    budget: Budget
 
 
 class Budgets:
     """Belongs to the event loop.
 
     Args:
-        spend: what a tenant owes for a month, from Redis.
+        spend: what a tenant owes for a month, by its id, from Redis.
         metrics: of the process.
         interval_s: between two looks.
         wall_clock: seconds since the epoch.
@@ -59,7 +67,7 @@ class Budgets:
         self._interval_s = interval_s
         self._wall_clock = wall_clock
         self._known: dict[str, _Spend] = {}
-        self._budgets: dict[str, Budget] = {}
+        self._terms: dict[str, _Terms] = {}
 
     async def check(self, tenant: Tenant) -> list[tuple[bytes, bytes]]:
         """Headers of the answer: where the tenant is past its soft bound they say so.
@@ -70,10 +78,11 @@ class Budgets:
         budget = tenant.plan.budget
         if not (budget.soft or budget.hard):
             return []
-        found = self._of(tenant.name)
-        self._budgets[tenant.name], found.used_s = budget, self._wall_clock()
-        if found.due is None:
-            await self._first_look(tenant.name)
+        found = self._of(tenant.id)
+        self._terms[tenant.id], found.used_s = _Terms(tenant.name, budget), self._wall_clock()
+        if found.due is None and not found.is_tried:
+            await self._first_look(tenant.id)
+            found.is_tried = True
         due = found.due or 0
         if budget.hard and due >= budget.hard:
             raise InsufficientQuota("the budget of this month is spent")
@@ -119,16 +128,17 @@ class Budgets:
         return found
 
     def _set(self, tenant: str, due: int) -> None:
-        found, budget = self._known[tenant], self._budgets.get(tenant)
+        found, terms = self._known[tenant], self._terms.get(tenant)
         found.due = due
-        if budget is None:
+        if terms is None:
             return
+        budget = terms.budget
         bound = budget.hard or budget.soft
-        if (label := self._metrics.tenants.label_of(tenant)) != OTHER_TENANTS:  # of which there is no one value
+        if (label := self._metrics.tenants.label_of(terms.name)) != OTHER_TENANTS:  # of which there is no one value
             self._metrics.budget_used.labels(label).set(due / bound)
         percents = [percent for percent in budget.alert_percents if budget.hard and due * 100 >= budget.hard * percent]
         reached = {f"{percent} percent" for percent in percents} | ({"soft"} if 0 < budget.soft <= due else set())
         for level in sorted(reached - found.alerts):
             found.alerts.add(level)
             self._metrics.budget_alerts.labels(label, level).inc()
-            _log.warning("tenant %s has spent %d micro-units this month: %s", tenant, due, level)
+            _log.warning("tenant %s has spent %d micro-units this month: %s", terms.name, due, level)

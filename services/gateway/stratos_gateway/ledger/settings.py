@@ -27,6 +27,10 @@ class LedgerConfig:
     """Largest spool: about 500,000 entries."""
     entries_kept_days: Annotated[int, Ge(32)] = 92
     """Days after which single entries are gone from Redis; sums per day stay."""
+    receipts_max_bytes: Annotated[int, Ge(0)] = 16 * 1024 * 1024
+    """Memory in Redis for receipts of requests, over all tenants; the oldest go first. 0 keeps none."""
+    receipts_kept_s: Annotated[float, Gt(0)] = 24 * 3600
+    """Seconds after which a receipt is gone."""
     response_cache_bytes: Annotated[int, Ge(0)] = 64 * 1024 * 1024
     """Memory for answers that are given again, of tenants whose plan has ``response_cache``; 0 keeps none."""
     claim_interval_s: Annotated[float, Gt(0)] = 5.0

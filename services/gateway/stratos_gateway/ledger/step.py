@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from stratos.core.ledger.entry import day_of
+from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos_gateway.answering.contract import Step
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.ledger.budgets import Budgets
@@ -50,5 +52,8 @@ class AccountStep(Step):
             raise
         finally:
             if request.output is not None:
-                for draft in request.output.drafts(error or request.told_error):
+                drafts = request.output.drafts(error or request.told_error)
+                for draft in drafts:
                     self._meter.end(draft)
+                names = [[day_of(draft.tag.arrived_unix_ms), draft.request_id] for draft in drafts]
+                request.trail["entries"] = names[:MAX_ITEMS]

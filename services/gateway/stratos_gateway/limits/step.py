@@ -39,6 +39,7 @@ class LimitsStep(Step):
                 await self._limiter.take(reservation)
             finally:
                 request.exchange.headers = request.notices + reservation.headers
+                request.trail["limits"] = reservation.state
             yield
         except BaseException as raised:
             error = raised

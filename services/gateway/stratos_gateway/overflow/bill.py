@@ -31,7 +31,7 @@ class ExternalBill:
         outcome = outcome_of(error)
         return Draft(
             request_id=new_id("gen"),
-            tenant=self.tenant.name,
+            tenant=self.tenant.id,
             plan=self.tenant.plan,
             tag=self.tag,
             outcome=RequestOutcome.EXTERNAL if outcome is RequestOutcome.FINISHED else outcome,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,10 @@ class ExternalOutput(ChunkOutput):
     def finish_reasons(self) -> tuple[str, ...]:
         """None of them is known."""
         return ()
+
+    def sections(self) -> Mapping[str, Any]:
+        """The endpoint answered."""
+        return {"source": "external"}
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One for the request."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from stratos.common.ids import new_id
 from stratos.core.ledger.entry import RequestOutcome
@@ -56,6 +57,10 @@ class KeptOutput(ChunkOutput):
     def num_limited_tokens(self) -> int:
         """None: nothing was computed."""
         return 0
+
+    def sections(self) -> Mapping[str, Any]:
+        """The cache answered."""
+        return {"source": "response_cache"}
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One per prompt: its full cost, and the discount for it; an answer that was not taken is not billed."""
@@ -119,7 +124,7 @@ class CacheSource:
         kept = KeptAnswer(chunks=merge_chunks(sent), prompts=prompts)
         if kept.is_cut_short(output.generations[0].spec.sampling.max_tokens):
             return  # for want of memory: the next one may get further
-        self._cache.keep(key, tenant.name, kept, tenant.plan.response_ttl_s)
+        self._cache.keep(key, tenant.id, kept, tenant.plan.response_ttl_s)
 
 
 def merge_chunks(chunks: Sequence[ChoiceChunk]) -> tuple[ChoiceChunk, ...]:

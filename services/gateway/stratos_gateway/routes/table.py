@@ -13,6 +13,7 @@ from stratos.core.tenant import Tenant
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.health import DeepHealth, HealthState
+from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.usage import UsageRoute
 
 
@@ -21,6 +22,7 @@ def build_routes(
     endpoints: Mapping[str, ASGIApp],
     authenticate: Callable[[Request], Awaitable[Tenant]],
     usage: UsageRoute,
+    receipt: ReceiptRoute,
     catalogue: ModelCatalogue,
     health: DeepHealth,
     not_ready_reason: Callable[[], str],
@@ -31,6 +33,7 @@ def build_routes(
         endpoints: routes that compute, by path.
         authenticate: whose key a request carries.
         usage: of tenants.
+        receipt: of single requests.
         catalogue: names of models.
         health: the deep probe.
         not_ready_reason: empty where requests can be served.
@@ -59,6 +62,7 @@ def build_routes(
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
         Route("/v1/usage", usage.answer, methods=["GET"]),
+        Route("/v1/requests/{request_id}/receipt", receipt.answer, methods=["GET"]),
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/health", deep_health, methods=["GET"]),

@@ -47,7 +47,7 @@ class UsageRoute:
         columns, shape = columns_of(query), query.get("format", "json")
         if shape not in ("json", "csv"):
             raise BadRequest("format must be json or csv", param="format")
-        tables = await self._billing.access.store.days(tenant.name, days)
+        tables = await self._billing.access.store.days(tenant.id, days)
         rows = usage_rows(regroup(tables, keep_fields(*columns)), columns)
         if shape == "csv":
             return Response(csv_text(rows, (*columns, *MEASURES, "net", "due")), media_type="text/csv")

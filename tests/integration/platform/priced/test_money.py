@@ -40,6 +40,8 @@ from tests.support.worlds.money_platform import (
 
 PRICE = PRICES["default"]
 MONTH = f"{datetime.now(UTC):%Y-%m}"
+NUM_STORY = 60
+"""Output tokens of a text in which a word is found."""
 
 
 def body_of(prompt: Any, max_tokens: int = 6, **more: Any) -> dict[str, Any]:
@@ -95,8 +97,26 @@ async def test_every_report_says_what_the_clients_were_told(platform: MoneyPlatf
     for row in (stated["lines"][0], shown["data"][0], platform.admin.get("/usage?tenant=payer").json()["total"]):
         assert {name: row[name] for name in counts} == counts
         assert row["due"] == due
+    await asyncio.to_thread(check_receipt, platform, answers[-1])
     await asyncio.to_thread(check_commands, platform, counts, due)
     await asyncio.to_thread(check_files, platform, tmp_path, usages, due)
+
+
+def check_receipt(platform: MoneyPlatform, answer: httpx.Response) -> None:
+    """What `stratos explain` says of one request is what its client was told, and what the ledger has."""
+    request_id, where = answer.headers["x-request-id"], ("--data-dir", str(platform.process.data_dir))
+    done = CliRunner().invoke(app, ["explain", request_id, "--json", "--key", platform.keys["payer"], *where])
+    assert done.exit_code == 0, done.output
+    receipt, usage = json.loads(done.output), answer.json()["usage"]
+    (entry,), (generation,) = receipt["billed"], receipt["generations"]
+    assert entry["due"] == due_of([usage])[1]
+    assert generation["prefix_match_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] > 0
+    assert generation["numerics_id"]
+    assert [attempt["outcome"] for attempt in generation["attempts"]] == ["finished"]
+    shown = CliRunner().invoke(app, ["explain", request_id, "--key", platform.keys["payer"], *where]).output
+    assert generation["attempts"][0]["worker"] in shown
+    other = CliRunner().invoke(app, ["explain", request_id, "--key", platform.keys["resident"], *where])
+    assert other.exit_code == 1
 
 
 def check_commands(platform: MoneyPlatform, counts: Counter[str], due: int) -> None:
@@ -150,7 +170,7 @@ async def test_policies_act_at_both_gateways(platform: MoneyPlatform) -> None:
 
 async def test_output_with_a_hit_ends_there_at_both_gateways(platform: MoneyPlatform) -> None:
     async with platform.client("payer") as free, platform.client("policed") as http:
-        prompt, num_long = "The story of a", platform.num_long
+        prompt, num_long = "The story of a", NUM_STORY
         plain = (await ask(free, prompt, max_tokens=num_long)).json()["choices"][0]["text"]
         words = re.findall(r"\b[A-Za-z]{3,}\b", plain)
         word = next(word for word in words[1:] if word.lower() not in prompt.lower())

@@ -20,7 +20,7 @@ def client(real_platform: PlatformProcess) -> openai.OpenAI:
 
 @pytest.mark.parametrize("adapter", [None, "unit-tests"])
 def test_vectors_equal_transformers(client: openai.OpenAI, adapter: str | None) -> None:
-    inputs = spread_prompts(12, 2000)
+    inputs = spread_prompts(8, 2000)
     answer = client.embeddings.create(model=adapter or "base", input=inputs)
     assert answer.usage.total_tokens == sum(map(len, inputs))
     reference = Reference(adapter)

@@ -13,7 +13,7 @@ from stratos.cli.stores import open_records
 from stratos.store.records.record import Kind
 from stratos.store.records.values import encode_tenant
 from stratos.store.records.writer import RecordWriter
-from stratos.store.tenant_store import TenantStore
+from stratos.store.tenancy.tenant_store import TenantStore
 from tests.support.servers.meddling_proxy import meddling_proxy
 from tests.support.worlds.platform_process import PlatformProcess
 
@@ -27,16 +27,20 @@ def admin_key(real_platform: PlatformProcess) -> str:
     return real_platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
 
 
-def check(platform: PlatformProcess, admin_key: str, *where: str) -> tuple[int, dict[str, str]]:
-    """Exit code of the command, and the states that it prints."""
-    argv = ["admin", "check-isolation", "--key", admin_key, "--rounds", "5", "--data-dir", str(platform.data_dir)]
-    done = CliRunner().invoke(app, [*argv, *where])
+def check(platform: PlatformProcess, admin_key: str, *where: str, num_rounds: int = 1) -> tuple[int, dict[str, str]]:
+    """Exit code of the command, and the states that it prints.
+
+    Counts of cached tokens tell of a leak in one round. Times need rounds; leaks that they find are planted in
+    tests/integration/selfcheck/test_check_isolation.py, where a miss takes as long as the test wants.
+    """
+    argv = ["admin", "check-isolation", "--key", admin_key, "--rounds", str(num_rounds)]
+    done = CliRunner().invoke(app, [*argv, "--data-dir", str(platform.data_dir), *where])
     lines = [line.split(maxsplit=1) for line in done.output.splitlines()]
     return done.exit_code, {text.partition(":")[0]: state for state, text in lines}
 
 
 def test_a_platform_that_isolates_passes(real_platform: PlatformProcess, admin_key: str) -> None:
-    code, found = check(real_platform, admin_key)
+    code, found = check(real_platform, admin_key, num_rounds=3)
     assert code == 0
     assert found.pop(TIMES) in (OK, UNKNOWN), "a small model's hit is hardly faster than its miss"
     assert found == dict.fromkeys((COUNTS, MODELS, ADMIN, LEDGER), OK)
@@ -63,7 +67,7 @@ def test_two_tenants_of_one_salt_are_found(real_platform: PlatformProcess, admin
         api_url = real_platform.base_url.removesuffix("/v1")
         code, found = check(real_platform, admin_key, "--url", url, "--api-url", api_url)
     assert code == 1
-    assert found.pop(TIMES) in (FAILED, UNKNOWN)
+    found.pop(TIMES)
     assert found == {COUNTS: FAILED, MODELS: OK, ADMIN: OK, LEDGER: OK}
 
 
@@ -79,5 +83,5 @@ def test_a_front_that_mixes_keys_is_found(real_platform: PlatformProcess, admin_
         admin_url = real_platform.facts()["admin_url"]
         code, found = check(real_platform, admin_key, "--url", admin_url, "--api-url", url)
     assert code == 1
-    assert found.pop(TIMES) in (FAILED, UNKNOWN)
+    found.pop(TIMES)
     assert found == {COUNTS: FAILED, MODELS: FAILED, ADMIN: OK, LEDGER: FAILED}

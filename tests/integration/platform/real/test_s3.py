@@ -35,7 +35,8 @@ def platform(
 ) -> Iterator[PlatformProcess]:
     store = ("--object-store", f"s3://{BUCKET}/models", "--s3-endpoint", s3_url)
     flags = ("--redis-url", redis_elsewhere.url, "--transport", "gloo", "--max-decode", "1")
-    with running_platform(tmp_path_factory.mktemp("platform"), *store, *flags) as running:
+    # As a user's, whose processes import torch themselves: the one of the tests' platforms that does.
+    with running_platform(tmp_path_factory.mktemp("platform"), *store, *flags, is_executed=True) as running:
         yield running
 
 

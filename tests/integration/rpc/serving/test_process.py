@@ -1,4 +1,7 @@
-"""``serve`` in a process of its own: signals, faults at start, the end of a supervisor."""
+"""``serve`` in a process of its own: signals, faults at start, the end of a supervisor.
+
+All but the last are forks of the template: an interpreter of their own would add nothing but its imports.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import psutil
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.servers import warm_process
 from tests.support.waiting import wait_until
 
 _PROGRAM = """
@@ -38,23 +42,22 @@ sys.exit(serve(make, settings))
 
 class Echo:
     def __init__(self, folder: Path, drain: str, **env: str) -> None:
-        self.address_file = folder / "echo.json"
+        folder.mkdir(exist_ok=True)
+        self.address_file, program = folder / "echo.json", folder / "echo.py"
+        program.write_text(_PROGRAM)
         names = {"STRATOS_ECHO_ADDRESS_FILE": str(self.address_file), **env}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(ROOT), drain],
-            env={**os.environ, **names},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = warm_process.begin(str(program), str(ROOT), drain, env={**os.environ, **names})
 
     def wait_serving(self) -> int:
         wait_until(lambda: self.address_file.exists() or self.process.poll() is not None, "it serves, or has ended")
-        assert self.process.poll() is None, self.process.communicate()[1]
+        assert self.process.poll() is None, self.end()[1]
         return int(json.loads(self.address_file.read_text())["pid"])
 
     def end(self) -> tuple[int, str]:
-        _, log = self.process.communicate()
-        return self.process.returncode, log
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            log = output.read()
+        return self.process.wait(), log
 
 
 @pytest.fixture
@@ -62,10 +65,9 @@ def echoes() -> Iterator[list[Echo]]:
     started: list[Echo] = []
     yield started
     for echo in started:
-        assert echo.process.stderr is not None
-        if not echo.process.stderr.closed:  # its end was not waited for
-            echo.process.kill()
-            echo.process.communicate()
+        assert echo.process.stdout is not None
+        echo.process.end()
+        echo.process.stdout.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -83,10 +85,10 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, echoes: list[Echo], number: si
 def test_a_second_signal_skips_the_drain(tmp_path: Path, echoes: list[Echo]) -> None:
     echoes.append(echo := Echo(tmp_path, "hang"))
     echo.wait_serving()
-    echo.process.terminate()
+    echo.process.send_signal(signal.SIGTERM)
     _wait_until_not_ready(echo)
     assert echo.process.poll() is None
-    echo.process.terminate()
+    echo.process.send_signal(signal.SIGTERM)
     code, log = echo.end()
     assert code == 0
     assert "second signal" in log

@@ -47,18 +47,19 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[World, D
     await asyncio.wait({task})
 
 
-async def test_a_deletion_and_another_salt_are_departures(world: tuple[World, DepartedTenants]) -> None:
+async def test_a_deletion_and_another_tenant_of_the_name_are_departures(world: tuple[World, DepartedTenants]) -> None:
     found, tenants = world
     tenants.look()
     del found.living["a"]
-    found.living["b"] = record("b", b"another")
+    del found.living["b"]
+    found.living["b2"] = record("b", b"another")
     found.living["d"] = record("d", b"d")
     tenants.look()
     tenants.look()
     await eventually(lambda: found.asked == ["a", "b"])
     assert found.heard == ["a", "b"]
     last = [tenants.last_record(name) for name in "abc"]
-    assert [one.plan if one else None for one in last] == ["plan-a", "plan-b", None]
+    assert [one.plan if one else None for one in last] == ["plan-a", "plan-b", "plan-c"]
 
 
 async def test_workers_are_told_until_all_have_answered_and_not_for_ever(

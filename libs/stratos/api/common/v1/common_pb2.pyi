@@ -44,20 +44,22 @@ class AdapterRef(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class RequestTerms(_message.Message):
-    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms", "end_ms")
+    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms", "end_ms", "tenant_name")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     END_MS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_NAME_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     cache_salt: bytes
     priority_class: int
     adapter: AdapterRef
     deadline_ms: int
     end_ms: int
-    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., end_ms: _Optional[int] = ...) -> None: ...
+    tenant_name: str
+    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., tenant_name: _Optional[str] = ...) -> None: ...
 
 class BlockLedger(_message.Message):
     __slots__ = ("num_total", "num_free", "num_cached", "num_allocated", "num_reserved", "num_fenced")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from stratos.api.autoscaler.v1 import autoscaler_pb2
-from stratos.cli.explain import decisions_json, decisions_text
+from stratos.cli.decisions import decisions_json, decisions_text
 
 NOW = datetime.datetime(2026, 1, 2, 12, 0, 0, tzinfo=datetime.UTC)
 HELD = autoscaler_pb2.Decision(

@@ -1,4 +1,4 @@
-"""Making, changing and deleting plans, tenants and blocks: the side that writes."""
+"""Making and changing plans, tenants and blocks: the side that writes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from typing import Any
 
 from stratos.common.errors import BadRequest, NotFound
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, STANDARD, Plan
-from stratos.store.keys import KeyRecord, check_tenant
+from stratos.store.keys import check_tenant
 from stratos.store.records.record import Kind, Record
-from stratos.store.records.values import (
-    encode_block,
-    encode_plan,
-    encode_tenant,
-    owner_and_name,
-)
+from stratos.store.records.record_store import NO_TENANT
+from stratos.store.records.values import encode_block, encode_plan, encode_tenant
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos.store.tenants import BlockRecord, TenantRecord
+from stratos.store.tenants import BlockRecord, Condition, TenantRecord, TenantRef, owner_of_block
 
 _SALT_BYTES = 32
 
@@ -75,48 +71,56 @@ class TenantStore:
         return sorted((value for value in values if isinstance(value, TenantRecord)), key=lambda tenant: tenant.name)
 
     async def get(self, name: str) -> TenantRecord:
-        """One tenant; raises ``NotFound``."""
+        """One tenant, which may be closing; raises ``NotFound``."""
         found = await self._writer.current(Kind.TENANT, name)
         if found is None or not isinstance(found.value, TenantRecord):
-            raise _unknown(name)
+            raise unknown_tenant(name)
         return found.value
 
-    async def ensure(self, name: str, plan: str | None = None) -> None:
+    async def ref(self, owner: str) -> TenantRef:
+        """The tenant of this name, or none for "", which is all of them; raises ``NotFound``."""
+        return (await self.get(owner)).ref if owner else NO_TENANT
+
+    async def ensure(self, name: str, plan: str | None = None) -> TenantRef:
         """Make a tenant if it is new.
 
         Raises:
-            BadRequest: it has another plan, or there is no such plan.
+            BadRequest: it has another plan, it is being deleted, or there is no such plan.
         """
         check_tenant(name)
         if plan is not None:
             await self._check_plan(plan)
+        fresh = standing = _fresh(name, plan or STANDARD.name)
 
         def edit(found: Record | None) -> Mapping[str, Any] | None:
-            tenant = found.value if found is not None else None
-            if not isinstance(tenant, TenantRecord):
-                return encode_tenant(_fresh(name, plan or STANDARD.name))
+            nonlocal standing
+            standing = tenant = _of(found) or fresh
+            if tenant is fresh:
+                return encode_tenant(fresh)
             if plan not in (None, tenant.plan):
                 text = f"tenant {name!r} has plan {tenant.plan!r}; change it with `stratos tenants set-plan`"
                 raise BadRequest(text, param="plan")
             return None
 
-        await self._writer.change(Kind.TENANT, name, "tenant.create", edit, tenant=name)
+        await self._writer.change(Kind.TENANT, name, "tenant.create", edit)
+        return standing.ref
 
     async def put(self, name: str, *, plan: str, overrides: Mapping[str, Any], is_suspended: bool) -> bool:
         """Make a tenant, or change it to what is given; false where it is so already. Its salt stays.
 
         Raises:
-            BadRequest: there is no such plan.
+            BadRequest: there is no such plan, or the tenant is being deleted.
         """
         check_tenant(name)
         await self._check_plan(plan)
+        fresh = _fresh(name, plan)
 
         def edit(found: Record | None) -> Mapping[str, Any] | None:
-            old = found.value if found is not None and isinstance(found.value, TenantRecord) else None
-            new = replace(old or _fresh(name, plan), plan=plan, overrides=overrides, is_suspended=is_suspended)
+            old = _of(found)
+            new = replace(old or fresh, plan=plan, overrides=overrides, is_suspended=is_suspended)
             return None if new == old else encode_tenant(new)
 
-        return await self._writer.change(Kind.TENANT, name, "tenant.put", edit, tenant=name)
+        return await self._writer.change(Kind.TENANT, name, "tenant.put", edit)
 
     async def set_plan(self, name: str, plan: str) -> None:
         """Change the plan of a tenant's future requests.
@@ -132,29 +136,20 @@ class TenantStore:
         action = "tenant.suspend" if is_suspended else "tenant.resume"
         await self._change(name, action, lambda tenant: replace(tenant, is_suspended=is_suspended))
 
-    async def delete(self, name: str) -> None:
-        """Delete a tenant: its keys first, then its adapters and templates, then its record and the salt of its caches.
-
-        What workers still have of its KV can be hit by no request any more, and is the next to be evicted.
+    async def block(self, block_id: str, reason: str) -> bool:
+        """Refuse a model or adapter; false where it is refused already.
 
         Raises:
-            NotFound: no such tenant.
+            NotFound: the adapter's tenant does not exist.
         """
-        await self.get(name)
-        for record in await self._writer.records.records(Kind.KEY, Kind.ADAPTER, Kind.TEMPLATE, Kind.BLOCK):
-            if record.is_deleted or not _belongs(record, name):
-                continue
-            await self._bury(record.kind, record.id, name)
-        await self._bury(Kind.TENANT, name, name)
-
-    async def block(self, block_id: str, reason: str) -> bool:
-        """Refuse a model or adapter; false where it is refused already."""
-        block = BlockRecord(reason=reason)
+        block, owner = BlockRecord(reason=reason), await self.ref(owner_of_block(block_id))
         return await self._writer.change(
             Kind.BLOCK,
             block_id,
             "block.put",
             lambda found: None if found is not None and found.value == block else encode_block(block),
+            tenant=owner,
+            condition=Condition.LIVE if owner.name else Condition.NONE,
         )
 
     async def unblock(self, block_id: str) -> None:
@@ -172,17 +167,6 @@ class TenantStore:
         records = await self._writer.records.records(Kind.BLOCK)
         return {record.id: record.value for record in records if isinstance(record.value, BlockRecord)}
 
-    async def _bury(self, kind: Kind, record_id: str, tenant: str) -> None:
-        # A registration of the adapter that began before now must not bring it back.
-        began = await self._writer.records.now_us() if kind is Kind.ADAPTER else 0
-        await self._writer.change(
-            kind,
-            record_id,
-            f"{kind.value}.delete",
-            lambda found: None if is_gone(found) else remains_of(found, began),
-            tenant=tenant,
-        )
-
     async def _check_plan(self, plan: str) -> None:
         found = await self._writer.current(Kind.PLAN, plan)
         if plan not in BUILT_IN_PLANS and (found is None or not isinstance(found.value, Plan)):
@@ -190,36 +174,27 @@ class TenantStore:
 
     async def _change(self, name: str, action: str, change: Callable[[TenantRecord], TenantRecord]) -> None:
         def edit(found: Record | None) -> Mapping[str, Any] | None:
-            if found is None or not isinstance(found.value, TenantRecord):
-                raise _unknown(name)
-            changed = change(found.value)
-            return None if changed == found.value else encode_tenant(changed)
+            tenant = _of(found)
+            if tenant is None:
+                raise unknown_tenant(name)
+            changed = change(tenant)
+            return None if changed == tenant else encode_tenant(changed)
 
-        await self._writer.change(Kind.TENANT, name, action, edit, tenant=name)
+        await self._writer.change(Kind.TENANT, name, action, edit)
 
 
 def _fresh(name: str, plan: str) -> TenantRecord:
     return TenantRecord(name=name, cache_salt=secrets.token_bytes(_SALT_BYTES), plan=plan)
 
 
-def _belongs(record: Record, tenant: str) -> bool:
-    if isinstance(record.value, KeyRecord):
-        return record.value.tenant == tenant
-    owner = owner_and_name(record.id)[0]
-    return owner == tenant if record.kind in (Kind.ADAPTER, Kind.TEMPLATE) else owner == f"adapter:{tenant}"
+def _of(found: Record | None) -> TenantRecord | None:
+    """The tenant of a record; raises ``BadRequest`` for one that is being deleted."""
+    tenant = found.value if found is not None and isinstance(found.value, TenantRecord) else None
+    if tenant is not None and tenant.is_closing:
+        raise BadRequest(f"tenant {tenant.name!r} is being deleted: delete it again, then make it", param="tenant")
+    return tenant
 
 
-def is_gone(found: Record | None) -> bool:
-    """Whether a record was deleted before."""
-    return found is not None and found.is_deleted
-
-
-def remains_of(found: Record | None, began: int = 0) -> Tombstone:
-    """The tombstone of a record; of a key it says for people whose it was."""
-    key = found.value if found is not None else None
-    remains = {"tenant": key.tenant, "name": key.name} if isinstance(key, KeyRecord) else {}
-    return Tombstone(remains, began)
-
-
-def _unknown(name: str) -> NotFound:
+def unknown_tenant(name: str) -> NotFound:
+    """There is no tenant of this name, or none that the caller may know of."""
     return NotFound(f"there is no tenant {name[:64]!r}")

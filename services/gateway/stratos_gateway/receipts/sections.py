@@ -1,0 +1,53 @@
+"""Sections of a receipt that are the same for every route: what was asked for, and how it ended. No text of clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratos.common.errors import StratosError
+from stratos_gateway.answering.draft import outcome_of
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.http.errors import public_error
+
+
+def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
+    """Terms of the request, and whose key it carried."""
+    tenant, prepared = request.tenant, request.prepared
+    return {
+        "operation": prepared.operation,
+        "model": prepared.model,
+        "key_id": tenant.key_id,
+        "plan": tenant.plan.name,
+        "class": tenant.priority_class,
+        "sequences": prepared.num_sequences,
+        "most_tokens": prepared.num_tokens,
+    }
+
+
+def answer_section(request: ClientRequest[Any], error: BaseException | None, now_s: float) -> dict[str, Any]:
+    """How it ended.
+
+    Args:
+        request: at its end.
+        error: of the answer, raised or told within its stream; ``None`` where it was sent whole.
+        now_s: monotonic seconds.
+    """
+    section: dict[str, Any] = {
+        "outcome": outcome_of(error).value,
+        "duration_ms": round((now_s - request.arrival_s) * 1e3, 1),
+    }
+    if isinstance(error, StratosError):
+        shown = public_error(error)
+        section |= {"status": request.exchange.status or shown.http_status, "error": shown.code}
+    elif request.exchange.status:
+        section["status"] = request.exchange.status
+    if request.declined is not None:
+        section["gave_way"] = request.declined.code
+    if request.output is not None:
+        usage = request.output.usage
+        section |= {
+            "prompt_tokens": usage.num_prompt_tokens,
+            "output_tokens": usage.num_output_tokens,
+            "cached_tokens": usage.num_cached_tokens,
+        }
+    return section

@@ -1,0 +1,48 @@
+"""A receipt for every request, however it ends, also where it was refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from stratos.common.clock import Clock
+from stratos.core.ledger.receipt import request_receipt
+from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.receipts.desk import ReceiptDesk
+from stratos_gateway.receipts.sections import answer_section, request_section
+
+
+class ReceiptStep(Step):
+    """Shared by all requests of the process.
+
+    Args:
+        desk: takes receipts.
+        clock: monotonic.
+    """
+
+    def __init__(self, desk: ReceiptDesk, clock: Clock) -> None:
+        self._desk = desk
+        self._clock = clock
+
+    @asynccontextmanager
+    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+        """Gather at the end what was noted on the way."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            now_s = self._clock.now()
+            if request.output is not None or self._desk.takes_refusal(now_s):
+                output = {} if request.output is None else request.output.sections()
+                sections = {
+                    **request.trail,
+                    **output,
+                    "request": request_section(request),
+                    "answer": answer_section(request, error or request.told_error, now_s),
+                }
+                self._desk.put(request_receipt(request.tenant.id, request.exchange.request_id, sections))

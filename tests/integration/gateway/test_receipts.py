@@ -1,0 +1,142 @@
+"""Receipts over HTTP: what a tenant can read of its own requests, however they ended, at any gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from stratos.core.ledger.receipt import SECTIONS
+from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.receipt_store import ReceiptStore
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis
+from stratos_gateway.ledger.billing import LedgerAccess
+from stratos_gateway.receipts.desk import MAX_REFUSALS_PER_S, ReceiptDesk
+from tests.support.waiting import eventually
+from tests.support.worlds.gateway_keys import KEY, OTHER_KEY
+from tests.support.worlds.gateway_world import World, gateway_world, say
+from tests.support.worlds.usage_counts import COUNT
+
+CONFIG = RecordStoreConfig()
+
+
+@asynccontextmanager
+async def receipt_world(url: str, num_workers: int = 1) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        redis: Redis = await stack.enter_async_context(open_redis(url))
+        receipts = ReceiptStore(redis, CONFIG, 2**20, 3600)
+        access = LedgerAccess(store=LedgerStore(redis, CONFIG), plan_of=lambda tenant: None, receipts=receipts)
+        quick = {"interval_s": 0.02, "count_wait_s": 0.2}
+        yield await stack.enter_async_context(gateway_world(num_workers, ledger_access=access, ledger=quick))
+
+
+@pytest.fixture
+async def world(redis_url: str) -> AsyncIterator[World]:
+    async with receipt_world(redis_url, num_workers=2) as made:
+        yield made
+
+
+async def complete(world: World, request_id: str, **fields: Any) -> int:
+    body = {"model": "base", "prompt": [5, 6, 7, 8], "max_tokens": 6, **fields}
+    answer = await world.http.post("/v1/completions", json=body, headers={"x-request-id": request_id})
+    assert answer.headers["x-request-id"] == request_id
+    return answer.status_code
+
+
+async def receipt(world: World, request_id: str, *, is_billed: bool = True) -> dict[str, Any]:
+    """The receipt, once it is there, and its entries in the ledger are."""
+    found: dict[str, Any] = {}
+
+    async def is_there() -> bool:
+        answer = await world.http.get(f"/v1/requests/{request_id}/receipt")
+        found.update(answer.json() if answer.status_code == 200 else {})
+        return answer.status_code == 200 and bool(found["billed"]) >= is_billed
+
+    await eventually(is_there, "the receipt is written")
+    return found
+
+
+async def test_a_receipt_says_where_a_request_ran_what_it_claimed_and_what_was_billed(world: World) -> None:
+    for worker in world.workers:
+        worker.script, worker.cached_tokens = say("hello"), 2
+    world.keys.change_plan(KEY, tokens_per_min=600, max_sequences=8)
+    assert await complete(world, "mine-1") == 200
+    found = await receipt(world, "mine-1")
+    assert list(found) == ["object", "id", *[name for name in SECTIONS if name != "entries"], "billed"]
+    assert found["request"]["model"] == "base"
+    assert {limit["kind"]: limit["claimed"] for limit in found["limits"]} == {"sequences": 1, "tokens": 10}
+    (generation,) = found["generations"]
+    assert (generation["prefix_match_tokens"], generation["first_missed_token"]) == (2, 2)
+    (attempt,) = generation["attempts"]
+    assert attempt["outcome"] == "finished"
+    assert attempt["worker"] in {"decode-0", "decode-1"}
+    assert (found["answer"]["status"], found["answer"]["outcome"]) == (200, "finished")
+    (entry,) = found["billed"]
+    assert (entry["request_id"], entry["cached_tokens"]) == (generation["id"], 2)
+    assert entry["external_cost"] is None, "what the platform pays is not the tenant's"
+
+
+async def test_a_recovery_is_told_by_its_attempts(world: World) -> None:
+    first, second = world.workers
+    first.script = second.script = lambda submit, choice: [9] * 20
+    first.die_after = 3
+    assert await complete(world, "moved", max_tokens=20) == 200
+    (generation,) = (await receipt(world, "moved"))["generations"]
+    assert [attempt["worker"] for attempt in generation["attempts"]] == ["decode-0", "decode-1"]
+    assert [attempt["cause"] for attempt in generation["attempts"]] == ["broken", None]
+    assert [attempt["output_tokens"] for attempt in generation["attempts"]] == [3, 17]
+
+
+async def test_a_refused_request_has_its_receipt_with_the_limit_that_refused_it(world: World) -> None:
+    world.keys.change_plan(KEY, requests_per_min=60, burst_s=1)
+    assert [await complete(world, f"burst-{number}") for number in range(2)] == [200, 429]
+    found = await receipt(world, "burst-1", is_billed=False)
+    assert found["answer"]["error"] == "rate_limit_exceeded"
+    assert found["answer"]["status"] == 429
+    (limit,) = found["limits"]
+    assert limit["kind"] == "requests"
+    assert limit["left"] < 1
+
+
+async def test_another_tenants_receipt_is_as_unknown_as_one_that_never_was(world: World) -> None:
+    assert await complete(world, "mine-2") == 200
+    await receipt(world, "mine-2")
+    path, headers = "/v1/requests/mine-2/receipt", {"authorization": f"Bearer {OTHER_KEY}"}
+    stranger = await world.http.get(path, headers=headers)
+    never = await world.http.get("/v1/requests/never/receipt")
+    assert (stranger.status_code, never.status_code) == (404, 404)
+    assert stranger.json()["error"]["message"] == never.json()["error"]["message"]
+
+
+async def test_any_gateway_finds_it_and_no_text_is_in_it(world: World, redis_url: str) -> None:
+    planted = "kumquat-marmalade"
+    world.worker.script = say(planted)
+    assert await complete(world, "mine-3", prompt=planted, user=planted, metadata={"k": planted}) == 200
+    async with receipt_world(redis_url) as other:
+        assert planted not in str(await receipt(other, "mine-3"))
+
+
+async def test_a_request_whose_gateway_died_has_the_receipt_of_its_worker(redis_url: str) -> None:
+    async with open_redis(redis_url) as redis:
+        store = ReceiptStore(redis, CONFIG, 2**20, 3600)
+        desk = ReceiptDesk(store, 0.01)
+        desk.put_claim(replace(COUNT, tag=replace(COUNT.tag, http_request_id="orphan")))
+        desk.put_claim(COUNT)  # of a request that no client asked for
+        await desk.turn()
+        found = await store.find("acme", "orphan")
+    assert found is not None
+    assert found["answer"] == {"outcome": "recovered"}
+
+
+def test_refusals_by_the_thousand_push_out_nobody() -> None:
+    class Nowhere:
+        async def put(self, receipts: Any) -> None: ...
+
+    desk = ReceiptDesk(Nowhere(), 1.0)
+    assert sum(desk.takes_refusal(7.0 + number / 1000) for number in range(1000)) == MAX_REFUSALS_PER_S
+    assert desk.takes_refusal(8.0)
