@@ -88,7 +88,8 @@ class _Lengths:
         more_than, at_most = blocked
         if self.longest > at_most:
             return None
-        found, num_stale, places = [], 0, [0]
+        found: list[Ticket] = []
+        num_stale, places = 0, [0]
         while places:  # no entry is shorter than the one above it
             place = places.pop()
             if place >= len(self.heap) or self.heap[place][0] > more_than:
