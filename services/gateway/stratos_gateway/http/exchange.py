@@ -38,7 +38,7 @@ class RequestFacts:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     ttft_us: int | None = None
-    """From the arrival to the first token of any choice."""
+    """From the last byte of the request to the first token of any choice."""
     itl_us: int | None = None
     """Mean over the gaps between tokens of one choice."""
     error: str = ""
