@@ -99,7 +99,7 @@ async def open_backends(
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     plan_of = partial(_plan_of, TenantLookup(follower), departed)
     return Backends(
-        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger),
+        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, store_id=store_id, ledger=ledger),
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,

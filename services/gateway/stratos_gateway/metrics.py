@@ -136,7 +136,7 @@ class GatewayMetrics(Instruments):
     ledger_entries = counter("stratos_ledger_entries", "Entries written into the ledger, by outcome.", "outcome")
     ledger_pending = gauge("stratos_ledger_pending", "Entries in memory that could not be written or spooled.")
     ledger_spool_bytes = gauge("stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.")
-    ledger_dropped = counter("stratos_ledger_dropped", "Entries given up, because too many waited.")
+    ledger_dropped = counter("stratos_ledger_dropped", "Entries given up: too many waited, or a disk lost them.")
     budget_used = gauge(
         "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", "tenant"
     )

@@ -152,7 +152,7 @@ async def test_a_request_that_loses_two_workers_as_it_begins_is_refused() -> Non
 
 
 async def test_a_request_that_meets_a_killed_and_a_stopped_worker_as_it_begins_is_no_culprit() -> None:
-    async with gateway_world(3, sessions={"silence_timeout_s": 3.0, "step_timeout_s": 8.0}) as world:
+    async with gateway_world(3, sessions={"silence_timeout_s": 2.0, "step_timeout_s": 8.0}) as world:
         killed, stopped, _ = world.workers
         killed.die_after = 0
         stopped.is_hung = True

@@ -1,24 +1,20 @@
-"""The ledger in a real Redis: each request once, sums that are those of its entries, and the spool beside it."""
+"""The ledger in a real Redis: each request once, and sums that are those of its entries."""
 
 from __future__ import annotations
 
 import asyncio
-import stat
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from stratos.common.errors import BadRequest
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.sums import due_of, keep_fields, regroup
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.ledger.ledger_store import LedgerStore
-from stratos.store.ledger.spool import Spool
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from tests.support.worlds.usage_counts import ENTRY, TAG
@@ -115,24 +111,3 @@ async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:
     assert await store.workers() == [new]
     await store.forget_worker(new)
     assert await store.workers() == []
-
-
-def test_the_spool_keeps_entries_over_a_death_and_is_bounded_and_private(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "spool"
-    spool = Spool(path, 2000)
-    assert spool.append([ENTRY, CLAIMED])
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with pytest.raises(BadRequest, match="another process"):
-        Spool(path, 2000)
-    assert not spool.append([ENTRY] * 20)
-    spool.close()
-    with path.open("ab") as file:
-        file.write(b'{"id": "torn')
-    again = Spool(path, 2000)
-    assert again.append([replace(ENTRY, request_id="gen-2")])
-    assert [(entry.request_id, entry.rank) for entry in again.read()] == [
-        ("gen-1", OWN_RANK), ("gen-1", 0), ("gen-2", OWN_RANK),
-    ]  # fmt: skip
-    again.clear()
-    assert (again.num_bytes, list(again.read())) == (0, [])
-    again.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import functools
 import json
 import os
@@ -23,7 +24,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from tests.support.servers.module_command import module_command
-from tests.support.servers.warm_server import MAX_PACKET, NUMBER
+from tests.support.servers.warm_server import MAX_PACKET, NUMBER, READY
 
 INHERITED = (0, 1, 2)
 """The standard files of the tests."""
@@ -186,25 +187,45 @@ def prepare() -> None:
 
 @functools.cache
 def _template() -> socket.socket:
-    """Channel of the template that forks for this process; they end together."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with its:
-        template = subprocess.Popen(
-            [*module_command("tests.support.servers.warm_server"), str(its.fileno())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(its.fileno(),),
-            start_new_session=True,
-            env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )
-
-    def end() -> None:
-        ours.close()
-        template.wait()
-
-    atexit.register(end)
+    """Channel of the template that forks for this process, and for those of pytest-xdist beside it."""
+    name = f"\0stratos-tests-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"  # gone with its last socket
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while channel.connect_ex(name):
+        _begin_template(name)
+    atexit.register(channel.close)
     left = signal.setitimer(signal.ITIMER_REAL, 0)  # of the test: its limit is not for imports
     try:
-        assert ours.recv(1), "the template of warm processes ended"
+        assert channel.recv(len(READY)), "the template of warm processes ended"
     finally:
         signal.setitimer(signal.ITIMER_REAL, *left)
-    return ours
+    return channel
+
+
+def _begin_template(name: str) -> None:
+    """Begin the template, unless another process has taken its name to do so.
+
+    Not by ``subprocess``, which wants to wait for it: it ends with the last process of the tests.
+    """
+    argv = module_command("tests.support.servers.warm_server")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        if _is_taken(listener, name):
+            return
+        listener.listen()
+        fd = listener.fileno()
+        os.posix_spawn(
+            argv[0],
+            [*argv, str(fd)],
+            {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, fd, fd)],
+            setsid=True,
+        )
+
+
+def _is_taken(listener: socket.socket, name: str) -> bool:
+    try:
+        listener.bind(name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return True
+    return False

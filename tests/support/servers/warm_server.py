@@ -1,9 +1,9 @@
 """The template of warm processes: imports what the commands of the tests need, then forks into each that is asked for.
 
-``python -m tests.support.servers.warm_server <descriptor of the channel>``
+``python -m tests.support.servers.warm_server <descriptor of the listener>``
 
-It ends with its channel, and so with the tests however they end. (A signal at its parent's death would come as soon as
-the thread that began it ends.)
+Every process of the tests has a channel to it. It ends with the last one, and so with the tests however they end. (A
+signal at its parent's death would come as soon as the thread that began it ends.)
 
 A fork is as good as an interpreter of its own as long as nothing here has begun a thread or used gRPC, and as long as
 what it imports reads its environment when it is used and not when it is imported. Tests that are about the start of
@@ -35,6 +35,8 @@ from stratos.rpc.forking.ending import end_as
 
 MAX_PACKET = 128 * 1024
 MAX_FDS = 16
+READY = b"1"
+"""Said to each new channel: all is imported."""
 _ABOVE_ALL_FDS = 512
 NUMBER = struct.Struct("<i")
 """The pid, and later the exit code, in the pipe of a process."""
@@ -63,10 +65,11 @@ class _IsForkServer(BaseException):
 
 
 class WarmServer:
-    """Serves its channel until the tests are gone; returns in children alone."""
+    """Serves channels until the tests are gone; returns in children alone."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._channels: set[socket.socket] = set()
         self._selector = selectors.DefaultSelector()
         self._wakeups, self._wakes = socket.socketpair()
         self._wakeups.setblocking(False)
@@ -77,31 +80,48 @@ class WarmServer:
         """A child; ``None`` where the tests are gone."""
         signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler the kernel wakes nothing
         signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
-        self._selector.register(self._channel, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wakeups, selectors.EVENT_READ)
         while True:
             ready = [key.fileobj for key, _ in self._selector.select()]
             if self._wakeups in ready:
                 self._reap()
-            if self._channel in ready:
-                packet, fds, _, _ = socket.recv_fds(self._channel, MAX_PACKET, MAX_FDS)
+            if self._listener in ready:
+                channel, _ = self._listener.accept()
+                self._channels.add(channel)
+                self._selector.register(channel, selectors.EVENT_READ)
+                channel.send(READY)
+            for channel in self._channels & set(ready):
+                packet, fds, _, _ = socket.recv_fds(channel, MAX_PACKET, MAX_FDS)
                 if not packet:
-                    return None
-                *files, pipe = fds
-                if not (pid := os.fork()):
-                    os.close(pipe)
-                    self._leave()
-                    return Child(json.loads(packet), tuple(files))
-                self._pipes[pid] = pipe
-                os.write(pipe, NUMBER.pack(pid))
-                for fd in files:
-                    os.close(fd)
+                    self._drop(channel)
+                elif (child := self._fork(packet, fds)) is not None:
+                    return child
+            if not self._channels:
+                return None
+
+    def _fork(self, packet: bytes, fds: list[int]) -> Child | None:
+        *files, pipe = fds
+        if not (pid := os.fork()):
+            os.close(pipe)
+            self._leave()
+            return Child(json.loads(packet), tuple(files))
+        self._pipes[pid] = pipe
+        os.write(pipe, NUMBER.pack(pid))
+        for fd in files:
+            os.close(fd)
+        return None
+
+    def _drop(self, channel: socket.socket) -> None:
+        self._channels.remove(channel)
+        self._selector.unregister(channel)
+        channel.close()
 
     def _leave(self) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
-        for end in (self._channel, self._wakeups, self._wakes):
+        for end in (*self._channels, self._listener, self._wakeups, self._wakes):
             end.close()
         for pipe in self._pipes.values():
             os.close(pipe)
@@ -184,15 +204,14 @@ def _unbuffered(fd: int) -> io.TextIOWrapper:
 
 def main() -> None:
     """Serve; in a child, be the command."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    listener = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()
     for module in MODULES:
         importlib.import_module(module)
     gc.enable()
     gc.freeze()  # so that collections in children copy no page of it
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "an import began a thread, and forks have one"
-    channel.send(b"1")
-    child = WarmServer(channel).run()
+    child = WarmServer(listener).run()
     if child is not None:
         end_as(partial(become, child))
 

@@ -1,7 +1,9 @@
 """Entries on disk while Redis is away: one line each, fsynced, written again once Redis is back.
 
-A line that was written again and is still there, because the process died in between, does no harm: the ledger takes
-each request once.  Two processes must not share a file, so it is locked.
+A line is there whole or not at all: what a full disk cut short is taken back, and what a death cut short is cut off at
+the next start, since its entry was told to no one as kept.  A line that was written again and is still there, because
+the process died in between, does no harm: the ledger takes each request once.  Two processes must not share a file, so
+it is locked.
 """
 
 from __future__ import annotations
@@ -10,10 +12,24 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
+
+_TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSlice:
+    """Some lines of the file, from an offset on."""
+
+    entries: Sequence[LedgerEntry]
+    end: int
+    """Offset of what follows them."""
+    num_unreadable: int
+    """Lines that are no entries: a disk or a hand changed them."""
 
 
 class Spool:
@@ -36,42 +52,78 @@ class Spool:
         except OSError:
             os.close(self._fd)
             raise BadRequest(f"{path} belongs to another process", param="ledger.spool_path") from None
-        self._end_torn_line()
+        self._end = _end_of_lines(self._fd)
+        """Where the last whole line ends; what lies behind it was never kept."""
+        self.num_torn = int(os.fstat(self._fd).st_size > self._end)
+        """Lines that the last process did not finish."""
+        self._cut()
 
     @property
     def num_bytes(self) -> int:
         """Bytes that wait."""
-        return os.fstat(self._fd).st_size
+        return self._end
 
     def append(self, entries: Iterable[LedgerEntry]) -> bool:
-        """Keep entries durably; ``False`` where there is no room for them."""
+        """Keep entries durably, all or none; ``False`` where there is no room for them.
+
+        Raises:
+            OSError: the disk does not take them; none is kept.
+        """
         data = b"".join(_line(entry) for entry in entries)
-        if self.num_bytes + len(data) > self._max_bytes:
+        if self._end + len(data) > self._max_bytes:
             return False
-        os.write(self._fd, data)
-        os.fsync(self._fd)
+        try:
+            self._cut()  # an earlier failure may have left something that could not be taken back then
+            _write_all(self._fd, data)
+            os.fsync(self._fd)
+        except OSError:
+            self._cut()
+            raise
+        self._end += len(data)
         return True
 
-    def read(self) -> Sequence[LedgerEntry]:
-        """Everything that waits; a line that cannot be read is left out."""
-        os.lseek(self._fd, 0, os.SEEK_SET)
+    def read(self, offset: int, max_lines: int) -> SpoolSlice:
+        """Lines from ``offset`` on, which is 0 or the end of another slice."""
+        lines: list[bytes] = []
         with os.fdopen(os.dup(self._fd), "rb") as file:
-            return [entry for line in file if (entry := _entry(line)) is not None]
+            file.seek(offset)
+            while offset < self._end and len(lines) < max_lines:
+                lines.append(file.readline())
+                offset += len(lines[-1])
+        entries = [entry for line in lines if (entry := _entry(line)) is not None]
+        return SpoolSlice(entries, offset, len(lines) - len(entries))
 
     def clear(self) -> None:
         """Everything is in the ledger."""
-        os.ftruncate(self._fd, 0)
+        self._end = 0
+        self._cut()
         os.fsync(self._fd)
 
     def close(self) -> None:
         """Give the file up; what waits stays."""
         os.close(self._fd)
 
-    def _end_torn_line(self) -> None:
-        """A process that died while it wrote left half a line: the next one must not be glued to it."""
-        size = self.num_bytes
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")
+    def _cut(self) -> None:
+        if os.fstat(self._fd).st_size > self._end:
+            os.ftruncate(self._fd, self._end)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """A nearly full disk takes the head of what is written and refuses at the next call."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def _end_of_lines(fd: int) -> int:
+    """Offset behind the last line break."""
+    end = os.fstat(fd).st_size
+    while end:
+        begin = max(0, end - _TAIL_BYTES)
+        if (found := os.pread(fd, end - begin, begin).rfind(b"\n")) >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
 
 
 def _line(entry: LedgerEntry) -> bytes:

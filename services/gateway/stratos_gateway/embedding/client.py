@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
+import grpc
 import grpc.aio
 
 from stratos.api.worker.v1 import embed_pb2_grpc
@@ -59,10 +61,21 @@ class EmbeddingClient:
 
     async def _connected(self, worker: WorkerRef) -> grpc.aio.Channel:
         peer = self._channels.get(worker.address, worker.incarnation)
-        try:
+        is_ready = False
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._connect_timeout_s):
-                await peer.channel_ready()
-        except TimeoutError as error:
+                is_ready = await _is_connected(peer)
+        if not is_ready:
             self._channels.drop(worker.address, worker.incarnation)
-            raise Unreachable(f"{worker.worker_id} cannot be reached") from error
+            raise Unreachable(f"{worker.worker_id} cannot be reached")
         return peer
+
+
+async def _is_connected(peer: grpc.aio.Channel) -> bool:
+    """Wait until it is; a refused connection is an answer, too, and need not be tried for the whole time."""
+    refused = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+    while (state := peer.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+        if state in refused:
+            return False
+        await peer.wait_for_state_change(state)
+    return True

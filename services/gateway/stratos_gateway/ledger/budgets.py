@@ -23,7 +23,7 @@ from stratos_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
 FIRST_LOOK_S = 0.05
-"""Longest wait of the first request of a tenant with a hard bound; Redis away counts as nothing spent."""
+"""Longest wait of a tenant's first requests. Redis away counts as nothing spent, and no later request waits for it."""
 _IDLE_S = 600.0
 
 
@@ -32,6 +32,8 @@ class _Spend:
     month: str
     due: int | None = None
     """``None`` before the first look."""
+    is_tried: bool = False
+    """A request has waited for the first look in vain; ``run`` looks again."""
     used_s: float = 0.0
     alerts: set[str] = field(default_factory=set)
     """Levels reached in the month so far."""
@@ -78,8 +80,9 @@ class Budgets:
             return []
         found = self._of(tenant.id)
         self._terms[tenant.id], found.used_s = _Terms(tenant.name, budget), self._wall_clock()
-        if found.due is None:
+        if found.due is None and not found.is_tried:
             await self._first_look(tenant.id)
+            found.is_tried = True
         due = found.due or 0
         if budget.hard and due >= budget.hard:
             raise InsufficientQuota("the budget of this month is spent")

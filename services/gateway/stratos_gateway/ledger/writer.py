@@ -1,7 +1,8 @@
 """Writes entries into the ledger in the background: in batches, into the spool while Redis is away, each once.
 
 Workers are told only of what Redis has.  So while it is away an entry is kept twice: in this gateway's spool, and as a
-count at the worker.
+count at the worker.  What is new goes first; the spool follows in slices, and while Redis is away one entry of the
+slice at hand is tried, so that an outage costs the same however long it lasts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.usage import UsageCount
 from stratos.core.tenancy.plan import Plan
 from stratos.store.ledger.ledger_store import Written
-from stratos.store.ledger.spool import Spool
+from stratos.store.ledger.spool import Spool, SpoolSlice
 from stratos_gateway.ledger.entries import claimed_entry
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
@@ -26,6 +27,8 @@ from stratos_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
 _BATCH = 256
+_SLICES_PER_TURN = 16
+"""Batches of the spool that go between two looks at what is new."""
 
 
 class EntryStore(Protocol):
@@ -67,7 +70,13 @@ class LedgerWriter:
         self._note_due = note_due
         self._note_claim = note_claim
         self._pending: list[LedgerEntry] = []
+        self._replayed = 0
+        """Offset in the spool up to which the ledger has everything."""
+        self._slice: SpoolSlice | None = None
+        """What follows there."""
         self._is_away = False
+        if spool is not None:
+            metrics.ledger_dropped.inc(spool.num_torn)
 
     async def run(self) -> None:
         """Root task."""
@@ -85,13 +94,13 @@ class LedgerWriter:
         counts = self._meter.take_claims()
         claims = [claimed_entry(count, plan) for count in counts if (plan := self._plan_of(count.tenant)) is not None]
         try:
-            await self._replay()
             await self._write(self._pending)
             self._pending = []
             await self._write(claims)
             if self._note_claim is not None:
                 for count in counts:
                     self._note_claim(count)
+            await self._replay()
             self._say("")
         except (DependencyDown, RedisError) as error:
             self._say(str(error))
@@ -114,13 +123,24 @@ class LedgerWriter:
             self._meter.acknowledge([entry.request_id for entry in batch])
 
     async def _replay(self) -> None:
-        if self._spool is None or not self._spool.num_bytes:
+        """Write some slices of the spool; what was written already is not read again, unless the process dies."""
+        spool = self._spool
+        if spool is None or not spool.num_bytes:
             return
-        entries = await asyncio.to_thread(self._spool.read)
-        await self._write(entries)
-        await asyncio.to_thread(self._spool.clear)
-        self._metrics.ledger_spool_bytes.set(0)
-        _log.info("%d entries of the spool are in the ledger", len(entries))
+        for _ in range(_SLICES_PER_TURN):
+            if self._slice is None:
+                self._slice = await asyncio.to_thread(spool.read, self._replayed, _BATCH)
+                self._metrics.ledger_dropped.inc(self._slice.num_unreadable)
+            if self._is_away:
+                await self._write(self._slice.entries[:1])
+            await self._write(self._slice.entries)
+            self._replayed, self._slice = self._slice.end, None
+            if self._replayed == spool.num_bytes:
+                await asyncio.to_thread(spool.clear)
+                self._replayed = 0
+                _log.info("the entries of the spool are in the ledger")
+                break
+        self._metrics.ledger_spool_bytes.set(spool.num_bytes - self._replayed)
 
     async def _keep(self) -> None:
         """Into the spool, or in memory up to a bound."""
@@ -132,7 +152,7 @@ class LedgerWriter:
                 is_kept = False
             if is_kept:
                 self._pending = []
-            self._metrics.ledger_spool_bytes.set(self._spool.num_bytes)
+            self._metrics.ledger_spool_bytes.set(self._spool.num_bytes - self._replayed)
         num_over = len(self._pending) - self._config.max_pending
         if num_over > 0:
             self._metrics.ledger_dropped.inc(num_over)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stratos.core.requests.records import EngineRequest
+from tests.support.pairwise import thinned
 from tests.support.reference.exact_traces import INEXACT, KERNELS
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.core_driver import make_core, make_request, run
@@ -16,6 +17,18 @@ from tests.support.worlds.plan_driver import BLOCK_SIZE
 
 FAMILY_OF_SEED = ("llama", "mixtral", "mistral-window", "qwen2-groups-of-7", "qwen3", "llama")
 NUM_BLOCKS, NUM_HOST_BLOCKS = 40, 60
+SCHEDULES = [
+    (seed, kernels, dtype)
+    for seed, kernels in [*((seed, "best") for seed in range(6)), (0, "torch"), (1, "torch")]
+    for dtype in ("float32", "bfloat16")
+]
+KEPT = [
+    *((seed, "best", "bfloat16") for seed in range(6)),
+    *((seed, "best", "float32") for seed in range(2)),
+    (0, "torch", "float32"),
+    (1, "torch", "bfloat16"),
+]
+"""Every family, and both types and kernels, with the host tier and without it."""
 
 
 def random_requests(source: random.Random) -> list[EngineRequest]:
@@ -61,8 +74,7 @@ def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[di
     return expected, outcomes.choices, core.status()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("seed", "kernels"), [*((seed, "best") for seed in range(6)), (0, "torch"), (1, "torch")])
+@pytest.mark.parametrize(("seed", "kernels", "dtype"), thinned(SCHEDULES, KEPT))
 def test_any_schedule_gives_the_bits_of_running_alone(tmp_path: Path, dtype: str, seed: int, kernels: str) -> None:
     prefix, changes = FAMILIES[FAMILY_OF_SEED[seed]]
     save_tiny(tmp_path, prefix, **changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.kv import KvRange
 from stratos.engine.runner.torch_runner import TorchRunner
+from tests.support.pairwise import pairwise, thinned
 from tests.support.reference.exact_traces import (
     BUILDS,
     INEXACT,
@@ -35,6 +37,19 @@ ADAPTED = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
 DTYPES = ["float32", "bfloat16"]
 BEST = next(iter(NATIVE_SETS), "")
 """Build that a runner takes by itself."""
+SURROUNDED = [
+    (case, kernels, dtype)
+    for case in CASES
+    for kernels in KERNELS
+    for dtype in DTYPES
+    if case == "head-dim-80" or kernels in ("best", "torch")
+]
+THREADED = list(itertools.product(KERNELS, DTYPES))
+
+
+def is_rare(index: int, dtype: str) -> bool:
+    """One of both types for each entry of a list, in turn: what is left to the thorough run."""
+    return dtype != DTYPES[index % 2]
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +90,15 @@ def load(path: Path, dtype: str, **settings: Any) -> TorchRunner:
 
 
 @pytest.mark.parametrize(
-    ("case", "kernels"),
-    [(case, kernels) for case in CASES for kernels in KERNELS if case == "head-dim-80" or kernels in ("best", "torch")],
+    ("case", "kernels", "dtype"),
+    thinned(
+        SURROUNDED,
+        [
+            (case, kernels, dtype)
+            for case, kernels, dtype in SURROUNDED
+            if case == "head-dim-80" or kernels == "best" or not is_rare(list(CASES).index(case), dtype)
+        ],
+    ),
     indirect=["case"],
 )
 def test_nothing_around_a_sequence_changes_a_bit_of_it(case: tuple[Path, list[int]], dtype: str, kernels: str) -> None:
@@ -164,8 +186,9 @@ def test_every_build_keeps_the_bits_of_a_sequence(case: tuple[Path, list[int]], 
         assert ids[2] != ids[0]
 
 
-@pytest.mark.parametrize("kernels", ["best", "torch"])
-@pytest.mark.parametrize("length", [1, BLOCK_SIZE, 16, 63, 64, 65])
+@pytest.mark.parametrize(
+    ("length", "kernels", "dtype"), pairwise([1, BLOCK_SIZE, 16, 63, 64, 65], ["best", "torch"], DTYPES)
+)
 def test_prompts_that_end_at_a_border(tiny_path: Path, dtype: str, kernels: str, length: int) -> None:
     """The end of a block, of a query tile and of a key tile, and one token to either side; batches of 1 to 7 rows."""
     runner, prompt = load(tiny_path, dtype, **KERNELS[kernels]), prompt_of(length)
@@ -189,7 +212,17 @@ def test_without_exact_mode_torch_fails_these_checks(long_path: Path, dtype: str
     assert load(long_path, dtype).info.identity.numerics_id != runner.info.identity.numerics_id
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    ("kernels", "dtype"),
+    thinned(
+        THREADED,
+        [
+            (kernels, dtype)
+            for kernels, dtype in THREADED
+            if kernels in ("best", "torch") or not is_rare(list(KERNELS).index(kernels), dtype)
+        ],
+    ),
+)
 def test_threads_change_no_bit_or_they_are_part_of_the_identity(long_path: Path, dtype: str, kernels: str) -> None:
     prompt, before = prompt_of(70), torch.get_num_threads()
     try:

@@ -26,6 +26,7 @@ from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.runner.step_inputs import StepInputs
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
+from tests.support.pairwise import pairwise
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.tiny_models import save_adapter, save_tiny
 from tests.support.worlds.core_driver import make_core, make_request
@@ -222,9 +223,9 @@ class FailingMatcher:
         self._inner.unsafe_compute_mask_ptr(*args)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("fails", ["mask", "accept"])
-@pytest.mark.parametrize("is_parallel", [True, False])
+@pytest.mark.parametrize(
+    ("fails", "overlap", "is_parallel"), pairwise(["mask", "accept"], [False, True], [True, False])
+)
 def test_a_grammar_that_fails_ends_its_request_alone(
     monkeypatch: pytest.MonkeyPatch, fails: str, overlap: bool, is_parallel: bool
 ) -> None:

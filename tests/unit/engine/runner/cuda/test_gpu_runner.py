@@ -31,6 +31,7 @@ from tests.support.worlds.mixed_requests import PROMPT, mixed_requests
 from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs
 
 SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+Tokens = dict[tuple[str, int], Any]
 PARAMS = [*PLAIN_PARAMS, {"temperature": 1.0, "watermark": Watermark(key=b"k" * 16, delta=5.0)}]
 
 
@@ -86,7 +87,7 @@ def gpu(model_path: Path) -> CudaRunner:
 
 def generate(
     runner: TorchRunner, overlap: bool, adapters: Sequence[AdapterFiles] = (), num_swaps: int = 0, **scheduler: Any
-) -> dict[tuple[str, int], Any]:
+) -> Tokens:
     pytest.importorskip("llguidance")  # a machine with a GPU may lack it
     from stratos.engine.core import EngineCore
     from tests.support.worlds.core_driver import run
@@ -101,21 +102,25 @@ def generate(
     return outcomes.choices
 
 
+@pytest.fixture(scope="module")
+def portable(model_path: Path) -> Tokens:
+    """What the runner without any kernel of ours says."""
+    return generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
+
+
 @pytest.mark.parametrize("overlap", [False, True])
-def test_tokens_are_those_of_the_portable_runner(model_path: Path, overlap: bool) -> None:
+def test_tokens_are_those_of_the_portable_runner(model_path: Path, overlap: bool, portable: Tokens) -> None:
     gpu = captured(model_path, 8)
-    portable = generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
     assert len(portable) == len(PARAMS)
     assert generate(gpu, overlap) == portable
     assert gpu.decoding is not None
     assert set(gpu.decoding.captured) == {1, 2, 4, 8}
 
 
-def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path) -> None:
+def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path, portable: Tokens) -> None:
     block_bytes = 4 * 2 * 10 * 4
     crowded = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
     crowded["swap_costs"] = False
-    portable = generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
     pools = {"kv_pool_bytes": 8 * block_bytes, "host_pool_bytes": 40 * block_bytes}
     assert generate(CudaRunner.load(config(model_path, **pools), DEVICE), 1, num_swaps=1, **crowded) == portable
 
@@ -229,15 +234,15 @@ def test_mixtures_of_experts_decode_in_captured_steps(tmp_path: Path) -> None:
     assert capture.num_replayed == 2
 
 
-def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path) -> None:
+def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path, portable: Tokens) -> None:
     off = ("split_kv", "balanced_kv", "triton_sampler", "fused_ops", "grouped_lora", "grouped_experts")
     baseline = config(model_path, **dict.fromkeys(off, False))
-    portable = generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
     assert generate(CudaRunner.load(baseline, DEVICE), 1) == portable
 
 
-def test_tokens_are_the_same_with_one_kernel_for_the_inputs_of_a_captured_step(model_path: Path) -> None:
-    portable = generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
+def test_tokens_are_the_same_with_one_kernel_for_the_inputs_of_a_captured_step(
+    model_path: Path, portable: Tokens
+) -> None:
     capture = Recording()
     runner = CudaRunner.load(config(model_path, prepare_kernel=True, grouped_lora=False), DEVICE)
     runner.capture_decodes(8, capture)

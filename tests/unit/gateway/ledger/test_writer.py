@@ -1,0 +1,118 @@
+"""The writer of the ledger over a store that comes and goes: what an outage costs, and that nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import DependencyDown
+from stratos.core.ledger.entry import LedgerEntry
+from stratos.store.ledger.ledger_store import Written
+from stratos.store.ledger.spool import Spool, SpoolSlice
+from stratos_gateway.ledger.meter import Meter
+from stratos_gateway.ledger.settings import LedgerConfig
+from stratos_gateway.ledger.writer import LedgerWriter
+from stratos_gateway.metrics import GatewayMetrics
+from tests.support.worlds.usage_counts import ENTRY
+
+
+@dataclass
+class Store:
+    """Takes entries, fails ``num_left`` entries from now on where that is set."""
+
+    is_away: bool = False
+    num_left: int | None = None
+    ids: list[str] = field(default_factory=list)
+    asked: int = 0
+
+    async def write(self, entries: Sequence[LedgerEntry]) -> list[Written]:
+        self.asked += len(entries)
+        if self.is_away:
+            raise DependencyDown("away")
+        for entry in entries:
+            if self.num_left == 0:
+                raise DependencyDown("away")
+            self.num_left = None if self.num_left is None else self.num_left - 1
+            self.ids.append(entry.request_id)
+        return [Written(True, entry.tenant, 0) for entry in entries]
+
+
+class CountingSpool(Spool):
+    """Counts the lines that were read."""
+
+    num_read = 0
+
+    def read(self, offset: int, max_lines: int) -> SpoolSlice:
+        found = super().read(offset, max_lines)
+        self.num_read += len(found.entries) + found.num_unreadable
+        return found
+
+
+@dataclass
+class Bench:
+    writer: LedgerWriter
+    store: Store
+    spool: CountingSpool
+    registry: CollectorRegistry
+
+    def metric(self, name: str) -> float | None:
+        return self.registry.get_sample_value(name)
+
+
+def bench(path: Path, store: Store | None = None) -> Bench:
+    registry, store, spool = CollectorRegistry(), store or Store(), CountingSpool(path, 1 << 24)
+    writer = LedgerWriter(
+        store, Meter(FakeClock(), 1.0), spool, LedgerConfig(), lambda tenant: None, GatewayMetrics(registry),
+        lambda tenant, month, due: None,
+    )  # fmt: skip
+    return Bench(writer, store, spool, registry)
+
+
+def numbered(num: int) -> list[LedgerEntry]:
+    return [replace(ENTRY, request_id=f"gen-{number}") for number in range(num)]
+
+
+async def test_an_outage_costs_a_turn_one_try_and_no_reading_of_the_spool(tmp_path: Path) -> None:
+    made = bench(tmp_path / "spool", Store(is_away=True))
+    made.spool.append(numbered(5000))
+    for _ in range(40):
+        await made.writer.turn()
+    assert made.spool.num_read <= 256, "one slice, once"
+    assert made.store.asked <= 256 + 40
+    made.store.is_away = False
+    while made.spool.num_bytes:
+        await made.writer.turn()
+    assert sorted(set(made.store.ids)) == sorted(f"gen-{number}" for number in range(5000))
+    assert made.spool.num_read == 5000
+    assert made.metric("stratos_ledger_spool_bytes") == 0
+
+
+async def test_an_outage_in_the_midst_of_the_spool_goes_on_where_it_was(tmp_path: Path) -> None:
+    made = bench(tmp_path / "spool", Store(num_left=700))
+    made.spool.append(numbered(2000))
+    await made.writer.turn()
+    assert made.spool.num_read == 3 * 256
+    waiting = made.metric("stratos_ledger_spool_bytes")
+    assert waiting is not None
+    made.store.num_left = None
+    while made.spool.num_bytes:
+        await made.writer.turn()
+    assert made.spool.num_read == 2000, "no line is read twice"
+    assert set(made.store.ids) == {f"gen-{number}" for number in range(2000)}
+
+
+async def test_what_a_disk_spoiled_is_counted_and_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    spool = Spool(path, 1 << 20)
+    spool.append(numbered(3))
+    spool.close()
+    path.write_bytes(path.read_bytes().replace(b'"gen-1"', b'\x00gen-1"') + b'{"id":"torn')
+    made = bench(path)
+    await made.writer.turn()
+    assert made.store.ids == ["gen-0", "gen-2"]
+    assert made.metric("stratos_ledger_dropped_total") == 2
+    assert made.spool.num_bytes == 0
