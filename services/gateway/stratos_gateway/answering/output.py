@@ -79,7 +79,7 @@ class ChunkOutput(Output, Chunks):
     """The answer of a generation route, before any content policy."""
 
     headers: ClassVar[Sequence[tuple[bytes, bytes]]] = ()
-    """Of an answer that is this output's from its first byte on."""
+    """Headers of an answer that is this output's from its first byte on."""
 
     def gives_way(self, error: StratosError) -> bool:
         """Whether another source follows after this error, as long as the client was sent nothing but comments."""

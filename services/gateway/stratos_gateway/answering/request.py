@@ -112,7 +112,7 @@ class ClientRequest(Generic[P]):
     end_s: float
     """When its answer is due."""
     stream: EventStream | None = None
-    """Of a request for a stream, while its answer is sought and sent."""
+    """Stream of events that was asked for, while its answer is sought and sent."""
     has_answered: bool = False
     """The client has got a part of an answer, so no other source can follow; comments of a stream are none."""
     received_s: float = field(init=False)
