@@ -21,7 +21,6 @@ from stratos.core.trace import NO_TRACE, TraceContext
 from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
 from stratos_gateway.http.exchange import Exchange
-from stratos_gateway.http.sse import EventStream
 from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 from stratos_gateway.openai.responses import Renderer
@@ -111,8 +110,6 @@ class ClientRequest(Generic[P]):
     """When its first token is due."""
     end_s: float
     """When its answer is due."""
-    stream: EventStream | None = None
-    """Stream of events that was asked for, while its answer is sought and sent."""
     has_answered: bool = False
     """The client has got a part of an answer, so no other source can follow; comments of a stream are none."""
     received_s: float = field(init=False)

@@ -45,7 +45,7 @@ class ChunkSender:
         if not request.prepared.options.stream:
             yield
             return
-        stream = request.stream = EventStream(request.send, self._limits.write_timeout_s)
+        stream = request.exchange.stream = EventStream(request.send, self._limits.write_timeout_s)
         try:
             async with stream.kept_alive(self._limits.sse_keepalive_s):
                 yield
@@ -71,7 +71,7 @@ class ChunkSender:
 
         Where another source follows, its answer goes on in the stream that comments have begun.
         """
-        stream, renderer = request.stream, request.prepared.renderer
+        stream, renderer = request.exchange.stream, request.prepared.renderer
         assert stream is not None, "opened around the sources"
         try:
             while fresh := await chunks.news():
