@@ -52,7 +52,7 @@ class AnswerSender(Protocol[O_contra]):
     """Writes answers in the form of a route."""
 
     def waiting(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None]:
-        """Around the search for an answer: what its client hears meanwhile."""
+        """Context of the search for an answer: comments that its client hears until then."""
         ...
 
     async def send(self, request: ClientRequest[Any], output: O_contra) -> None:
