@@ -42,7 +42,7 @@ class FleetBounds:
         return self._reservations.epoch
 
     def kind(self, ticket: Ticket) -> tuple[NeedKind, Rank] | None:
-        """By what it needs and what is closed to its class; ``None`` for inputs to embed and for the holder of room."""
+        """Its needs and its rank; ``None`` for inputs to embed and for the holder of room."""
         if ticket.request.work is Work.EMBEDDING or self._reservations.held_by(ticket):
             return None
         kind = self._placer.kind_of(self._ask(ticket), self._fleet.views(self._now), self._fleet.version)

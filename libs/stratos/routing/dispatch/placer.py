@@ -127,7 +127,7 @@ class Placer:
         return choice
 
     def kind_of(self, ask: Ask, views: FleetViews, version: int) -> NeedKind:
-        """What a request needs beside room for its prompt."""
+        """Needs of a request beside room for its prompt."""
         self._rooms.look(views, version)
         return self._rooms.kind_of(ask)
 

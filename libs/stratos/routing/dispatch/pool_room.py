@@ -75,7 +75,7 @@ class PoolRoom:
             self._largest = max(self._capacities, key=self._capacities.__getitem__, default="")
 
     def frontier(self, closed: frozenset[str]) -> list[Room]:
-        """Of the open workers those that no other one beats in both: room, and the output to be expected there.
+        """Open workers that no other one beats in both: room, and the output to be expected there.
 
         What fits any of the open workers fits one of these.
         """

@@ -25,7 +25,7 @@ MAX_POOLS = 256
 
 
 class NeedKind(NamedTuple):
-    """What a request needs beside room for its prompt."""
+    """Needs of a request beside room for its prompt."""
 
     model_digest: str
     features: frozenset[str]
@@ -33,7 +33,7 @@ class NeedKind(NamedTuple):
     is_resumed: bool
     num_choices: int
     max_output_tokens: int
-    """Of each choice; rounded down and bounded, so that there are few kinds."""
+    """Output of each choice; rounded down and bounded, so that there are few kinds."""
 
 
 class RoomTable:

@@ -51,7 +51,7 @@ class ClassQueue:
             yield from flow
 
     def oldest(self) -> Ticket | None:
-        """Of the first move and the first requests of all tenants the one that arrived first."""
+        """The earliest arrival of the first move and the first requests of all tenants."""
         oldest, move = self._oldest.oldest(), next(iter(self._moves), None)
         if oldest is None or move is None:
             return oldest or move

@@ -84,7 +84,7 @@ class _Lengths:
         heapq.heappush(self.heap, (num_tokens, ticket.sequence, ticket))
 
     def fitting(self, kind: Hashable, blocked: tuple[float, float]) -> list[Ticket] | None:
-        """Those that may find room; ``None`` when they are many, or one could run nowhere, which a try finds out."""
+        """Requests that may find room; ``None`` when they are many, or one could run nowhere, which a try finds out."""
         more_than, at_most = blocked
         if self.longest > at_most:
             return None

@@ -42,7 +42,7 @@ class Ticket:
     counter: float = field(default=math.nan, repr=False)
     """Its tenant's counter by which it lies in a heap; not a number where it lies in none."""
     kind: Hashable | None = field(default=None, repr=False)
-    """What it needs beside room for its prompt; ``None`` where it has to be tried."""
+    """Needs beside room for its prompt; ``None`` where it has to be tried."""
 
     @property
     def asked_at(self) -> float:
