@@ -90,7 +90,9 @@ async def open_backends(
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
     reading = open_redis(settings.redis_url.get_secret_value(), max_connections=MAX_CONNECTIONS)
     stack.push_async_callback(reading.aclose)
-    readings = UsageReadings(UsageReader(reading, settings.records), clock, settings.ledger.usage_reads_per_min)
+    readings = UsageReadings(
+        UsageReader(reading, settings.records, store_id), clock, settings.ledger.usage_reads_per_min
+    )
     receipts = None
     if settings.ledger.receipts_max_bytes:
         bounds = settings.ledger.receipts_max_bytes, settings.ledger.receipts_kept_s
@@ -104,7 +106,9 @@ async def open_backends(
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     plan_of = partial(_plan_of, TenantLookup(follower), departed)
     return Backends(
-        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger, readings=readings),
+        admin=AdminStores(
+            records=store, key_use=key_use, peppers=peppers, store_id=store_id, ledger=ledger, readings=readings
+        ),
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,

@@ -129,6 +129,8 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     stack.push_async_callback(embeddings.close)
     admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
     backends.on_change(admission.recheck)
+    leaser = Leaser(backends.leases, clock, settings.limits)
+    stack.push_async_callback(leaser.leave)
     return GatewayParts(
         settings=settings,
         surroundings=around,
@@ -136,7 +138,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         metrics=metrics,
         backends=backends,
         billing=billing,
-        leaser=Leaser(backends.leases, clock, settings.limits),
+        leaser=leaser,
         sessions=sessions,
         embeddings=embeddings,
         admission=admission,

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.sums import UsageGroup, keep_fields, table_of_day
 from stratos.core.ledger.violations import spans_of_day
+from stratos.store.counters.guard import GuardedReads, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -34,10 +35,12 @@ class UsageReader:
     Args:
         redis: with decoded answers; not the client of anything else.
         config: where records lie.
+        store_id: of the store that is read; ``None`` before it is known.
     """
 
-    def __init__(self, redis: Redis, config: RecordStoreConfig) -> None:
+    def __init__(self, redis: Redis, config: RecordStoreConfig, store_id: StoreId = any_store) -> None:
         self._redis = redis
+        self._reads = GuardedReads(redis, config, store_id)
         self._head = f"{config.prefix}:ledger"
 
     async def table(self, tenant: str, days: Sequence[str], columns: Sequence[str]) -> Groups:
@@ -50,7 +53,7 @@ class UsageReader:
 
         Raises:
             BadRequest: there are more than ``MAX_GROUPS`` groups.
-            DependencyDown: Redis does not answer.
+            DependencyDown: Redis does not answer; or it is not the store.
         """
         found: Groups = {}
         key = keep_fields(*columns)
@@ -67,6 +70,7 @@ class UsageReader:
 
     async def _read(self, names: Sequence[str]) -> list[dict[str, str]]:
         """Whole hashes, side by side, in pieces that Redis gives without holding others up."""
+        await self._reads.check()
         found: list[dict[str, str]] = [{} for _ in names]
         cursors = dict.fromkeys(range(len(names)), 0)
         while cursors:

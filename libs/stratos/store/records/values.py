@@ -96,6 +96,7 @@ def encode_key(key: KeyRecord) -> dict[str, Any]:
         "networks": [str(network) for network in terms.networks],
         "expires_unix_s": terms.expires_unix_s,
         "suspended": key.is_suspended,
+        "held_by_platform": key.is_held_by_platform,
         "created_unix_s": key.created_unix_s,
         "successor": key.successor,
     }
@@ -167,6 +168,8 @@ def _key(key_id: str, value: Mapping[str, Any]) -> KeyRecord:
             expires_unix_s=expires,
         ),
         is_suspended=_flag(value, "suspended"),
+        # An older record does not say who suspended it.
+        is_held_by_platform=_flag(value, "held_by_platform", default=_flag(value, "suspended")),
         created_unix_s=created if type(created) is int else 0,
         successor=str(value.get("successor", "")),
     )
@@ -195,8 +198,8 @@ def _text(value: Mapping[str, Any], name: str) -> str:
     return found
 
 
-def _flag(value: Mapping[str, Any], name: str) -> bool:
-    found = value.get(name, False)
+def _flag(value: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    found = value.get(name, default)
     if not isinstance(found, bool):
         raise MalformedValue(f"{name} is neither true nor false")
     return found
