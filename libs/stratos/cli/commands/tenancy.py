@@ -78,7 +78,9 @@ def rewrap_keys(
     """
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
         found = client.call("POST", "/data-keys/rewrap", {})
-    typer.echo(f"{found['rewrapped']} data keys are wrapped anew, all by platform key {found['platform_key_id']!r}")
+    typer.echo(
+        f"{found['rewrapped']} data keys were wrapped again; all are under platform key {found['platform_key_id']!r}"
+    )
 
 
 @tenancy_app.command("check-isolation")

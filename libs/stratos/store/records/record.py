@@ -53,8 +53,8 @@ class Record:
 
     kind: Kind
     id: str
-    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, ``<owner>/<name>`` of an adapter or a
-    template (the name alone of one of all tenants), ``<scope>/<name>`` of a block."""
+    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, ``<owner>/<name>`` of an adapter
+    or a template (the name alone of one of all tenants), ``<scope>/<name>`` of a block."""
     version: int
     """Microseconds; a higher one is newer."""
     is_deleted: bool = False
