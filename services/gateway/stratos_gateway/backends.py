@@ -24,6 +24,7 @@ from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.receipt_store import ReceiptStore
+from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
@@ -39,6 +40,7 @@ from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
+from stratos_gateway.ledger.readings import UsageReadings
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.oidc.credentials import KeysAndTokens
@@ -89,6 +91,11 @@ async def open_backends(
             await store.check_server()
 
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
+    reading = open_redis(settings.redis_url.get_secret_value(), max_connections=MAX_CONNECTIONS)
+    stack.push_async_callback(reading.aclose)
+    readings = UsageReadings(
+        UsageReader(reading, settings.records, store_id), clock, settings.ledger.usage_reads_per_min
+    )
     receipts = None
     if settings.ledger.receipts_max_bytes:
         bounds = settings.ledger.receipts_max_bytes, settings.ledger.receipts_kept_s
@@ -107,8 +114,14 @@ async def open_backends(
         tasks["data-keys"] = missing.run
     return Backends(
         admin=AdminStores(
-            records=store, key_use=key_use, peppers=peppers, store_id=store_id, ledger=ledger, platform=platform
-        ),
+            records=store,
+            key_use=key_use,
+            peppers=peppers,
+            store_id=store_id,
+            ledger=ledger,
+            readings=readings,
+            platform=platform,
+        ),  # fmt: skip
         sub_keys=SubKeys(follower, platform).find,
         routers=routers,
         adapters=SnapshotAdapters(follower),
@@ -116,7 +129,7 @@ async def open_backends(
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
-        ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts),
+        ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts, readings=readings),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,

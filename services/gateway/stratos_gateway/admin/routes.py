@@ -50,6 +50,7 @@ from stratos_gateway.admin.key_bounds import check_bounds
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import OrjsonResponse, read_json
+from stratos_gateway.ledger.readings import UsageReadings
 
 _BODY_TIMEOUT_S = 10.0
 _MAX_AUDIT = 1000
@@ -67,6 +68,7 @@ class AdminStores:
     store_id: StoreId
     """Store that is meant; another one, or an emptied one, is neither read nor written."""
     ledger: LedgerStore | None = None
+    readings: UsageReadings | None = None
     platform: PlatformKeys | None = None
     """Wraps data keys; without it there are none."""
 
@@ -178,7 +180,7 @@ class AdminRoutes:
             ("GET", "/declaration", admin, self._declaration),
             ("POST", "/declaration", admin, self._apply),
         ]
-        table += LedgerRoutes(self._stores.ledger).table()
+        table += LedgerRoutes(self._stores.ledger, self._stores.readings).table()
         return [
             Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])
             for method, path, role, handler in table
