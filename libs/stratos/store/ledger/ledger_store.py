@@ -2,11 +2,13 @@
 
 <prefix>:ledger:entries:<tenant>:<day>   hash, request id -> entry; kept for ``entries_kept_days``
 <prefix>:ledger:sums:<tenant>:<day>      hash, group and measure -> number; kept
+<prefix>:ledger:spans:<tenant>:<day>     hash, model, five minutes and measure -> number; kept as entries are
 <prefix>:ledger:spend:<tenant>           hash, month -> what is due, micro-units; kept
 <prefix>:ledger:tenants                  set of all tenants that ever had an entry
 <prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
 
-A tenant is its id, also after its deletion: what comes late finds its place, and nothing here knows its name.
+Sums and spans are read by ``usage_reader``. A tenant is its id, also after its deletion: what comes late finds its
+place, and nothing here knows its name.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from typing import Any
 from redis.asyncio import Redis
 
 from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
-from stratos.core.ledger.sums import UsageTable, table_of_day
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
 from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
@@ -97,23 +98,6 @@ class LedgerStore:
         await self._reads.check()
         with translate_redis_errors():
             return int(await self._redis.hget(f"{self._head}:spend:{tenant}", month) or 0)
-
-    async def day(self, tenant: str, day: str) -> UsageTable:
-        """The sums of a day."""
-        await self._reads.check()
-        with translate_redis_errors():
-            found: Any = await self._redis.hgetall(f"{self._head}:sums:{tenant}:{day}")
-        return table_of_day(day, found)
-
-    async def days(self, tenant: str, days: Sequence[str]) -> list[UsageTable]:
-        """The sums of several days, in one round trip."""
-        await self._reads.check()
-        with translate_redis_errors():
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for day in days:
-                    pipeline.hgetall(f"{self._head}:sums:{tenant}:{day}")
-                found: list[dict[str, str]] = await pipeline.execute()
-        return [table_of_day(day, stored) for day, stored in zip(days, found, strict=True)]
 
     async def find(self, tenant: str, names: Sequence[tuple[str, str]]) -> list[LedgerEntry]:
         """Single entries by day and request id, in one round trip; those that are not there are left out."""
@@ -193,6 +177,7 @@ class LedgerStore:
             f"{self._head}:sums:{tenant}:{day}",
             f"{self._head}:spend:{tenant}",
             f"{self._head}:tenants",
+            f"{self._head}:spans:{tenant}:{day}",
         ]
 
     def _args(self, entry: LedgerEntry) -> list[str | int]:

@@ -233,7 +233,7 @@ class LeasedBucket:
         return min(self.terms.capacity, self.in_use + spare)
 
     def _kept(self, wish: float, least: float) -> float:
-        """Amount that stays here while a turn is under way; the rest may go to another gateway before the answer comes."""
+        """Amount that stays here while a turn is under way; the rest may go elsewhere before the answer comes."""
         if self._own is not None:
             return self._held if self.is_semaphore else max(0.0, self.balance)
         is_needed = not self.is_contested and least <= self.balance
