@@ -155,8 +155,8 @@ class Admission:
             place.end, place.has_begun = outer
 
     @contextmanager
+    def ends_task(self, place: Place) -> Iterator[None]:
         """End what the current task awaits inside together with its place: preparation, checks, waits.
-        """What the current task awaits inside is ended with its place: preparation, checks, waits.
 
         Raises:
             StratosError: what ended the place.
