@@ -151,7 +151,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         sessions=sessions,
         embeddings=embeddings,
         admission=admission,
-        bodies=BodyPlaces(limits.max_open_bodies, limits.max_open_bodies_per_tenant, metrics.open_bodies),
+        bodies=BodyPlaces(limits.max_open_bodies, limits.max_open_bodies_per_tenant, metrics.open_bodies.set),
         recent_load=RecentLoad(new_incarnation(), model.base.digest, lambda: admission.num_open, clock),
         fleet=FleetAccess(
             routers=backends.routers,

@@ -76,7 +76,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         Admission(64, 64, metrics),
         HttpLimits(max_body_bytes=max_body_bytes, body_timeout_s=5, write_timeout_s=5),
     )
-    bodies = BodyPlaces(64, 64, metrics.open_bodies)
+    bodies = BodyPlaces(64, 64, metrics.open_bodies.set)
     edge = Edge(authenticator=full, admission=admission, bodies=bodies, limits=limits, clock=clock)
     steps = [LimitsStep(TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock, "base"))]
     workers = [WorkersSource(fleet, admission, served_model().tokenizer)]

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-from prometheus_client import Gauge
 
 from stratos.common.errors import ConcurrencyLimited, Overloaded, StratosError
 from stratos.core.tenant import Tenant
@@ -35,13 +33,13 @@ class BodyPlaces:
     Args:
         max_open: of the process.
         max_open_per_tenant: of one tenant.
-        num_open: shows how many are taken.
+        show_open: takes how many are taken.
     """
 
-    def __init__(self, max_open: int, max_open_per_tenant: int, num_open: Gauge) -> None:
+    def __init__(self, max_open: int, max_open_per_tenant: int, show_open: Callable[[int], None]) -> None:
         self._max_open = max_open
         self._max_open_per_tenant = max_open_per_tenant
-        self._num_open = num_open
+        self._show_open = show_open
         self._by_tenant: Counter[str] = Counter()
         self._open: dict[int, _Body] = {}
         self._numbers = itertools.count()
@@ -104,4 +102,4 @@ class BodyPlaces:
         self._by_tenant[tenant_id] += change
         if not self._by_tenant[tenant_id]:
             del self._by_tenant[tenant_id]
-        self._num_open.set(len(self._open))
+        self._show_open(len(self._open))

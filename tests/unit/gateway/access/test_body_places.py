@@ -27,7 +27,7 @@ class Bodies:
 
     def __post_init__(self) -> None:
         self.metrics = GatewayMetrics(CollectorRegistry())
-        self.places = BodyPlaces(self.max_open, self.max_open_per_tenant, self.metrics.open_bodies)
+        self.places = BodyPlaces(self.max_open, self.max_open_per_tenant, self.metrics.open_bodies.set)
 
     async def drip(self, name: str, plan: Plan) -> None:
         """Begin a body; returns once it has a place, or raises why it has none."""
