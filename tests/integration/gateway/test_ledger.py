@@ -14,14 +14,17 @@ from typing import Any
 import httpx
 import pytest
 
+from stratos.common.clock import SystemClock
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 from stratos.core.ledger.pricing import TokenCounts
 from stratos.core.tenancy.plan import CachePolicy
 from stratos.core.tenancy.prices import Budget, Discounts, Price
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos_gateway.ledger.billing import LedgerAccess
+from stratos_gateway.ledger.readings import UsageReadings
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, PLAN
@@ -61,7 +64,8 @@ async def bench_at(url: str, num_workers: int = 1, timeout_s: float = 5.0, **led
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(open_redis(url, timeout_s=timeout_s))
         store = LedgerStore(redis, RecordStoreConfig())
-        access = LedgerAccess(store=store, plan_of=lambda tenant: PRICED)
+        readings = UsageReadings(UsageReader(redis, RecordStoreConfig()), SystemClock(), 60)
+        access = LedgerAccess(store=store, plan_of=lambda tenant: PRICED, readings=readings)
         world = await stack.enter_async_context(
             gateway_world(num_workers, ledger_access=access, ledger={**QUICK, **ledger})
         )
@@ -182,6 +186,15 @@ async def test_the_usage_of_a_tenant_is_its_own_alone(bench: Bench) -> None:
 async def test_a_wrong_question_is_refused(bench: Bench, params: dict[str, str], param: str) -> None:
     answer = await bench.world.http.get("/v1/usage", params=params)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_tenant_asks_for_its_usage_at_a_rate_that_is_its_own(bench: Bench) -> None:
+    answers = [await bench.world.http.get("/v1/usage") for _ in range(11)]
+    assert [answer.status_code for answer in answers] == [200] * 10 + [429]
+    assert answers[-1].json()["error"]["code"] == "rate_limit_exceeded"
+    assert answers[-1].headers["retry-after"] == "1"
+    other = {"authorization": "Bearer sk-two"}
+    assert (await bench.world.http.get("/v1/usage", headers=other)).status_code == 200
 
 
 async def test_a_budget_warns_and_then_refuses(bench: Bench) -> None:

@@ -82,7 +82,7 @@ class LedgerEntry:
     @property
     def group(self) -> str:
         """Group that it is added to, besides its tenant and day."""
-        return GROUP_SEPARATOR.join((self.tag.model, self.tag.adapter, self.tag.key_id))
+        return GROUP_SEPARATOR.join((self.tag.model, self.tag.adapter, summed_key(self.tag.key_id)))
 
     @property
     def measures(self) -> dict[str, int]:
@@ -109,6 +109,8 @@ class LedgerEntry:
 
 
 GROUP_SEPARATOR = "\x1f"
+TOKENS = "jwt"
+"""Stands in sums for all tokens of identity providers: an issuer has any number of subjects, and sums are kept."""
 _PLAIN_TAG = tuple(f.name for f in fields(MeterTag))
 _STAGES = tuple(f.name for f in fields(StageTimes) if f.name != "device_us")
 
@@ -116,6 +118,11 @@ _STAGES = tuple(f.name for f in fields(StageTimes) if f.name != "device_us")
 def day_of(unix_ms: int) -> str:
     """The UTC day of a time."""
     return datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%d")
+
+
+def summed_key(key_id: str) -> str:
+    """The key that sums go by: an API key's id, or one for all tokens."""
+    return TOKENS if key_id.startswith(f"{TOKENS}:") else key_id
 
 
 def entry_to_text(entry: LedgerEntry) -> str:
@@ -129,6 +136,7 @@ def entry_to_text(entry: LedgerEntry) -> str:
         "plan": entry.plan,
         "outcome": entry.outcome.value,
         "rank": entry.rank,
+        "subject": entry.tag.key_id if entry.tag.key_id != summed_key(entry.tag.key_id) else "",
         **{name: getattr(entry.tag, name) for name in _PLAIN_TAG if name not in ("model", "adapter", "key_id")},
         **{name: getattr(entry.stages, name) for name in _STAGES},
         "ttft_us": entry.times.ttft_us,
@@ -147,7 +155,7 @@ def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
         value = json.loads(text)
         model, adapter, key_id = value["g"].split(GROUP_SEPARATOR)
         m = value["m"]
-        known = {"model": model, "adapter": adapter, "key_id": key_id}
+        known = {"model": model, "adapter": adapter, "key_id": value.get("subject", key_id)}
         tag = MeterTag(**known, **{name: value[name] for name in _PLAIN_TAG if name in value})
         return LedgerEntry(
             request_id=request_id,

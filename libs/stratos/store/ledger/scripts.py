@@ -11,21 +11,31 @@ local function measure(text)
   local m = value['m']
   local due = (m['gross'] or 0) - (m['cached_discount'] or 0) - (m['batch_discount'] or 0)
     - (m['replay_discount'] or 0) - (m['credit'] or 0)
-  return value['g'], m, due
+  return value['g'], m, due, value
 end
 """
 
-# KEYS: entries of the day, sums of the day, spend by month, tenants. ARGV: request id, rank, text, tenant, month,
-# seconds that entries are kept. Answers {outcome, what the tenant owes for the month}.
+# KEYS: entries of the day, sums of the day, spend by month, tenants, spans of the day. ARGV: request id, rank, text,
+# tenant, month, seconds that entries are kept. Answers {outcome, what the tenant owes for the month}.
 WRITE_ENTRY = (
     _MEASURE
     + """
 local function add(text, sign)
-  local group, measures, due = measure(text)
+  local group, measures, due, value = measure(text)
   for name, number in pairs(measures) do
     redis.call('HINCRBY', KEYS[2], group .. string.char(31) .. name, string.format('%.0f', sign * number))
   end
   redis.call('HINCRBY', KEYS[3], ARGV[5], string.format('%.0f', sign * due))
+  if measures['promises'] then
+    local span = string.format('%.0f', math.floor((value['arrived_unix_ms'] or 0) / 300000))
+    local head = string.match(group, '^[^\\31]*') .. string.char(31) .. span .. string.char(31)
+    for _, name in ipairs({'promises', 'violations', 'credit'}) do
+      if measures[name] then
+        redis.call('HINCRBY', KEYS[5], head .. name, string.format('%.0f', sign * measures[name]))
+      end
+    end
+    if redis.call('TTL', KEYS[5]) < 0 then redis.call('EXPIRE', KEYS[5], ARGV[6]) end
+  end
 end
 local old = redis.call('HGET', KEYS[1], ARGV[1])
 local outcome = 'new'

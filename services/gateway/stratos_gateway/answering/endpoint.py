@@ -57,6 +57,7 @@ class Endpoint(Generic[O]):
         tenant = await edge.authenticate(http)
         with edge.admit(http, send, tenant, arrival_s, self._preparer.prompt_param) as request:
             body = await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+            request.received_s = edge.clock.now()
             try:
                 await until_disconnect(receive, self._answer(request, body))
             except StratosError as error:
@@ -71,6 +72,7 @@ class Endpoint(Generic[O]):
         async with AsyncExitStack() as stack:
             for step in self._steps:
                 await stack.enter_async_context(step.around(request))
+            await stack.enter_async_context(self._sender.waiting(request))
             for source in self._sources:
                 async with source.open(request) as output:
                     if output is not None:
