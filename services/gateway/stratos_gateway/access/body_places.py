@@ -2,7 +2,7 @@
 
 They have no places among the requests: a client that sends slowly holds nothing that another one's request needs.  When
 all places are taken, a body of a higher class gets that of the newest one of the lowest class.  Within a class the
-tenant that holds the most gives way, so that nobody fills them all.
+tenant that holds the most gives way, so that none of them fills all.
 """
 
 from __future__ import annotations
