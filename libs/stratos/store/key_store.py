@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest, NotFound, PermissionDenied
+from stratos.store.data_keys import PlatformKeys
 from stratos.store.keys import KeyRecord, KeyTerms, Peppers, check_tenant, key_mac, mint_key, parse_key
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import NO_TENANT, RecordStore
@@ -47,16 +48,22 @@ class KeyStore:
     Args:
         writer: where keys are stored, and who changes them.
         peppers: the current one hashes new keys.
+        platform: wraps the data keys of new tenants; without it a gateway makes them a moment later.
         wall_clock: seconds since the epoch; ``None`` is the store's own.
     """
 
     def __init__(
-        self, writer: RecordWriter, peppers: Peppers, *, wall_clock: Callable[[], float] | None = None
+        self,
+        writer: RecordWriter,
+        peppers: Peppers,
+        *,
+        platform: PlatformKeys | None = None,
+        wall_clock: Callable[[], float] | None = None,
     ) -> None:
         self._writer = writer
         self._peppers = peppers
         self._wall_clock = wall_clock
-        self.tenants = TenantStore(writer)
+        self.tenants = TenantStore(writer, platform)
 
     @property
     def _records(self) -> RecordStore:

@@ -20,6 +20,7 @@ from stratos.core.tenant import Tenant
 from stratos.store.content.forms import policy_to_json, template_to_json
 from stratos.store.counters.guard import StoreId, known
 from stratos.store.counters.key_use import KeyUse
+from stratos.store.data_keys import PlatformKeys
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
@@ -27,6 +28,7 @@ from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import delete_tenant
+from stratos.store.tenancy.tenant_keyring import TenantKeyring
 from stratos.store.tenancy.tenant_store import unknown_tenant
 from stratos.store.tenants import TenantRecord, TenantRef, block_id
 from stratos_gateway.admin.content_records import (
@@ -67,6 +69,8 @@ class AdminStores:
     """Store that is meant; another one, or an emptied one, is neither read nor written."""
     ledger: LedgerStore | None = None
     readings: UsageReadings | None = None
+    platform: PlatformKeys | None = None
+    """Wraps data keys; without it there are none."""
 
 
 class AdminCaller:
@@ -78,7 +82,7 @@ class AdminCaller:
         within = None if self.is_admin else TenantRef(tenant.name, tenant.id)
         writer = RecordWriter(stores.records, actor=tenant.actor, store_id=known(stores.store_id), within=within)
         self.writer = writer
-        self.keys = KeyStore(writer, stores.peppers)
+        self.keys = KeyStore(writer, stores.peppers, platform=stores.platform)
         self.content = ContentRecords(writer)
         self.tenants = self.keys.tenants
 
@@ -170,6 +174,8 @@ class AdminRoutes:
             ("GET", "/templates", admin, self._list_templates),
             ("PUT", "/templates/{name:path}", admin, self._put_template),
             ("DELETE", "/templates/{name:path}", admin, self._delete_template),
+            ("GET", "/data-keys", admin, self._data_keys),
+            ("POST", "/data-keys/rewrap", admin, self._rewrap),
             ("GET", "/audit", own, self._audit),
             ("GET", "/declaration", admin, self._declaration),
             ("POST", "/declaration", admin, self._apply),
@@ -315,6 +321,20 @@ class AdminRoutes:
     async def _delete_template(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         await caller.content.delete_template(request.path_params["name"])
         return {"deleted": True}
+
+    @property
+    def _platform(self) -> PlatformKeys:
+        if self._stores.platform is None:
+            raise NotFound("this gateway has no platform key")
+        return self._stores.platform
+
+    async def _data_keys(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
+        found = await TenantKeyring(caller.writer, self._platform).listed()
+        return {"data": [{"tenant_id": tenant, "platform_key_id": key} for tenant, key in sorted(found.items())]}
+
+    async def _rewrap(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
+        num = await TenantKeyring(caller.writer, self._platform).rewrap()
+        return {"rewrapped": num, "platform_key_id": self._platform.current_id}
 
     async def _audit(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         after = request.query_params.get("after", "0")
