@@ -1,7 +1,7 @@
 """Silence of a router, as far as it is the router's: time in which this process was held up does not count.
 
 On a slow machine answers come late and so does everything here, so silence is counted in short slices of which each
-counts once, however long it took.  A router that stands still on a healthy machine is silent for as long as a clock says.
+counts once, however long it took.  On a healthy machine they add up to what a clock says.
 """
 
 from __future__ import annotations
