@@ -12,7 +12,7 @@ from typing import Any
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.core.fleet import WorkerStatus
-from stratos.core.handoff_ids import router_of
+from stratos.core.placement import router_of
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.fleet import WORKER_STATUS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import aclosing
 
-from stratos.core.handoff_ids import new_handoff_id
+from stratos.core.placement import new_handoff_id
 from stratos.core.requests.records import ChoiceState
 from stratos.worker.decode.intents import Intents, sum_intents
 from stratos.worker.status import MAX_ROUTERS, PLACING_S, StatusFeed, StatusVersions

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from stratos.core.cache_changes import CacheLayout
-from stratos.core.handoff_ids import new_handoff_id
-from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRole
+from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRole, new_handoff_id
 from stratos.routing.bookings import Booking
 from stratos.routing.dispatch.isolation import SuspectHolds
 from stratos.routing.fleet_state import FleetState
