@@ -107,7 +107,7 @@ class WorkerView:
         """The part of ``free`` room that other routers may be giving away at this moment.
 
         Routers see one status and do not see one another: each of R places at most one request by a status, or what
-        fits into its R-th part, and none after one that the worker refused.  R is 1 where all placements of late were
+        fits into its R-th part, and none after one that the worker refused.  R is 1 where all recent placements were
         this router's.
         """
         num_routers = self.num_routers

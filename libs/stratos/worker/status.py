@@ -70,7 +70,7 @@ class StatusFeed:
             self._placed_at[router] = now_s
 
     def placing_routers(self, now_s: float) -> tuple[str, ...]:
-        """Routers whose requests have come of late."""
+        """Routers whose requests have come lately."""
         self._forget_routers(now_s)
         return tuple(sorted(self._placed_at))
 
