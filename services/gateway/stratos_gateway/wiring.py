@@ -104,6 +104,7 @@ def build_edge(parts: GatewayParts) -> Edge:
     return Edge(
         authenticator=parts.backends.authenticator,
         admission=parts.admission,
+        bodies=parts.bodies,
         limits=parts.settings.http,
         clock=parts.surroundings.clock,
     )

@@ -72,7 +72,7 @@ def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
     exchange = Exchange(Span(NO_TRACE), send, "")
     request = ClientRequest[PreparedGeneration](
         http=Request({"type": "http"}, receive), send=send, exchange=exchange, tenant=tenant, place=Place(1),
-        arrival_s=0.0, deadline_s=60.0, end_s=60.0, has_answered=has_answered,
+        arrival_s=0.0, received_s=0.0, deadline_s=60.0, end_s=60.0, has_answered=has_answered,
     )  # fmt: skip
     request.prepared = PreparedGeneration(
         model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(), refusal=lambda: None,
