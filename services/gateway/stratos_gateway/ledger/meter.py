@@ -47,7 +47,7 @@ class _Open:
 
 
 @dataclass(slots=True, eq=False)
-class _Followed:
+class _RunningCall:
     draft_so_far: Callable[[], Draft | None]
     number: int = 0
     due_s: float = 0.0
@@ -66,7 +66,7 @@ class Meter:
         self._count_wait_s = count_wait_s
         self._open: dict[str, _Open] = {}
         self._settled: OrderedDict[str, bool] = OrderedDict()
-        self._followed: dict[_Followed, None] = {}
+        self._followed: dict[_RunningCall, None] = {}
         self._claims: dict[RequestKey, UsageCount] = {}
         self._sources: OrderedDict[str, dict[CountSource, None]] = OrderedDict()
 
@@ -90,7 +90,7 @@ class Meter:
     @contextmanager
     def follow(self, draft_so_far: Callable[[], Draft | None]) -> Iterator[None]:
         """Keep what a request that no worker counts has taken so far in the ledger, as long as it runs."""
-        followed = _Followed(draft_so_far)
+        followed = _RunningCall(draft_so_far)
         self._followed[followed] = None
         try:
             yield
