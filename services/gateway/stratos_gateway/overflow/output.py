@@ -95,13 +95,13 @@ class ExternalOutput(ChunkOutput):
         return [] if self._bill is None else [self._bill.draft(self.usage, self.receipt, error)]
 
     def draft_so_far(self) -> Draft | None:
-        """What the endpoint has done until now, a piece of text being a token; ``None`` before it has begun."""
+        """Draft of the answer until now, a piece of text being a token; ``None`` before it has begun."""
         if self._bill is None or not self.has_begun:
             return None
         return self._bill.begun(self._told or Usage(self._num_own_prompt_tokens, self._num_pieces))
 
     def draft_given_up(self) -> Draft | None:
-        """What the endpoint charges where the request is answered here after all; ``None`` where it had not begun."""
+        """Draft of an answer that is given here after all: the endpoint's charge; ``None`` where it had not begun."""
         return None if self._bill is None or not self.has_begun else self._bill.given_up(self.usage)
 
     @property
