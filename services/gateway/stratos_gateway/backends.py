@@ -122,7 +122,7 @@ async def open_backends(
             ledger=ledger,
             readings=readings,
             platform=platform,
-        ),  # fmt: skip
+        ),
         sub_keys=SubKeys(follower, platform).find,
         routers=routers,
         adapters=SnapshotAdapters(follower),
