@@ -23,6 +23,7 @@ from stratos.store.counters.leases import LeaseStore
 from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.receipt_store import ReceiptStore
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.records.copy_keeper import CopyKeeper
@@ -90,7 +91,8 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
-    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
+    share = MemoryShare(redis, settings.ledger.redis_share, clock, metrics.redis_memory.set)
+    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share)
     reading = open_redis(settings.redis_url.get_secret_value(), max_connections=MAX_CONNECTIONS)
     stack.push_async_callback(reading.aclose)
     readings = UsageReadings(
