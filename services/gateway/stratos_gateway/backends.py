@@ -31,6 +31,7 @@ from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
+from stratos.store.sealed.answer_store import AnswerStore
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos_gateway.access.data_keys import MissingDataKeys
 from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants
@@ -50,6 +51,7 @@ from stratos_gateway.oidc.settings import OidcConfig
 from stratos_gateway.oidc.token_check import TokenCheck
 from stratos_gateway.parts import Backends
 from stratos_gateway.policies.source import SnapshotContent
+from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.settings import GatewaySettings
 
@@ -101,14 +103,20 @@ async def open_backends(
         bounds = settings.ledger.receipts_max_bytes, settings.ledger.receipts_kept_s
         receipts = ReceiptStore(redis, settings.records, *bounds, store_id)
     older = OlderLedgers(ledger, partial(living_tenants, follower), follower.first_look)
+    platform = _platform_keys(settings)
+    answers = None
+    if platform is not None and settings.ledger.shared_responses_bytes:
+        sub_keys, most = SubKeys(follower, platform), settings.ledger.shared_responses_bytes
+        answers = AnswerStore(redis, settings.records, most, sub_keys.find, store_id)
+        shared = SharedAnswers(answers)
+        tasks["shared-answers"] = shared.run
     departed = DepartedTenants(
-        partial(living_tenants, follower), partial(_forget, routers, receipts), settings.admin.forget_after_s
+        partial(living_tenants, follower), partial(_forget, routers, receipts, answers), settings.admin.forget_after_s
     )
     departed.look()  # at what a restored copy says: it may be gone from the store by now
     follower.on_change(departed.look)
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     plan_of = partial(_plan_of, TenantLookup(follower), departed)
-    platform = _platform_keys(settings)
     if platform is not None:
         missing = MissingDataKeys(store, platform, follower, partial(living_tenants, follower), store_id)
         tasks["data-keys"] = missing.run
@@ -121,8 +129,8 @@ async def open_backends(
             ledger=ledger,
             readings=readings,
             platform=platform,
-        ),  # fmt: skip
-        sub_keys=SubKeys(follower, platform).find,
+        ),
+        shared_answers=None if answers is None else shared,
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
@@ -140,10 +148,11 @@ async def open_backends(
     )
 
 
-async def _forget(routers: RouterSet, receipts: ReceiptStore | None, tenant: str) -> bool:
+async def _forget(routers: RouterSet, receipts: ReceiptStore | None, answers: AnswerStore | None, tenant: str) -> bool:
     """Drop what is kept of a deleted tenant; false where a worker did not answer."""
-    if receipts is not None:
-        await receipts.forget(tenant)
+    for kept in (receipts, answers):
+        if kept is not None:
+            await kept.forget(tenant)
     return await routers.forget_tenant(tenant)
 
 
