@@ -17,6 +17,7 @@ from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
 from stratos_gateway.access.auth import Authenticator
+from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.embedding.client import EmbeddingClient
@@ -102,6 +103,7 @@ class GatewayParts:
     sessions: SessionPool
     embeddings: EmbeddingClient
     admission: Admission
+    bodies: BodyPlaces
     recent_load: RecentLoad
     fleet: FleetAccess
 
@@ -130,7 +132,8 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     stack.push_async_callback(sessions.close)
     embeddings = EmbeddingClient(connect_s, clock, around.dialer)
     stack.push_async_callback(embeddings.close)
-    admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
+    limits = settings.requests
+    admission = Admission(limits.max_open, limits.max_open_per_tenant, metrics)
     backends.on_change(admission.recheck)
     leaser = Leaser(backends.leases, clock, settings.limits)
     stack.push_async_callback(leaser.leave)
@@ -145,6 +148,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         sessions=sessions,
         embeddings=embeddings,
         admission=admission,
+        bodies=BodyPlaces(limits.max_open_bodies, limits.max_open_bodies_per_tenant, metrics.open_bodies.set),
         recent_load=RecentLoad(new_incarnation(), model.base.digest, lambda: admission.num_open, clock),
         fleet=FleetAccess(
             routers=backends.routers,

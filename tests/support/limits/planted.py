@@ -85,7 +85,7 @@ class _Unbounded(LeasedBucket):
 
     def give_back(self, amount: float, now: float) -> None:
         super().give_back(amount, now)
-        self._held += max(0.0, self._mark - self._total)
+        self._held, self._back = self._held + self._back, 0.0
 
 
 class UnboundedRefunds(Leaser):

@@ -56,9 +56,10 @@ class LeasedBucket:
         self.is_contested = False
         """Another gateway lacks what this one may hold unused."""
         self._config = config
-        self._held = 0.0
-        self._total = self._mark = self._acked = self._asked = 0.0
-        """Spent so far: now, when the slice was last set, and in the last report that was answered, or made."""
+        self._held = self._used = self._back = 0.0
+        """The slice at the last turn; of it spent since, and what came back beyond that."""
+        self._total = self._acked = self._asked = 0.0
+        """Spent so far, less what came back: now, and in the last report that was answered, or made."""
         self._debt = self._new_debt = Debt(now)
         """Since the last report that was answered, and since the last one."""
         self._level = self._unused = 0.0
@@ -78,9 +79,14 @@ class LeasedBucket:
         return self._own is not None
 
     @property
+    def unreported(self) -> float:
+        """Amount that Redis does not know to be spent; it comes back if this gateway is killed."""
+        return self._total - self._acked
+
+    @property
     def balance(self) -> float:
         """Amount that may be taken here now; below 0 where more is in use or was used than is held."""
-        return self._held - (self.in_use if self.is_semaphore else max(0.0, self._total - self._mark))
+        return self._held - (self.in_use if self.is_semaphore else self._used)
 
     def has(self, cost: float, now: float) -> bool:
         """Whether the amount may be taken."""
@@ -95,16 +101,25 @@ class LeasedBucket:
         """Take what is there."""
         if self.is_semaphore:
             self.in_use += cost
-            return
-        self._total += cost
-        for debt in {self._debt, self._new_debt}:
-            debt.add(cost, self.terms.rate_per_s, now)
+        else:
+            self._used += cost
+            self._count(cost, now)
 
     def give_back(self, amount: float, now: float) -> None:
         """A part of what was taken was not used; below 0 where more was used."""
-        self.spend(-amount, now)
         if self.is_semaphore:
+            self.in_use -= amount
             self._pace.note(amount, now)
+            return
+        undone = min(amount, self._used)
+        self._used -= undone
+        self._back += amount - undone
+        self._count(-amount, now)
+
+    def _count(self, amount: float, now: float) -> None:
+        self._total += amount
+        for debt in {self._debt, self._new_debt}:
+            debt.add(amount, self.terms.rate_per_s, now)
 
     def after_s(self, cost: float, now: float) -> float:
         """Seconds until the tenant may have the amount, if it takes nothing else; 0 where the next turns may bring it.
@@ -136,12 +151,12 @@ class LeasedBucket:
             return True
         since_s = now - self._turn_at
         is_low = self.demand.is_recent(now) and self.balance < self._wish(now) / 2
-        is_new = self._total != self._acked or is_low
+        is_new = bool(self.unreported) or is_low
         return since_s > (self._config.interval_s / 2 if is_new else self._config.lease_s / 3)
 
     def is_idle(self, now: float) -> bool:
         """Nothing was wanted for long, and nothing is held here that others could use."""
-        is_settled = self._own is None and self._held == 0 and self._total == self._acked and not self.in_use
+        is_settled = self._own is None and self._held == 0 and not self.unreported and not self.in_use
         return is_settled and not self.demand.waiting and now - self.demand.wanted_at > self._config.idle_s
 
     def ask(self, now: float, growth: float | None = None) -> LeaseAsk:
@@ -159,7 +174,7 @@ class LeasedBucket:
         if growth is not None:
             wish, least = min(wish, self._most_after_outage(growth, now)), 0.0
             need = min(need, wish)
-        self._held, self._mark, self._asked = keep, self._total, self._total
+        self._held, self._used, self._back, self._asked = keep, 0.0, 0.0, self._total
         self._turn_at, self._new_debt = now, Debt(now)
         return LeaseAsk(
             bucket=self.name,
@@ -181,7 +196,7 @@ class LeasedBucket:
 
     def grant(self, grant: LeaseGrant, now: float) -> None:
         """The turn's answer; what was taken since ``ask`` is still to be reported."""
-        self._held, self._mark, self._acked = grant.held, self._asked, self._asked
+        self._held, self._acked = grant.held, self._asked
         self._debt = self._new_debt
         self._level, self._level_at, self._unused = grant.level, now, grant.unused
         self._earned_at, self.has_lease, self._own, self.is_contested = now, True, None, False
@@ -209,10 +224,9 @@ class LeasedBucket:
         if self.is_semaphore:
             self._held = max(own.part * capacity, self.in_use)
             return
-        returned = max(0.0, self._mark - self._total)
-        earned = own.part * rate * (now - self._earned_at) + returned
+        earned = own.part * rate * (now - self._earned_at) + self._back
         self._held = min(self.balance + earned, own.most(capacity, rate, now))
-        self._mark, self._earned_at = self._total, now
+        self._used, self._back, self._earned_at = 0.0, 0.0, now
 
     def _most_after_outage(self, part: float, now: float) -> float:
         """Slice with which a gateway goes on before the others have reported what they took in the outage."""
@@ -233,7 +247,7 @@ class LeasedBucket:
         return min(self.terms.capacity, self.in_use + spare)
 
     def _kept(self, wish: float, least: float) -> float:
-        """Amount that stays here while a turn is under way; the rest may go elsewhere before the answer comes."""
+        """Amount that stays here while a turn is under way; another gateway may have the rest before the answer."""
         if self._own is not None:
             return self._held if self.is_semaphore else max(0.0, self.balance)
         is_needed = not self.is_contested and least <= self.balance

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from redis.exceptions import RedisError
@@ -93,6 +93,11 @@ class Leaser:
     def gateways(self) -> frozenset[str]:
         """All that are known, this one included."""
         return self._gateways
+
+    @property
+    def buckets(self) -> Collection[LeasedBucket]:
+        """All that are in use."""
+        return self._buckets.values()
 
     @property
     def is_away(self) -> bool:

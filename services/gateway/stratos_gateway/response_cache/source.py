@@ -113,7 +113,7 @@ class CacheSource:
             raise
 
     async def _find(self, key: bytes, tenant_id: str) -> KeptAnswer | None:
-        """What this gateway has kept, else what another one has."""
+        """Find an answer that this gateway has kept, else one of another."""
         answer = self._cache.find(key)
         if answer is None and self._shared is not None and (found := await self._shared.find(key, tenant_id)):
             answer, left_s = found

@@ -71,7 +71,9 @@ def test_more_comes_back_than_was_spent_of_this_slice_and_redis_decides_what_it_
     take(found, 10.0, 0.1)
     found.give_back(50_000.0, 0.1)
     assert found.balance == 100.0, "a reservation of an hour ago must not make this slice larger"
-    assert found.ask(0.2).total == -49_990.0
+    take(found, 60.0, 0.1)
+    assert found.balance == 40.0, "nor pay for what is taken next"
+    assert found.ask(0.2).total == -49_930.0
 
 
 def test_a_refund_during_a_turn_is_spent_after_the_next_one() -> None:
