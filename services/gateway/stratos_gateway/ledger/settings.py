@@ -35,6 +35,9 @@ class LedgerConfig:
     """Seconds after which a receipt is gone."""
     response_cache_bytes: Annotated[int, Ge(0)] = 64 * 1024 * 1024
     """Memory for answers that are given again, of tenants whose plan has ``response_cache``; 0 keeps none."""
+    shared_responses_bytes: Annotated[int, Ge(0)] = 16 * 1024 * 1024
+    """Memory in Redis for such answers, sealed with the tenant's data key, over all tenants and gateways; what ends
+    first goes first. 0 shares none, and so does a gateway without a platform key."""
     claim_interval_s: Annotated[float, Gt(0)] = 5.0
     """Seconds between two looks for workers that no request of this gateway has met: they may hold counts of a gateway
     that died."""
