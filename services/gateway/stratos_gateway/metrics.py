@@ -87,6 +87,7 @@ class GatewayMetrics(Instruments):
     )
     requests = counter("stratos_requests", "Answered HTTP requests (499: the client left).", "route", "status")
     open = gauge("stratos_requests_open", "Generation requests that are open now.")
+    open_bodies = gauge("stratos_request_bodies_open", "Bodies of generation requests that are on their way in now.")
     ended_by_drain = counter(
         "stratos_requests_ended_by_drain",
         "Generation requests that the end of the gateway's drain ended with an error.",
@@ -137,6 +138,7 @@ class GatewayMetrics(Instruments):
     ledger_pending = gauge("stratos_ledger_pending", "Entries in memory that could not be written or spooled.")
     ledger_spool_bytes = gauge("stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.")
     ledger_dropped = counter("stratos_ledger_dropped", "Entries given up: too many waited, or a disk lost them.")
+    redis_memory = gauge("stratos_redis_memory_ratio", "Part of Redis's maxmemory that is used, 0 without a bound.")
     budget_used = gauge(
         "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", "tenant"
     )

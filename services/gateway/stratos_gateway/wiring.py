@@ -69,7 +69,7 @@ def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
     """Sources of a generation's answer, tried in order; the last one always answers."""
     cache, external = _open_cache(parts), _open_external(parts)
     fleet, admission, tokenizer = parts.fleet, parts.admission, parts.model.tokenizer
-    kept: list[Source[ChunkOutput]] = [] if cache is None else [CacheSource(cache)]
+    kept: list[Source[ChunkOutput]] = [] if cache is None else [CacheSource(cache, parts.backends.shared_answers)]
     elsewhere: list[Source[ChunkOutput]] = []
     if external is not None:
         elsewhere = [WorkersSource(fleet, admission, tokenizer, external.patience), external]
@@ -87,8 +87,11 @@ def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue) 
         watermarks=read_policy(settings.watermark),
         is_metered=parts.billing is not None,
     )
+    settle = None if parts.billing is None else parts.billing.writer.settle
     around, sources, sender = steps(parts), generation_sources(parts), ChunkSender(settings.http)
-    vectors = VectorSource(parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s)
+    vectors = VectorSource(
+        parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s, settle
+    )
     embedding = EmbeddingPreparer(parts.model, catalogue)
     return {
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
@@ -101,6 +104,7 @@ def build_edge(parts: GatewayParts) -> Edge:
     return Edge(
         authenticator=parts.backends.authenticator,
         admission=parts.admission,
+        bodies=parts.bodies,
         limits=parts.settings.http,
         clock=parts.surroundings.clock,
     )
@@ -146,4 +150,5 @@ def _open_external(parts: GatewayParts) -> ExternalSource | None:
         return None
     client = OverflowClient(config, lambda text: len(tokenizer.encode_plain(text)))
     parts.surroundings.stack.push_async_callback(client.close)
-    return ExternalSource(client, parts.admission, parts.surroundings.clock, parts.metrics)
+    meter = None if parts.billing is None else parts.billing.meter
+    return ExternalSource(client, parts.admission, parts.surroundings.clock, parts.metrics, meter)

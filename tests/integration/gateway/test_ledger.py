@@ -116,6 +116,39 @@ async def test_a_client_that_leaves_a_stream_is_billed_for_what_was_written(benc
     assert entry.counts.num_prompt == 2
 
 
+async def test_a_stream_that_is_left_before_its_first_byte_pays_for_its_prompt(bench: Bench) -> None:
+    """The text is held back, since it may become a stop string; the next request with the prompt finds it cached."""
+    worker = bench.world.worker
+    worker.step_s, worker.script = 0.05, say("a " * 100)
+    asking = asyncio.create_task(bench.complete(prompt=[5, 6], max_tokens=900, stream=True, stop=["a " * 120]))
+    await eventually(lambda: worker.step >= 3 or asking.done(), "tokens have come")
+    assert not asking.done()
+    asking.cancel()
+    (entry,) = await bench.wait_entries(1)
+    assert entry.outcome is RequestOutcome.ABORTED
+    assert entry.counts.num_prompt == 2
+    assert 0 < entry.counts.num_output < 100
+
+
+async def test_a_count_that_comes_after_the_entry_adds_its_device_time(bench: Bench) -> None:
+    await bench.complete(max_tokens=2)
+    (entry,) = await bench.wait_entries(1)
+    assert entry.stages.by_attempt == ((0, 5000),)
+    worker = bench.world.worker
+    late = worker.submits[-1].__class__()
+    late.CopyFrom(worker.submits[-1])
+    late.attempt = 1
+    await worker.count(worker.context, late, 2)
+
+    async def device_us() -> int:
+        return (await bench.entries())[0].stages.device_us
+
+    await eventually(lambda: worker.acknowledged.count(entry.request_id) == 2, "the late one is acknowledged")
+    assert await device_us() == 10_000
+    total = (await bench.world.http.get("/v1/usage")).json()["total"]
+    assert (total["device_us"], total["requests"], total["due"]) == (10_000, 1, entry.amounts.due)
+
+
 async def test_what_the_platform_failed_costs_nothing_and_breaks_the_promise(redis_url: str) -> None:
     """Both workers skip a token, which no recovery can mend: what was decoded before reached no client."""
     async with bench_at(redis_url, num_workers=2) as bench:

@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
-from stratos.core.ledger.entry import OWN_RANK, RequestOutcome, day_of
+from stratos.core.ledger.entry import OWN_RANK, RequestOutcome, StageTimes, day_of
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.sums import due_of
 from stratos.core.placement import WorkerRef, WorkerRole
@@ -111,6 +112,29 @@ async def test_a_gateway_of_an_older_version_beside_a_new_one_bills_nothing_twic
     expected = sum((Counter(entry.measures) for entry in found.values()), Counter[str]())
     assert await total(reader, "tn_1", day) == expected
     assert await store.spend("tn_1", day[:7]) == due_of(expected)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+async def test_device_time_is_that_of_all_attempts_whoever_told_of_them_and_when(
+    store: LedgerStore, reader: UsageReader, order: tuple[int, ...]
+) -> None:
+    """The own entry waited for its last attempt alone; the first two were claimed, and one of them was told again."""
+    big = 8_123_456_789_012_345
+    own = replace(
+        ENTRY, amounts=Amounts(gross=big, cached_discount=1),
+        stages=StageTimes(queue_us=7, device_us=4000, by_attempt=((2, 4000),)),
+    )  # fmt: skip
+    first = replace(CLAIMED, stages=StageTimes(device_us=100, by_attempt=((0, 100),)), rank=0)
+    second = replace(CLAIMED, stages=StageTimes(device_us=20, by_attempt=((1, 20),)), rank=1)
+    written = [own, first, second, first]
+    for place in order:
+        await store.write([written[place]])
+    expected = replace(
+        own, stages=StageTimes(queue_us=7, device_us=4120, by_attempt=((0, 100), (1, 20), (2, 4000)))
+    )  # fmt: skip
+    assert [entry async for entry in store.entries("acme", ENTRY.day)] == [expected]
+    assert await total(reader) == Counter(expected.measures)
+    assert await store.spend("acme", ENTRY.day[:7]) == big - 1
 
 
 async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:

@@ -110,11 +110,11 @@ class ClientRequest(Generic[P]):
     """When its first token is due."""
     end_s: float
     """When its answer is due."""
-    has_answered: bool = False
-    """The client has got a part of an answer, so no other source can follow; comments of a stream are none."""
-    received_s: float = field(init=False)
+    received_s: float
     """When the last byte of its body was there, from which promised times count: how slowly a client sends is not the
     platform's. Deadlines and ageing count from the arrival."""
+    has_answered: bool = False
+    """The client has got a part of an answer, so no other source can follow; comments of a stream are none."""
     prepared: P = field(init=False)
     notices: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Headers that go out together with those of the tenant's limits."""
@@ -134,9 +134,6 @@ class ClientRequest(Generic[P]):
     """Chunks that the client was sent so far, where ``when_sent`` wants them."""
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None
     """Takes the chunks of an answer that was sent whole."""
-
-    def __post_init__(self) -> None:
-        self.received_s = self.arrival_s
 
     def dated(self, terms: RequestTerms) -> RequestTerms:
         """``terms`` with the request's times."""

@@ -70,13 +70,14 @@ class GeneratedOutput(Fanout):
         spec, transcript, outcome = generation.spec, generation.transcript, outcome_of(error)
         assert spec.meter is not None, "others are not billed"
         num_output = _num_charged(generation, outcome, is_stream=self._is_stream)
+        is_left = outcome is RequestOutcome.ABORTED and transcript.receipt is not None
         return Draft(
             request_id=generation.request_id,
             tenant=spec.terms.tenant,
             plan=self._plan,
             tag=spec.meter,
             outcome=outcome,
-            counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output),
+            counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output, is_left=is_left),
             times=transcript.times(self._received_s),
             receipt=transcript.receipt,
             last_attempt=generation.last_submitted,
@@ -125,8 +126,6 @@ class WorkersSource:
 
 def _num_charged(generation: Generation, outcome: RequestOutcome, *, is_stream: bool) -> int:
     transcript = generation.transcript
-    if outcome is RequestOutcome.FINISHED:
+    if outcome is not RequestOutcome.FAILED:
         return transcript.num_output_tokens
-    if is_stream:
-        return transcript.num_delivered_tokens
-    return transcript.num_output_tokens if outcome is RequestOutcome.ABORTED else 0
+    return transcript.num_delivered_tokens if is_stream else 0
