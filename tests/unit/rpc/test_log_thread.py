@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 
 from stratos.rpc.log_thread import LogThread, log_by_thread, num_lost_lines
@@ -77,19 +76,3 @@ def test_the_handlers_of_a_process_are_back_at_the_end() -> None:
     finally:
         root.handlers[:] = before
     assert num_lost_lines() == stuck_before
-
-
-def test_a_fork_which_has_no_such_thread_writes_by_itself() -> None:
-    read_fd, write_fd = os.pipe()
-    written = os.fdopen(write_fd, "w")
-    handler = LogThread(logging.StreamHandler(written))
-    if not (pid := os.fork()):
-        try:
-            handler.handle(record("of the fork"))
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    with os.fdopen(read_fd) as stream:
-        assert stream.readline() == "of the fork\n"
-    handler.close()
-    written.close()
