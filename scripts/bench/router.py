@@ -2,8 +2,13 @@
 
     python -m scripts.bench.router --seconds 60 --out benchmarks/results/router-2core-cpu.json
 
-Workers report at the rate of real ones that compute, requests arrive evenly and run for 2 to 6 seconds.  Decoding of
-status messages is part of it; sockets and gRPC are not.  Cores: CPU seconds of the thread per second of the clock.
+Workers report at the rate of real ones that compute, requests run for 2 to 6 seconds.  Decoding of status messages is
+part of it; sockets and gRPC are not.  Cores: CPU seconds of the thread per second of the clock.
+
+    room   requests arrive evenly, and there is room for all
+    kv     pools are full: each of ``--tenants`` tenants has a request waiting, of any length, and ends let some go
+
+A decision is a request's share of the turn that placed it.
 """
 
 from __future__ import annotations
@@ -38,12 +43,16 @@ TICK_S = 0.005
 STATUS_S = 0.05
 IDENTITY = KvIdentity(model_digest="ab" * 32, kv_dtype="bfloat16", rope_variant="r", numerics_id="n")
 NUM_BLOCKS, MAX_NUM_SEQS = 10_000, 64
+BLOCK_SIZE = 16
+WARM_UP_S = 8.0
+SMALL_POOL = 2000
+"""Blocks in the case kv: about as many requests run as in the other one."""
 
 
 class Fleet:
     """A router without sockets, and what its workers run."""
 
-    def __init__(self, num_decode: int, num_prefill: int) -> None:
+    def __init__(self, num_decode: int, num_prefill: int, num_blocks: int = NUM_BLOCKS) -> None:
         self.clock, self.random = FakeClock(), Random(1)
         settings = RouterSettings(discovery="static://decode@a:1")
         metrics = RouterMetrics(CollectorRegistry())
@@ -53,16 +62,18 @@ class Fleet:
         roles = [WorkerRole.DECODE] * num_decode + [WorkerRole.PREFILL] * num_prefill
         self.members = [Member(f"{role}-{i}", f"h{i}:1", role) for i, role in enumerate(roles)]
         self.fleet.set_members(self.members)
+        self.num_blocks = num_blocks
         self.running = dict.fromkeys((member.worker_id for member in self.members), 0)
+        self.allocated = dict(self.running)
         self.statuses = {member.worker_id: self._status(member) for member in self.members}
         self.cpu = {"statuses": 0.0, "turns": 0.0, "ends": 0.0}
         self.decisions_s: list[float] = []
+        self.turns_s: list[float] = []
         self._step = 0
 
-    @staticmethod
-    def _status(member: Member) -> WorkerStatus:
+    def _status(self, member: Member) -> WorkerStatus:
         ref = WorkerRef(worker_id=member.worker_id, incarnation=member.worker_id, address="", role=member.role)
-        blocks = BlockLedger(total=NUM_BLOCKS, free=NUM_BLOCKS, cached=0, allocated=0, reserved=0, fenced=0)
+        blocks = BlockLedger(total=self.num_blocks, free=self.num_blocks, cached=0, allocated=0, reserved=0, fenced=0)
         engine = EngineLoad(
             step=0,
             is_computing=False,
@@ -81,9 +92,9 @@ class Fleet:
     def report(self, worker_id: str) -> None:
         """One status arrives, as bytes."""
         num_running, self._step = self.running[worker_id], self._step + 1
-        allocated = min(NUM_BLOCKS, num_running * 20)
+        allocated = min(self.num_blocks, self.allocated[worker_id])
         last = self.statuses[worker_id]
-        blocks = replace(last.engine.blocks, free=NUM_BLOCKS - allocated, allocated=allocated)
+        blocks = replace(last.engine.blocks, free=self.num_blocks - allocated, allocated=allocated)
         engine = replace(
             last.engine,
             step=self._step,
@@ -99,13 +110,28 @@ class Fleet:
         with self.counted("statuses"):
             self.scheduler.on_status(worker_id, WORKER_STATUS.from_pb(message.FromString(data)))
 
-    def turn(self, num_arrived: int) -> None:
-        """Run one turn of a router that was woken; each request that came is one decision."""
+    def turn(self) -> None:
+        """Run one turn of a router that was woken."""
+        num_booked = len(self.fleet.bookings)
         began_s = time.thread_time()
         self.scheduler.turn(self.clock.now())
         spent_s = time.thread_time() - began_s
         self.cpu["turns"] += spent_s
-        self.decisions_s += [spent_s / num_arrived for _ in range(num_arrived)]
+        num_placed = len(self.fleet.bookings) - num_booked
+        self.turns_s.append(spent_s)
+        self.decisions_s += [spent_s / num_placed for _ in range(num_placed)]
+
+    def restart_figures(self) -> None:
+        """The fleet has filled up: figures count from now on."""
+        self.cpu = dict.fromkeys(self.cpu, 0.0)
+        self.decisions_s.clear()
+        self.turns_s.clear()
+
+    def note(self, placement: Placement, request: PlacementRequest, sign: int) -> None:
+        """A request runs on its worker, or does so no longer."""
+        name, num_tokens = placement.worker.worker_id, request.num_prompt_tokens + request.max_output_tokens_total
+        self.running[name] += sign
+        self.allocated[name] += sign * (num_tokens // BLOCK_SIZE + 1)
 
     def counted(self, name: str) -> Any:
         """Adds the CPU time of a block."""
@@ -123,41 +149,59 @@ class _Counted:
         self._cpu[self._name] += time.thread_time() - self._began
 
 
-async def measure(fleet: Fleet, seconds: float, rate: float) -> dict[str, Any]:
+class Requests:
+    """What tenants ask for: at a rate, or always as many as there are tenants."""
+
+    def __init__(self, rate: float, num_tenants: int, *, is_backlog: bool) -> None:
+        self._rate, self._num_tenants, self._is_backlog = rate, num_tenants, is_backlog
+        self._numbers, self._due, self._random = itertools.count(), 0.0, Random(2)
+
+    def arriving(self, num_waiting: int, now_s: float) -> list[PlacementRequest]:
+        """Requests of one tick."""
+        if self._is_backlog:
+            return [self._make(now_s) for _ in range(self._num_tenants - num_waiting)]
+        self._due += self._rate * TICK_S
+        num_arrived, self._due = int(self._due), self._due - int(self._due)
+        return [self._make(now_s) for _ in range(num_arrived)]
+
+    def _make(self, now_s: float) -> PlacementRequest:
+        number, rng = next(self._numbers), self._random
+        return PlacementRequest(
+            request_id=f"r{number}",
+            terms=RequestTerms(tenant=f"t{number % self._num_tenants}", arrival_s=now_s),
+            model_digest=IDENTITY.model_digest,
+            num_prompt_tokens=rng.randint(64, 2048) if self._is_backlog else 256,
+            max_output_tokens_total=rng.randint(64, 1024) if self._is_backlog else 64,
+        )
+
+
+async def measure(fleet: Fleet, requests: Requests, seconds: float) -> dict[str, Any]:
     """Run the fleet for so long; returns cores and the distribution of decisions."""
-    ends: list[tuple[float, int, Placement]] = []
-    calls: list[asyncio.Task[Placement]] = []
-    numbers, per_tick, due = itertools.count(), rate * TICK_S, 0.0
-    wall_s = time.monotonic()
-    for tick in range(round(seconds / TICK_S)):
+    ends: list[tuple[float, int, Placement, PlacementRequest]] = []
+    calls: dict[asyncio.Task[Placement], PlacementRequest] = {}
+    numbers, wall_s, num_placed = itertools.count(), time.monotonic(), 0
+    for tick in range(-round(WARM_UP_S / TICK_S), round(seconds / TICK_S)):
+        if tick == 0:
+            fleet.restart_figures()
+            num_placed = 0
         for index, member in enumerate(fleet.members):
             if (tick + index) % round(STATUS_S / TICK_S) == 0:
                 fleet.report(member.worker_id)
-        due += per_tick
-        num_arrived, due = int(due), due - int(due)
-        for _ in range(num_arrived):
-            terms = RequestTerms(tenant=f"t{fleet.random.randrange(100)}", arrival_s=fleet.clock.now())
-            request = PlacementRequest(
-                request_id=f"r{next(numbers)}",
-                terms=terms,
-                model_digest=IDENTITY.model_digest,
-                num_prompt_tokens=256,
-                max_output_tokens_total=64,
-            )
-            calls.append(asyncio.create_task(fleet.scheduler.schedule(request)))
+        for request in requests.arriving(len(calls), fleet.clock.now()):
+            calls[asyncio.create_task(fleet.scheduler.schedule(request))] = request
         await asyncio.sleep(0)
-        fleet.turn(num_arrived)
+        fleet.turn()
         for _ in range(3):
             await asyncio.sleep(0)
         now = fleet.clock.now()
         for call in [call for call in calls if call.done()]:
-            placement = call.result()
-            fleet.running[placement.worker.worker_id] += 1
-            heapq.heappush(ends, (now + fleet.random.uniform(2.0, 6.0), next(numbers), placement))
-        calls = [call for call in calls if not call.done()]
+            placement, request = call.result(), calls.pop(call)
+            num_placed += 1
+            fleet.note(placement, request, +1)
+            heapq.heappush(ends, (now + fleet.random.uniform(2.0, 6.0), next(numbers), placement, request))
         while ends and ends[0][0] <= now:
-            placement = heapq.heappop(ends)[2]
-            fleet.running[placement.worker.worker_id] -= 1
+            _, _, placement, request = heapq.heappop(ends)
+            fleet.note(placement, request, -1)
             with fleet.counted("ends"):
                 fleet.scheduler.complete(placement.handoff_id, Outcome.FINISHED, 64)
         fleet.clock.advance(TICK_S)
@@ -167,17 +211,26 @@ async def measure(fleet: Fleet, seconds: float, rate: float) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "wall_s": round(time.monotonic() - wall_s, 1),
-        "requests_per_s": rate,
+        "requests_per_s": round(num_placed / seconds, 1),
         "num_waiting_at_end": len(calls),
         "cores": {name: round(cpu_s / seconds, 3) for name, cpu_s in fleet.cpu.items()},
-        "decision_cpu_ms": {f"p{q}": round(1000 * quantile(fleet.decisions_s, q / 100), 3) for q in (50, 99)},
+        "decision_cpu_ms": _quantiles_ms(fleet.decisions_s),
+        "turn_cpu_ms": _quantiles_ms(fleet.turns_s),
     }
+
+
+def _quantiles_ms(seconds: list[float]) -> dict[str, float]:
+    return {f"p{q}": round(1000 * quantile(seconds, q / 100), 3) for q in (50, 99)}
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Cores of a router with a fleet of this size."""
-    result = asyncio.run(measure(Fleet(args.decode, args.prefill), args.seconds, args.rate))
-    return result | {"decode_workers": args.decode, "prefill_workers": args.prefill}
+    cases = {}
+    for name, num_blocks in (("room", NUM_BLOCKS), ("kv", SMALL_POOL)):
+        requests = Requests(args.rate, args.tenants, is_backlog=name == "kv")
+        fleet = Fleet(args.decode, args.prefill, num_blocks)
+        cases[name] = asyncio.run(measure(fleet, requests, args.seconds))
+    return {"decode_workers": args.decode, "prefill_workers": args.prefill, "tenants": args.tenants, "cases": cases}
 
 
 if __name__ == "__main__":
@@ -185,7 +238,8 @@ if __name__ == "__main__":
         __doc__,
         bench,
         flag("--seconds", type=float, default=60.0),
-        flag("--rate", type=float, default=500.0),
+        flag("--rate", type=float, default=500.0, help="requests per second of the case room"),
+        flag("--tenants", type=int, default=500),
         flag("--decode", type=int, default=100),
         flag("--prefill", type=int, default=50),
     )

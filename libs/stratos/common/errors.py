@@ -24,6 +24,7 @@
         ├── ModelNotFound           404 model_not_found
         ├── NotFound                404 not_found
         ├── PromptNotFound          404 prompt_not_found     no such template, or version of it
+        ├── BodyTimeout             408 request_timeout      the body came too slowly; SDKs send it again
         ├── RequestTooLarge         413 request_too_large
         ├── UnsupportedEncoding     415 unsupported_content_encoding
         ├── InsufficientQuota       429 insufficient_quota
@@ -259,6 +260,15 @@ class PromptNotFound(NotFound):
     code = "prompt_not_found"
 
 
+class BodyTimeout(Permanent):
+    """The body did not arrive in time; a client that repeats it is its own reason, so no time to wait is told."""
+
+    http_status = 408
+    grpc_code = "DEADLINE_EXCEEDED"
+    code = "request_timeout"
+    type = "invalid_request_error"
+
+
 class RequestTooLarge(Permanent):
     """The body is over the size limit."""
 
@@ -345,6 +355,7 @@ _FAMILIES: dict[int, type[StratosError]] = {
     401: InvalidApiKey,
     403: PermissionDenied,
     404: NotFound,
+    408: BodyTimeout,
     413: RequestTooLarge,
     415: UnsupportedEncoding,
     429: RateLimited,

@@ -8,7 +8,8 @@ from ipaddress import IPv4Network, IPv6Network
 
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.terms import RequestTerms
-from stratos.core.tenancy.plan import ALL_MODELS, STANDARD, CachePolicy, Plan, is_allowed
+from stratos.core.tenancy.patterns import is_allowed
+from stratos.core.tenancy.plan import ALL_MODELS, STANDARD, CachePolicy, Plan
 from stratos.core.tenancy.roles import Role
 
 PLATFORM_TENANT = "stratos-health"
@@ -35,6 +36,8 @@ class Tenant:
     """Models of the plan that the key may use."""
     networks: tuple[Network, ...] = ()
     """Where the key may be used from; empty is everywhere."""
+    expires_unix_s: int | None = None
+    """End of the key; a token has none here, its subject gets others."""
 
     def __post_init__(self) -> None:
         if not self.id:

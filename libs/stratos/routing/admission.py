@@ -96,6 +96,12 @@ class Ask:
         short = num_blocks_short(need, room)
         return short + view.kept_for_other_routers(need.num_blocks + view.fresh.num_blocks - short)
 
+    def num_short(self, view: WorkerView) -> tuple[float, float]:
+        """Sequences and blocks that have to get free at a worker that could run it; the last of all where it is out."""
+        if not view.is_in:
+            return math.inf, math.inf
+        return max(0.0, self.num_slots_short(view)), max(0.0, self.num_blocks_short(view))
+
     def _watermark(self, view: WorkerView) -> float:
         """Up to where the pool may be filled; headroom is not for what would never fit beside it."""
         mark, total = view.status.engine.kv_watermark, view.status.engine.blocks.total
@@ -136,3 +142,33 @@ class Ask:
         num_waiting = 0 if self.is_share_bound else self.max_waiting_per_worker
         free = max_num_seqs + num_waiting - view.num_seqs + view.fresh.num_seqs
         return wanted + view.fresh.num_seqs - free + view.kept_for_other_routers(free)
+
+
+def kv_room(view: WorkerView, *, is_resumed: bool) -> float:
+    """Whole blocks that the worker can give to one request; infinite for an empty pool, which takes what fits."""
+    engine = view.status.engine
+    if view.num_used_blocks == 0 and engine.num_promised_blocks == 0:
+        return math.inf
+    if not is_resumed and view.sure_blocks > -math.inf:
+        return view.sure_blocks // 1
+    room = kv_capacity(view, is_resumed=is_resumed) - view.num_used_blocks
+    if not is_resumed:
+        room -= engine.num_promised_blocks
+    return math.floor(room - view.kept_for_other_routers(room + view.fresh.num_blocks))
+
+
+def kv_capacity(view: WorkerView, *, is_resumed: bool) -> float:
+    """Blocks up to which admission fills the pool for such a request."""
+    engine = view.status.engine
+    return engine.blocks.total if is_resumed else engine.kv_watermark * engine.blocks.total
+
+
+def has_free_slot(view: WorkerView, max_waiting: int) -> bool:
+    """The batch, and its short queue of ``max_waiting``, have room for one sequence."""
+    if view.sure_seqs >= 1:
+        return True
+    max_num_seqs = view.status.max_num_seqs
+    if max_num_seqs == 0:
+        return True
+    free = max_num_seqs + max_waiting - view.num_seqs
+    return free - view.kept_for_other_routers(free + view.fresh.num_seqs) >= 1

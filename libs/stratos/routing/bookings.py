@@ -29,10 +29,14 @@ class Booking:
     at: float
 
     @property
+    def num_seqs(self) -> int:
+        return max(1, self.request.num_choices)
+
+    @property
     def decode_load(self) -> BookedLoad:
         return BookedLoad(
             num_requests=1,
-            num_seqs=max(1, self.request.num_choices),
+            num_seqs=self.num_seqs,
             num_blocks=self.num_blocks,
             num_prefill_tokens=0 if self.prefill_incarnation else self.request.num_prompt_tokens,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from stratos.core.placement import PlacementRequest, Work, WorkerRole
 from stratos.routing.worker_view import WorkerView
@@ -51,9 +51,18 @@ class FleetViews:
         """Workers of one role that serve one model, live or not."""
         return self._pools.get((role, model_digest), {}).values()
 
+    def by_incarnation(self, role: WorkerRole, model_digest: str) -> Mapping[str, WorkerView]:
+        """The same workers with the names of their processes."""
+        return self._pools.get((role, model_digest), {})
+
     def pool_of(self, request: PlacementRequest) -> Pool:
         """Workers that could run a request."""
         return self.pool(running_role(request.work), request.model_digest)
+
+    def could_run(self, incarnation: str, request: PlacementRequest) -> bool:
+        """The process is in the pool of a request."""
+        view = self._by_incarnation.get(incarnation)
+        return view is not None and _pool_key(view) == (running_role(request.work), request.model_digest)
 
     def num_of_role(self, role: WorkerRole) -> int:
         """Workers of one role, of all models."""

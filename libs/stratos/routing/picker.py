@@ -63,7 +63,13 @@ class Refusal:
 
 
 def choose(
-    views: FleetViews, ask: Ask, policies: Policies, rng: Random, *, preferred_prefill: str = ""
+    views: FleetViews,
+    ask: Ask,
+    policies: Policies,
+    rng: Random,
+    *,
+    preferred_prefill: str = "",
+    pool: Pool | None = None,
 ) -> EndpointChoice | Refusal:
     """Choose the decode worker and up to two prefill workers, best first; for embeddings one prefill worker alone.
 
@@ -74,10 +80,11 @@ def choose(
         rng: breaks ties between equal scores.
         preferred_prefill: incarnation that has computed this prompt before; first among those that pass, because its
             prefix cache makes the prompt a re-send instead of a recompute.
+        pool: of the workers that could run it those that are looked at; all of them if absent.
     """
     request, context = ask.request, policies.context(ask.request)
     role = running_role(request.work)
-    pool = views.pool_of(request)
+    pool = views.pool_of(request) if pool is None else pool
     able, rejections = eligible(pool, ask, EMBEDDING_FILTERS if request.work is Work.EMBEDDING else DECODE_FILTERS)
     ranked = policies.rank(able, context, role, 1, rng)
     if not ranked:

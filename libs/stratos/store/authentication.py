@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ class KeyCheck:
         follower: keeps the snapshot.
         peppers: those of all keys that are to work.
         note_use: told the id of each key that was accepted.
-        wall_clock: seconds since the epoch, for keys that expire.
+        wall_clock: seconds since the epoch, for keys that expire; ``None`` is the store's own.
     """
 
     def __init__(
@@ -31,13 +30,13 @@ class KeyCheck:
         peppers: Peppers,
         *,
         note_use: Callable[[str], None] = lambda key_id: None,
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] | None = None,
     ) -> None:
         self._follower = follower
         self._tenants = TenantLookup(follower)
         self._peppers = peppers
         self._note_use = note_use
-        self._wall_clock = wall_clock
+        self._wall_clock = wall_clock or follower.unix_s
 
     async def authenticate(self, text: str) -> Tenant:
         """The tenant of a key.
@@ -62,7 +61,10 @@ class KeyCheck:
         tenant = await self._find_tenant(key)
         self._note_use(key_id)
         terms = key.terms
-        return replace(tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks)
+        return replace(
+            tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks,
+            expires_unix_s=terms.expires_unix_s,
+        )  # fmt: skip
 
     def refusal(self, tenant: Tenant) -> StratosError | None:
         """Why what runs with a key may not go on: it, or its tenant, was suspended, revoked or deleted since.

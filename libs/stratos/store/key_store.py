@@ -5,12 +5,12 @@ A key is never taken out of the store: a revoked one becomes a tombstone.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratos.common.errors import BadRequest, NotFound
+from stratos.common.errors import BadRequest, NotFound, PermissionDenied
+from stratos.store.data_keys import PlatformKeys
 from stratos.store.keys import KeyRecord, KeyTerms, Peppers, check_tenant, key_mac, mint_key, parse_key
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import NO_TENANT, RecordStore
@@ -48,14 +48,22 @@ class KeyStore:
     Args:
         writer: where keys are stored, and who changes them.
         peppers: the current one hashes new keys.
-        wall_clock: seconds since the epoch.
+        platform: wraps the data keys of new tenants; without it a gateway makes them a moment later.
+        wall_clock: seconds since the epoch; ``None`` is the store's own.
     """
 
-    def __init__(self, writer: RecordWriter, peppers: Peppers, *, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        writer: RecordWriter,
+        peppers: Peppers,
+        *,
+        platform: PlatformKeys | None = None,
+        wall_clock: Callable[[], float] | None = None,
+    ) -> None:
         self._writer = writer
         self._peppers = peppers
         self._wall_clock = wall_clock
-        self.tenants = TenantStore(writer)
+        self.tenants = TenantStore(writer, platform)
 
     @property
     def _records(self) -> RecordStore:
@@ -88,7 +96,7 @@ class KeyStore:
         check_tenant(tenant)
         owner = await (self.tenants.ensure(tenant, plan) if makes_tenant else self.tenants.ref(tenant))
         text = key or mint_key()
-        record = self._record(text, owner, name, terms or KeyTerms())
+        record = self._record(text, owner, name, terms or KeyTerms(), await self.now_s())
 
         def edit(found: Record | None) -> Mapping[str, Any] | None:
             if found is not None and found.is_deleted:
@@ -101,20 +109,29 @@ class KeyStore:
     async def rotate_key(self, key_id: str, *, overlap_s: int) -> str:
         """Make a key that follows another one, which works for ``overlap_s`` seconds more; returns its text.
 
+        The new one may do what the old one may, until the same time, and is suspended where that is.
+
         Raises:
-            NotFound: no such key. BadRequest: it was rotated before, or the overlap is negative.
+            NotFound: no such key. BadRequest: it was rotated before, has expired, or the overlap is negative.
         """
         if overlap_s < 0:
             raise BadRequest("overlap_s must not be negative", param="overlap_s")
         old = await self.get(key_id)
         if old.successor:
             raise BadRequest(f"key {key_id} was rotated before; its successor is {old.successor}", param="key_id")
+        now = await self.now_s()
+        if old.terms.expires_unix_s is not None and old.terms.expires_unix_s <= now:
+            raise BadRequest(f"key {key_id} has expired; make another one", param="key_id")
         text = mint_key()
-        ends = int(self._wall_clock()) + overlap_s
+        ends = int(now) + overlap_s
         old_ends = min(ends, old.terms.expires_unix_s or ends)
         # The new key first: if this ends half-way there is a key too many, never one too few.
         owner = await self._owner_of(old)
-        made = self._record(text, owner, old.name, replace(old.terms, expires_unix_s=None))
+        made = replace(
+            self._record(text, owner, old.name, old.terms, now),
+            is_suspended=old.is_suspended,
+            is_held_by_platform=old.is_held_by_platform,
+        )
         await self._writer.change(
             Kind.KEY, made.key_id, "key.rotate", lambda _: encode_key(made), tenant=owner, condition=Condition.LIVE
         )
@@ -125,10 +142,27 @@ class KeyStore:
         )
         return text
 
-    async def suspend_key(self, key_id: str, *, is_suspended: bool) -> None:
-        """Refuse a key for now, or take it again; raises ``NotFound``."""
+    async def suspend_key(self, key_id: str, *, is_suspended: bool, by_platform: bool = True) -> None:
+        """Refuse a key for now, or take it again.
+
+        Args:
+            key_id: which one.
+            is_suspended: refuse it.
+            by_platform: not by its tenant.
+
+        Raises:
+            NotFound: no such key. PermissionDenied: the platform has suspended it, and its tenant would resume it.
+        """
         action = "key.suspend" if is_suspended else "key.resume"
-        await self._change(key_id, action, lambda key: replace(key, is_suspended=is_suspended))
+
+        def change(key: KeyRecord) -> KeyRecord:
+            is_held = key.is_suspended and key.is_held_by_platform
+            if is_held and not is_suspended and not by_platform:
+                raise PermissionDenied(f"key {key_id} was suspended by the platform, which alone resumes it")
+            holds = is_suspended and (by_platform or is_held)
+            return replace(key, is_suspended=is_suspended, is_held_by_platform=holds)
+
+        await self._change(key_id, action, change)
 
     async def is_revoked(self, key: str) -> bool:
         """Whether a key has a tombstone."""
@@ -173,7 +207,11 @@ class KeyStore:
         except NotFound:
             return key.owner
 
-    def _record(self, text: str, owner: TenantRef, name: str, terms: KeyTerms) -> KeyRecord:
+    async def now_s(self) -> float:
+        """Seconds since the epoch by which ends of keys are set."""
+        return await self._records.now_us() / 1e6 if self._wall_clock is None else self._wall_clock()
+
+    def _record(self, text: str, owner: TenantRef, name: str, terms: KeyTerms, now_s: float) -> KeyRecord:
         return KeyRecord(
             key_id=parse_key(text),
             name=name,
@@ -182,7 +220,7 @@ class KeyStore:
             mac=key_mac(self._peppers.current, text),
             pepper_id=self._peppers.current_id,
             terms=terms,
-            created_unix_s=int(self._wall_clock()),
+            created_unix_s=int(now_s),
         )
 
     async def _change(self, key_id: str, action: str, change: Callable[[KeyRecord], KeyRecord]) -> None:

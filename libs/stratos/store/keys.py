@@ -60,6 +60,8 @@ class KeyRecord:
     pepper_id: str = DEFAULT_PEPPER_ID
     terms: KeyTerms = KeyTerms()
     is_suspended: bool = False
+    is_held_by_platform: bool = False
+    """The platform has suspended it: its tenant cannot resume it."""
     created_unix_s: int = 0
     successor: str = ""
     """Id of the key that a rotation made to follow it."""

@@ -29,6 +29,7 @@ from stratos.store.redis_sentinel import open_master
 
 FOREIGN_STORE = "FOREIGNSTORE"
 """In the error of a script that does not write into another store."""
+FOREIGN = "this Redis was emptied, or holds another store"
 DEFAULT_TIMEOUT_S = 0.8
 """Callers promise an answer within one second."""
 
@@ -84,7 +85,7 @@ def translate_redis_errors() -> Iterator[None]:
     except ResponseError as error:
         if FOREIGN_STORE not in str(error):
             raise
-        raise DependencyDown("this Redis was emptied, or holds another store") from error
+        raise DependencyDown(FOREIGN) from error
 
 
 def _certificate_problem(error: BaseException | None) -> str | None:

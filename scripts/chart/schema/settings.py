@@ -24,6 +24,7 @@ OWNED = {
     "workerId": "the name of the pod",
     "redisUrl": "redis",
     "keyPepper": "credentials",
+    "platformKey": "credentials.platformKeySecret",
     "supervisorAddress": "there is none on Kubernetes",
     "model.path": "models[].source",
     "model.name": "models[].servedName",

@@ -20,15 +20,19 @@ from stratos.rpc.clients.router import RouterClient
 from stratos.store.authentication import KeyCheck
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
+from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.receipt_store import ReceiptStore
+from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
+from stratos.store.tenancy.sub_keys import SubKeys
+from stratos_gateway.access.data_keys import MissingDataKeys
 from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
@@ -36,6 +40,7 @@ from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
+from stratos_gateway.ledger.readings import UsageReadings
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.oidc.credentials import KeysAndTokens
@@ -86,6 +91,11 @@ async def open_backends(
             await store.check_server()
 
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
+    reading = open_redis(settings.redis_url.get_secret_value(), max_connections=MAX_CONNECTIONS)
+    stack.push_async_callback(reading.aclose)
+    readings = UsageReadings(
+        UsageReader(reading, settings.records, store_id), clock, settings.ledger.usage_reads_per_min
+    )
     receipts = None
     if settings.ledger.receipts_max_bytes:
         bounds = settings.ledger.receipts_max_bytes, settings.ledger.receipts_kept_s
@@ -98,15 +108,28 @@ async def open_backends(
     follower.on_change(departed.look)
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     plan_of = partial(_plan_of, TenantLookup(follower), departed)
+    platform = _platform_keys(settings)
+    if platform is not None:
+        missing = MissingDataKeys(store, platform, follower, partial(living_tenants, follower), store_id)
+        tasks["data-keys"] = missing.run
     return Backends(
-        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger),
+        admin=AdminStores(
+            records=store,
+            key_use=key_use,
+            peppers=peppers,
+            store_id=store_id,
+            ledger=ledger,
+            readings=readings,
+            platform=platform,
+        ),  # fmt: skip
+        sub_keys=SubKeys(follower, platform).find,
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
-        ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts),
+        ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts, readings=readings),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
@@ -136,6 +159,14 @@ def _plan_of(tenants: TenantLookup, departed: DepartedTenants, tenant: str) -> P
 def _issuers(config: OidcConfig, clock: Clock) -> list[IssuerKeys]:
     fetch = partial(fetch_keys, timeout_s=config.timeout_s)
     return [IssuerKeys(issuer, fetch, clock, config) for issuer in config.issuers]
+
+
+def _platform_keys(settings: GatewaySettings) -> PlatformKeys | None:
+    """The platform keys, if there are any; raises ``BadRequest`` for one that is malformed."""
+    if not (current := settings.platform_key.get_secret_value()):
+        return None
+    older = {name: parse_platform_key(key.get_secret_value()) for name, key in settings.older_platform_keys.items()}
+    return PlatformKeys(current=parse_platform_key(current), current_id=settings.platform_key_id, older=older)
 
 
 def _peppers(settings: GatewaySettings) -> Peppers:

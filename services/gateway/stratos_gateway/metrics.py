@@ -87,6 +87,7 @@ class GatewayMetrics(Instruments):
     )
     requests = counter("stratos_requests", "Answered HTTP requests (499: the client left).", "route", "status")
     open = gauge("stratos_requests_open", "Generation requests that are open now.")
+    open_bodies = gauge("stratos_request_bodies_open", "Bodies of generation requests that are on their way in now.")
     ended_by_drain = counter(
         "stratos_requests_ended_by_drain",
         "Generation requests that the end of the gateway's drain ended with an error.",

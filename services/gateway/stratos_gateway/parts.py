@@ -16,7 +16,9 @@ from stratos.common.clock import Clock
 from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
+from stratos.store.data_keys import Purpose
 from stratos_gateway.access.auth import Authenticator
+from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.embedding.client import EmbeddingClient
@@ -34,6 +36,9 @@ from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool
 from stratos_gateway.sessions.session import WorkerSession
 from stratos_gateway.settings import GatewaySettings
+
+FindSubKey = Callable[[str, Purpose], bytes | None]
+"""(id of a tenant, purpose) -> its sub-key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Backends:
     """Their metrics."""
     ledger: LedgerAccess | None = None
     """Where usage goes; ``None`` bills nothing."""
+    sub_keys: FindSubKey = lambda tenant_id, purpose: None
+    """The sub-key of a tenant for a purpose; ``None`` where there is none, and then nothing is kept for it."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
     """A copy of what they know, for other gateways."""
     first_look: Callable[[], Awaitable[None]] | None = None
@@ -99,6 +106,7 @@ class GatewayParts:
     sessions: SessionPool
     embeddings: EmbeddingClient
     admission: Admission
+    bodies: BodyPlaces
     recent_load: RecentLoad
     fleet: FleetAccess
 
@@ -127,8 +135,11 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     stack.push_async_callback(sessions.close)
     embeddings = EmbeddingClient(connect_s, clock, around.dialer)
     stack.push_async_callback(embeddings.close)
-    admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
+    limits = settings.requests
+    admission = Admission(limits.max_open, limits.max_open_per_tenant, metrics)
     backends.on_change(admission.recheck)
+    leaser = Leaser(backends.leases, clock, settings.limits)
+    stack.push_async_callback(leaser.leave)
     return GatewayParts(
         settings=settings,
         surroundings=around,
@@ -136,10 +147,11 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         metrics=metrics,
         backends=backends,
         billing=billing,
-        leaser=Leaser(backends.leases, clock, settings.limits),
+        leaser=leaser,
         sessions=sessions,
         embeddings=embeddings,
         admission=admission,
+        bodies=BodyPlaces(limits.max_open_bodies, limits.max_open_bodies_per_tenant, metrics.open_bodies.set),
         recent_load=RecentLoad(new_incarnation(), model.base.digest, lambda: admission.num_open, clock),
         fleet=FleetAccess(
             routers=backends.routers,

@@ -13,7 +13,7 @@ import grpc.aio
 
 from stratos.api.gateway.v1 import snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.clock import SystemClock
-from stratos.common.errors import DependencyDown
+from stratos.common.errors import DependencyDown, Draining
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.snapshot_servicer import SnapshotServicer
@@ -161,11 +161,12 @@ class GatewayService(Service):
             async with asyncio.timeout(max(limit_s - FLUSH_S, limit_s / 2)):
                 await self._until_idle()
         except TimeoutError:
+            self._opened.bodies.end_all(Draining("this gateway leaves before the request is complete; try again"))
             self._opened.admission.end_all()
             await self._until_idle()
 
     async def _until_idle(self) -> None:
-        while self._opened.admission.num_open:  # noqa: ASYNC110 - only at the end of a process
+        while self._opened.admission.num_open or len(self._opened.bodies):  # noqa: ASYNC110 - only at the end of a process
             await asyncio.sleep(_DRAIN_POLL_S)
 
     async def close(self) -> None:

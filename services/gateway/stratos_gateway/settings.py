@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr, field_validator
 from stratos.core.requests.convictions import ConvictionConfig
 from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
+from stratos.store.data_keys import DEFAULT_PLATFORM_KEY_ID
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos_gateway.access.settings import RequestsConfig
@@ -46,6 +47,13 @@ class GatewaySettings(ServiceSettings):
     """Id of that secret, which each key made under it names."""
     older_key_peppers: dict[str, SecretStr] = Field(default_factory=dict)
     """Secrets of earlier ids by id, as JSON: keys made under them still work."""
+    platform_key: SecretStr = SecretStr("")
+    """Secret that wraps the data keys of tenants, 32 bytes as hexadecimal digits or base64: keep it where Redis, copies
+    and backups are not. The same one at every gateway; empty: nothing that needs a data key is kept."""
+    platform_key_id: str = DEFAULT_PLATFORM_KEY_ID
+    """Id of that secret, which each data key wrapped under it names."""
+    older_platform_keys: dict[str, SecretStr] = Field(default_factory=dict)
+    """Secrets of earlier ids by id, as JSON: data keys wrapped under them still open, until they are wrapped again."""
     zone: str = ""
     """Where it runs, for the scorer and the filter of this name at the router."""
     max_block_names: int = Field(128, ge=0, le=4096)

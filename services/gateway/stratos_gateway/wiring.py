@@ -43,6 +43,8 @@ from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 
+NOT_RESIDENT = "the classifier is not of this platform, which texts of this tenant never leave"
+
 
 def steps(parts: GatewayParts) -> list[Step]:
     """Steps around every request that computes, the outermost first."""
@@ -50,9 +52,11 @@ def steps(parts: GatewayParts) -> list[Step]:
     receipts = None if parts.billing is None else parts.billing.receipts
     limiter = TenantLimiter(parts.leaser, clock, parts.model.base.digest[:16])
     billing = parts.billing
+    classifier = _open_classifier(parts)
+    resident = classifier if parts.settings.policies.classifier_is_resident else NoClassifier(NOT_RESIDENT)
     return [
         *([] if receipts is None else [ReceiptStep(receipts, clock)]),
-        PolicyStep(parts.backends.content, _open_classifier(parts), parts.metrics),
+        PolicyStep(parts.backends.content, classifier, resident, parts.metrics),
         *([] if billing is None else [BudgetStep(billing.budgets)]),
         LimitsStep(limiter),
         InputStep(),
@@ -97,6 +101,7 @@ def build_edge(parts: GatewayParts) -> Edge:
     return Edge(
         authenticator=parts.backends.authenticator,
         admission=parts.admission,
+        bodies=parts.bodies,
         limits=parts.settings.http,
         clock=parts.surroundings.clock,
     )

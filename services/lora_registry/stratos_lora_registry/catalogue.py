@@ -145,7 +145,7 @@ class AdapterCatalogue:
         marker = await self._records.require_marker(self._store_id)
         if marker.revision == self._checked_revision:
             return
-        await self._manifests.add(marker.store_id, await self._records.records(Kind.ADAPTER))
+        await self._manifests.add(marker.store_id, await self._records.records(Kind.ADAPTER, Kind.DATA_KEY))
         self._checked_revision = marker.revision
 
     async def _look_up(self, record_id: str) -> tuple[str | None, Record | None]:

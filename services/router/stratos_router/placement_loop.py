@@ -17,7 +17,7 @@ from stratos.core.fleet import Fleet, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate
 from stratos.routing.dispatch.dispatcher import Answer, Dispatcher
-from stratos.routing.queueing.class_queue import Ticket
+from stratos.routing.queueing.ticket import Ticket
 from stratos_router.gateway_loads import GatewayLoads
 from stratos_router.metrics import RouterMetrics
 from stratos_router.silence import LATE_S

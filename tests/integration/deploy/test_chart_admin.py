@@ -69,14 +69,15 @@ def test_gateways_reach_the_issuers_that_they_take_tokens_of(defaults: list[Obje
         rules = one(objects, "NetworkPolicy", "demo-gateway")["spec"]["egress"]
         return [rule for rule in rules if rule["ports"] == [{"port": 443, "protocol": "TCP"}]]
 
-    issuer = {"issuer": "https://id.example.com", "audience": "stratos", "roles": {"ops": "admin"}}
+    issuer = {"issuer": "https://id.example.com", "audience": "stratos", "roles": {"ops": "admin"}, "tenants": ["*"]}
     found = checked({"gateway": {"config": {"oidc": {"issuers": [issuer]}}}})
     assert json.loads(variables(container(found, "demo-gateway-base"))["STRATOS_GATEWAY_OIDC__ISSUERS"]) == [issuer]
     assert (len(egress(defaults)), len(egress(found))) == (0, 1)
 
 
 def test_authorities_of_issuers_are_mounted() -> None:
-    issuer = {"issuer": "https://id.example.com", "audience": "stratos", "ca_path": "/etc/stratos/oidc/ca.crt"}
+    known = {"issuer": "https://id.example.com", "audience": "stratos", "tenants": ["acme"]}
+    issuer = {**known, "ca_path": "/etc/stratos/oidc/ca.crt"}
     secret = {"name": "authorities", "key": "company"}
     found = checked({"gateway": {"oidc": {"caSecret": secret}, "config": {"oidc": {"issuers": [issuer]}}}})
     spec = one(found, "Deployment", "demo-gateway-base")["spec"]["template"]["spec"]

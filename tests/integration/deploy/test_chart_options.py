@@ -6,11 +6,13 @@ Needs a renderer: `helm` on the path, or the package helm-python-sdk. Without on
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from typing import Any
 
 import pytest
 
 from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from stratos.store.data_keys import parse_platform_key
 from tests.support.kube.chart_objects import Object, container, kinds, one, pod_spec, variables
 from tests.support.kube.chart_policies import breaches
 from tests.support.kube.chart_rendering import checked
@@ -241,10 +243,29 @@ def test_external_stores_by_reference() -> None:
 
 
 def test_credentials_of_ones_own_make_no_secret(defaults: list[Object], changed: list[Object]) -> None:
-    assert set(kinds(defaults, "Secret")["demo-credentials"]["data"]) == {"key-pepper", "redis-password", "api-key"}
+    names = {"key-pepper", "platform-key", "redis-password", "api-key"}
+    assert set(kinds(defaults, "Secret")["demo-credentials"]["data"]) == names
     assert "demo-credentials" not in kinds(changed, "Secret")
     (entry,) = [e for e in container(changed, "demo-gateway-base")["env"] if e["name"].endswith("KEY_PEPPER")]
     assert entry["valueFrom"]["secretKeyRef"]["name"] == "mine"
+
+
+def test_the_platform_key_comes_from_a_secret_and_may_have_one_of_its_own(
+    defaults: list[Object], changed: list[Object]
+) -> None:
+    def reference(objects: list[Object]) -> Object:
+        (entry,) = [e for e in container(objects, "demo-gateway-base")["env"] if e["name"].endswith("PLATFORM_KEY")]
+        found: Object = entry["valueFrom"]["secretKeyRef"]
+        return found
+
+    made = b64decode(kinds(defaults, "Secret")["demo-credentials"]["data"]["platform-key"]).decode()
+    assert len(parse_platform_key(made)) == 32
+    assert reference(defaults) == {"name": "demo-credentials", "key": "platform-key", "optional": True}
+    # A Secret of one's own from before there was a platform key goes on working, without data keys.
+    assert reference(changed) == {"name": "mine", "key": "platform-key", "optional": True}
+    apart = checked({"credentials": {"platformKeySecret": {"name": "vault", "key": "k"}}})
+    assert reference(apart) == {"name": "vault", "key": "k"}
+    assert "platform-key" not in kinds(apart, "Secret")["demo-credentials"]["data"]
 
 
 def test_routes(changed: list[Object]) -> None:

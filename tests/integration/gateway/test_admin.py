@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stratos.store.redis import open_redis
 from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld, admin_world
@@ -271,6 +272,71 @@ async def test_the_ledger_of_a_deleted_tenant_is_kept_by_its_id_and_is_not_that_
     assert (await admin.call("GET", "/usage", by="next", tenant=old["id"])).status_code == 404
     names = (await admin.call("GET", "/ledger/tenants")).json()["data"]
     assert sorted(entry["name"] for entry in names) == ["", "acme"]
+
+
+async def test_a_key_makes_none_that_may_do_what_it_may_not_do_itself(admin: AdminWorld) -> None:
+    bound = {"role": "tenant-admin", "models": ["base", "acme-*"], "networks": ["127.0.0.0/8"], "expires_in_s": 600}
+    admin.keys["bound"] = (await admin.call("POST", "/keys", {"tenant": "acme", **bound})).json()["key"]
+    await admin.refused_with(admin.keys["bound"], 200)
+    for wider in (
+        {"role": "admin"}, {"models": ["*"]}, {"models": ["base", "other"]}, {"models": ["a*"]}, {"networks": []},
+        {"networks": ["126.0.0.0/7"]}, {"networks": ["127.0.0.1", "10.0.0.1"]}, {"networks": ["::1"]},
+        {"expires_in_s": 700},
+    ):  # fmt: skip
+        assert (await admin.call("POST", "/keys", wider, by="bound")).status_code == 403, wider
+    owned = {key["key_id"]: key for key in (await admin.call("GET", "/keys", by="bound")).json()["data"]}
+    wide = next(key_id for key_id, key in owned.items() if key["name"] == "user")
+    assert (await admin.call("POST", f"/keys/{wide}/rotate", {}, by="bound")).status_code == 403
+    within = {"models": ["acme-1"], "networks": ["127.0.0.1"], "expires_in_s": 60}
+    assert (await admin.call("POST", "/keys", within, by="bound")).status_code == 200
+    made = (await admin.call("POST", "/keys", {"name": "plain"}, by="bound")).json()["key_id"]
+    listed = {key["key_id"]: key for key in (await admin.call("GET", "/keys", by="bound")).json()["data"]}
+    maker = listed[admin.keys["bound"].split("-")[1]]
+    inherited = ("models", "networks", "expires_unix_s")
+    assert [listed[made][name] for name in inherited] == [maker[name] for name in inherited]
+
+
+async def test_a_rotation_keeps_every_limit_and_the_platforms_suspension_stays(admin: AdminWorld) -> None:
+    body = {"name": "app", "expires_in_s": 600, "models": ["base"]}
+    made = (await admin.call("POST", "/keys", body, by="owner")).json()["key_id"]
+    assert (await admin.call("POST", f"/keys/{made}/suspend", {})).status_code == 200
+    assert (await admin.call("POST", f"/keys/{made}/suspend", {}, by="owner")).status_code == 200
+    assert (await admin.call("POST", f"/keys/{made}/resume", {}, by="owner")).status_code == 403
+    after = (await admin.call("POST", f"/keys/{made}/rotate", {"overlap_s": 60}, by="owner")).json()
+    assert await admin.status(after["key"]) == 401, "a rotation is no way out of a suspension"
+    assert (await admin.call("POST", f"/keys/{after['key_id']}/resume", {}, by="owner")).status_code == 403
+    listed = {key["key_id"]: key for key in (await admin.call("GET", "/keys")).json()["data"]}
+    old, new = listed[made], listed[after["key_id"]]
+    assert new["models"] == ["base"]
+    assert old["expires_unix_s"] < new["expires_unix_s"], "the overlap ends the old one"
+    assert (await admin.call("POST", f"/keys/{after['key_id']}/resume", {})).status_code == 200
+    await admin.refused_with(after["key"], 200)
+    assert (await admin.call("POST", f"/keys/{after['key_id']}/suspend", {}, by="owner")).status_code == 200
+    assert (await admin.call("POST", f"/keys/{after['key_id']}/resume", {}, by="owner")).status_code == 200
+
+
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["foreign", "emptied"])
+async def test_a_store_that_is_not_ours_is_neither_written_nor_shown(
+    admin: AdminWorld, redis_url: str, is_emptied: bool
+) -> None:
+    """Another installation's Redis, with tenants and keys of equal names, in the place of the one that is followed."""
+    async with open_redis(redis_url) as redis:
+        if is_emptied:
+            await redis.flushall()
+        else:
+            await redis.hset("stratos:store", "id", "another-store")
+        before = {name: await redis.dump(name) for name in await redis.keys()}
+        user = {"authorization": f"Bearer {admin.keys['user']}"}
+        for method, path in PATHS:
+            body = {} if method in ("PUT", "POST") else None
+            answer = await admin.call(method, path.format("acme", "x"), body)
+            assert answer.status_code == 503, (method, path, answer.text)
+        for path in ("/tenants", "/keys", "/audit", "/usage", "/statement?month=2026-11"):
+            assert (await admin.call("GET", path, by="owner")).status_code == 503, path
+        assert (await admin.public.get("/v1/usage", headers=user)).status_code == 503
+        assert (await admin.public.get("/v1/requests/x/receipt", headers=user)).status_code == 503
+        assert await admin.status(admin.keys["user"]) == 200, "serving goes on"
+        assert {name: await redis.dump(name) for name in await redis.keys()} == before
 
 
 async def test_the_next_tenant_of_a_name_sees_nothing_of_the_one_before(admin: AdminWorld) -> None:

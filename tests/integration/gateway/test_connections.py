@@ -16,6 +16,7 @@ from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY
 from tests.support.worlds.gateway_world import World, gateway_world, say
+from tests.support.worlds.raw_client import Client
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + KEY.encode() + b"\r\n"
 BODY = json.dumps({"model": "base", "prompt": "x", "max_tokens": 2}).encode()
@@ -27,47 +28,6 @@ NO_KEY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
 async def world() -> AsyncIterator[World]:
     async with gateway_world(http={"head_timeout_s": 0.3, "max_body_bytes": 100_000}) as made:
         yield made
-
-
-class Client:
-    """A raw connection."""
-
-    def __init__(self, world: World) -> None:
-        self._address = world.service.http_address.split(":")
-
-    async def __aenter__(self) -> Client:
-        self.reader, self.writer = await asyncio.open_connection(self._address[0], int(self._address[1]))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.writer.close()
-
-    async def pour(self, piece: bytes, max_bytes: int) -> int:
-        """Send until the gateway hangs up; returns how much went out."""
-        sent = 0
-        try:
-            while sent < max_bytes and not self.reader.at_eof():
-                self.writer.write(piece)
-                await self.writer.drain()
-                await asyncio.sleep(0)
-                sent += len(piece)
-        except ConnectionError:
-            pass
-        return sent
-
-    async def answer(self) -> tuple[int, dict[str, str], dict[str, object]]:
-        """The next answer."""
-        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = dict(line.split(": ", 1) for line in lines[1:] if line)
-        body = await self.reader.readexactly(int(headers["content-length"]))
-        return int(lines[0].split()[1]), headers, json.loads(body)
-
-    async def is_ended(self) -> bool:
-        """The gateway hangs up, and says no more."""
-        try:
-            return await self.reader.read() == b""
-        except ConnectionResetError:
-            return True
 
 
 def check_refusal(answer: tuple[int, dict[str, str], dict[str, object]], status: int, code: str) -> None:

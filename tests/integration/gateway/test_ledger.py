@@ -14,14 +14,17 @@ from typing import Any
 import httpx
 import pytest
 
+from stratos.common.clock import SystemClock
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 from stratos.core.ledger.pricing import TokenCounts
 from stratos.core.tenancy.plan import CachePolicy
 from stratos.core.tenancy.prices import Budget, Discounts, Price
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos_gateway.ledger.billing import LedgerAccess
+from stratos_gateway.ledger.readings import UsageReadings
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, PLAN
@@ -61,7 +64,8 @@ async def bench_at(url: str, num_workers: int = 1, timeout_s: float = 5.0, **led
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(open_redis(url, timeout_s=timeout_s))
         store = LedgerStore(redis, RecordStoreConfig())
-        access = LedgerAccess(store=store, plan_of=lambda tenant: PRICED)
+        readings = UsageReadings(UsageReader(redis, RecordStoreConfig()), SystemClock(), 60)
+        access = LedgerAccess(store=store, plan_of=lambda tenant: PRICED, readings=readings)
         world = await stack.enter_async_context(
             gateway_world(num_workers, ledger_access=access, ledger={**QUICK, **ledger})
         )
@@ -110,6 +114,39 @@ async def test_a_client_that_leaves_a_stream_is_billed_for_what_was_written(benc
     assert entry.outcome is RequestOutcome.ABORTED
     assert 5 <= entry.counts.num_output < 100
     assert entry.counts.num_prompt == 2
+
+
+async def test_a_stream_that_is_left_before_its_first_byte_pays_for_its_prompt(bench: Bench) -> None:
+    """The text is held back, since it may become a stop string; the next request with the prompt finds it cached."""
+    worker = bench.world.worker
+    worker.step_s, worker.script = 0.05, say("a " * 100)
+    asking = asyncio.create_task(bench.complete(prompt=[5, 6], max_tokens=900, stream=True, stop=["a " * 120]))
+    await eventually(lambda: worker.step >= 3 or asking.done(), "tokens have come")
+    assert not asking.done()
+    asking.cancel()
+    (entry,) = await bench.wait_entries(1)
+    assert entry.outcome is RequestOutcome.ABORTED
+    assert entry.counts.num_prompt == 2
+    assert 0 < entry.counts.num_output < 100
+
+
+async def test_a_count_that_comes_after_the_entry_adds_its_device_time(bench: Bench) -> None:
+    await bench.complete(max_tokens=2)
+    (entry,) = await bench.wait_entries(1)
+    assert entry.stages.by_attempt == ((0, 5000),)
+    worker = bench.world.worker
+    late = worker.submits[-1].__class__()
+    late.CopyFrom(worker.submits[-1])
+    late.attempt = 1
+    await worker.count(worker.context, late, 2)
+
+    async def device_us() -> int:
+        return (await bench.entries())[0].stages.device_us
+
+    await eventually(lambda: worker.acknowledged.count(entry.request_id) == 2, "the late one is acknowledged")
+    assert await device_us() == 10_000
+    total = (await bench.world.http.get("/v1/usage")).json()["total"]
+    assert (total["device_us"], total["requests"], total["due"]) == (10_000, 1, entry.amounts.due)
 
 
 async def test_what_the_platform_failed_costs_nothing_and_breaks_the_promise(redis_url: str) -> None:
@@ -182,6 +219,15 @@ async def test_the_usage_of_a_tenant_is_its_own_alone(bench: Bench) -> None:
 async def test_a_wrong_question_is_refused(bench: Bench, params: dict[str, str], param: str) -> None:
     answer = await bench.world.http.get("/v1/usage", params=params)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_tenant_asks_for_its_usage_at_a_rate_that_is_its_own(bench: Bench) -> None:
+    answers = [await bench.world.http.get("/v1/usage") for _ in range(11)]
+    assert [answer.status_code for answer in answers] == [200] * 10 + [429]
+    assert answers[-1].json()["error"]["code"] == "rate_limit_exceeded"
+    assert answers[-1].headers["retry-after"] == "1"
+    other = {"authorization": "Bearer sk-two"}
+    assert (await bench.world.http.get("/v1/usage", headers=other)).status_code == 200
 
 
 async def test_a_budget_warns_and_then_refuses(bench: Bench) -> None:

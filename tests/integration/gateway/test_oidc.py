@@ -26,7 +26,10 @@ def issuer() -> Iterator[Issuer]:
 @pytest.fixture
 async def world(redis_url: str, tmp_path: Path, issuer: Issuer) -> AsyncIterator[AdminWorld]:
     roles = {"ops": "admin", "owners": "tenant-admin"}
-    config = {"issuers": [{"issuer": issuer.url, "audience": AUDIENCE, "roles": roles}], "min_refresh_gap_s": 0.05}
+    config = {
+        "issuers": [{"issuer": issuer.url, "audience": AUDIENCE, "roles": roles, "tenants": ["*"]}],
+        "min_refresh_gap_s": 0.05,
+    }
     async with admin_world(redis_url, tmp_path, oidc=config) as found:
         yield found
 
@@ -80,7 +83,7 @@ async def test_what_a_token_runs_ends_with_its_tenant(world: AdminWorld, issuer:
 
 
 async def test_an_issuer_is_asked_for_what_it_says_of_itself_alone(issuer: Issuer) -> None:
-    config = OidcIssuer(issuer=issuer.url, audience=AUDIENCE)
+    config = OidcIssuer(issuer=issuer.url, audience=AUDIENCE, tenants=("acme",))
     assert set(await fetch_keys(config, 5.0)) == {("first", "ES256")}
     issuer.document = lambda path: {"issuer": "https://other.example", "jwks_uri": f"{issuer.url}/keys"}  # type: ignore[method-assign]
     with pytest.raises(FetchFailed, match="another issuer"):

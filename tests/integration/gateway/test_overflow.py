@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -234,3 +235,53 @@ async def test_a_client_that_leaves_ends_the_request_outside(world: World, endpo
                 break
     await eventually(lambda: endpoint.num_left == 1, "the endpoint was left")
     await eventually(lambda: world.metric("stratos_requests_open") == 0, "no request is open")
+
+
+@contextlib.asynccontextmanager
+async def silent_world(url: str, **overflow: Any) -> AsyncIterator[World]:
+    """Comments come long before the endpoint's time is over."""
+    config = {"url": f"{url}/v1/", "first_token_timeout_s": 0.4, "idle_timeout_s": 5.0, **overflow}
+    async with gateway_world(overflow=config, http={"sse_keepalive_s": 0.05}) as world:
+        world.router.errors = [WaitTooLong("scripted")]
+        yield world
+
+
+async def raw_stream(world: World) -> tuple[str, str | None]:
+    answer = await world.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert answer.status_code == 200
+    return answer.text, answer.headers.get(HEADER)
+
+
+async def test_a_stream_that_waits_for_the_endpoint_hears_comments(endpoint: ScriptedHttp) -> None:
+    may_answer = asyncio.Event()
+
+    async def late(asked: Asked, reply: Reply) -> None:
+        await may_answer.wait()
+        await outside(asked, reply)
+
+    endpoint.script = late
+    body = {**CHAT, "stream": True}
+    async with (
+        silent_world(endpoint.url, first_token_timeout_s=60.0) as world,
+        world.http.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        lines = answer.aiter_lines()
+        assert await anext(lines) == ": keep-alive"
+        may_answer.set()
+        text = "\n".join([line async for line in lines])
+    assert "from " in text
+    assert text.rstrip().endswith("data: [DONE]")
+
+
+async def test_where_the_endpoint_fails_after_comments_the_same_stream_goes_on_here(endpoint: ScriptedHttp) -> None:
+    endpoint.script = silent
+    async with silent_world(endpoint.url) as world:
+        text, served_by = await raw_stream(world)
+    assert text.startswith(": keep-alive")
+    assert "".join(c["delta"].get("content", "") for e in events_of(text) for c in e["choices"]) == "hello world"
+    assert text.endswith("data: [DONE]\n\n")
+    assert served_by is None
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(event[6:]) for event in text.split("\n\n") if event.startswith("data: {")]

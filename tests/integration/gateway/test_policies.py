@@ -185,6 +185,24 @@ async def test_without_a_verdict_the_policy_lets_nothing_pass_or_everything(
     assert world.metric("stratos_content_unchecked_total", tenant="one", side="output", outcome="refused") == 1
 
 
+async def test_texts_of_a_resident_tenant_go_to_no_classifier_outside(world: World, classifier: ScriptedHttp) -> None:
+    world.keys.change_plan(KEY, resident_only=True)
+    world.content.policies["rules"] = ContentPolicy(classifier_threshold=0.5)
+    assert code_of(await chat(world)) == (503, "content_check_unavailable", None)
+    world.content.policies["rules"] = ContentPolicy(classifier_threshold=0.5, fails_open=True)
+    assert (await chat(world)).status_code == 200
+    assert classifier.asked == []
+
+
+async def test_a_resident_classifier_may_be_asked_for_everyone(classifier: ScriptedHttp) -> None:
+    policies = {"classifier_url": f"{classifier.url}/v1/moderations", "classifier_is_resident": True}
+    async with gateway_world(policies=policies) as world:
+        world.content.policies["rules"] = ContentPolicy(classifier_threshold=0.5)
+        world.keys.change_plan(KEY, content_policy="rules", resident_only=True)
+        assert (await chat(world, messages=[{"role": "user", "content": "vile"}])).status_code == 400
+        assert len(classifier.asked) == 1
+
+
 async def test_a_classifier_that_fails_in_mid_stream_ends_the_stream_with_an_error(
     world: World, classifier: ScriptedHttp
 ) -> None:

@@ -83,7 +83,7 @@ async def test_models_and_tenants_that_can_be_reached_are_found(
         patch.setattr(Tenant, "may_use", lambda self, model: True)
         assert (await check(world))[MODELS] is Level.FAIL
     with monkeypatch.context() as patch:
-        patch.setattr(AdminCaller, "reach", lambda self, tenant: tenant)
+        patch.setattr(AdminCaller, "find", lambda self, name: self.tenants.get(name))
         assert (await check(world))[ADMIN] is Level.FAIL
 
 

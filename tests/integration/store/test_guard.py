@@ -20,7 +20,7 @@ from tests.support.worlds.usage_counts import ENTRY
 CONFIG = RecordStoreConfig()
 MARKER = f"{CONFIG.prefix}:store"
 WORKER = WorkerRef(worker_id="decode-0", incarnation="i", address="127.0.0.1:1", role=WorkerRole.DECODE)
-ASK = LeaseAsk(bucket="requests:base:acme", capacity=10, rate_per_s=1, spent=0, wish=1, least=1)
+ASK = LeaseAsk(bucket="requests:base:acme", capacity=10, rate_per_s=1, wish=1, least=1)
 Write = Callable[[], Awaitable[object]]
 
 

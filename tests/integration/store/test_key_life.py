@@ -90,9 +90,12 @@ async def test_both_keys_work_while_a_rotation_overlaps(keys: KeyStore, gateway:
 
 async def test_a_rotation_lengthens_no_life(keys: KeyStore, gateway: Follower, clock: WallClock) -> None:
     old = await keys.create_key("acme", "k", terms=KeyTerms(expires_unix_s=NOW_S + 5))
-    await keys.rotate_key(parse_key(old), overlap_s=3600)
+    new = await keys.rotate_key(parse_key(old), overlap_s=3600)
     clock.now_s += 5
     assert "expired" in await seen(gateway, old)
+    assert "expired" in await seen(gateway, new)
+    with pytest.raises(BadRequest, match="expired"):
+        await keys.rotate_key(parse_key(new), overlap_s=3600)
 
 
 async def test_keys_and_tenants_are_suspended_and_resumed(keys: KeyStore, gateway: Follower) -> None:

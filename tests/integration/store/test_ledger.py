@@ -7,14 +7,16 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
-from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
+from stratos.core.ledger.entry import OWN_RANK, RequestOutcome, StageTimes, day_of
 from stratos.core.ledger.pricing import Amounts, TokenCounts
-from stratos.core.ledger.sums import due_of, keep_fields, regroup
+from stratos.core.ledger.sums import due_of
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from tests.support.worlds.usage_counts import ENTRY, TAG
@@ -31,52 +33,60 @@ async def store(redis_url: str) -> AsyncIterator[LedgerStore]:
         yield LedgerStore(redis, RecordStoreConfig())
 
 
-async def total(store: LedgerStore, tenant: str = "acme") -> Counter[str]:
-    by_all = regroup([await store.day(tenant, ENTRY.day)], keep_fields())
+@pytest.fixture
+async def reader(redis_url: str) -> AsyncIterator[UsageReader]:
+    async with open_redis(redis_url, max_connections=2) as redis:
+        yield UsageReader(redis, RecordStoreConfig())
+
+
+async def total(reader: UsageReader, tenant: str = "acme", day: str = ENTRY.day) -> Counter[str]:
+    by_all = await reader.table(tenant, [day], ())
     return +next(iter(by_all.values()), Counter())
 
 
-async def test_an_entry_is_written_once_however_often_and_however_many_write_it(store: LedgerStore) -> None:
+async def test_an_entry_is_written_once_however_often_and_however_many_write_it(
+    store: LedgerStore, reader: UsageReader
+) -> None:
     many = [replace(ENTRY, request_id=f"gen-{number}") for number in range(50)]
     await asyncio.gather(*(store.write(many) for _ in range(4)))
     expected = Counter({name: 50 * value for name, value in ENTRY.measures.items()})
-    assert await total(store) == expected
+    assert await total(reader) == expected
     assert {entry.request_id async for entry in store.entries("acme", ENTRY.day)} == {e.request_id for e in many}
     assert await store.spend("acme", ENTRY.day[:7]) == due_of(expected) == 50 * 80
     assert await store.tenants() == ["acme"]
 
 
-async def test_what_the_own_gateway_wrote_takes_the_place_of_a_claim_and_not_the_other_way(store: LedgerStore) -> None:
+async def test_what_the_own_gateway_wrote_takes_the_place_of_a_claim_and_not_the_other_way(
+    store: LedgerStore, reader: UsageReader
+) -> None:
     later = replace(CLAIMED, rank=2, amounts=Amounts(gross=200))
     assert [(w.is_new, w.month_due) for w in await store.write([CLAIMED, later, CLAIMED])] == [
         (True, 190), (True, 200), (False, 200),
     ]  # fmt: skip
-    assert await total(store) == +Counter(later.measures)
+    assert await total(reader) == +Counter(later.measures)
     assert ENTRY.rank == OWN_RANK
     assert [(w.is_new, w.month_due) for w in await store.write([ENTRY, later, ENTRY])] == [
         (True, 80), (False, 80), (False, 80),
     ]  # fmt: skip
-    assert await total(store) == Counter(ENTRY.measures)
+    assert await total(reader) == Counter(ENTRY.measures)
     assert [entry async for entry in store.entries("acme", ENTRY.day)] == [ENTRY]
 
 
-async def test_a_replaced_entry_of_another_group_leaves_nothing_there(store: LedgerStore) -> None:
+async def test_a_replaced_entry_of_another_group_leaves_nothing_there(store: LedgerStore, reader: UsageReader) -> None:
     await store.write([replace(CLAIMED, tag=replace(TAG, adapter="a")), ENTRY])
-    by_adapter = regroup([await store.day("acme", ENTRY.day)], keep_fields("adapter"))
+    by_adapter = await reader.table("acme", [ENTRY.day], ["adapter"])
     assert {group.adapter: sum(sums.values()) for group, sums in by_adapter.items()} == {
         "": sum(ENTRY.measures.values()), "a": 0,
     }  # fmt: skip
 
 
-async def test_a_ledger_of_an_older_version_becomes_that_of_its_tenant(store: LedgerStore) -> None:
+async def test_a_ledger_of_an_older_version_becomes_that_of_its_tenant(store: LedgerStore, reader: UsageReader) -> None:
     tag = replace(TAG, arrived_unix_ms=int(time.time() * 1000))
     old = [replace(ENTRY, request_id=f"gen-{n}", tag=tag) for n in range(3)]
     await store.write(old)
     assert await store.move("acme", "tn_1") == 1
     day = old[0].day
-    assert +next(iter(regroup([await store.day("tn_1", day)], keep_fields()).values())) == Counter(
-        {name: 3 * value for name, value in ENTRY.measures.items()}
-    )
+    assert await total(reader, "tn_1", day) == Counter({name: 3 * value for name, value in ENTRY.measures.items()})
     assert await store.tenants() == ["tn_1"]
     assert {entry.tenant async for entry in store.entries("tn_1", day)} == {"tn_1"}
     assert (await store.spend("acme", day[:7]), await store.spend("tn_1", day[:7])) == (0, 240)
@@ -84,7 +94,9 @@ async def test_a_ledger_of_an_older_version_becomes_that_of_its_tenant(store: Le
     assert await store.spend("tn_1", day[:7]) == 240
 
 
-async def test_a_gateway_of_an_older_version_beside_a_new_one_bills_nothing_twice(store: LedgerStore) -> None:
+async def test_a_gateway_of_an_older_version_beside_a_new_one_bills_nothing_twice(
+    store: LedgerStore, reader: UsageReader
+) -> None:
     """Both wrote entries of the same requests, by the name and by the id; the one of the higher rank stays."""
     tag = replace(TAG, arrived_unix_ms=int(time.time() * 1000))
     by_name = [replace(ENTRY, request_id=f"gen-{n}", tag=tag) for n in (1, 2)]
@@ -98,8 +110,31 @@ async def test_a_gateway_of_an_older_version_beside_a_new_one_bills_nothing_twic
         "gen-1": OWN_RANK, "gen-2": OWN_RANK, "gen-3": 0, "gen-4": OWN_RANK,
     }  # fmt: skip
     expected = sum((Counter(entry.measures) for entry in found.values()), Counter[str]())
-    assert +next(iter(regroup([await store.day("tn_1", day)], keep_fields()).values())) == expected
+    assert await total(reader, "tn_1", day) == expected
     assert await store.spend("tn_1", day[:7]) == due_of(expected)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+async def test_device_time_is_that_of_all_attempts_whoever_told_of_them_and_when(
+    store: LedgerStore, reader: UsageReader, order: tuple[int, ...]
+) -> None:
+    """The own entry waited for its last attempt alone; the first two were claimed, and one of them was told again."""
+    big = 8_123_456_789_012_345
+    own = replace(
+        ENTRY, amounts=Amounts(gross=big, cached_discount=1),
+        stages=StageTimes(queue_us=7, device_us=4000, by_attempt=((2, 4000),)),
+    )  # fmt: skip
+    first = replace(CLAIMED, stages=StageTimes(device_us=100, by_attempt=((0, 100),)), rank=0)
+    second = replace(CLAIMED, stages=StageTimes(device_us=20, by_attempt=((1, 20),)), rank=1)
+    written = [own, first, second, first]
+    for place in order:
+        await store.write([written[place]])
+    expected = replace(
+        own, stages=StageTimes(queue_us=7, device_us=4120, by_attempt=((0, 100), (1, 20), (2, 4000)))
+    )  # fmt: skip
+    assert [entry async for entry in store.entries("acme", ENTRY.day)] == [expected]
+    assert await total(reader) == Counter(expected.measures)
+    assert await store.spend("acme", ENTRY.day[:7]) == big - 1
 
 
 async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:
@@ -111,3 +146,35 @@ async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:
     assert await store.workers() == [new]
     await store.forget_worker(new)
     assert await store.workers() == []
+
+
+async def test_sums_of_many_keys_are_read_in_pieces_and_days_beside_each_other(
+    store: LedgerStore, reader: UsageReader
+) -> None:
+    days = [TAG.arrived_unix_ms + n * 86_400_000 for n in range(12)]
+    tags = [replace(TAG, key_id=f"k{n}", arrived_unix_ms=day) for n in range(300) for day in days[:: 1 + n % 3]]
+    entries = [replace(ENTRY, request_id=f"gen-{n}", tag=tag) for n, tag in enumerate(tags)]
+    await store.write(entries)
+    names = [day_of(day) for day in days]
+    (row,) = (await reader.table("acme", names, ())).values()
+    assert row["requests"] == len(entries)
+    by_key = await reader.table("acme", names, ["key_id"])
+    assert {sums["requests"] for sums in by_key.values()} == {12, 6, 4}
+    by_day = await reader.table("acme", names, ["day"])
+    assert {group.day: sums["requests"] for group, sums in by_day.items()} == Counter(entry.day for entry in entries)
+
+
+async def test_promises_are_summed_by_five_minutes_and_taken_back_with_their_entry(
+    store: LedgerStore, reader: UsageReader
+) -> None:
+    broken = replace(CLAIMED, is_kept=False, amounts=Amounts(gross=50, credit=5))
+    await store.write([broken])
+    span = ("base", TAG.arrived_unix_ms // 300_000)
+    assert await reader.spans("acme", [ENTRY.day]) == [{span: Counter(promises=1, violations=1, credit=5)}]
+    later = replace(ENTRY, is_kept=True, tag=replace(TAG, arrived_unix_ms=TAG.arrived_unix_ms + 300_000))
+    await store.write([later, replace(ENTRY, request_id="gen-2")])
+    (spans,) = await reader.spans("acme", [ENTRY.day])
+    assert {name: +sums for name, sums in spans.items()} == {
+        span: Counter(), (span[0], span[1] + 1): Counter(promises=1),
+    }  # fmt: skip
+    assert spans[span[0], span[1] + 1]["promises"] == 1

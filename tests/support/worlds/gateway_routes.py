@@ -13,6 +13,7 @@ from stratos.common.errors import Overloaded
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.tenant import Tenant
+from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.endpoint import Endpoint
@@ -75,7 +76,8 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         Admission(64, 64, metrics),
         HttpLimits(max_body_bytes=max_body_bytes, body_timeout_s=5, write_timeout_s=5),
     )
-    edge = Edge(authenticator=full, admission=admission, limits=limits, clock=clock)
+    bodies = BodyPlaces(64, 64, metrics.open_bodies.set)
+    edge = Edge(authenticator=full, admission=admission, bodies=bodies, limits=limits, clock=clock)
     steps = [LimitsStep(TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock, "base"))]
     workers = [WorkersSource(fleet, admission, served_model().tokenizer)]
     sender, vectors = ChunkSender(limits), [VectorSource(fleet, admission, unreached, 5.0)]

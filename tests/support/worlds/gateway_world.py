@@ -205,7 +205,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             if delta.finish_reason:
                 del state[index]
             deltas.append(delta)
-        receipt = decode_pb2.Receipt(num_cached_tokens=self.cached_tokens) if not state else None
+        receipt = decode_pb2.Receipt(num_cached_tokens=self.cached_tokens) if is_first else None
         prompt = _prompt_logprobs(submit) if is_first and submit.sampling.HasField("num_prompt_logprobs") else []
         await self._send(context, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
 

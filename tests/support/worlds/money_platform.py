@@ -139,6 +139,7 @@ def money_platform(folder: Path, engine: str) -> Iterator[MoneyPlatform]:
             "STRATOS_GATEWAY_OVERFLOW__AFTER_S": str(AFTER_S),
             **{f"STRATOS_GATEWAY_OVERFLOW__{name.upper()}_PRICE": str(p) for name, p in EXTERNAL_PRICE.items()},
             "STRATOS_GATEWAY_POLICIES__CLASSIFIER_URL": f"{scripted.url}/v1/moderations",
+            "STRATOS_GATEWAY_POLICIES__CLASSIFIER_IS_RESIDENT": "true",
         }
         size = ("--gateways", "2", "--prefill", "0", "--decode", "1", "--max-decode", "1")
         flags = ("--engine", engine, *size, "--otlp-endpoint", collector.endpoint)

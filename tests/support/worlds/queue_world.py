@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratos.common.clock import FakeClock
-from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.placement_queue import PlacementQueue
+from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
 from stratos.routing.settings import QueueConfig
 from tests.support.worlds.fleet_samples import make_request
 

@@ -29,6 +29,9 @@
 {{- with .Values.credentials.existingSecret -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "credentials.existingSecret" "name" . "keys" $keys) -}}
 {{- end -}}
+{{- with .Values.credentials.platformKeySecret }}{{ if .name -}}
+{{- include "stratos.checkSecret" (dict "root" $ "where" "credentials.platformKeySecret" "name" .name "keys" (list .key)) -}}
+{{- end }}{{ end -}}
 {{- if not .Values.redis.enabled -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "redis.external.urlSecret" "name" $external.name "keys" (list $external.key)) -}}
 {{- with .Values.redis.external.caSecret }}{{ if .name -}}

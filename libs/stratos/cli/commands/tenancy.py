@@ -1,4 +1,5 @@
-"""``stratos admin apply``, ``declaration``, ``audit`` and ``check-isolation``: tenants of a running platform."""
+"""``stratos admin apply``, ``declaration``, ``audit``, ``rewrap-keys`` and ``check-isolation``: tenants of a running
+platform."""
 
 from __future__ import annotations
 
@@ -65,6 +66,21 @@ def audit(
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
         for entry in client.audit():
             typer.echo(json.dumps(entry))
+
+
+@tenancy_app.command("rewrap-keys")
+def rewrap_keys(
+    url: UrlOption = "", key: KeyOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = ""
+) -> None:
+    """Wrap the data keys of all tenants under the platform key that gateways have now; run again it changes nothing.
+
+    After it no data key needs an older platform key, and backups from before it need the older one.
+    """
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        found = client.call("POST", "/data-keys/rewrap", {})
+    typer.echo(
+        f"{found['rewrapped']} data keys were wrapped again; all are under platform key {found['platform_key_id']!r}"
+    )
 
 
 @tenancy_app.command("check-isolation")

@@ -1,13 +1,16 @@
-"""Pepper, API key and store id of a data directory: made once, kept with mode 0600, shared by all its runs."""
+"""Pepper, API key, store id and platform key of a data directory: made once, kept with mode 0600, for all its runs."""
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from stratos.cli.data.folder import DataDir, write_json_atomically
 from stratos.common.errors import BadRequest
+from stratos.store.data_keys import KEY_BYTES, parse_platform_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,38 @@ def load_credentials(data: DataDir) -> Credentials:
         return credentials
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadRequest(f"{path} cannot be read ({error}); delete it, and new credentials are made") from error
+
+
+def load_platform_key(data: DataDir) -> str:
+    """The platform key of a data directory, made at the first call: what wraps the data keys of its tenants.
+
+    Raises:
+        BadRequest: its file cannot be read, or another user may.
+    """
+    path = data.platform_key_file
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return _read_private(path)
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written: {error.strerror}") from error
+    text = secrets.token_hex(KEY_BYTES)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(descriptor)
+    return text
+
+
+def _read_private(path: Path) -> str:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise BadRequest(f"{path} must have mode 0600: it opens what is kept of every tenant")
+        text = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from error
+    parse_platform_key(text)
+    return text
 
 
 def save_credentials(data: DataDir, credentials: Credentials) -> None:

@@ -1,6 +1,7 @@
 """The data directory of a laptop platform: what outlives a run, and one folder per run.
 
     <data dir>/credentials.json   pepper, API key and store id, mode 0600
+    <data dir>/platform.key       wraps the data keys of tenants, mode 0600; no copy and no export has it
     <data dir>/redis/             append-only file of the embedded Redis (used by the run that holds its lock)
     <data dir>/store/             object store of the laptop
     <data dir>/copies/            what each gateway knew of tenants, keys and adapters, mode 0600
@@ -153,6 +154,11 @@ class DataDir:
     def credentials_file(self) -> Path:
         """Pepper and API key."""
         return self.path / "credentials.json"
+
+    @property
+    def platform_key_file(self) -> Path:
+        """Secret that wraps the data keys of tenants."""
+        return self.path / "platform.key"
 
     @property
     def store_path(self) -> Path:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from stratos.cli.adapters import RegistryAddress, publish_shipped_adapters
-from stratos.cli.data.credentials import Credentials, load_credentials
+from stratos.cli.data.credentials import Credentials, load_credentials, load_platform_key
 from stratos.cli.data.digests import remembered_digest
 from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
 from stratos.cli.data.platform_facts import PlatformFacts
@@ -68,6 +68,7 @@ class LocalPlatform:
         self._data = data
         self._run = run
         self._credentials = credentials
+        self._platform_key = load_platform_key(data)
         self._report = report
         self._tls_path = run.tls_path if options.mtls else None
         if self._tls_path is not None:
@@ -319,6 +320,7 @@ class LocalPlatform:
             routers=routers,
             supervisor=self._supervisor_address,
             pepper=self._credentials.pepper,
+            platform_key=self._platform_key,
             model_digest=self._model_digest,
         )
 

@@ -60,6 +60,7 @@ class Endpoints:
     routers: tuple[str, ...] = ()
     supervisor: str = ""
     pepper: str = field(default="", repr=False)
+    platform_key: str = field(default="", repr=False)
     model_digest: str = ""
     """Computed once in a run; processes hash the model themselves where it is empty or out of date."""
 
@@ -164,6 +165,7 @@ def gateway_settings(
         "ROUTER_ADDRESSES": json.dumps(ends.routers),
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
+        "PLATFORM_KEY": ends.platform_key,
         "SNAPSHOT__COPY_PATH": str(copy_path),
         "LEDGER__SPOOL_PATH": str(copy_path.with_suffix(".ledger")),
         "MODEL__PATH": str(options.model_path),

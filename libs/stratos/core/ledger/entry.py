@@ -3,7 +3,8 @@
 The tenant is not in the text: its id is in the name under which entries are kept.
 
 An entry has a rank.  What the gateway of the request wrote stands above what another one took over from a worker, and a
-later attempt above an earlier one; of two entries of one request the one of the higher rank stays.
+later attempt above an earlier one; of two entries of one request the one of the higher rank stays, with the device time
+of both.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class StageTimes:
     decode_us: int = 0
     device_us: int = 0
     """Shares of the steps of all devices that worked on it."""
+    by_attempt: tuple[tuple[int, int], ...] = ()
+    """The same, for each attempt that a worker has reported; entries of one request put theirs together."""
 
 
 NO_STAGES = StageTimes()
@@ -82,7 +85,7 @@ class LedgerEntry:
     @property
     def group(self) -> str:
         """Group that it is added to, besides its tenant and day."""
-        return GROUP_SEPARATOR.join((self.tag.model, self.tag.adapter, self.tag.key_id))
+        return GROUP_SEPARATOR.join((self.tag.model, self.tag.adapter, summed_key(self.tag.key_id)))
 
     @property
     def measures(self) -> dict[str, int]:
@@ -109,8 +112,10 @@ class LedgerEntry:
 
 
 GROUP_SEPARATOR = "\x1f"
+TOKENS = "jwt"
+"""Stands in sums for all tokens of identity providers: an issuer has any number of subjects, and sums are kept."""
 _PLAIN_TAG = tuple(f.name for f in fields(MeterTag))
-_STAGES = tuple(f.name for f in fields(StageTimes) if f.name != "device_us")
+_STAGES = ("queue_us", "prefill_us", "decode_us")
 
 
 def day_of(unix_ms: int) -> str:
@@ -118,23 +123,31 @@ def day_of(unix_ms: int) -> str:
     return datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%d")
 
 
+def summed_key(key_id: str) -> str:
+    """The key that sums go by: an API key's id, or one for all tokens."""
+    return TOKENS if key_id.startswith(f"{TOKENS}:") else key_id
+
+
 def entry_to_text(entry: LedgerEntry) -> str:
     """Write an entry as it is stored: one line of JSON.
 
-    The store adds ``g`` and ``m`` up, and takes them back for a higher rank.
+    The store adds ``g`` and ``m`` up, and takes them back for a higher rank; ``d``, device time by attempt, it puts
+    together with that of the other entry, and counts in ``m``. It looks for ``d`` at the beginning.
     """
     value: dict[str, Any] = {
+        "d": {str(attempt): device_us for attempt, device_us in entry.stages.by_attempt},
         "g": entry.group,
         "m": entry.measures,
         "plan": entry.plan,
         "outcome": entry.outcome.value,
         "rank": entry.rank,
+        "subject": entry.tag.key_id if entry.tag.key_id != summed_key(entry.tag.key_id) else "",
         **{name: getattr(entry.tag, name) for name in _PLAIN_TAG if name not in ("model", "adapter", "key_id")},
         **{name: getattr(entry.stages, name) for name in _STAGES},
         "ttft_us": entry.times.ttft_us,
         "itl_us": entry.times.itl_us,
     }
-    return json.dumps({k: v for k, v in value.items() if v not in (None, "", 0)}, separators=(",", ":"))
+    return json.dumps({k: v for k, v in value.items() if v not in (None, "", 0, {})}, separators=(",", ":"))
 
 
 def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
@@ -147,7 +160,7 @@ def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
         value = json.loads(text)
         model, adapter, key_id = value["g"].split(GROUP_SEPARATOR)
         m = value["m"]
-        known = {"model": model, "adapter": adapter, "key_id": key_id}
+        known = {"model": model, "adapter": adapter, "key_id": value.get("subject", key_id)}
         tag = MeterTag(**known, **{name: value[name] for name in _PLAIN_TAG if name in value})
         return LedgerEntry(
             request_id=request_id,
@@ -161,7 +174,11 @@ def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
                 num_output=m.get("output_tokens", 0),
             ),
             amounts=Amounts(**{f.name: m.get(f.name, 0) for f in fields(Amounts)}),
-            stages=StageTimes(device_us=m.get("device_us", 0), **{name: value.get(name, 0) for name in _STAGES}),
+            stages=StageTimes(
+                device_us=m.get("device_us", 0),
+                by_attempt=tuple(sorted((int(attempt), us) for attempt, us in value.get("d", {}).items())),
+                **{name: value.get(name, 0) for name in _STAGES},
+            ),
             times=Times(ttft_us=value.get("ttft_us"), itl_us=value.get("itl_us")),
             is_external=bool(m.get("externals")),
             external_cost=m.get("external_cost", 0),

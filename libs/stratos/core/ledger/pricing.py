@@ -57,7 +57,7 @@ class Times:
     """Times as the client saw them; ``None`` where there was no such moment."""
 
     ttft_us: int | None = None
-    """From the request's arrival to its first token."""
+    """From the last byte of the request to its first token."""
     itl_us: int | None = None
     """Mean time between two tokens of a choice."""
 

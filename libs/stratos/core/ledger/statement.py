@@ -7,25 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.sums import Sums, UsageTable, due_of, keep_fields, net_of, regroup
+from stratos.core.ledger.violations import ViolationWindow
 
-WINDOW_MS = 5 * 60 * 1000
 _MONTH = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViolationWindow:
-    """Neighbouring spans of five minutes in each of which some promised time was not kept."""
-
-    model: str
-    begin_unix_ms: int
-    end_unix_ms: int
-    num_requests: int
-    """Requests with a promise, within the window."""
-    num_violations: int
-    credit: int
-    """Micro-units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,30 +67,3 @@ def make_statement(
     by_model = regroup(tables, keep_fields("model", "adapter"))
     lines = (StatementLine(model=group.model, adapter=group.adapter, sums=sums) for group, sums in by_model.items())
     return Statement(tenant=tenant, month=month, lines=tuple(lines), windows=tuple(windows))
-
-
-def violation_windows(entries: Iterable[LedgerEntry]) -> list[ViolationWindow]:
-    """Where promised times were not kept, by model, in order of time."""
-    spans: dict[tuple[str, int], list[LedgerEntry]] = {}
-    for entry in entries:
-        if entry.is_kept is not None:
-            spans.setdefault((entry.tag.model, entry.tag.arrived_unix_ms // WINDOW_MS), []).append(entry)
-    broken = sorted(span for span, found in spans.items() if any(entry.is_kept is False for entry in found))
-    windows: list[list[tuple[str, int]]] = []
-    for model, number in broken:
-        if windows and windows[-1][-1] == (model, number - 1):
-            windows[-1].append((model, number))
-        else:
-            windows.append([(model, number)])
-    return [_window(window, [entry for span in window for entry in spans[span]]) for window in windows]
-
-
-def _window(spans: Sequence[tuple[str, int]], entries: Sequence[LedgerEntry]) -> ViolationWindow:
-    return ViolationWindow(
-        model=spans[0][0],
-        begin_unix_ms=spans[0][1] * WINDOW_MS,
-        end_unix_ms=(spans[-1][1] + 1) * WINDOW_MS,
-        num_requests=len(entries),
-        num_violations=sum(entry.is_kept is False for entry in entries),
-        credit=sum(entry.amounts.credit for entry in entries),
-    )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from stratos.core.ledger.entry import GROUP_SEPARATOR
+from stratos.core.ledger.entry import GROUP_SEPARATOR, summed_key
 
 MEASURES = (
     "requests", "replays", "externals", "prompt_tokens", "cached_tokens", "output_tokens", "device_us",
@@ -50,11 +50,15 @@ def table_of_day(day: str, stored: Mapping[str, str]) -> dict[UsageGroup, Counte
     Raises:
         ValueError: something else is there.
     """
-    table: dict[UsageGroup, Counter[str]] = {}
+    by_name: dict[str, Counter[str]] = {}
     for name, value in stored.items():
-        model, adapter, key_id, measure = name.split(GROUP_SEPARATOR)
-        group = UsageGroup(day=day, model=model, adapter=adapter, key_id=key_id)
-        table.setdefault(group, Counter())[measure] += int(value)
+        group_name, _, measure = name.rpartition(GROUP_SEPARATOR)
+        by_name.setdefault(group_name, Counter())[measure] += int(value)
+    table: dict[UsageGroup, Counter[str]] = {}
+    for group_name, sums in by_name.items():
+        model, adapter, key_id = group_name.split(GROUP_SEPARATOR)
+        group = UsageGroup(day=day, model=model, adapter=adapter, key_id=summed_key(key_id))
+        table.setdefault(group, Counter()).update(sums)
     return table
 
 

@@ -1,5 +1,5 @@
 """Plans that tenants have bought, and rights of keys.
 
-Read in this order: ``names``, ``roles``, ``prices``, ``content``, ``plan`` (the record, and the plans without any
-record).
+Read in this order: ``names``, ``roles``, ``prices``, ``content``, ``patterns``, ``plan`` (the record, and the plans
+without any record).
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
@@ -96,11 +95,6 @@ class Plan:
     def share(self) -> Share:
         """Share that the router goes by."""
         return Share(weight=self.weight, max_batch_ratio=self.max_batch_ratio, kv_headroom_ratio=self.kv_headroom_ratio)
-
-
-def is_allowed(patterns: tuple[str, ...], name: str) -> bool:
-    """Whether an ACL has the name of a model or an adapter."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 PREMIUM = Plan(name="premium", priority_class=DEFAULT_PRIORITY_CLASS - 1, weight=4, ttft_ms=1000, itl_ms=100)

@@ -1,6 +1,7 @@
 """The decisions of one router, without waiting: what is refused, what is placed where, what is booked.
 
 Read in this order: ``dispatcher`` (life of a request), ``intake`` (refused at once, or queued), ``placer`` (waiting
-meets workers) with ``isolation`` and ``full_models``, ``booking_desk`` (a choice becomes a placement), ``explanations``
-(why a wait was in vain).
+meets workers) with ``isolation``, ``full_models``, ``pool_room`` and ``room_table`` (what need not be tried),
+``fleet_bounds`` (the queue hears of that), ``booking_desk`` (a choice becomes a placement), ``explanations`` (why a
+wait was in vain).
 """

@@ -12,7 +12,7 @@ from stratos.routing.dispatch.isolation import SuspectHolds
 from stratos.routing.fleet_state import FleetState
 from stratos.routing.picker import EndpointChoice
 from stratos.routing.policy.policies import Policies
-from stratos.routing.queueing.class_queue import Ticket
+from stratos.routing.queueing.ticket import Ticket
 from stratos.routing.worker_view import WorkerView
 
 

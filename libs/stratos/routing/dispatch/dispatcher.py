@@ -24,6 +24,7 @@ from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking
 from stratos.routing.dispatch.booking_desk import BookingDesk
 from stratos.routing.dispatch.explanations import Explanations
+from stratos.routing.dispatch.fleet_bounds import FleetBounds
 from stratos.routing.dispatch.intake import Intake, check_request
 from stratos.routing.dispatch.isolation import SuspectHolds
 from stratos.routing.dispatch.placer import Placer
@@ -32,10 +33,10 @@ from stratos.routing.fleet_state import FleetState
 from stratos.routing.picker import EndpointChoice
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
-from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.overflow import wait_too_long
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
+from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
 from stratos.routing.settings import AdmissionConfig, QueueConfig, SuspectConfig
 
 LEAVING = "the router is leaving; ask another one"
@@ -73,7 +74,9 @@ class Dispatcher:
         self._max_waiting_per_worker = config.admission.max_waiting_per_worker
         self._suspects = SuspectHolds(config.suspects)
         self._convictions = ConvictionTable(config.convictions)
-        self._placer = Placer(Reservations(fleet.bookings), self._suspects, self.policies, rng)
+        reservations = Reservations(fleet.bookings)
+        self._placer = Placer(reservations, self._suspects, self.policies, rng)
+        self._bounds = FleetBounds(fleet, reservations, self._placer, self._ask)
         self._desk = BookingDesk(fleet, self._suspects, self.policies)
         self._rng = rng
         self._incarnation = new_incarnation()
@@ -113,7 +116,9 @@ class Dispatcher:
         """
         self.fleet.observe(now)
         self._suspects.expire(now)
-        for found in self._queue.dispatch(now, partial(self._place, now, is_open), partial(self._reserve, now)):
+        self._bounds.begin(now)
+        place, reserve = partial(self._place, now, is_open), partial(self._reserve, now)
+        for found in self._queue.dispatch(now, place, reserve, self._bounds):
             yield found.ticket, found.result
         if expired := self._queue.expire(now):
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)

@@ -13,7 +13,7 @@ from stratos.core.placement import Work
 from stratos.routing.admission import Ask
 from stratos.routing.filters import Rejection
 from stratos.routing.picker import Refusal
-from stratos.routing.queueing.class_queue import PlacementVerdict
+from stratos.routing.queueing.ticket import PlacementVerdict
 
 _NOT_CANDIDATES = frozenset({Rejection.MODEL, Rejection.OUT, Rejection.RESERVED, Rejection.BATCH_SLOTS})
 

@@ -18,9 +18,9 @@ from stratos.routing.admission import Ask
 from stratos.routing.fleet_state import FleetState
 from stratos.routing.fleet_views import running_role
 from stratos.routing.picker import missing_features, never_fits
-from stratos.routing.queueing.class_queue import Ticket
 from stratos.routing.queueing.overflow import full_queue, longest_wait_s, may_leave
 from stratos.routing.queueing.placement_queue import PlacementQueue
+from stratos.routing.queueing.ticket import Ticket
 
 DISPLACED = "displaced from a full queue by a tenant with less in it; try again later"
 

@@ -6,18 +6,25 @@ Synchronous and without a clock; who calls it books what is chosen and wakes the
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections import Counter
 from random import Random
 
+from stratos.core.placement import Work
 from stratos.routing.admission import Ask
 from stratos.routing.dispatch.full_models import FullModels
 from stratos.routing.dispatch.isolation import SuspectHolds, still_excluded
+from stratos.routing.dispatch.room_table import NeedKind, RoomTable
 from stratos.routing.filters import Rejection, is_candidate
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import EndpointChoice, Refusal, choose
 from stratos.routing.policy.policies import Policies
-from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.reservations import Reservations
+from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
+from stratos.routing.worker_view import WorkerView
+
+MAX_RESERVABLE = 16
+"""Workers of which one is kept for a request: those that lack the least."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,11 +52,13 @@ class Placer:
         self._policies = policies
         self._rng = rng
         self._full = FullModels()
+        self._rooms = RoomTable()
         self._rejections: Counter[Rejection] = Counter()
 
     def take_rejections(self) -> Counter[Rejection]:
         """Workers that refused tries did not go to, by reason, since the last call."""
-        taken, self._rejections = self._rejections, Counter()
+        taken, self._rejections = self._rejections + self._rooms.rejections, Counter()
+        self._rooms.rejections.clear()
         return taken
 
     def choose(
@@ -85,7 +94,10 @@ class Placer:
     def _try(self, ask: Ask, fleet: _Fleet) -> EndpointChoice | PlacementVerdict:
         if (verdict := self._full.verdict(ask, fleet.version)) is not None:
             return verdict
-        choice = self._choose(ask, fleet)
+        candidates = self._candidates(ask, fleet)
+        if candidates is not None and not candidates:
+            return PlacementVerdict.BLOCKED
+        choice = self._choose(ask, fleet, candidates)
         if isinstance(choice, EndpointChoice):
             return choice
         self._rejections.update(choice.rejections)
@@ -94,20 +106,49 @@ class Placer:
             return self._full.verdict(ask, fleet.version) or PlacementVerdict.BLOCKED
         return PlacementVerdict.INELIGIBLE
 
-    def _choose(self, ask: Ask, fleet: _Fleet) -> EndpointChoice | Refusal:
+    def _candidates(self, ask: Ask, fleet: _Fleet) -> list[WorkerView] | None:
+        """Workers with room for its blocks; ``None`` where all have to be looked at."""
+        if ask.request.work is Work.EMBEDDING:
+            return None
+        self._rooms.look(fleet.views, fleet.version)
+        return self._rooms.candidates(ask)
+
+    def _choose(self, ask: Ask, fleet: _Fleet, candidates: list[WorkerView] | None) -> EndpointChoice | Refusal:
         """A worker that the request avoids is better than none: it may be the only one that serves the model."""
         views, prefill = fleet.views, fleet.preferred_prefill
+        if candidates is not None:
+            choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill, pool=candidates)
+            if isinstance(choice, EndpointChoice):
+                return choice
         choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
         if isinstance(choice, Refusal) and choice.rejections[Rejection.EXCLUDED] and not choice.is_blocked:
             ask = _excluding(ask, frozenset())
             return choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
         return choice
 
+    def kind_of(self, ask: Ask, views: FleetViews, version: int) -> NeedKind:
+        """Needs of a request beside room for its prompt."""
+        self._rooms.look(views, version)
+        return self._rooms.kind_of(ask)
+
+    def blocked(self, kind: NeedKind, closed: frozenset[str], views: FleetViews, version: int) -> tuple[float, float]:
+        """Prompts of a kind that no open worker has room for: longer than the first, no longer than the second."""
+        self._rooms.look(views, version)
+        return self._rooms.blocked(kind, closed)
+
     def reserve(self, ticket: Ticket, ask: Ask, views: FleetViews) -> None:
         """Keep room for a blocked request at the worker where it is expected to fit first."""
-        self._reservations.reserve(
-            ticket, ask, [view for view in views.pool_of(ask.request) if is_candidate(view, ask)]
-        )
+        held = views.get(self._reservations.held_by(ticket))
+        if held is not None:
+            if is_candidate(held, ask):
+                return
+        elif not self._reservations.may_hold(ticket, views):
+            return  # before workers are looked at one by one
+        pool = views.pool_of(ask.request)
+        if len(pool) > MAX_RESERVABLE:
+            roomiest = self._rooms.roomiest(ask, MAX_RESERVABLE) if ask.num_slots == 1 else []
+            pool = roomiest or heapq.nsmallest(MAX_RESERVABLE, pool, key=ask.num_short)
+        self._reservations.reserve(ticket, ask, [view for view in pool if is_candidate(view, ask)])
 
 
 def _excluding(ask: Ask, incarnations: frozenset[str]) -> Ask:

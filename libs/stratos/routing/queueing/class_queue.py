@@ -2,72 +2,21 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator
 from itertools import islice
-from typing import Generic, TypeVar
 
-from stratos.core.placement import PlacementRequest
-from stratos.routing.admission import Ask
 from stratos.routing.queueing.fairness import ServiceCounters
+from stratos.routing.queueing.heads import FairHeads, OldestHeads, PromptBounds
+from stratos.routing.queueing.ticket import Dispatched, Place, PlacementVerdict, Reserve, T, Ticket
 from stratos.routing.settings import QueueConfig
 
-T = TypeVar("T")
 MAX_SCAN = 32
 """Requests of one flow that are tried when the ones before them fit no live worker."""
 MAX_MOVES_SCAN = 256
 """Moves that are tried when the ones before them have to wait."""
-
-
-class PlacementVerdict(enum.Enum):
-    """Why a request was not placed."""
-
-    BLOCKED = "blocked"
-    """A worker would take it once it has room."""
-    FULL = "full"
-    """Blocked, and no other request of its model can be placed either."""
-    INELIGIBLE = "ineligible"
-    """No live worker could take it."""
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Ticket:
-    """A waiting request. Compared by identity."""
-
-    request: PlacementRequest
-    cost: float
-    """Charge on the tenant's service counter at dispatch; output is charged as it is made."""
-    arrived: float
-    """When its wait began, earlier calls included."""
-    expires: float
-    sequence: int = field(default=0)
-    is_waiting: bool = field(default=False)
-    ask: Ask | None = field(default=None, repr=False)
-    """Its needs as worked out before, since it is tried many times."""
-
-    @property
-    def asked_at(self) -> float:
-        """When its present call arrived."""
-        return self.arrived + self.request.waited_ms / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatched(Generic[T]):
-    """A request left the queue with a result."""
-
-    ticket: Ticket
-    result: T
-
-
-Place = Callable[[Ticket], T | PlacementVerdict]
-"""Try to place a request now; a result means that it is placed."""
-Reserve = Callable[[Ticket], None]
-"""Keep room for a blocked request at one worker, which is closed to others until it is placed; a place may be taken."""
-
-
-def never_reserve(ticket: Ticket) -> None:
-    """Lets every request pass a blocked one for ever."""
+MAX_RESERVING = 4
+"""Requests of one class that ask for room of their own in one turn."""
 
 
 class ClassQueue:
@@ -79,6 +28,10 @@ class ClassQueue:
         self._flows: dict[str, dict[Ticket, None]] = {}
         self._flow_tokens: dict[str, int] = {}
         self.service = ServiceCounters()
+        self._heads = FairHeads(self.service)
+        self._oldest = OldestHeads()
+        self._has_reserved = False
+        """Those that wait for room have asked for room of their own in this turn."""
         self.num_requests = 0
         """Moves not counted."""
         self.num_tokens = 0
@@ -97,14 +50,16 @@ class ClassQueue:
         for flow in self._flows.values():
             yield from flow
 
-    def heads(self) -> Iterator[Ticket]:
-        """The first request of each flow."""
-        for flow in (self._moves, *self._flows.values()):
-            yield from islice(flow, 1)
+    def oldest(self) -> Ticket | None:
+        """The earliest arrival of the first move and the first requests of all tenants."""
+        oldest, move = self._oldest.oldest(), next(iter(self._moves), None)
+        if oldest is None or move is None:
+            return oldest or move
+        return min(move, oldest, key=lambda ticket: (ticket.arrived, ticket.sequence))
 
-    def leaders(self) -> Iterator[Ticket]:
-        """Candidates to go first: the first move if there is one, else the first request of each tenant."""
-        yield from islice(self._moves, 1) if self._moves else self.heads()
+    def leader(self) -> Ticket | None:
+        """The first move if there is one, else the first request that arrived first."""
+        return next(iter(self._moves), None) or self._oldest.oldest()
 
     def add(self, ticket: Ticket) -> None:
         """Append a request to its flow."""
@@ -114,9 +69,13 @@ class ClassQueue:
             return
         tenant = ticket.request.terms.tenant
         self.service.weigh(tenant, ticket.request.terms.share.weight)
-        if tenant not in self._flows:
+        flow = self._flows.get(tenant)
+        if flow is None:
             self.service.arrive(tenant)
-        self._flows.setdefault(tenant, {})[ticket] = None
+            self._flows[tenant] = {ticket: None}
+            self._lead(ticket)
+        else:
+            flow[ticket] = None
         self._count(ticket, +1)
 
     def remove(self, ticket: Ticket) -> None:
@@ -125,12 +84,16 @@ class ClassQueue:
         if ticket.request.is_move:
             del self._moves[ticket]
             return
-        flow = self._flows[ticket.request.terms.tenant]
+        tenant = ticket.request.terms.tenant
+        flow = self._flows[tenant]
+        is_first = next(iter(flow)) is ticket
         del flow[ticket]
         self._count(ticket, -1)
         if not flow:
-            del self._flows[ticket.request.terms.tenant]
-            del self._flow_tokens[ticket.request.terms.tenant]
+            del self._flows[tenant]
+            del self._flow_tokens[tenant]
+        elif is_first:
+            self._lead(next(iter(flow)))
 
     def charge(self, ticket: Ticket) -> None:
         """A request of its tenant is dispatched; a move costs what no attempt before it has paid for."""
@@ -139,6 +102,14 @@ class ClassQueue:
         else:  # it takes no turn of its tenant's, so the level of the others stays
             self.service.settle(ticket.request.terms.tenant, ticket.cost)
 
+    def settle(self, tenant: str, difference: float) -> None:
+        """The real cost of a tenant's requests became known; what it differs from the charges."""
+        self.service.settle(tenant, difference)
+        if difference < 0 and (flow := self._flows.get(tenant)):
+            first = next(iter(flow))
+            if not math.isnan(first.counter):
+                self._heads.put_back(first)
+
     def victims_for(self, ticket: Ticket) -> list[Ticket] | None:
         """Newest requests of the heaviest tenant that must leave so that the newcomer fits; ``None`` when it must not.
 
@@ -146,6 +117,8 @@ class ClassQueue:
         """
         settings, tenant, new_tokens = self._settings, ticket.request.terms.tenant, ticket.request.num_prompt_tokens
         num_requests, num_tokens = self.num_requests, self.num_tokens
+        if self._fits(num_requests, num_tokens, new_tokens):
+            return []
         victims: list[Ticket] = []
         by_count = num_requests >= settings.max_requests
         held = {name: len(flow) for name, flow in self._flows.items()} if by_count else dict(self._flow_tokens)
@@ -168,43 +141,96 @@ class ClassQueue:
         fits_tokens = num_requests == 0 or num_tokens + new_tokens <= self._settings.max_tokens
         return num_requests < self._settings.max_requests and fits_tokens
 
-    def dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | PlacementVerdict | None:
+    def begin_turn(self) -> None:
+        """The fleet may have changed since requests were tried the last time."""
+        self._heads.sweep(len(self._flows))
+        self._oldest.sweep(len(self._flows))
+        self._heads.begin_turn(len(self._flows))
+        self._has_reserved = False
+
+    def dispatch(
+        self, now: float, place: Place[T], reserve: Reserve, bounds: PromptBounds
+    ) -> Dispatched[T] | PlacementVerdict | None:
         """Place one request.
 
         A blocked request lets others pass; once it is entitled to, it reserves room at one worker.
 
         Returns:
             The placed one; ``PlacementVerdict.FULL`` when nothing of this model can be placed; ``None`` when
-            nothing of this class can be placed and lower classes may try.
+            nothing of this class can be placed in this turn and lower classes may try.
         """
-        for flow in self._flows_in_order():
-            is_moves = flow is self._moves
-            for ticket in islice(flow, MAX_MOVES_SCAN if is_moves else MAX_SCAN):
-                result = place(ticket)
-                if not isinstance(result, PlacementVerdict):
-                    self.remove(ticket)
-                    self.charge(ticket)
-                    return Dispatched(ticket, result)
-                if result is PlacementVerdict.FULL:
-                    return result
-                if result is PlacementVerdict.BLOCKED:
-                    # A young blocked request lets others pass; an old one keeps the room that gets free at one worker
-                    # for itself, so that a large request is not passed for ever by small ones.
-                    if is_moves or now - ticket.arrived >= self._settings.hold_after_s:
-                        reserve(ticket)
-                    if not is_moves:
-                        break  # first in, first out within a tenant
+        # Moves are not charged and not ordered: their clients have begun to read.
+        found = self._try(self._moves, MAX_MOVES_SCAN, now, place, reserve, bounds)
+        if found is not None:
+            return found
+        while (first := self._heads.take(bounds)) is not None:
+            tenant = first.request.terms.tenant
+            found = self._try(self._flows[tenant], MAX_SCAN, now, place, reserve, bounds)
+            if found is None:
+                self._heads.put_aside(first)
+                continue
+            if first.is_waiting:
+                self._heads.put_back(first)
+            return found
+        self._reserve_for_blocked(now, reserve, bounds)
         return None
 
-    def _flows_in_order(self) -> Iterator[dict[Ticket, None]]:
-        # Moves are not charged and not ordered: their clients have begun to read.  Then the tenant with the
-        # smallest counter; equal counters, such as those of new tenants, go by the age of the first request.
-        yield self._moves
-        for tenant in sorted(self._flows, key=lambda t: (self.service[t], next(iter(self._flows[t])).sequence)):
-            yield self._flows[tenant]
+    def _try(
+        self,
+        flow: dict[Ticket, None],
+        most: int,
+        now: float,
+        place: Place[T],
+        reserve: Reserve,
+        bounds: PromptBounds,
+    ) -> Dispatched[T] | PlacementVerdict | None:
+        for ticket in islice(flow, most):
+            is_move = ticket.request.is_move
+            result = PlacementVerdict.BLOCKED if is_move and _is_too_long(ticket, bounds) else place(ticket)
+            if not isinstance(result, PlacementVerdict):
+                self.remove(ticket)
+                self.charge(ticket)
+                return Dispatched(ticket, result)
+            if result is PlacementVerdict.FULL:
+                return result
+            if result is PlacementVerdict.BLOCKED:
+                # A young blocked request lets others pass; an old one keeps the room that gets free at one worker
+                # for itself, so that a large request is not passed for ever by small ones.
+                if is_move or now - ticket.arrived >= self._settings.hold_after_s:
+                    reserve(ticket)
+                if not is_move:
+                    break  # first in, first out within a tenant
+        return None
+
+    def _reserve_for_blocked(self, now: float, reserve: Reserve, bounds: PromptBounds) -> None:
+        """Old requests that were not tried, since no worker has room for them, in their order."""
+        oldest, until = self._oldest.oldest(), now - self._settings.hold_after_s
+        if self._has_reserved or oldest is None or oldest.arrived > until or not bounds.may_reserve(oldest):
+            return
+        self._has_reserved = True
+        old = (ticket for ticket in self._heads.blocked_in_order(MAX_SCAN) if ticket.arrived <= until)
+        for ticket in islice(old, MAX_RESERVING):
+            if not bounds.may_reserve(ticket):
+                return
+            reserve(ticket)
+            self._heads.add(ticket)  # the holder of room is tried in every turn
+
+    def _lead(self, ticket: Ticket) -> None:
+        """It is the first of its tenant from now on."""
+        self._heads.add(ticket)
+        self._oldest.put(ticket)
 
     def _count(self, ticket: Ticket, sign: int) -> None:
         tenant, tokens = ticket.request.terms.tenant, ticket.request.num_prompt_tokens
         self.num_requests += sign
         self.num_tokens += sign * tokens
         self._flow_tokens[tenant] = self._flow_tokens.get(tenant, 0) + sign * tokens
+
+
+def _is_too_long(ticket: Ticket, bounds: PromptBounds) -> bool:
+    """No worker has room for its prompt now."""
+    kind = bounds.kind(ticket)
+    if kind is None:
+        return False
+    more_than, at_most = bounds.blocked(kind)
+    return more_than < ticket.request.num_prompt_tokens <= at_most

@@ -9,7 +9,7 @@ import math
 
 from stratos.common.errors import Overloaded, StratosError, WaitTooLong
 from stratos.core.placement import PlacementRequest
-from stratos.routing.queueing.class_queue import Ticket
+from stratos.routing.queueing.ticket import Ticket
 
 SLACK_S = 0.05
 """A request whose time is over so shortly before it may leave has waited too long, too."""

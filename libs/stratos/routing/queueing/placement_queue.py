@@ -15,17 +15,10 @@ from stratos.core.fleet import QueueDepth
 from stratos.core.placement import PlacementRequest, Work
 from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
 from stratos.core.rules.ageing import AgedQuota, effective_class
-from stratos.routing.queueing.class_queue import (
-    ClassQueue,
-    Dispatched,
-    Place,
-    PlacementVerdict,
-    Reserve,
-    T,
-    Ticket,
-    never_reserve,
-)
+from stratos.routing.queueing.class_queue import ClassQueue
+from stratos.routing.queueing.heads import NO_BOUNDS, PromptBounds
 from stratos.routing.queueing.overflow import longest_wait_s
+from stratos.routing.queueing.ticket import Dispatched, Place, PlacementVerdict, Reserve, T, Ticket, never_reserve
 from stratos.routing.queueing.wait_estimate import QueuePace
 from stratos.routing.settings import QueueConfig
 
@@ -44,7 +37,7 @@ class ModelQueue:
     def wait_s(self, request: PlacementRequest, now: float) -> float:
         """How long a new request would wait: all of its class and of higher ones go first."""
         before = [queue for queue in self.classes[: self.classes.index(self.class_of(request)) + 1] if len(queue)]
-        oldest_s = max((now - ticket.arrived for queue in before for ticket in queue.heads()), default=0.0)
+        oldest_s = max((now - oldest.arrived for queue in before if (oldest := queue.oldest())), default=0.0)
         return self._pace.wait_s(sum(map(len, before)), oldest_s, now)
 
     def __len__(self) -> int:
@@ -54,14 +47,19 @@ class ModelQueue:
         """The queue of a request; classes below the lowest count as the lowest."""
         return self.classes[min(request.terms.priority_class, len(self.classes) - 1)]
 
-    def dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | None:
+    def begin_turn(self) -> None:
+        """The fleet may have changed."""
+        for queue in self.classes:
+            queue.begin_turn()
+
+    def dispatch(self, now: float, place: Place[T], reserve: Reserve, bounds: PromptBounds) -> Dispatched[T] | None:
         """Place one request: an aged one when the quota allows, else by class."""
-        found = self._dispatch(now, place, reserve)
+        found = self._dispatch(now, place, reserve, bounds)
         if found is not None:
             self._pace.note_dispatch(now)
         return found
 
-    def _dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | None:
+    def _dispatch(self, now: float, place: Place[T], reserve: Reserve, bounds: PromptBounds) -> Dispatched[T] | None:
         # An aged request that cannot be placed does not use up the quota, and does not block its class: the classes
         # are tried in order below as if it were not there.
         aged = self._aged(now) if self._quota.is_open else None
@@ -74,7 +72,7 @@ class ModelQueue:
                 self._quota.count(is_aged=True)
                 return Dispatched(aged, result)
         for queue in self.classes:
-            found = queue.dispatch(now, place, reserve)
+            found = queue.dispatch(now, place, reserve, bounds)
             if isinstance(found, Dispatched):
                 self._quota.count(is_aged=False)
                 return found
@@ -91,8 +89,8 @@ class ModelQueue:
         risen = [
             ticket
             for index in range(top + 1, len(self.classes))
-            for ticket in self.classes[index].leaders()
-            if effective_class(index, now - ticket.arrived, step_s) <= top
+            if (ticket := self.classes[index].leader()) is not None
+            and effective_class(index, now - ticket.arrived, step_s) <= top
         ]
         return min(risen, key=lambda ticket: (ticket.arrived, ticket.sequence), default=None)
 
@@ -165,19 +163,24 @@ class PlacementQueue:
             for queue in model.classes:
                 yield from queue.tickets()
 
-    def dispatch(self, now: float, place: Place[T], reserve: Reserve = never_reserve) -> Iterator[Dispatched[T]]:
+    def dispatch(
+        self, now: float, place: Place[T], reserve: Reserve = never_reserve, bounds: PromptBounds = NO_BOUNDS
+    ) -> Iterator[Dispatched[T]]:
         """Place requests until nothing more can be placed; models take turns.
 
         Args:
             now: monotonic seconds.
             place: tries one request.
             reserve: keeps room for one that is blocked and has waited long enough.
+            bounds: which requests need not be tried.
         """
         models = [model for model in self._models.values() if len(model)]
+        for model in models:
+            model.begin_turn()
         while models:
             still = []
             for model in models:
-                found = model.dispatch(now, place, reserve)
+                found = model.dispatch(now, place, reserve, bounds)
                 if found is not None:
                     still.append(model)
                     yield found
@@ -189,13 +192,13 @@ class PlacementQueue:
         if model is not None:
             for tenant, num_tokens in tenant_tokens.items():
                 for queue in model.classes:
-                    queue.service.settle(tenant, num_tokens * self._settings.output_token_cost)
+                    queue.settle(tenant, num_tokens * self._settings.output_token_cost)
 
     def refund(self, request: PlacementRequest) -> None:
         """An attempt that was dispatched made nothing: what its dispatch cost is given back."""
         model = self._models.get(_queue_key(request))
         if model is not None:
-            model.class_of(request).service.settle(request.terms.tenant, -self._cost(request))
+            model.class_of(request).settle(request.terms.tenant, -self._cost(request))
 
     def depths(self, now: float) -> list[QueueDepth]:
         """One entry per (model, work, class) with waiting requests."""
@@ -205,12 +208,12 @@ class PlacementQueue:
                 priority_class=index,
                 num_requests=len(queue),
                 num_tokens=sum(ticket.request.num_prompt_tokens for ticket in queue.tickets()),
-                oldest_s=now - min(ticket.arrived for ticket in queue.heads()),
+                oldest_s=now - oldest.arrived,
                 work=work,
             )
             for (digest, work), model in self._models.items()
             for index, queue in enumerate(model.classes)
-            if len(queue)
+            if (oldest := queue.oldest()) is not None
         ]
 
     def _cost(self, request: PlacementRequest) -> float:
@@ -260,7 +263,8 @@ class PlacementQueue:
     @staticmethod
     def _after_s(queue: ClassQueue, now: float) -> float:
         """The longest current wait, as the estimate of the next one; the gateway adds jitter."""
-        return 1.0 + max((now - ticket.arrived for ticket in queue.heads()), default=0.0)
+        oldest = queue.oldest()
+        return 1.0 if oldest is None else 1.0 + now - oldest.arrived
 
     def _compact(self) -> None:
         """Drop entries of tickets that left, before they outnumber the waiting ones."""

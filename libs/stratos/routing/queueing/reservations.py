@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
-from stratos.routing.queueing.class_queue import Ticket
+from stratos.routing.fleet_views import FleetViews
+from stratos.routing.queueing.ticket import Ticket
 from stratos.routing.worker_view import WorkerView
 
+NONE_CLOSED: frozenset[str] = frozenset()
 Rank = tuple[int, bool]
 """Class, and whether it is new: moves go before the new requests of their class."""
 
@@ -46,18 +48,38 @@ class Reservations:
     def __init__(self, bookings: BookingLedger) -> None:
         self._bookings = bookings
         self._by_worker: dict[str, WorkerReservation] = {}
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        """Moves when a worker is kept no longer."""
+        self._live()
+        return self._epoch
 
     def __len__(self) -> int:
         return len(self._live())
 
     def closed_to(self, ticket: Ticket) -> frozenset[str]:
         """Incarnations that are kept for others."""
+        return self.closed_to_rank(rank_of(ticket)) - {self.held_by(ticket)}
+
+    def closed_to_rank(self, rank: Rank) -> frozenset[str]:
+        """Incarnations that are closed to requests of a rank which hold none."""
         if not self._by_worker:
-            return frozenset()
-        rank = rank_of(ticket)
-        return frozenset(
-            incarnation for incarnation, held in self._live().items() if held.ticket is not ticket and held.rank <= rank
-        )
+            return NONE_CLOSED
+        return frozenset(incarnation for incarnation, held in self._live().items() if held.rank <= rank)
+
+    def held_by(self, ticket: Ticket) -> str:
+        """The incarnation that is kept for a request; empty when there is none."""
+        return next((name for name, held in self._live().items() if held.ticket is ticket), "")
+
+    def may_hold(self, ticket: Ticket, views: FleetViews) -> bool:
+        """A place may be free for the request in its pool, as far as can be told without looking at each worker."""
+        pool, rank = views.pool_of(ticket.request), rank_of(ticket)
+        others = [held for name, held in self._live().items() if views.could_run(name, ticket.request)]
+        if any(held.rank == rank for held in others):
+            return False
+        return len(others) < max(1, len(pool) // 2) or any(held.rank > rank for held in others)
 
     def reserve(self, ticket: Ticket, ask: Ask, candidates: Sequence[WorkerView]) -> None:
         """Keep one of ``candidates``, which could run the request once they have room, if a place may be taken.
@@ -70,7 +92,7 @@ class Reservations:
         if mine is not None:
             if mine.incarnation in names:
                 return
-            del live[mine.incarnation]
+            self._give_up(mine)
         if not candidates or not self._may_reserve(ticket, names):
             return
         free = [view for view in candidates if view.ref.incarnation not in live]
@@ -81,8 +103,12 @@ class Reservations:
     def _live(self) -> dict[str, WorkerReservation]:
         """Reservations of requests that still wait."""
         for held in [held for held in self._by_worker.values() if not held.ticket.is_waiting]:
-            del self._by_worker[held.incarnation]
+            self._give_up(held)
         return self._by_worker
+
+    def _give_up(self, held: WorkerReservation) -> None:
+        del self._by_worker[held.incarnation]
+        self._epoch += 1
 
     def _may_reserve(self, ticket: Ticket, names: Collection[str]) -> bool:
         """A place is free, or one of a less urgent request is given up."""
@@ -93,7 +119,7 @@ class Reservations:
         if len(others) < max(1, len(names) // 2):
             return True
         if others[-1].rank > rank:
-            del self._by_worker[others[-1].incarnation]
+            self._give_up(others[-1])
             return True
         return False
 
@@ -107,8 +133,8 @@ class Reservations:
         for booking in self._bookings.oldest_first(view.ref.incarnation):
             if num_seqs <= 0 and num_blocks <= 0:
                 break
-            num_seqs -= booking.decode_load.num_seqs
-            num_blocks -= booking.decode_load.num_blocks
+            num_seqs -= booking.num_seqs
+            num_blocks -= booking.num_blocks
             placed_at = booking.at
         return placed_at
 

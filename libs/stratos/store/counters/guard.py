@@ -1,6 +1,7 @@
-"""Writes that the store of the records takes alone: a Redis that was emptied or exchanged is left as it is.
+"""Writes that the store of the records takes alone, and reads of it alone: a Redis that was emptied or exchanged is
+left as it is, and nothing that it holds is shown as ours.
 
-What a process knows of the store is a moment old, so the check is made within Redis, in one step with the write.
+What a process knows of the store is a moment old, so a write is checked within Redis, in one step with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from redis.asyncio.client import Pipeline
 
 from stratos.common.errors import DependencyDown
 from stratos.store.records.settings import RecordStoreConfig
-from stratos.store.redis import FOREIGN_STORE
+from stratos.store.redis import FOREIGN, FOREIGN_STORE, translate_redis_errors
 
 _CHECK = f"""
 local marker, id = table.remove(KEYS), table.remove(ARGV)
@@ -26,6 +27,36 @@ StoreId = Callable[[], str | None]
 def any_store() -> str:
     """Guard of writes that no store has to take."""
     return ""
+
+
+class GuardedReads:
+    """Says before a read whether it would be one of the store.
+
+    Args:
+        redis: with decoded answers.
+        config: where the store's marker lies.
+        store_id: of the store that is followed; ``None`` before it is known.
+    """
+
+    def __init__(self, redis: Redis, config: RecordStoreConfig, store_id: StoreId = any_store) -> None:
+        self._redis = redis
+        self._marker = f"{config.prefix}:store"
+        self._store_id = store_id
+
+    async def check(self) -> None:
+        """Raise ``DependencyDown`` for another store, none, or before it is known which one is followed."""
+        store_id = known(self._store_id)
+        with translate_redis_errors():
+            if store_id and await self._redis.hget(self._marker, "id") != store_id:
+                raise DependencyDown(FOREIGN)
+
+
+def known(store_id: StoreId) -> str:
+    """The store that is followed; raises ``DependencyDown`` before it is known."""
+    found = store_id()
+    if found is None:
+        raise DependencyDown("the store of the records has not been read yet")
+    return found
 
 
 class GuardedScript:
@@ -51,7 +82,4 @@ class GuardedScript:
         Raises:
             DependencyDown: it is not known yet which store is followed.
         """
-        store_id = self._store_id()
-        if store_id is None:
-            raise DependencyDown("the store of the records has not been read yet")
-        return await self._script(keys=[*keys, self._marker], args=[*args, store_id], client=pipeline)
+        return await self._script(keys=[*keys, self._marker], args=[*args, known(self._store_id)], client=pipeline)

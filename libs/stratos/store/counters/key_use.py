@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown
-from stratos.store.counters.guard import GuardedScript, StoreId, any_store
+from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -34,7 +34,7 @@ class KeyUse:
     Args:
         redis: with decoded answers.
         config: where records lie.
-        store_id: of the store that takes the notes; ``None`` before it is known.
+        store_id: of the store that takes the notes and gives them; ``None`` before it is known.
         wall_clock: seconds since the epoch.
     """
 
@@ -49,6 +49,7 @@ class KeyUse:
         self._redis = redis
         self._name = f"{config.prefix}:key_use"
         self._write = GuardedScript(redis, config, _LATER, store_id)
+        self._reads = GuardedReads(redis, config, store_id)
         self._wall_clock = wall_clock
         self._noted: dict[str, int] = {}
 
@@ -79,6 +80,7 @@ class KeyUse:
 
     async def read(self) -> Mapping[str, int]:
         """Key id -> seconds since the epoch of its last use."""
+        await self._reads.check()
         with translate_redis_errors():
             found = await self._redis.hgetall(self._name)
         return {str(key_id): int(at) for key_id, at in found.items()}

@@ -1,14 +1,20 @@
 """Token buckets in Redis from which gateways lease slices ahead of time.
 
-    <prefix>:rate:<what>:<model>:<tenant>   hash {level, at, o:<gateway>, e:<gateway>, ...}; absent means full
+    <prefix>:rate:<what>:<model>:<tenant>   hash {level, at, o:<gateway>, e:, c:, u:<gateway>, ...}; absent means full
+    <prefix>:gateways                       hash {<gateway>: microseconds when it was last heard}
+    <prefix>:wants                          hash {<bucket>|<gateway>: until when it lacks what another one may have}
 
 A bucket refills at its rate up to its capacity.  What a gateway has leased and not reported as spent is outstanding:
 
-    level + sum of what is outstanding <= capacity          at all times
+    level + sum of what is outstanding + what is missing = capacity, and no less than 0 is missing
 
-so however many gateways lease from it, in any window T no more than ``capacity + rate * T`` is granted.  A lease that
-is not renewed expires, and what it held goes back into the bucket: of a gateway that was killed, what it had spent and
-not reported comes back too, which is the one thing that can be granted twice, and at most one slice per such gateway.
+also when more comes back than was spent; so however many gateways lease from it, in any window T no more than
+``capacity + rate * T`` is granted.  A lease that is not renewed expires, and what it held goes back into the bucket: of
+a gateway that was killed, what it had spent and not reported comes back too, which is the one thing that can be
+granted twice, and at most one slice per such gateway.
+
+Reports are cumulative, so that one whose answer was lost counts once.  A gateway that lacks what others hold unused
+says so; each gateway hears of it with its next call, and gives back what it does not need at that moment.
 
 A rate of 0 makes the bucket a semaphore: what is spent is nothing, what is held is in use or spare, and comes back.
 
@@ -28,52 +34,98 @@ from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
-# KEYS: buckets. ARGV: gateway, microseconds until a lease expires, now in microseconds or "" for the server's clock;
-# then of each bucket: capacity, rate per second, spent since the last call, wish, least.
-# Answers of each bucket: what the gateway holds now, what is left in the bucket, gateways that hold leases.
+GATEWAYS_KEPT_S = 300.0
+"""A gateway counts for so long after it was last heard: a fact of minutes, not of who is busy with a tenant now."""
+_WANTED_S = 1.0
+
+# KEYS: gateways, wants, buckets. ARGV: gateway, microseconds until a lease expires, now in microseconds or "" for the
+# server's clock, microseconds for which gateways are kept and wants hold; then the fields of each bucket's LeaseAsk.
+# Answers: of each bucket what the gateway holds now, what is left, what others hold unused; gateways; buckets that
+# others want.
 LEASE = """
 local gateway, ttl, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local kept, want = tonumber(ARGV[4]), tonumber(ARGV[5])
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local answers = {}
-for i, key in ipairs(KEYS) do
-  local base = 3 + (i - 1) * 5
-  local capacity, rate, spent = tonumber(ARGV[base + 1]), tonumber(ARGV[base + 2]), tonumber(ARGV[base + 3])
-  local wish, least = tonumber(ARGV[base + 4]), tonumber(ARGV[base + 5])
+local function read(key)
   local fields, found = {}, redis.call('HGETALL', key)
   for f = 1, #found, 2 do fields[found[f]] = tonumber(found[f + 1]) end
+  return fields
+end
+redis.call('HSET', KEYS[1], gateway, string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[1], math.ceil(kept / 1000))
+local gateways = {}
+for name, heard in pairs(read(KEYS[1])) do
+  if heard + kept < now then redis.call('HDEL', KEYS[1], name) else table.insert(gateways, name) end
+end
+local wants, contested, wanted_names = read(KEYS[2]), {}, {}
+for field, till in pairs(wants) do
+  local cut = string.find(field, '|[^|]*$')
+  if till <= now then
+    redis.call('HDEL', KEYS[2], field)
+  elseif string.sub(field, cut + 1) ~= gateway then
+    local name = string.sub(field, 1, cut - 1)
+    if not contested[name] then table.insert(wanted_names, name) end
+    contested[name] = true
+  end
+end
+local answers = {}
+for i = 1, #KEYS - 2 do
+  local key, base = KEYS[i + 2], 5 + (i - 1) * 10
+  local capacity, rate = tonumber(ARGV[base + 1]), tonumber(ARGV[base + 2])
+  local total, acked, use = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), tonumber(ARGV[base + 5])
+  local need, wish = tonumber(ARGV[base + 6]), tonumber(ARGV[base + 7])
+  local least, keep, debt = tonumber(ARGV[base + 8]), tonumber(ARGV[base + 9]), tonumber(ARGV[base + 10])
+  local fields = read(key)
   local level, at = fields['level'] or capacity, fields['at'] or now
-  local held, others, num = 0, 0, 1
+  local held, others, unused = 0, 0, 0
   for name, amount in pairs(fields) do
     if string.sub(name, 1, 2) == 'o:' then
       local holder = string.sub(name, 3)
       if (fields['e:' .. holder] or 0) <= now then
         level = level + amount
-        redis.call('HDEL', key, name, 'e:' .. holder)
+        redis.call('HDEL', key, name, 'e:' .. holder, 'c:' .. holder, 'u:' .. holder)
       elseif holder == gateway then
         held = amount
       else
-        others, num = others + amount, num + 1
+        others, unused = others + amount, unused + math.max(0, amount - (fields['u:' .. holder] or 0))
       end
     end
   end
-  level = level + math.max(0, math.min(rate * (now - at) / 1000000, capacity - level - held - others))
-  if rate == 0 then level = capacity - held - others end
-  held = held - spent
-  if held < 0 then level, held = level + held, 0 end
+  local spent = total - (fields['c:' .. gateway] or acked)
+  local missing = math.max(0, capacity - level - held - others) + spent - rate * math.max(0, now - at) / 1000000
+  if rate == 0 then missing = 0 end
+  held = math.max(0, held - math.max(0, spent))
+  level = capacity - held - others - math.max(missing, debt)
   local all = held + math.max(0, level)
   local wanted = math.min(wish, all)
-  if wanted < least then wanted = 0 end
+  -- Of slots, spare ones only where many are left: near the cap each one is missing elsewhere.
+  if rate == 0 then wanted = math.min(wanted, need + math.floor(math.max(0, all - need) / (2 * #gateways))) end
+  if contested[key] then wanted = math.min(need, all) end
+  if wanted < least then wanted = math.min(use, all) end
+  wanted = math.max(wanted, math.min(keep, held))
   level, held = level + held - wanted, wanted
-  redis.call('HSET', key, 'level', string.format('%.6f', level), 'at', string.format('%.0f', math.max(now, at)),
-    'o:' .. gateway, string.format('%.6f', held), 'e:' .. gateway, string.format('%.0f', now + ttl))
+  redis.call('HSET', key, 'level', string.format('%.6f', level), 'at', string.format('%.0f', math.max(now, at)))
+  if held > 0 then
+    redis.call('HSET', key, 'o:' .. gateway, string.format('%.6f', held), 'u:' .. gateway, use,
+      'e:' .. gateway, string.format('%.0f', now + ttl), 'c:' .. gateway, string.format('%.6f', total))
+  else
+    redis.call('HDEL', key, 'o:' .. gateway, 'u:' .. gateway, 'e:' .. gateway, 'c:' .. gateway)
+  end
   local full_s = rate > 0 and (capacity - level) / rate or 0
   redis.call('PEXPIRE', key, math.ceil(ttl / 1000 + math.max(0, full_s) * 1000) + 60000)
-  answers[i] = {string.format('%.6f', held), string.format('%.6f', level), num}
+  local field = key .. '|' .. gateway
+  if need > held and unused > 0 then
+    redis.call('HSET', KEYS[2], field, string.format('%.0f', now + want))
+    redis.call('PEXPIRE', KEYS[2], 60000)
+  elseif wants[field] then
+    redis.call('HDEL', KEYS[2], field)
+  end
+  answers[i] = {string.format('%.6f', held), string.format('%.6f', level), string.format('%.6f', unused)}
 end
-return answers
+return {answers, gateways, wanted_names}
 """
 
 
@@ -86,12 +138,22 @@ class LeaseAsk:
     capacity: float
     rate_per_s: float
     """0 for a semaphore."""
-    spent: float
-    """Since the last call; below 0 where more came back than was spent."""
+    total: float = 0.0
+    """Spent since the bucket is known here, less what came back; 0 of a semaphore."""
+    acked: float = 0.0
+    """Part of the total that the last answered call has reported."""
+    in_use: float = 0.0
+    """Slots of a semaphore; what is spent of a bucket with a rate is in the total."""
+    need: float = 0.0
+    """In use, and wanted by requests that wait at this moment."""
     wish: float
     """Amount that the gateway wants to hold from now on."""
-    least: float
+    least: float = 0.0
     """Less than this is of no use to it."""
+    keep: float = 0.0
+    """It goes on spending so much while the call is under way."""
+    debt: float = 0.0
+    """At least so much is missing from the bucket, had it been full at the last report: refills since were spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +164,47 @@ class LeaseGrant:
     """By the gateway that asked."""
     level: float
     """Left for all; below 0 where more was spent than the bucket had."""
-    num_gateways: int
-    """That hold leases, the one that asked included."""
+    unused: float = 0.0
+    """Held by other gateways and, by their last reports, not spent or in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTurn:
+    """The answer to one call."""
+
+    grants: Sequence[LeaseGrant]
+    gateways: Sequence[str]
+    """All that were heard in the last minutes, the one that asked included."""
+    wanted: Sequence[str] = ()
+    """Buckets of which other gateways lack something."""
 
 
 def lease_keys(prefix: str, asks: Sequence[LeaseAsk]) -> list[str]:
-    """Names of the buckets in Redis."""
-    return [f"{prefix}:rate:{ask.bucket}" for ask in asks]
+    """Names of the two tables and of the buckets in Redis."""
+    return [f"{prefix}:gateways", f"{prefix}:wants", *(_key(prefix, ask.bucket) for ask in asks)]
 
 
 def lease_args(gateway: str, ttl_s: float, asks: Sequence[LeaseAsk], now_s: float | None = None) -> list[str | float]:
     """Arguments of ``LEASE``; ``now_s`` takes the place of the server's clock."""
-    head: list[str | float] = [gateway, int(ttl_s * 1e6), "" if now_s is None else int(now_s * 1e6)]
-    return head + [value for a in asks for value in (a.capacity, a.rate_per_s, a.spent, a.wish, a.least)]
+    now = "" if now_s is None else int(now_s * 1e6)
+    head: list[str | float] = [gateway, int(ttl_s * 1e6), now, int(GATEWAYS_KEPT_S * 1e6), int(_WANTED_S * 1e6)]
+    for a in asks:
+        head += (a.capacity, a.rate_per_s, a.total, a.acked, a.in_use, a.need, a.wish, a.least, a.keep, a.debt)
+    return head
 
 
-def parse_grants(answers: Sequence[Sequence[str | int]]) -> list[LeaseGrant]:
+def parse_turn(prefix: str, answer: Sequence[Any]) -> LeaseTurn:
     """Read the answer of ``LEASE``."""
-    return [LeaseGrant(float(held), float(level), int(num)) for held, level, num in answers]
+    grants, gateways, wanted = answer
+    return LeaseTurn(
+        grants=[LeaseGrant(float(held), float(level), float(unused)) for held, level, unused in grants],
+        gateways=tuple(gateways),
+        wanted=[name.removeprefix(_key(prefix, "")) for name in wanted],
+    )
+
+
+def _key(prefix: str, bucket: str) -> str:
+    return f"{prefix}:rate:{bucket}"
 
 
 class LeaseStore:
@@ -133,16 +218,26 @@ class LeaseStore:
     """
 
     def __init__(self, redis: Redis, config: RecordStoreConfig, gateway: str, store_id: StoreId = any_store) -> None:
+        self.gateway, self.is_alone = gateway, False
+        self._redis = redis
         self._prefix = config.prefix
-        self._gateway = gateway
         self._script = GuardedScript(redis, config, LEASE, store_id)
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> list[LeaseGrant]:
-        """Report and renew, all buckets in one transaction.
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
+        """Report and renew, all buckets in one transaction; without any it only says that the gateway lives.
 
         Raises:
             DependencyDown: Redis does not answer, and may have done it all the same; or it is not the store.
         """
         with translate_redis_errors():
-            answers: Any = await self._script(lease_keys(self._prefix, asks), lease_args(self._gateway, ttl_s, asks))
-        return parse_grants(answers)
+            answer: Any = await self._script(lease_keys(self._prefix, asks), lease_args(self.gateway, ttl_s, asks))
+        return parse_turn(self._prefix, answer)
+
+    async def leave(self) -> None:
+        """The gateway ends: the others need not leave a share to it any more.
+
+        Raises:
+            DependencyDown: Redis does not answer; it is forgotten by time.
+        """
+        with translate_redis_errors():
+            await self._redis.hdel(f"{self._prefix}:gateways", self.gateway)

@@ -1,4 +1,4 @@
 """The ledger in Redis, and what a gateway keeps on disk while Redis is away.
 
-Read in this order: ``scripts`` (one entry, once), ``ledger_store``, ``spool``.
+Read in this order: ``scripts`` (one entry, once), ``ledger_store``, ``usage_reader`` (sums), ``spool``.
 """

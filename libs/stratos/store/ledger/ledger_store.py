@@ -2,11 +2,13 @@
 
 <prefix>:ledger:entries:<tenant>:<day>   hash, request id -> entry; kept for ``entries_kept_days``
 <prefix>:ledger:sums:<tenant>:<day>      hash, group and measure -> number; kept
+<prefix>:ledger:spans:<tenant>:<day>     hash, model, five minutes and measure -> number; kept as entries are
 <prefix>:ledger:spend:<tenant>           hash, month -> what is due, micro-units; kept
 <prefix>:ledger:tenants                  set of all tenants that ever had an entry
 <prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
 
-A tenant is its id, also after its deletion: what comes late finds its place, and nothing here knows its name.
+Sums and spans are read by ``usage_reader``. A tenant is its id, also after its deletion: what comes late finds its
+place, and nothing here knows its name.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
-from stratos.core.ledger.sums import UsageTable, table_of_day
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.store.counters.guard import GuardedScript, StoreId, any_store
+from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
 from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
@@ -52,7 +53,7 @@ class LedgerStore:
         redis: with decoded answers.
         config: where records lie.
         entries_kept_days: after which single entries are gone; sums stay.
-        store_id: of the store that takes what is written; ``None`` before it is known.
+        store_id: of the store that takes what is written and that is read; ``None`` before it is known.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class LedgerStore:
         self._write_entry = GuardedScript(redis, config, WRITE_ENTRY, store_id)
         self._note_workers = GuardedScript(redis, config, NOTE_WORKERS, store_id)
         self._move = GuardedScript(redis, config, MOVE, store_id)
+        self._reads = GuardedReads(redis, config, store_id)
 
     async def write(self, entries: Sequence[LedgerEntry]) -> list[Written]:
         """Write entries, each once however often it is written.
@@ -93,28 +95,15 @@ class LedgerStore:
 
     async def spend(self, tenant: str, month: str) -> int:
         """Amount that a tenant owes for a month so far, micro-units."""
+        await self._reads.check()
         with translate_redis_errors():
             return int(await self._redis.hget(f"{self._head}:spend:{tenant}", month) or 0)
-
-    async def day(self, tenant: str, day: str) -> UsageTable:
-        """The sums of a day."""
-        with translate_redis_errors():
-            found: Any = await self._redis.hgetall(f"{self._head}:sums:{tenant}:{day}")
-        return table_of_day(day, found)
-
-    async def days(self, tenant: str, days: Sequence[str]) -> list[UsageTable]:
-        """The sums of several days, in one round trip."""
-        with translate_redis_errors():
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for day in days:
-                    pipeline.hgetall(f"{self._head}:sums:{tenant}:{day}")
-                found: list[dict[str, str]] = await pipeline.execute()
-        return [table_of_day(day, stored) for day, stored in zip(days, found, strict=True)]
 
     async def find(self, tenant: str, names: Sequence[tuple[str, str]]) -> list[LedgerEntry]:
         """Single entries by day and request id, in one round trip; those that are not there are left out."""
         if not names:
             return []
+        await self._reads.check()
         with translate_redis_errors():
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for day, request_id in names:
@@ -125,12 +114,14 @@ class LedgerStore:
     async def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
         """The entries of a day, in no order."""
         name = f"{self._head}:entries:{tenant}:{day}"
+        await self._reads.check()
         with translate_redis_errors():
             async for request_id, text in self._redis.hscan_iter(name, count=_SCAN_COUNT):
                 yield entry_from_text(request_id, tenant, text)
 
     async def entries_page(self, tenant: str, day: str, cursor: int) -> tuple[list[LedgerEntry], int]:
         """Some entries of a day, and where the next ones are; 0 begins and ends. An entry may come twice."""
+        await self._reads.check()
         with translate_redis_errors():
             answer: Any = await self._redis.hscan(f"{self._head}:entries:{tenant}:{day}", cursor, count=_SCAN_COUNT)
         following, found = answer
@@ -138,6 +129,7 @@ class LedgerStore:
 
     async def tenants(self) -> list[str]:
         """All tenants that ever had an entry, in order."""
+        await self._reads.check()
         with translate_redis_errors():
             found: Any = await self._redis.smembers(f"{self._head}:tenants")
         return sorted(found)
@@ -185,6 +177,7 @@ class LedgerStore:
             f"{self._head}:sums:{tenant}:{day}",
             f"{self._head}:spend:{tenant}",
             f"{self._head}:tenants",
+            f"{self._head}:spans:{tenant}:{day}",
         ]
 
     def _args(self, entry: LedgerEntry) -> list[str | int]:

@@ -14,7 +14,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from stratos.core.ledger.receipt import RequestReceipt
-from stratos.store.counters.guard import GuardedScript, StoreId, any_store
+from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -74,6 +74,7 @@ class ReceiptStore:
         self._bounds = [max_bytes, int(kept_s)]
         self._put = GuardedScript(redis, config, _PUT, store_id)
         self._drop = GuardedScript(redis, config, _DROP, store_id)
+        self._reads = GuardedReads(redis, config, store_id)
 
     async def put(self, receipts: Sequence[RequestReceipt]) -> None:
         """Write receipts; one that another of a higher rank is there for changes nothing.
@@ -87,6 +88,7 @@ class ReceiptStore:
 
     async def find(self, tenant: str, request_id: str) -> dict[str, Any] | None:
         """The sections of a tenant's receipt; ``None`` where there is none, or none any more."""
+        await self._reads.check()
         with translate_redis_errors():
             stored: Any = await self._redis.hget(self._keys[0], _name(tenant, request_id))
         if stored is None:

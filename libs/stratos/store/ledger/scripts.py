@@ -11,34 +11,79 @@ local function measure(text)
   local m = value['m']
   local due = (m['gross'] or 0) - (m['cached_discount'] or 0) - (m['batch_discount'] or 0)
     - (m['replay_discount'] or 0) - (m['credit'] or 0)
-  return value['g'], m, due
+  return value['g'], m, due, value
 end
 """
 
-# KEYS: entries of the day, sums of the day, spend by month, tenants. ARGV: request id, rank, text, tenant, month,
-# seconds that entries are kept. Answers {outcome, what the tenant owes for the month}.
+# Device time is told by attempts, to whichever gateway a worker reaches: the entry that stays gets what the other has.
+# An entry of an older version that names no attempts is left as it is. The text is changed in place, since
+# decoding and encoding would round large amounts.
+_DEVICES = """
+local function devices(value)
+  if value['d'] then return value['d'] end
+  local all, rank = value['m']['device_us'], value['rank'] or 0
+  if not all then return {} end
+  return rank < 1000000 and {[string.format('%.0f', rank)] = all} or nil
+end
+local function with_devices(text, other)
+  local own, more = devices(cjson.decode(text)), devices(cjson.decode(other))
+  if not own or not more then return text end
+  local is_new, total, parts = false, 0, {}
+  for attempt, us in pairs(more) do
+    if us > (own[attempt] or 0) then own[attempt], is_new = us, true end
+  end
+  if not is_new then return text end
+  for attempt, us in pairs(own) do
+    total = total + us
+    table.insert(parts, '"' .. attempt .. '":' .. string.format('%.0f', us))
+  end
+  table.sort(parts)
+  text = string.gsub(text, '^{"d":%b{},', '{', 1)
+  text = string.gsub(string.gsub(text, '"device_us":%d+,', '', 1), ',"device_us":%d+', '', 1)
+  text = string.gsub(text, '"m":{', '"m":{"device_us":' .. string.format('%.0f', total) .. ',', 1)
+  return '{"d":{' .. table.concat(parts, ',') .. '},' .. string.sub(text, 2)
+end
+"""
+
+# KEYS: entries of the day, sums of the day, spend by month, tenants, spans of the day. ARGV: request id, rank, text,
+# tenant, month, seconds that entries are kept. Answers {outcome, what the tenant owes for the month}.
 WRITE_ENTRY = (
     _MEASURE
+    + _DEVICES
     + """
 local function add(text, sign)
-  local group, measures, due = measure(text)
+  local group, measures, due, value = measure(text)
   for name, number in pairs(measures) do
     redis.call('HINCRBY', KEYS[2], group .. string.char(31) .. name, string.format('%.0f', sign * number))
   end
   redis.call('HINCRBY', KEYS[3], ARGV[5], string.format('%.0f', sign * due))
+  if measures['promises'] then
+    local span = string.format('%.0f', math.floor((value['arrived_unix_ms'] or 0) / 300000))
+    local head = string.match(group, '^[^\\31]*') .. string.char(31) .. span .. string.char(31)
+    for _, name in ipairs({'promises', 'violations', 'credit'}) do
+      if measures[name] then
+        redis.call('HINCRBY', KEYS[5], head .. name, string.format('%.0f', sign * measures[name]))
+      end
+    end
+    if redis.call('TTL', KEYS[5]) < 0 then redis.call('EXPIRE', KEYS[5], ARGV[6]) end
+  end
 end
 local old = redis.call('HGET', KEYS[1], ARGV[1])
-local outcome = 'new'
+local outcome, text = 'new', ARGV[3]
 if old then
   local rank = cjson.decode(old)['rank'] or 0
-  if rank >= tonumber(ARGV[2]) then return {'kept', redis.call('HGET', KEYS[3], ARGV[5]) or '0'} end
+  if rank >= tonumber(ARGV[2]) then
+    outcome, text = 'kept', with_devices(old, text)
+    if text == old then return {outcome, redis.call('HGET', KEYS[3], ARGV[5]) or '0'} end
+  else
+    outcome, text = 'replaced', with_devices(text, old)
+  end
   add(old, -1)
-  outcome = 'replaced'
 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.call('HSET', KEYS[1], ARGV[1], text)
 if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], ARGV[6]) end
 redis.call('SADD', KEYS[4], ARGV[4])
-add(ARGV[3], 1)
+add(text, 1)
 return {outcome, redis.call('HGET', KEYS[3], ARGV[5])}
 """
 )

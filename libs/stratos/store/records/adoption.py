@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratos.common.errors import BadRequest, DependencyDown
+from stratos.store.keys import KeyRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.manifest import Manifest, ManifestStore
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.snapshot_copy import SnapshotCopy
+from stratos.store.tenants import TenantRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ async def init_store(records: RecordStore, manifests: ManifestStore) -> str:
         return marker.store_id
     # The object store learns the id first: if this ends half-way, the next attempt finds the same id.
     manifest = manifest or await manifests.add(secrets.token_hex(16), ())
-    await _fill(records, manifest.store_id, manifest.adapters.values())
+    await _fill(records, manifest.store_id, [*manifest.adapters.values(), *manifest.departed.values()])
     return manifest.store_id
 
 
@@ -50,7 +52,8 @@ async def adopt_store(
 ) -> Adoption:
     """Fill Redis from the manifest and from copies of snapshots, and make it the store that they name.
 
-    Of several versions of a record the newest is taken, and a revoked key stays revoked.
+    Of several versions of a record the newest is taken, and a revoked key stays revoked.  A tenant whose data key was
+    destroyed stays deleted, with its keys, however old the copy is that still has it.
 
     Args:
         records: the emptied Redis, or a strange one.
@@ -70,9 +73,10 @@ async def adopt_store(
             f"Redis holds the store {marker.store_id}, manifest and copies are of {store_id}; "
             "--replace makes this Redis the latter one"
         )
-    newest = _newest([*(manifest.adapters.values() if manifest else ()), *(r for copy in copies for r in copy.records)])
+    known = [] if manifest is None else [*manifest.adapters.values(), *manifest.departed.values()]
+    newest = _newest(_without_departed([*known, *(record for copy in copies for record in copy.records)]))
     await _fill(records, store_id, newest, replaces=marker.store_id if marker is not None else "")
-    await manifests.add(store_id, [record for record in newest if record.kind is Kind.ADAPTER])
+    await manifests.add(store_id, [record for record in newest if record.kind in (Kind.ADAPTER, Kind.DATA_KEY)])
     live = Counter(record.kind for record in newest if not record.is_deleted)
     return Adoption(store_id=store_id, num_live=live, num_tombstones=sum(r.is_deleted for r in newest))
 
@@ -94,6 +98,19 @@ def _one_id(manifest: Manifest | None, copies: Sequence[SnapshotCopy]) -> str:
         found = f"they name several stores: {', '.join(sorted(ids))}" if ids else "there is no manifest and no copy"
         raise BadRequest(f"it is not clear which store this is: {found}")
     return ids.pop()
+
+
+def _without_departed(found: Sequence[Record]) -> list[Record]:
+    """Records without those of tenants whose data key was destroyed."""
+    departed = {record.id for record in found if record.kind is Kind.DATA_KEY and record.is_deleted}
+    return [record for record in found if record.is_deleted or _tenant_of(record) not in departed]
+
+
+def _tenant_of(record: Record) -> str:
+    """Id of the tenant that a record stands and falls with; "" where its name alone says whose it is."""
+    if isinstance(record.value, KeyRecord):
+        return record.value.tenant_id
+    return record.value.id if isinstance(record.value, TenantRecord) else record.id
 
 
 def _newest(records: Iterable[Record]) -> list[Record]:

@@ -234,5 +234,5 @@ class FollowedSnapshot:
 
 
 def _is_final(record: Record) -> bool:
-    """A revoked key stays revoked; a deleted adapter's name may be registered again."""
-    return record.is_deleted and record.kind is Kind.KEY
+    """A revoked key stays revoked, a destroyed one destroyed; a deleted adapter's name may be registered again."""
+    return record.is_deleted and record.kind in (Kind.KEY, Kind.DATA_KEY)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -61,6 +62,7 @@ class SnapshotFollower:
         self._full_pass_due_s = 0.0
         self._reload_due_s = 0.0
         self._said = ""
+        self._epoch_s: float | None = None
         self._listeners: list[Callable[[], None]] = []
         self.num_full_reads = 0
         """Reads of everything that were begun."""
@@ -74,6 +76,13 @@ class SnapshotFollower:
     def age_s(self) -> float:
         """Seconds since the followed store last confirmed the snapshot."""
         return self.snapshot.age_s(self._clock.now())
+
+    def unix_s(self) -> float:
+        """Seconds since the epoch by the store's clock, the one by which ends of keys are set; without it by our own.
+
+        Two machines may differ in what time it is, and a key ends once.
+        """
+        return time.time() if self._epoch_s is None else self._clock.now() + self._epoch_s
 
     @property
     def is_past_bound(self) -> bool:
@@ -98,7 +107,7 @@ class SnapshotFollower:
 
         Args:
             copy: from a file, or from another process.
-            unix_s: now, seconds since the epoch: says how old the copy is.
+            unix_s: now, by the clock of the machine that made it: says how old the copy is.
         """
         age_s = max(0.0, unix_s - copy.confirmed_unix_s)
         self.snapshot.restore(copy.store_id, copy.revision, copy.records, self._clock.now() - age_s)
@@ -180,6 +189,7 @@ class SnapshotFollower:
         if not self.snapshot.is_complete:
             await self._store.check_server()
         self.num_full_reads += 1
+        self._epoch_s = await self._store.now_us() / 1e6 - self._clock.now()
         self.snapshot.begin_load(marker)
         async for page in self._store.everything():
             for kind, record_id, text in page:

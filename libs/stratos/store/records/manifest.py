@@ -1,7 +1,8 @@
 """The manifest in the object store: the store's id and every adapter record, to fill Redis again from it.
 
-One object, ``catalogue/manifest.json``: {"format", "store_id", "adapters": {record id: text of the record}}.  Records
-are merged by version, so two writers may add to it at a time; what one of them overwrites, the next check brings back.
+One object, ``catalogue/manifest.json``: {"format", "store_id", "adapters": {record id: text of the record}, "departed":
+{tenant id: tombstone of its data key}}: a backup from before a tenant's deletion must not bring it back.  Records are
+merged by version, so two writers may add to it at a time; what one of them overwrites, the next check brings back.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stratos.common.errors import DependencyDown, NotFound
@@ -31,6 +32,8 @@ class Manifest:
     store_id: str
     adapters: Mapping[str, Record]
     """By record id, tombstones included."""
+    departed: Mapping[str, Record] = field(default_factory=dict)
+    """Tombstones of data keys, by the id of the deleted tenant."""
 
 
 class ManifestStore:
@@ -59,7 +62,7 @@ class ManifestStore:
             return await asyncio.to_thread(_parse, path.read_bytes())
 
     async def add(self, store_id: str, records: Iterable[Record]) -> Manifest:
-        """Put records into the manifest where they are newer, and make the manifest where there is none.
+        """Put adapters and destroyed data keys into the manifest where they are newer; make it where there is none.
 
         Raises:
             DependencyDown: the object store belongs to another store.
@@ -70,13 +73,16 @@ class ManifestStore:
                 raise DependencyDown(
                     "the object store's manifest names another store than Redis; `stratos admin adopt-store` decides"
                 )
-            adapters = dict(old.adapters) if old is not None else {}
+            adapters, departed = (dict(old.adapters), dict(old.departed)) if old is not None else ({}, {})
             num_new = 0
             for record in records:
-                if record.id not in adapters or record.version > adapters[record.id].version:
-                    adapters[record.id] = record
+                if record.kind is Kind.DATA_KEY and not record.is_deleted:
+                    continue
+                part = departed if record.kind is Kind.DATA_KEY else adapters
+                if record.id not in part or record.version > part[record.id].version:
+                    part[record.id] = record
                     num_new += 1
-            manifest = Manifest(store_id=store_id, adapters=adapters)
+            manifest = Manifest(store_id=store_id, adapters=adapters, departed=departed)
             if old is None or num_new:
                 await self._put(manifest)
             return manifest
@@ -86,6 +92,7 @@ class ManifestStore:
             "format": _FORMAT,
             "store_id": manifest.store_id,
             "adapters": {record_id: record.text for record_id, record in manifest.adapters.items()},
+            "departed": {tenant_id: record.text for tenant_id, record in manifest.departed.items()},
         }
         with tempfile.TemporaryDirectory(prefix="stratos-manifest-") as folder:
             path = Path(folder) / "manifest.json"
@@ -98,11 +105,14 @@ def _parse(content: bytes) -> Manifest:
         found = json.loads(content)
         if found["format"] != _FORMAT:
             raise ValueError("another format")
-        store_id, texts = str(found["store_id"]), dict(found["adapters"])
+        store_id, texts, departed = str(found["store_id"]), dict(found["adapters"]), dict(found.get("departed", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise DependencyDown(f"the manifest {MANIFEST_KEY} in the object store cannot be read: {error}") from None
-    records = {record_id: read_record(Kind.ADAPTER, record_id, str(text)) for record_id, text in texts.items()}
     return Manifest(
-        store_id=store_id,
-        adapters={record_id: record for record_id, record in records.items() if not isinstance(record, Malformed)},
+        store_id=store_id, adapters=_readable(Kind.ADAPTER, texts), departed=_readable(Kind.DATA_KEY, departed)
     )
+
+
+def _readable(kind: Kind, texts: Mapping[str, object]) -> dict[str, Record]:
+    records = {record_id: read_record(kind, record_id, str(text)) for record_id, text in texts.items()}
+    return {record_id: record for record_id, record in records.items() if not isinstance(record, Malformed)}

@@ -1,4 +1,4 @@
-"""One record: a policy, template, plan, tenant, API key, adapter or block, with the version of its last change.
+"""One record, such as a plan, a tenant, an API key or an adapter, with the version of its last change.
 
 A record's text is ``<version> <JSON>``:
 
@@ -34,6 +34,8 @@ class Kind(StrEnum):
     TEMPLATE = "template"
     """A prompt with variables."""
     PLAN = "plan"
+    DATA_KEY = "data_key"
+    """A tenant's data key, wrapped."""
     TENANT = "tenant"
     KEY = "key"
     ADAPTER = "adapter"
@@ -51,8 +53,8 @@ class Record:
 
     kind: Kind
     id: str
-    """A policy's, plan's or tenant's name, a key's id, ``<owner>/<name>`` of an adapter or a template (the name alone
-    of one of all tenants), ``<scope>/<name>`` of a block."""
+    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, ``<owner>/<name>`` of an adapter
+    or a template (the name alone of one of all tenants), ``<scope>/<name>`` of a block."""
     version: int
     """Microseconds; a higher one is newer."""
     is_deleted: bool = False

@@ -1,7 +1,7 @@
 """The records in Redis.
 
     <prefix>:store                   hash {id, revision, num_plan, num_tenant, ...}: the marker
-    <prefix>:policy, :template, :plan, :tenant, :key, :adapter, :block
+    <prefix>:policy, :template, :plan, :data_key, :tenant, :key, :adapter, :block
                                      hashes, record id -> text of the record; nothing is ever taken out of them
     <prefix>:changes                 stream of the last changes {after, kind, id, text}; its ids are revisions
     <prefix>:audit                   stream of every change by a person {entry}; nothing is ever taken out of it
@@ -72,6 +72,7 @@ class RecordStore:
         self._write = redis.register_script(scripts.WRITE)
         self._mark = redis.register_script(scripts.MARK)
         self._restore = redis.register_script(scripts.RESTORE)
+        self._scrub = redis.register_script(scripts.SCRUB)
 
     async def check_server(self) -> None:
         """Ask Redis for a sign of life, and refuse a server that cannot hold records.
@@ -210,6 +211,11 @@ class RecordStore:
         if outcome != "ok":
             raise DependencyDown(_REFUSALS[outcome])
         return int(detail)
+
+    async def scrub(self, kind: Kind, record_id: str = "") -> None:
+        """Take older versions of a record, or of all of a kind, out of the changes; its newest one stays there."""
+        with translate_redis_errors():
+            await self._scrub(keys=[self._changes, self._hashes[kind]], args=[kind.value, record_id])
 
     async def audit_log(self, after: str = "0", count: int = _PAGE) -> list[AuditEntry]:
         """Entries of the audit log after the one of an id, oldest first; ones that cannot be read are left out."""

@@ -77,3 +77,16 @@ for i = 1, #ARGV, 2 do
 end
 return num
 """
+
+# KEYS: changes, records of a kind. ARGV: kind, record id or "" for all. Takes older versions of records out of the
+# changes: what was destroyed must not be left there. Followers that have not read them read everything.
+SCRUB = """
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+')) do
+  local fields = {}
+  for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+  if fields['kind'] == ARGV[1] and (ARGV[2] == '' or fields['id'] == ARGV[2])
+    and fields['text'] ~= redis.call('HGET', KEYS[2], fields['id']) then
+    redis.call('XDEL', KEYS[1], entry[1])
+  end
+end
+"""

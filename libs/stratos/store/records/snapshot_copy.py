@@ -1,7 +1,7 @@
 """A snapshot as text: the copy that a gateway keeps on its disk, gives to another one, and that an export writes.
 
-JSON lines: {"format", "store_id", "revision", "confirmed_unix_s", "num_records"}, then [kind, id, text] of each record.
-It holds MACs and cache salts and no key, and its file is for its owner alone.
+JSON lines: a head {"format", "store_id", "revision", "confirmed_unix_s", "made_unix_s", "num_records"}, then [kind, id,
+text] of each record.  It holds MACs and cache salts and no key, and its file is for its owner alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ class SnapshotCopy:
     revision: int
     confirmed_unix_s: float
     """When the store last confirmed them; seconds since the epoch."""
+    made_unix_s: float | None = None
+    """When the copy was made, by the same clock; an older version does not say it."""
     records: Sequence[Record] = field(repr=False)
+
+    @property
+    def age_s(self) -> float | None:
+        """How old it was when it was made, a duration that means the same everywhere."""
+        return None if self.made_unix_s is None else max(0.0, self.made_unix_s - self.confirmed_unix_s)
 
 
 def copy_of(snapshot: FollowedSnapshot, age_s: float, unix_s: float) -> SnapshotCopy | None:
@@ -45,6 +52,7 @@ def copy_of(snapshot: FollowedSnapshot, age_s: float, unix_s: float) -> Snapshot
         store_id=snapshot.store_id,
         revision=snapshot.position or 0,
         confirmed_unix_s=unix_s - age_s,
+        made_unix_s=unix_s,
         records=list(snapshot.records()),
     )
 
@@ -56,6 +64,7 @@ def dump_copy(copy: SnapshotCopy) -> bytes:
         "store_id": copy.store_id,
         "revision": copy.revision,
         "confirmed_unix_s": copy.confirmed_unix_s,
+        "made_unix_s": copy.made_unix_s,
         "num_records": len(copy.records),
     }
     lines = [json.dumps(head), *(json.dumps([r.kind.value, r.id, r.text]) for r in copy.records)]
@@ -77,6 +86,7 @@ def parse_copy(content: bytes) -> SnapshotCopy:
             store_id=str(head["store_id"]),
             revision=int(head["revision"]),
             confirmed_unix_s=float(head["confirmed_unix_s"]),
+            made_unix_s=None if head.get("made_unix_s") is None else float(head["made_unix_s"]),
             records=[record for record in found if isinstance(record, Record)],
         )
     except (ValueError, KeyError, TypeError) as error:

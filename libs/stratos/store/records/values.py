@@ -1,4 +1,4 @@
-"""Values of records as JSON and back: policies, templates, plans, tenants, keys, adapters, blocks.
+"""Values of records as JSON and back: policies, templates, plans, data keys, tenants, keys, adapters, blocks.
 
 A tombstone's value is read by people only, so it is never decoded.
 """
@@ -16,6 +16,7 @@ from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.core.tenancy.plan import STANDARD, Plan
 from stratos.core.tenancy.roles import Role
 from stratos.store.content.forms import policy_from_json, policy_to_json, template_from_json, template_to_json
+from stratos.store.data_keys import DataKeyRecord
 from stratos.store.keys import KeyRecord, KeyTerms, check_networks, check_patterns
 from stratos.store.plans import (
     check_plan_name,
@@ -27,14 +28,14 @@ from stratos.store.plans import (
 from stratos.store.tenants import BlockRecord, TenantRecord
 
 MIN_SALT_BYTES = 16
-SECRET_FIELDS = frozenset({"mac", "cache_salt"})
+SECRET_FIELDS = frozenset({"mac", "cache_salt", "wrapped"})
 """Fields of values that no log and no list shows."""
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _ADAPTER_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "base_model_digest": str, "uri": str, "digest": str, "rank": int, "alpha": (int, float), "target_modules": list,
     "num_bytes": int, "created_unix_s": int,
 }  # fmt: skip
-RecordValue = ContentPolicy | PromptTemplate | Plan | TenantRecord | KeyRecord | Adapter | BlockRecord
+RecordValue = ContentPolicy | PromptTemplate | Plan | DataKeyRecord | TenantRecord | KeyRecord | Adapter | BlockRecord
 
 
 class MalformedValue(Exception):
@@ -70,6 +71,11 @@ def encode_plan(plan: Plan) -> dict[str, Any]:
     return plan_to_json(plan)
 
 
+def encode_data_key(key: DataKeyRecord) -> dict[str, Any]:
+    """A data key's record."""
+    return {"platform_key_id": key.platform_key_id, "wrapped": key.wrapped.hex()}
+
+
 def encode_tenant(tenant: TenantRecord) -> dict[str, Any]:
     """A tenant's record."""
     return {
@@ -96,6 +102,7 @@ def encode_key(key: KeyRecord) -> dict[str, Any]:
         "networks": [str(network) for network in terms.networks],
         "expires_unix_s": terms.expires_unix_s,
         "suspended": key.is_suspended,
+        "held_by_platform": key.is_held_by_platform,
         "created_unix_s": key.created_unix_s,
         "successor": key.successor,
     }
@@ -121,6 +128,14 @@ def owner_and_name(record_id: str) -> tuple[str, str]:
     """The parts of a record id; records of other kinds than adapters, templates and blocks have no owner."""
     owner, _, name = record_id.rpartition("/")
     return owner, name
+
+
+def _data_key(tenant: str, value: Mapping[str, Any]) -> DataKeyRecord:
+    try:
+        wrapped = bytes.fromhex(_text(value, "wrapped"))
+    except ValueError:
+        raise MalformedValue("wrapped is not hexadecimal") from None
+    return DataKeyRecord(tenant_id=tenant, platform_key_id=_text(value, "platform_key_id"), wrapped=wrapped)
 
 
 def _tenant(name: str, value: Mapping[str, Any]) -> TenantRecord:
@@ -167,6 +182,8 @@ def _key(key_id: str, value: Mapping[str, Any]) -> KeyRecord:
             expires_unix_s=expires,
         ),
         is_suspended=_flag(value, "suspended"),
+        # An older record does not say who suspended it.
+        is_held_by_platform=_flag(value, "held_by_platform", default=_flag(value, "suspended")),
         created_unix_s=created if type(created) is int else 0,
         successor=str(value.get("successor", "")),
     )
@@ -195,8 +212,8 @@ def _text(value: Mapping[str, Any], name: str) -> str:
     return found
 
 
-def _flag(value: Mapping[str, Any], name: str) -> bool:
-    found = value.get(name, False)
+def _flag(value: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    found = value.get(name, default)
     if not isinstance(found, bool):
         raise MalformedValue(f"{name} is neither true nor false")
     return found
@@ -206,6 +223,7 @@ _DECODERS: Mapping[str, Callable[[str, Mapping[str, Any]], RecordValue]] = {
     "policy": policy_from_json,
     "template": template_from_json,
     "plan": plan_from_json,
+    "data_key": _data_key,
     "tenant": _tenant,
     "key": _key,
     "adapter": _adapter,

@@ -3,7 +3,8 @@
 1. A closing mark on its record: from here on its keys are refused, and the store refuses every write for it, in one
    step with the write (``tenants.Condition``).
 2. What belongs to it is listed and buried until nothing is left; what was written before the mark is in a list.
-3. Its record becomes a tombstone, and with it go the salt of its caches and its id.
+3. Its data key is destroyed: its record becomes a tombstone, and the changes lose its older versions.
+4. Its own record becomes a tombstone, and with it go the salt of its caches and its id.
 
 A deletion that ends half-way is begun again; of two at a time each one ends what the other one has begun.
 """
@@ -43,7 +44,9 @@ async def delete_tenant(writer: RecordWriter, name: str) -> TenantRef:
     try:
         while belongings := await _belongings(writer, tenant):
             for record in belongings:
-                await _bury(writer, record, tenant.ref)
+                await _bury(writer, record.kind, record.id, tenant.ref)
+        await _bury(writer, Kind.DATA_KEY, tenant.id, tenant.ref)
+        await writer.records.scrub(Kind.DATA_KEY, tenant.id)
     except NotFound:
         return tenant.ref  # another deletion was quicker
     await writer.change(Kind.TENANT, name, "tenant.delete", lambda found: _remains(found, tenant))
@@ -79,13 +82,13 @@ def _belongs(record: Record, tenant: TenantRecord) -> bool:
     return owner_and_name(record.id)[0] == tenant.name
 
 
-async def _bury(writer: RecordWriter, record: Record, tenant: TenantRef) -> None:
+async def _bury(writer: RecordWriter, kind: Kind, record_id: str, tenant: TenantRef) -> None:
     # A registration of the adapter that began before now must not bring it back.
-    began = await writer.records.now_us() if record.kind is Kind.ADAPTER else 0
+    began = await writer.records.now_us() if kind is Kind.ADAPTER else 0
     await writer.change(
-        record.kind,
-        record.id,
-        f"{record.kind.value}.delete",
+        kind,
+        record_id,
+        f"{kind.value.replace('_', '-')}.delete",
         lambda found: None if is_gone(found) else remains_of(found, began),
         tenant=tenant,
         condition=Condition.SAME,

@@ -9,11 +9,13 @@ from typing import Any
 
 from stratos.common.errors import BadRequest, NotFound
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, STANDARD, Plan
+from stratos.store.data_keys import PlatformKeys
 from stratos.store.keys import check_tenant
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import NO_TENANT
 from stratos.store.records.values import encode_block, encode_plan, encode_tenant
 from stratos.store.records.writer import RecordWriter, Tombstone
+from stratos.store.tenancy.tenant_keyring import TenantKeyring, make_if_living
 from stratos.store.tenants import BlockRecord, Condition, TenantRecord, TenantRef, owner_of_block
 
 _SALT_BYTES = 32
@@ -24,10 +26,12 @@ class TenantStore:
 
     Args:
         writer: where records are stored, and who changes them.
+        platform: wraps the data keys of new tenants; without it a gateway makes them a moment later.
     """
 
-    def __init__(self, writer: RecordWriter) -> None:
+    def __init__(self, writer: RecordWriter, platform: PlatformKeys | None = None) -> None:
         self._writer = writer
+        self._keyring = None if platform is None else TenantKeyring(writer, platform)
 
     async def plans(self) -> dict[str, Plan]:
         """Every plan by name: the built-in ones, and over them those in the store."""
@@ -102,7 +106,8 @@ class TenantStore:
                 raise BadRequest(text, param="plan")
             return None
 
-        await self._writer.change(Kind.TENANT, name, "tenant.create", edit)
+        if await self._writer.change(Kind.TENANT, name, "tenant.create", edit):
+            await make_if_living(self._keyring, standing.ref)
         return standing.ref
 
     async def put(self, name: str, *, plan: str, overrides: Mapping[str, Any], is_suspended: bool) -> bool:
@@ -113,14 +118,19 @@ class TenantStore:
         """
         check_tenant(name)
         await self._check_plan(plan)
-        fresh = _fresh(name, plan)
+        fresh, is_new = _fresh(name, plan), False
 
         def edit(found: Record | None) -> Mapping[str, Any] | None:
+            nonlocal is_new
             old = _of(found)
+            is_new = old is None
             new = replace(old or fresh, plan=plan, overrides=overrides, is_suspended=is_suspended)
             return None if new == old else encode_tenant(new)
 
-        return await self._writer.change(Kind.TENANT, name, "tenant.put", edit)
+        is_changed = await self._writer.change(Kind.TENANT, name, "tenant.put", edit)
+        if is_changed and is_new:
+            await make_if_living(self._keyring, fresh.ref)
+        return is_changed
 
     async def set_plan(self, name: str, plan: str) -> None:
         """Change the plan of a tenant's future requests.

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, StratosError
 from stratos.core.tenant import Tenant
+from stratos_gateway.access.task_end import TaskEnd
 from stratos_gateway.metrics import GatewayMetrics
 
 T = TypeVar("T")
@@ -70,21 +71,31 @@ class Admission:
         self._entered = itertools.count()
         self._end: StratosError | None = None
 
-    @contextmanager
-    def enter(self, tenant: Tenant) -> Iterator[Place]:
-        """Hold a place.
+    def check(self, tenant: Tenant) -> None:
+        """Refuse a request before its body is read.
 
         Raises:
             Draining, Overloaded: not here, not now.
             ConcurrencyLimited: the tenant has too many requests open.
         """
-        tenant_id = tenant.id
         if self.is_draining:
             raise Draining("this gateway is leaving; try again")
-        if self._by_tenant[tenant_id] >= self._max_open_per_tenant:
-            raise ConcurrencyLimited(f"{self._max_open_per_tenant} requests of this tenant are open, its limit")
+        self._check_tenant(tenant)
+        if self.num_open >= self._max_open and not self._able_to_give_way(tenant.priority_class):
+            raise self._full()
+
+    @contextmanager
+    def enter(self, tenant: Tenant) -> Iterator[Place]:
+        """Hold a place; a drain that began while the body was read refuses nothing.
+
+        Raises:
+            Overloaded: not here, not now.
+            ConcurrencyLimited: the tenant has too many requests open.
+        """
+        tenant_id = tenant.id
+        self._check_tenant(tenant)
         if self.num_open >= self._max_open and not self._displace(tenant.priority_class):
-            raise Overloaded(f"the gateway has {self.num_open} requests open, its limit")
+            raise self._full()
         self.num_open += 1
         self._by_tenant[tenant_id] += 1
         self._metrics.open.inc()
@@ -100,13 +111,24 @@ class Admission:
                 del self._by_tenant[tenant_id]
             self._metrics.open.dec()
 
-    def _displace(self, priority_class: int) -> bool:
-        """Ask the newest request of the lowest class below this one to end; false where there is none."""
-        able = [
+    def _check_tenant(self, tenant: Tenant) -> None:
+        if self._by_tenant[tenant.id] >= self._max_open_per_tenant:
+            raise ConcurrencyLimited(f"{self._max_open_per_tenant} requests of this tenant are open, its limit")
+
+    def _full(self) -> Overloaded:
+        return Overloaded(f"the gateway has {self.num_open} requests open, its limit")
+
+    def _able_to_give_way(self, priority_class: int) -> list[tuple[int, int]]:
+        """Class and number of the places below a class that could be free at once."""
+        return [
             (place.priority_class, number)
             for number, place in self._open.items()
             if place.priority_class > priority_class and place.can_give_way
         ]
+
+    def _displace(self, priority_class: int) -> bool:
+        """Ask the newest request of the lowest class below this one to end; false where there is none."""
+        able = self._able_to_give_way(priority_class)
         if not able:
             return False
         victim = self._open[max(able)[1]]
@@ -123,13 +145,26 @@ class Admission:
             end: ends it with an error.
             has_begun: whether its client has heard something.
         """
+        outer = place.end, place.has_begun
         place.end, place.has_begun = end, has_begun
         if (error := self._end or place.refusal()) is not None:
             end(error)
         try:
             yield
         finally:
-            place.end = None
+            place.end, place.has_begun = outer
+
+    @contextmanager
+    def ends_task(self, place: Place) -> Iterator[None]:
+        """End what the current task awaits inside together with its place: preparation, checks, waits.
+
+        Raises:
+            StratosError: what ended the place.
+        """
+        if (error := self._end or place.refusal()) is not None:
+            raise error
+        with TaskEnd() as end, self.ends_by(place, end, lambda: False):
+            yield
 
     async def run_in(self, place: Place, work: Awaitable[T]) -> T:
         """Await what has no end of its own to call; it is cancelled where its place ends.

@@ -42,12 +42,13 @@ class PeerCopies:
         await asyncio.Event().wait()
 
     async def ask_all(self) -> None:
-        """One round; of several copies the one that was confirmed last is taken."""
+        """One round; of several copies the one of the latest change is taken, by the store's own count."""
         found = [copy for address in await self._addresses.now() if (copy := await self._ask(address)) is not None]
         # A load may have begun since; what it reads is newer than any copy.
         if found and self._follower.snapshot.state is SnapshotState.EMPTY:
-            newest = max(found, key=lambda copy: copy.confirmed_unix_s)
-            self._follower.restore(newest, time.time())
+            newest = max(found, key=lambda copy: (copy.revision, -(copy.age_s or 0.0)))
+            # It has just been made, and the clock of another machine may be wrong: its age is what that machine says.
+            self._follower.restore(newest, newest.made_unix_s or time.time())
             _log.info("%d tenants, keys and adapters were taken from another gateway", len(newest.records))
 
     async def _ask(self, address: str) -> SnapshotCopy | None:

@@ -16,6 +16,11 @@ class RequestsConfig:
     """Requests open at once; more get 503 overloaded at once."""
     max_open_per_tenant: Annotated[int, Ge(1)] = 128
     """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
+    max_open_bodies: Annotated[int, Ge(1)] = 512
+    """Bodies that may be on their way in at once, beside the open requests. More get 503 overloaded, unless one of a
+    lower class, or of a tenant of the same class that holds more of them, gives way."""
+    max_open_bodies_per_tenant: Annotated[int, Ge(1)] = 128
+    """Bodies that one tenant may have on their way in at once; more get 429 concurrency_limit."""
     placement_timeout_s: Annotated[float, Gt(0)] = 60.0
     """Longest time without an output token, from a request's arrival or its last token, over all its attempts."""
     embedding_timeout_s: Annotated[float, Gt(0)] = 60.0

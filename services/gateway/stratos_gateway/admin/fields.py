@@ -7,7 +7,9 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.roles import Role
+from stratos.core.tenant import Tenant
 from stratos.store.keys import KeyTerms, check_networks, check_patterns
+from stratos_gateway.admin.key_bounds import bounds_of
 
 MAX_TEXT_CHARS = 256
 MAX_SECONDS = 100 * 365 * 24 * 3600
@@ -35,16 +37,16 @@ def seconds(body: Mapping[str, Any], name: str) -> int | None:
     return found
 
 
-def key_terms(body: Mapping[str, Any], now_unix_s: float) -> KeyTerms:
-    """Permissions of a new key."""
+def key_terms(body: Mapping[str, Any], now_unix_s: float, maker: Tenant) -> KeyTerms:
+    """Permissions of a new key; those that are left out are the bounds of who makes it."""
     try:
         role = Role(text(body, "role", Role.TENANT.value))
     except ValueError:
         raise BadRequest(f"role must be one of {', '.join(Role)}", param="role") from None
-    expires_in_s = seconds(body, "expires_in_s")
+    bounds, expires_in_s = bounds_of(maker, role), seconds(body, "expires_in_s")
     return KeyTerms(
         role=role,
-        models=check_patterns(body.get("models", ["*"])),
-        networks=check_networks(body.get("networks", [])),
-        expires_unix_s=None if expires_in_s is None else int(now_unix_s) + expires_in_s,
+        models=check_patterns(body["models"]) if "models" in body else bounds.models,
+        networks=check_networks(body["networks"]) if "networks" in body else bounds.networks,
+        expires_unix_s=bounds.expires_unix_s if expires_in_s is None else int(now_unix_s) + expires_in_s,
     )

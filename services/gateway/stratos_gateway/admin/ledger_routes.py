@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -12,14 +14,17 @@ from starlette.requests import Request
 from stratos.common.errors import BadRequest, NotFound
 from stratos.core.ledger.costs import DeviceCost, model_costs
 from stratos.core.ledger.exports import cost_rows, entry_row, statement_json, sums_row, usage_rows
-from stratos.core.ledger.statement import make_statement, violation_windows
-from stratos.core.ledger.sums import UsageTable, keep_fields, regroup
+from stratos.core.ledger.statement import make_statement
+from stratos.core.ledger.sums import UsageGroup, UsageTable, keep_fields, regroup
+from stratos.core.ledger.violations import spans_of, violation_windows
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.keys import check_tenant
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.usage_reader import Spans, UsageReader
 from stratos.store.tenants import is_tenant_id
 from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number
+from stratos_gateway.ledger.readings import UsageReadings
 
 _MAX_AMOUNT = (1 << 63) - 1
 """Larger ones are not read everywhere."""
@@ -48,10 +53,12 @@ class LedgerRoutes:
 
     Args:
         ledger: ``None`` answers 404.
+        readings: of its sums.
     """
 
-    def __init__(self, ledger: LedgerStore | None) -> None:
+    def __init__(self, ledger: LedgerStore | None, readings: UsageReadings | None) -> None:
         self._ledger = ledger
+        self._usage_readings = readings
 
     def table(self) -> list[tuple[str, str, Role, Handler]]:
         """Method, path, least role, handler."""
@@ -70,16 +77,20 @@ class LedgerRoutes:
             raise NotFound("this gateway keeps no ledger")
         return self._ledger
 
+    @property
+    def _readings(self) -> UsageReadings:
+        if self._usage_readings is None:
+            raise NotFound("this gateway keeps no ledger")
+        return self._usage_readings
+
     async def _usage(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         query, (tenant, label) = request.query_params, await _tenant(caller, request)
-        columns = columns_of(query)
-        tables = await self._store.days(tenant, days_between(query, datetime.now(UTC).date()))
-        total = regroup(tables, keep_fields()).values()
-        return {
-            "tenant": label,
-            "data": usage_rows(regroup(tables, keep_fields(*columns)), columns),
-            "total": sums_row(next(iter(total), {})),
-        }
+        columns, days = columns_of(query), days_between(query, datetime.now(UTC).date())
+        async with self._readings.by(caller.tenant) as reader:
+            table = await reader.table(tenant, days, columns)
+        rows = await asyncio.to_thread(usage_rows, table, columns)
+        total = regroup([table], keep_fields()).values()
+        return {"tenant": label, "data": rows, "total": sums_row(next(iter(total), {}))}
 
     async def _entries(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Some entries of a day; ``next_cursor`` is 0 at the end."""
@@ -95,19 +106,32 @@ class LedgerRoutes:
 
     async def _statement(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         (tenant, label), days = await _tenant(caller, request), month_days(request.query_params)
-        tables = await self._store.days(tenant, days)
-        broken = [day for day, table in zip(days, tables, strict=True) if _has_violations(table)]
-        entries = [entry for day in broken async for entry in self._store.entries(tenant, day)]
-        unique = {entry.request_id: entry for entry in entries}  # a scan may give one twice
-        return statement_json(make_statement(label, days[0][:7], tables, violation_windows(unique.values())))
+        async with self._readings.by(caller.tenant) as reader:
+            table = await reader.table(tenant, days, ("day", "model", "adapter"))
+            spans = await self._spans(reader, tenant, days, table)
+        return statement_json(make_statement(label, days[0][:7], [table], violation_windows(spans)))
+
+    async def _spans(self, reader: UsageReader, tenant: str, days: Sequence[str], table: UsageTable) -> Spans:
+        """Promises of a month; on a day of an older version, which kept no such sums, those of its entries."""
+        by_day = regroup([table], keep_fields("day"))
+        found: Spans = {}
+        for day, spans in zip(days, await reader.spans(tenant, days), strict=True):
+            num_summed = sum(sums["violations"] for sums in spans.values())
+            if num_summed != by_day.get(UsageGroup(day=day), Counter())["violations"]:
+                unique = {entry.request_id: entry async for entry in self._store.entries(tenant, day)}
+                spans = spans_of(unique.values())
+            for span, sums in spans.items():
+                found.setdefault(span, Counter()).update(sums)
+        return found
 
     async def _costs(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         query, days = request.query_params, month_days(request.query_params)
         price = DeviceCost(hour_price=number(query, "hour_price", 0) or 0, num_paid_hours=number(query, "paid_hours"))
-        tables: list[UsageTable] = []
+        tables: dict[UsageGroup, Counter[str]] = {}
         for tenant in await self._store.tenants():
-            tables += await self._store.days(tenant, days)
-        rows = cost_rows(model_costs(tables, price))
+            async with self._readings.by(caller.tenant) as reader:
+                tables = regroup([tables, await reader.table(tenant, days, ("model",))], keep_fields("model"))
+        rows = cost_rows(model_costs([tables], price))
         if any(isinstance(value, int) and abs(value) > _MAX_AMOUNT for row in rows for value in row.values()):
             raise BadRequest("with this price and these hours an amount is too large", param="hour_price")
         return {"month": days[0][:7], "data": rows}
@@ -129,7 +153,3 @@ async def _tenant(caller: LedgerCaller, request: Request) -> tuple[str, str]:
     labels = await caller.labels()
     found = next((tenant for tenant, name in labels.items() if wanted in (tenant, name)), wanted)
     return found, labels.get(found, found)
-
-
-def _has_violations(table: UsageTable) -> bool:
-    return any(sums.get("violations") for sums in table.values())

@@ -6,7 +6,6 @@ What another tenant has looks to a tenant-admin as if it were not there.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,9 @@ from stratos.common.errors import BadRequest, NotFound, PermissionDenied
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.content.forms import policy_to_json, template_to_json
+from stratos.store.counters.guard import StoreId, known
 from stratos.store.counters.key_use import KeyUse
+from stratos.store.data_keys import PlatformKeys
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
@@ -27,6 +28,7 @@ from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import delete_tenant
+from stratos.store.tenancy.tenant_keyring import TenantKeyring
 from stratos.store.tenancy.tenant_store import unknown_tenant
 from stratos.store.tenants import TenantRecord, TenantRef, block_id
 from stratos_gateway.admin.content_records import (
@@ -44,9 +46,11 @@ from stratos_gateway.admin.declaration import (
     parse_declaration,
 )
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
+from stratos_gateway.admin.key_bounds import check_bounds
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import OrjsonResponse, read_json
+from stratos_gateway.ledger.readings import UsageReadings
 
 _BODY_TIMEOUT_S = 10.0
 _MAX_AUDIT = 1000
@@ -61,7 +65,12 @@ class AdminStores:
     records: RecordStore
     key_use: KeyUse
     peppers: Peppers
+    store_id: StoreId
+    """Store that is meant; another one, or an emptied one, is neither read nor written."""
     ledger: LedgerStore | None = None
+    readings: UsageReadings | None = None
+    platform: PlatformKeys | None = None
+    """Wraps data keys; without it there are none."""
 
 
 class AdminCaller:
@@ -71,9 +80,9 @@ class AdminCaller:
         self.tenant = tenant
         self.stores = stores
         within = None if self.is_admin else TenantRef(tenant.name, tenant.id)
-        writer = RecordWriter(stores.records, actor=tenant.actor, within=within)
+        writer = RecordWriter(stores.records, actor=tenant.actor, store_id=known(stores.store_id), within=within)
         self.writer = writer
-        self.keys = KeyStore(writer, stores.peppers)
+        self.keys = KeyStore(writer, stores.peppers, platform=stores.platform)
         self.content = ContentRecords(writer)
         self.tenants = self.keys.tenants
 
@@ -127,7 +136,6 @@ class AdminRoutes:
         authenticate: whose key a request carries.
         stores: what is read and written.
         max_body_bytes: of a request.
-        wall_clock: seconds since the epoch.
     """
 
     def __init__(
@@ -135,12 +143,10 @@ class AdminRoutes:
         authenticate: Callable[[Request], Awaitable[Tenant]],
         stores: AdminStores,
         max_body_bytes: int,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._authenticate = authenticate
         self._stores = stores
         self._max_body_bytes = max_body_bytes
-        self._wall_clock = wall_clock
 
     def build(self) -> list[BaseRoute]:
         """All routes, below /admin/v1."""
@@ -168,11 +174,13 @@ class AdminRoutes:
             ("GET", "/templates", admin, self._list_templates),
             ("PUT", "/templates/{name:path}", admin, self._put_template),
             ("DELETE", "/templates/{name:path}", admin, self._delete_template),
+            ("GET", "/data-keys", admin, self._data_keys),
+            ("POST", "/data-keys/rewrap", admin, self._rewrap),
             ("GET", "/audit", own, self._audit),
             ("GET", "/declaration", admin, self._declaration),
             ("POST", "/declaration", admin, self._apply),
         ]
-        table += LedgerRoutes(self._stores.ledger).table()
+        table += LedgerRoutes(self._stores.ledger, self._stores.readings).table()
         return [
             Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])
             for method, path, role, handler in table
@@ -187,7 +195,9 @@ class AdminRoutes:
             body = (
                 await read_json(request, max_bytes=self._max_body_bytes, timeout_s=_BODY_TIMEOUT_S) if has_body else {}
             )
-            return OrjsonResponse(await handler(AdminCaller(tenant, self._stores), request, body) or {})
+            stores = self._stores
+            await stores.records.require_marker(known(stores.store_id))
+            return OrjsonResponse(await handler(AdminCaller(tenant, stores), request, body) or {})
 
         return answer
 
@@ -243,9 +253,8 @@ class AdminRoutes:
 
     async def _create_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         only(body, "tenant", "name", "plan", "role", "models", "networks", "expires_in_s")
-        terms = key_terms(body, self._wall_clock())
-        if not caller.tenant.role.includes(terms.role):
-            raise PermissionDenied(f"a key of the role {caller.tenant.role.value} makes none of {terms.role.value}")
+        terms = key_terms(body, await caller.keys.now_s(), caller.tenant)
+        check_bounds(caller.tenant, terms)
         tenant = caller.reach(text(body, "tenant", caller.tenant.name))
         plan = text(body, "plan") or None
         if plan is not None and not caller.is_admin:
@@ -263,13 +272,14 @@ class AdminRoutes:
         only(body, "overlap_s")
         overlap_s = seconds(body, "overlap_s")
         key_id = await caller.reach_key(request.path_params["key_id"])
+        check_bounds(caller.tenant, (await caller.keys.get(key_id)).terms)
         key = await caller.keys.rotate_key(key_id, overlap_s=_DAY_S if overlap_s is None else overlap_s)
         return {"key": key, "key_id": key.split("-")[1]}
 
     async def _suspend_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         is_suspended = _is_suspension(request)
         key_id = await caller.reach_key(request.path_params["key_id"])
-        await caller.keys.suspend_key(key_id, is_suspended=is_suspended)
+        await caller.keys.suspend_key(key_id, is_suspended=is_suspended, by_platform=caller.is_admin)
         return {"key_id": key_id, "suspended": is_suspended}
 
     async def _list_blocks(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
@@ -311,6 +321,20 @@ class AdminRoutes:
     async def _delete_template(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         await caller.content.delete_template(request.path_params["name"])
         return {"deleted": True}
+
+    @property
+    def _platform(self) -> PlatformKeys:
+        if self._stores.platform is None:
+            raise NotFound("this gateway has no platform key")
+        return self._stores.platform
+
+    async def _data_keys(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
+        found = await TenantKeyring(caller.writer, self._platform).listed()
+        return {"data": [{"tenant_id": tenant, "platform_key_id": key} for tenant, key in sorted(found.items())]}
+
+    async def _rewrap(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
+        num = await TenantKeyring(caller.writer, self._platform).rewrap()
+        return {"rewrapped": num, "platform_key_id": self._platform.current_id}
 
     async def _audit(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         after = request.query_params.get("after", "0")

@@ -51,6 +51,10 @@ class Source(Protocol[O_co]):
 class AnswerSender(Protocol[O_contra]):
     """Writes answers in the form of a route."""
 
+    def waiting(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None]:
+        """Context of the search for an answer: comments that its client hears until then."""
+        ...
+
     async def send(self, request: ClientRequest[Any], output: O_contra) -> None:
         """Write an answer to the client; raises what ``output`` raises."""
         ...

@@ -1,12 +1,12 @@
 """Usage of an ended request, from which its entry in the ledger is made.
 
     finished                      every token of the answer
-    the client left a stream      what was written to it
-    the client left, no stream    what had been decoded for it
+    the client left               what had been computed for it
     the platform failed a stream  what was written to it
     the platform failed, else     nothing
 
-The prompt is charged with the first token, once, or with the vectors that were asked for; tokens after a stop string,
+The prompt is charged with the first token, once, or with the vectors that were asked for. A client that leaves pays for
+it as soon as it is known to be computed: the next request with it finds it in the cache.  Tokens after a stop string,
 and a prompt that a recovery computed again, are in none of these.
 """
 
@@ -43,13 +43,18 @@ class Draft:
     """Micro-units, where it ran at the external endpoint."""
 
 
-def charged_counts(num_prompt: int, num_cached: int, num_output: int) -> TokenCounts:
-    """Counts that an answer in text is charged by: without a token of it, its prompt is free."""
-    return (
-        TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
-        if num_output
-        else TokenCounts()
-    )
+def charged_counts(num_prompt: int, num_cached: int, num_output: int, *, is_left: bool = False) -> TokenCounts:
+    """Counts that an answer in text is charged by: without a token of it, its prompt is free.
+
+    Args:
+        num_prompt: tokens of the prompt.
+        num_cached: those of them that a prefix cache had.
+        num_output: tokens of the answer that are charged.
+        is_left: its client left once the prompt was computed.
+    """
+    if not (num_output or is_left):
+        return TokenCounts()
+    return TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
 
 
 def outcome_of(error: BaseException | None) -> RequestOutcome:

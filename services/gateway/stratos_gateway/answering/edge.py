@@ -16,8 +16,10 @@ from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import DEADLINE_MS, MAX_DEADLINE_DIGITS
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
+from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.http.body import read_json
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 
@@ -61,8 +63,13 @@ class Edge:
 
     authenticator: Authenticator
     admission: Admission
+    bodies: BodyPlaces
     limits: HttpLimits
     clock: Clock
+
+    def allowed(self, http: Request) -> TimeAllowed:
+        """How long a request may take; raises like ``time_allowed``."""
+        return time_allowed(http, TimeAllowed(self.limits.max_deadline_s, self.limits.max_answer_s))
 
     async def authenticate(self, http: Request) -> Tenant:
         """The tenant whose key a request carries; raises like ``Authenticator``.
@@ -78,28 +85,38 @@ class Edge:
         check_address(tenant, exchange.client)
         return tenant
 
+    async def read(self, http: Request, tenant: Tenant, prompt_param: str) -> dict[str, Any]:
+        """The body of a request that computes, read in a place of its own.
+
+        Raises:
+            Draining, Overloaded, ConcurrencyLimited: there is no place for the body, or for what it asks for.
+            StratosError: like ``read_json``.
+        """
+        exchange, limits = exchange_of(http), self.limits
+        exchange.facts.is_inference, exchange.prompt_param = True, prompt_param
+        self.admission.check(tenant)
+        with self.bodies.enter(tenant):
+            return await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+
     @contextmanager
     def admit(
-        self, http: Request, send: Send, tenant: Tenant, arrival_s: float, prompt_param: str
+        self, http: Request, send: Send, tenant: Tenant, arrival_s: float, allowed: TimeAllowed
     ) -> Iterator[ClientRequest[Any]]:
         """The record of a request that computes, with a place of its own, which is given back on every way out.
 
         Raises:
-            Draining, Overloaded, ConcurrencyLimited: there is no place.
-            BadRequest: its deadline cannot be read.
+            Overloaded, ConcurrencyLimited: there is no place.
         """
-        exchange = exchange_of(http)
-        exchange.facts.is_inference, exchange.prompt_param = True, prompt_param
         with self.admission.enter(tenant) as place:
-            allowed = time_allowed(http, TimeAllowed(self.limits.max_deadline_s, self.limits.max_answer_s))
             place.refusals.append(partial(self.authenticator.refusal, tenant))
             yield ClientRequest(
                 http=http,
                 send=send,
-                exchange=exchange,
+                exchange=exchange_of(http),
                 tenant=tenant,
                 place=place,
                 arrival_s=arrival_s,
+                received_s=self.clock.now(),
                 deadline_s=arrival_s + allowed.first_token_s,
                 end_s=arrival_s + allowed.end_s,
             )

@@ -1,6 +1,6 @@
 """Every route that computes, from bytes to bytes: chat, completions and embeddings are this one class.
 
-    key -> place in the gateway -> body -> prepared -> [ steps ( sources, the first that answers -> sender ) ]
+    key -> body -> place in the gateway -> prepared -> [ steps ( sources, the first that answers -> sender ) ]
 
 Everything is released on every way out: a client that leaves ends the answer, its source cancels the work, and the
 steps settle what it took.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
@@ -20,7 +21,7 @@ from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, S
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import ClientRequest, Prepared
-from stratos_gateway.http.body import read_json, until_disconnect
+from stratos_gateway.http.body import until_disconnect
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 
@@ -53,24 +54,30 @@ class Endpoint(Generic[O]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         edge, http = self._edge, Request(scope, receive)
-        arrival_s, limits = edge.clock.now(), edge.limits
-        tenant = await edge.authenticate(http)
-        with edge.admit(http, send, tenant, arrival_s, self._preparer.prompt_param) as request:
-            body = await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+        arrival_s, tenant, allowed = edge.clock.now(), await edge.authenticate(http), edge.allowed(http)
+        body = await edge.read(http, tenant, self._preparer.prompt_param)
+        with edge.admit(http, send, tenant, arrival_s, allowed) as request:
+            work = self._answer(request, body)
+            del body  # a parsed body is many times its bytes, and none of it is needed while the answer streams
             try:
-                await until_disconnect(receive, self._answer(request, body))
+                await until_disconnect(receive, work)
             except StratosError as error:
                 request.exchange.name_param(error)
                 raise
 
     async def _answer(self, request: ClientRequest[Any], body: dict[str, Any]) -> None:
-        prepared = await self._preparer.prepare(body, request.tenant, request.exchange.span.trace)
+        ends_task = partial(self._edge.admission.ends_task, request.place)
+        with ends_task():
+            prepared = await self._preparer.prepare(body, request.tenant, request.exchange.span.trace)
+        del body
         prepared.describe(request.exchange)
         request.prepared = prepared
         request.place.refusals.append(prepared.refusal)
         async with AsyncExitStack() as stack:
-            for step in self._steps:
-                await stack.enter_async_context(step.around(request))
+            with ends_task():
+                for step in self._steps:
+                    await stack.enter_async_context(step.around(request))
+            await stack.enter_async_context(self._sender.waiting(request))
             for source in self._sources:
                 async with source.open(request) as output:
                     if output is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
+from stratos.common.errors import StratosError
 from stratos.core.ledger.pricing import Times
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
@@ -33,11 +34,11 @@ class Output(ABC):
         """Ends of its choices, as far as they are known; ``None`` keeps the answer out of the trace."""
         return None
 
-    def times(self, arrival_s: float) -> Sequence[Times]:
+    def times(self, received_s: float) -> Sequence[Times]:
         """The times of each prompt, where this gateway has measured them.
 
         Args:
-            arrival_s: when the request came, monotonic seconds.
+            received_s: when the last byte of the request was there, monotonic seconds.
         """
         return ()
 
@@ -77,8 +78,12 @@ class Chunks(Protocol):
 class ChunkOutput(Output, Chunks):
     """The answer of a generation route, before any content policy."""
 
-    may_give_way: bool = False
-    """Another source may follow while the client was sent nothing, so no comment may begin its stream."""
+    headers: ClassVar[Sequence[tuple[bytes, bytes]]] = ()
+    """Headers of an answer that is this output's from its first byte on."""
+
+    def gives_way(self, error: StratosError) -> bool:
+        """Whether another source follows after this error, as long as the client was sent nothing but comments."""
+        return False
 
     def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
         """These have been written to the client."""

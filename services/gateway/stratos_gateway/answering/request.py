@@ -110,6 +110,11 @@ class ClientRequest(Generic[P]):
     """When its first token is due."""
     end_s: float
     """When its answer is due."""
+    received_s: float
+    """When the last byte of its body was there, from which promised times count: how slowly a client sends is not the
+    platform's. Deadlines and ageing count from the arrival."""
+    has_answered: bool = False
+    """The client has got a part of an answer, so no other source can follow; comments of a stream are none."""
     prepared: P = field(init=False)
     notices: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Headers that go out together with those of the tenant's limits."""
@@ -130,14 +135,15 @@ class ClientRequest(Generic[P]):
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None
     """Takes the chunks of an answer that was sent whole."""
 
-    @property
-    def has_answered(self) -> bool:
-        """The client has got something, so no other source can follow."""
-        return bool(self.exchange.status)
-
     def dated(self, terms: RequestTerms) -> RequestTerms:
         """``terms`` with the request's times."""
         return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
+
+    def begin_answer(self, output: ChunkOutput) -> None:
+        """Note that the first part of an answer is about to be sent."""
+        if not self.has_answered:
+            self.has_answered = True
+            self.exchange.headers += output.headers
 
     def note_sent(self, chunks: Iterable[ChoiceChunk]) -> None:
         """Keep what the client was sent, where it is wanted at the end; nothing is read from ``chunks`` else."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from stratos.common.errors import StratosError
@@ -34,11 +36,30 @@ class ChunkSender:
         else:
             await self._send_whole(request, output, chunks)
 
+    @asynccontextmanager
+    async def waiting(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[None]:
+        """Inside, a silent stream gets comments, whichever source its answer is sought at.
+
+        An error of what comes between two sources is the last event of a stream that a comment has begun.
+        """
+        if not request.prepared.options.stream:
+            yield
+            return
+        stream = request.exchange.stream = EventStream(request.send, self._limits.write_timeout_s)
+        try:
+            async with stream.kept_alive(self._limits.sse_keepalive_s):
+                yield
+        except StratosError as error:
+            if not stream.is_started:
+                raise
+            await _end_with(request, stream, error)
+
     async def _send_whole(
         self, request: ClientRequest[PreparedGeneration], output: ChunkOutput, chunks: Chunks
     ) -> None:
         found = await chunks.finish()
         request.note_sent(replace(chunk) for chunk in found)
+        request.begin_answer(output)
         response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
         await response(request.http.scope, request.http.receive, request.send)
         request.end_whole()
@@ -46,24 +67,32 @@ class ChunkSender:
     async def _send_stream(
         self, request: ClientRequest[PreparedGeneration], output: ChunkOutput, chunks: Chunks
     ) -> None:
-        """Errors before the first event have a status of their own; later ones are the last event."""
-        stream, renderer = EventStream(request.send, self._limits.write_timeout_s), request.prepared.renderer
-        idle_s = 0.0 if output.may_give_way else self._limits.sse_keepalive_s
+        """Errors before the first byte have a status of their own; later ones are the last event.
+
+        Where another source follows, its answer goes on in the stream that comments have begun.
+        """
+        stream, renderer = request.exchange.stream, request.prepared.renderer
+        assert stream is not None, "opened around the sources"
         try:
-            async with stream.kept_alive(idle_s):
-                while fresh := await chunks.news():
-                    await stream.write(encode_events(renderer.events(fresh)))
-                    output.confirm(fresh)
-                    request.note_sent(fresh)
+            while fresh := await chunks.news():
+                request.begin_answer(output)
+                await stream.write(encode_events(renderer.events(fresh)))
+                output.confirm(fresh)
+                request.note_sent(fresh)
             usage = [renderer.usage_event(output.usage)] if renderer.answer.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
-            if not stream.is_started:
+            is_next_tried = output.gives_way(error) and not request.has_answered
+            if is_next_tried or not stream.is_started:
                 raise
-            label = request.exchange.span.trace.label(renderer.answer.id)
-            _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
-            request.fail_in_stream(error)
-            await stream.write(encode_events([error_body(error)]))
-            return await stream.end()
+            return await _end_with(request, stream, error)
         await stream.end()
         request.end_whole()
+
+
+async def _end_with(request: ClientRequest[PreparedGeneration], stream: EventStream, error: StratosError) -> None:
+    label = request.exchange.span.trace.label(request.prepared.renderer.answer.id)
+    _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
+    request.fail_in_stream(error)
+    await stream.write(encode_events([error_body(error)]))
+    await stream.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from starlette.responses import Response
 
@@ -89,6 +89,10 @@ class VectorSource:
 
 class VectorSender:
     """Writes vectors as one JSON object."""
+
+    def waiting(self, request: ClientRequest[PreparedEmbedding]) -> AbstractAsyncContextManager[None]:
+        """The client hears nothing before its vectors."""
+        return nullcontext()
 
     async def send(self, request: ClientRequest[PreparedEmbedding], output: VectorOutput) -> None:
         """Large answers are encoded in a thread, beside the streams of others."""

@@ -7,11 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from stratos.common.errors import WaitTooLong
+from stratos.common.errors import StratosError, WaitTooLong
 from stratos.core.ledger.entry import RequestOutcome
 from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.receipt import MAX_ITEMS
-from stratos.core.tenancy.plan import Plan
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.draft import Draft, charged_counts, is_platform_failure, outcome_of
@@ -40,18 +39,23 @@ class GeneratedOutput(Fanout):
         options = request.prepared.options
         specs = [replace(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
         super().__init__(specs, options.n, (options.stop, options.include_stop), tokenizer, fleet, waiting)
-        self.may_give_way = waiting.overflow_after_s > 0
+        self._may_overflow = waiting.overflow_after_s > 0
         self._plan = request.tenant.plan
         self._is_stream = options.stream
+        self._received_s = request.received_s
+
+    def gives_way(self, error: StratosError) -> bool:
+        """It would wait too long here, and may go elsewhere."""
+        return self._may_overflow and isinstance(error, WaitTooLong)
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
         """Over all prompts and choices."""
         return tuple(reason for generation in self.generations for reason in generation.transcript.finish_reasons)
 
-    def times(self, arrival_s: float) -> Sequence[Times]:
+    def times(self, received_s: float) -> Sequence[Times]:
         """Times of each prompt, measured here."""
-        return [generation.transcript.times(arrival_s) for generation in self.generations]
+        return [generation.transcript.times(received_s) for generation in self.generations]
 
     def sections(self) -> Mapping[str, Any]:
         """Each prompt's way through the platform."""
@@ -60,11 +64,25 @@ class GeneratedOutput(Fanout):
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One per prompt; those without a tag are not billed."""
-        return [
-            _draft(generation, self._plan, error, is_stream=self._is_stream)
-            for generation in self.generations
-            if generation.spec.meter is not None
-        ]
+        return [self._draft(generation, error) for generation in self.generations if generation.spec.meter is not None]
+
+    def _draft(self, generation: Generation, error: BaseException | None) -> Draft:
+        spec, transcript, outcome = generation.spec, generation.transcript, outcome_of(error)
+        assert spec.meter is not None, "others are not billed"
+        num_output = _num_charged(generation, outcome, is_stream=self._is_stream)
+        is_left = outcome is RequestOutcome.ABORTED and transcript.receipt is not None
+        return Draft(
+            request_id=generation.request_id,
+            tenant=spec.terms.tenant,
+            plan=self._plan,
+            tag=spec.meter,
+            outcome=outcome,
+            counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output, is_left=is_left),
+            times=transcript.times(self._received_s),
+            receipt=transcript.receipt,
+            last_attempt=generation.last_submitted,
+            is_platform_failure=is_platform_failure(error),
+        )
 
 
 class WorkersSource:
@@ -106,28 +124,8 @@ class WorkersSource:
             request.declined = error  # nothing was computed or sent
 
 
-def _draft(generation: Generation, plan: Plan, error: BaseException | None, *, is_stream: bool) -> Draft:
-    spec, transcript, outcome = generation.spec, generation.transcript, outcome_of(error)
-    assert spec.meter is not None, "others are not billed"
-    num_output = _num_charged(generation, outcome, is_stream=is_stream)
-    return Draft(
-        request_id=generation.request_id,
-        tenant=spec.terms.tenant,
-        plan=plan,
-        tag=spec.meter,
-        outcome=outcome,
-        counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output),
-        times=transcript.times(spec.terms.arrival_s),
-        receipt=transcript.receipt,
-        last_attempt=generation.last_submitted,
-        is_platform_failure=is_platform_failure(error),
-    )
-
-
 def _num_charged(generation: Generation, outcome: RequestOutcome, *, is_stream: bool) -> int:
     transcript = generation.transcript
-    if outcome is RequestOutcome.FINISHED:
+    if outcome is not RequestOutcome.FAILED:
         return transcript.num_output_tokens
-    if is_stream:
-        return transcript.num_delivered_tokens
-    return transcript.num_output_tokens if outcome is RequestOutcome.ABORTED else 0
+    return transcript.num_delivered_tokens if is_stream else 0

@@ -73,15 +73,15 @@ class Transcript:
         """Why each choice that ended did, in the order of the choices."""
         return tuple(choice.finish_reason for choice in self.choices if choice.finish_reason is not None)
 
-    def times(self, arrival_s: float) -> Times:
+    def times(self, received_s: float) -> Times:
         """Times that the client saw, as far as this gateway can tell.
 
         Args:
-            arrival_s: when the request came, monotonic seconds.
+            received_s: when the last byte of the request was there, monotonic seconds.
         """
         if not self._first_s:
             return Times()
-        ttft_s = min(self._first_s.values()) - arrival_s
+        ttft_s = min(self._first_s.values()) - received_s
         num_gaps = self.num_output_tokens - len(self._first_s)
         gaps_s = sum(last_s - self._first_s[index] for index, last_s in self._token_s.items())
         return Times(

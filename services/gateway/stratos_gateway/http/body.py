@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive
 
-from stratos.common.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
+from stratos.common.errors import BadRequest, BodyTimeout, RequestTooLarge, UnsupportedEncoding
 
 _DISCARD_TIMEOUT_S = 1.0
 
@@ -22,7 +22,8 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
     Raises:
         UnsupportedEncoding: it is compressed; a small body could unfold to any size.
         RequestTooLarge: over ``max_bytes``, announced or not.
-        BadRequest: another content type, too slow, not JSON, not an object.
+        BodyTimeout: it is too slow.
+        BadRequest: another content type, not JSON, not an object.
         ClientDisconnect: the client left in the middle.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
@@ -35,7 +36,7 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
         async with asyncio.timeout(timeout_s):
             body = await _read(request, max_bytes)
     except TimeoutError as error:
-        raise BadRequest(f"the body did not arrive within {timeout_s:g} s", code="request_timeout") from error
+        raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from error
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:

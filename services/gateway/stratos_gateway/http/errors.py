@@ -14,6 +14,7 @@ from typing import Any
 from stratos.common.errors import (
     AdapterMismatch,
     AdapterUnavailable,
+    BodyTimeout,
     Busy,
     IdentityMismatch,
     InsufficientQuota,
@@ -120,6 +121,8 @@ def answer_headers(error: StratosError, random: Random) -> dict[str, str]:
     headers = retry_headers(error, random)
     if isinstance(error, InvalidApiKey):
         headers["www-authenticate"] = CHALLENGE
+    if isinstance(error, BodyTimeout):
+        headers["connection"] = "close"  # where the next request begins is not known
     if isinstance(error, UnsupportedEncoding):
         headers["accept-encoding"] = "identity"
     return headers

@@ -15,6 +15,7 @@ from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
 from stratos_gateway.http.errors import public_error, public_param
+from stratos_gateway.http.sse import EventStream
 
 _SCOPE_KEY = "stratos.exchange"
 CLIENT_LEFT = 499
@@ -38,7 +39,7 @@ class RequestFacts:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     ttft_us: int | None = None
-    """From the arrival to the first token of any choice."""
+    """From the last byte of the request to the first token of any choice."""
     itl_us: int | None = None
     """Mean over the gaps between tokens of one choice."""
     error: str = ""
@@ -68,6 +69,8 @@ class Exchange:
         """The route's name for its prompt; empty where it has none."""
         self.headers: list[tuple[bytes, bytes]] = []
         """Added to the answer."""
+        self.stream: EventStream | None = None
+        """Stream of events that was asked for, while its answer is sought and sent."""
         self._send = send
 
     @property

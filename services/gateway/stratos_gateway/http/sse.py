@@ -43,6 +43,7 @@ class EventStream:
         self._send = send
         self._write_timeout_s = write_timeout_s
         self.is_started = False
+        self._is_ended = False
         self._wrote_s = asyncio.get_running_loop().time()
 
     async def write(self, data: bytes) -> None:
@@ -87,10 +88,12 @@ class EventStream:
 
     async def _comment(self) -> None:
         with suppress(SlowClient):  # the next event's write finds out as well
-            await self.write(KEEP_ALIVE)
+            if not self._is_ended:
+                await self.write(KEEP_ALIVE)
 
     async def end(self) -> None:
         """End the response; raises like ``write``."""
+        self._is_ended = True
         await self._send_body(b"", more_body=False)
 
     async def _send_body(self, data: bytes, *, more_body: bool) -> None:

@@ -3,5 +3,5 @@
 Read in this order: ``settings``, ``step`` (around a request), ``meter`` (puts drafts together with what workers
 counted), ``entries``, ``writer`` (into Redis, or the spool), ``claims`` (counts of gateways that died),
 ``older_ledgers`` (that went by names), ``budgets``,
-``periods`` (of questions), ``billing`` (all of it).
+``periods`` and ``readings`` (of questions), ``billing`` (all of it).
 """

@@ -15,6 +15,7 @@ from stratos.store.ledger.spool import Spool
 from stratos_gateway.ledger.budgets import Budgets
 from stratos_gateway.ledger.claims import WorkerSearch
 from stratos_gateway.ledger.meter import Meter
+from stratos_gateway.ledger.readings import UsageReadings
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.ledger.writer import LedgerWriter
 from stratos_gateway.metrics import GatewayMetrics
@@ -31,6 +32,8 @@ class LedgerAccess:
     """The plan of a tenant by its id; ``None`` where there is no such tenant any more."""
     receipts: ReceiptStore | None = None
     """Where receipts of requests are; ``None`` keeps none."""
+    readings: UsageReadings | None = None
+    """Questions of tenants about their usage; ``None`` answers none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,9 +64,11 @@ def _stages(receipt: Receipt | None, counted: Mapping[int, UsageCount]) -> Stage
     if receipt is None and counted:
         last = counted[max(counted)]
         queue_ns, prefill_ns = last.queue_ns, last.prefill_ns
+    by_attempt = tuple((attempt, counted[attempt].device_ns // _NS_PER_US) for attempt in sorted(counted))
     return StageTimes(
         queue_us=queue_ns // _NS_PER_US,
         prefill_us=prefill_ns // _NS_PER_US,
         decode_us=sum(count.decode_ns for count in counted.values()) // _NS_PER_US,
-        device_us=sum(count.device_ns for count in counted.values()) // _NS_PER_US,
+        device_us=sum(device_us for _, device_us in by_attempt),
+        by_attempt=by_attempt,
     )

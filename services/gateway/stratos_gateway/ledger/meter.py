@@ -1,7 +1,9 @@
 """Puts together what this gateway saw of its requests and what workers counted; pure but for its sessions.
 
 begin ──▶ open ──▶ end: waits for the worker's count, not for long ──▶ ready ──▶ written ──▶ acknowledged
-a count of no request of this gateway ──▶ claim ──▶ written ──▶ acknowledged
+a count of no open request of this gateway ──▶ claim ──▶ written ──▶ acknowledged
+
+A count that comes after the entry was made is a claim, too: the ledger keeps the entry and takes the device time.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from typing import Protocol
 from stratos.common.clock import Clock
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.usage import UsageCount
+from stratos.core.requests.records import RequestKey
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.ledger.entries import own_entry
 
 _MAX_REMEMBERED = 200_000
-"""Requests in the ledger that are still known, for counts that come late; later ones are claims, which do no harm."""
+"""Claims, and requests whose workers are known. A worker offers again what was forgotten here."""
 
 
 class CountSource(Protocol):
@@ -48,9 +51,8 @@ class Meter:
         self._clock = clock
         self._count_wait_s = count_wait_s
         self._open: dict[str, _Open] = {}
-        self._claims: dict[str, UsageCount] = {}
+        self._claims: dict[RequestKey, UsageCount] = {}
         self._sources: OrderedDict[str, dict[CountSource, None]] = OrderedDict()
-        self._written: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, request_id: str) -> None:
         """A worker gets this request: it ends here, and counts of it are no claims."""
@@ -63,21 +65,15 @@ class Meter:
 
     def on_counts(self, source: CountSource, counts: Iterable[UsageCount]) -> None:
         """A worker said what ended attempts took."""
-        known = []
         for count in counts:
             request_id, attempt = count.key
-            if request_id in self._written:
-                known.append(request_id)
-                continue
             self._sources.setdefault(request_id, {})[source] = None
             if (found := self._open.get(request_id)) is not None:
                 found.counted[attempt] = count
-            elif request_id not in self._claims or self._claims[request_id].key.attempt < attempt:
-                self._claims[request_id] = count
+            elif len(self._claims) < _MAX_REMEMBERED:
+                self._claims[count.key] = count
         while len(self._sources) > _MAX_REMEMBERED:
             self._sources.popitem(last=False)
-        if known:
-            source.acknowledge_usage(known)
 
     def take_ready(self, *, waits: bool = True) -> list[LedgerEntry]:
         """Entries of ended requests whose worker has said what it took, or has not for too long.
@@ -97,18 +93,21 @@ class Meter:
         return ready
 
     def take_claims(self) -> list[UsageCount]:
-        """Counts of requests that are not of this gateway; what cannot be written will be offered again."""
+        """Counts of requests that are not open here."""
         claims, self._claims = list(self._claims.values()), {}
         return claims
+
+    def give_back_claims(self, counts: Iterable[UsageCount]) -> None:
+        """These could not be written: a worker whose session lives tells a count once."""
+        for count in counts:
+            if len(self._claims) < _MAX_REMEMBERED:
+                self._claims.setdefault(count.key, count)
 
     def acknowledge(self, request_ids: Iterable[str]) -> None:
         """These are in the ledger: let their workers forget them."""
         by_source: dict[CountSource, list[str]] = {}
         for request_id in request_ids:
-            self._written[request_id] = None
             for source in self._sources.pop(request_id, ()):
                 by_source.setdefault(source, []).append(request_id)
-        while len(self._written) > _MAX_REMEMBERED:
-            self._written.popitem(last=False)
         for source, ids in by_source.items():
             source.acknowledge_usage(ids)

@@ -100,10 +100,12 @@ class LedgerWriter:
             if self._note_claim is not None:
                 for count in counts:
                     self._note_claim(count)
+            counts = []
             await self._replay()
             self._say("")
         except (DependencyDown, RedisError) as error:
             self._say(str(error))
+            self._meter.give_back_claims(counts)
             await self._keep()
         self._metrics.ledger_pending.set(len(self._pending))
 

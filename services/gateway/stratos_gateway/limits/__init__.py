@@ -1,5 +1,6 @@
 """A tenant's own limits: requests and tokens per minute, sequences at once, over all gateways.
 
 Read in this order: ``step`` (around a request), ``limiter``, ``settings``, ``bucket`` (one limit as this gateway sees
-it, without I/O), ``leaser`` (renews the slices of all of them).
+it, without I/O), with ``demand`` (what requests want of it), ``debt`` (what is missing from it), ``pace`` (when slots
+are free again) and ``own_share`` (what goes on without Redis); ``leaser`` (renews the slices of all of them).
 """

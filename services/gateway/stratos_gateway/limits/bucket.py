@@ -1,23 +1,30 @@
 """One limit of one tenant as one gateway sees it: a slice of the bucket in Redis, spent without asking. No I/O.
 
-    take ──▶ balance goes down              ask ──▶ what was spent, what is wanted   ┐ one turn
-    give_back ──▶ it goes up (settlement)   grant ─▶ the slice is what Redis says    ┘
-                                            miss ──▶ Redis is away: this gateway's share of the rate goes on
+    note ──▶ demand                         ask ──▶ what was spent, what is wanted   ┐ one turn
+    spend ──▶ balance goes down             grant ─▶ the slice is what Redis says    ┘
+    give_back ──▶ it goes up (settlement)   miss ──▶ Redis is away: this gateway's share goes on
 
-Times are seconds of the caller's monotonic clock.
+What comes back is spent again at once as far as it undoes what this slice has lost since the last turn; the rest goes
+by Redis, which fills no bucket above its capacity.  Times are seconds of the caller's monotonic clock.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratos.store.counters.leases import LeaseAsk, LeaseGrant
+from stratos_gateway.limits.debt import Debt
+from stratos_gateway.limits.demand import Demand
+from stratos_gateway.limits.own_share import OwnShare
+from stratos_gateway.limits.pace import EndPace
 from stratos_gateway.limits.settings import LimitsConfig
 
-_DEMAND_S = 0.5
-"""A slice holds what was wanted in so many seconds, refused requests included."""
-_MEMORY_S = 1.0
-"""A refused cost counts for so long."""
+_TINY = 1e-6
+"""Rounding of amounts in Redis."""
+_SOON_S = 0.01
+"""Between two turns: a request waits for what is refilled until the next one."""
+UNKNOWN_AFTER_S = 30.0
+"""For an amount that is larger than this gateway's share: it waits for Redis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,135 +44,212 @@ class LeasedBucket:
         terms: of the plan.
         config: of leases.
         now: seconds.
-        num_gateways: that were last seen at Redis.
     """
 
-    def __init__(self, name: str, terms: BucketTerms, config: LimitsConfig, now: float, num_gateways: int = 1) -> None:
+    def __init__(self, name: str, terms: BucketTerms, config: LimitsConfig, now: float) -> None:
         self.name = name
         self.terms = terms
-        self._config = config
-        self.balance = 0.0
-        """Amount that may be taken here now; below 0 where a semaphore was made smaller while it was in use."""
+        self.demand = Demand(now)
         self.in_use = 0.0
         """Taken from a semaphore and not given back."""
         self.has_lease = False
-        self._spent = 0.0
-        self._asked = 0.0
-        self._level = 0.0
-        self._level_at = now
-        self.num_gateways = num_gateways
-        self._shared_at = now
-        self._wanted_at = now
-        self._demand = 0.0
-        self._demand_at = now
-        self._largest = 0.0
-        self._refused: tuple[float, float] | None = None
+        self.is_contested = False
+        """Another gateway lacks what this one may hold unused."""
+        self._config = config
+        self._held = self._used = self._back = 0.0
+        """The slice at the last turn; of it spent since, and what came back beyond that."""
+        self._total = self._acked = self._asked = 0.0
+        """Spent so far, less what came back: now, and in the last report that was answered, or made."""
+        self._debt = self._new_debt = Debt(now)
+        """Since the last report that was answered, and since the last one."""
+        self._level = self._unused = 0.0
+        self._level_at = self._turn_at = now
+        self._own: OwnShare | None = None
+        self._earned_at = now
+        self._pace = EndPace()
 
     @property
     def is_semaphore(self) -> bool:
         """Put back what was taken."""
         return self.terms.rate_per_s == 0
 
-    def take(self, cost: float, now: float) -> bool:
-        """Take an amount; false where the slice has less."""
-        self._note(cost, now)
-        if self.balance + 1e-9 < cost:
-            if self._refused is None or now - self._refused[1] > _MEMORY_S or cost <= self._refused[0]:
-                self._refused = (cost, now)
-            return False
-        self._spend(cost)
-        return True
+    @property
+    def is_own(self) -> bool:
+        """Redis is away."""
+        return self._own is not None
 
-    def give_back(self, amount: float) -> None:
+    @property
+    def unreported(self) -> float:
+        """Amount that Redis does not know to be spent; it comes back if this gateway is killed."""
+        return self._total - self._acked
+
+    @property
+    def balance(self) -> float:
+        """Amount that may be taken here now; below 0 where more is in use or was used than is held."""
+        return self._held - (self.in_use if self.is_semaphore else self._used)
+
+    def has(self, cost: float, now: float) -> bool:
+        """Whether the amount may be taken."""
+        if self._own is not None:
+            self._earn(now)
+        if self.balance + _TINY >= cost:
+            return True
+        self.demand.refuse(cost, now)
+        return False
+
+    def spend(self, cost: float, now: float) -> None:
+        """Take what is there."""
+        if self.is_semaphore:
+            self.in_use += cost
+        else:
+            self._used += cost
+            self._count(cost, now)
+
+    def give_back(self, amount: float, now: float) -> None:
         """A part of what was taken was not used; below 0 where more was used."""
-        self._spend(-amount)
+        if self.is_semaphore:
+            self.in_use -= amount
+            self._pace.note(amount, now)
+            return
+        undone = min(amount, self._used)
+        self._used -= undone
+        self._back += amount - undone
+        self._count(-amount, now)
+
+    def _count(self, amount: float, now: float) -> None:
+        self._total += amount
+        for debt in {self._debt, self._new_debt}:
+            debt.add(amount, self.terms.rate_per_s, now)
 
     def after_s(self, cost: float, now: float) -> float:
-        """Seconds until the whole bucket may have the amount, if no other gateway takes it; 0 where it may now."""
-        if self.is_semaphore:
-            return 0.0 if not self.has_lease or self._level + self.balance >= cost else self._config.interval_s
+        """Seconds until the tenant may have the amount, if it takes nothing else; 0 where the next turns may bring it.
+
+        Of a semaphore an estimate, by the pace at which the tenant's sequences ended lately.
+        """
+        if not self.has_lease and self._own is None:
+            return 0.0
         missing = cost - self.remaining(now)
-        return max(0.0, missing / self.terms.rate_per_s) if self.has_lease else 0.0
+        if missing <= max(_TINY, self.terms.rate_per_s * _SOON_S):
+            return 0.0
+        if self.is_semaphore:
+            return self._pace.after_s(missing, now)
+        if self._own is None:
+            return missing / self.terms.rate_per_s
+        never = cost > self._own.part * self.terms.capacity
+        return UNKNOWN_AFTER_S if never else missing / (self._own.part * self.terms.rate_per_s)
 
     def remaining(self, now: float) -> float:
         """Amount that the tenant has left over all gateways, as far as this one knows."""
-        refilled = self._level + self.terms.rate_per_s * max(0.0, now - self._level_at)
-        return min(max(0.0, self.balance) + refilled, self.terms.capacity)
+        if self._own is not None:
+            return self.balance
+        refilled = self._level + self._unused + self.terms.rate_per_s * max(0.0, now - self._level_at)
+        return min(self.balance + refilled, self.terms.capacity)
 
     def is_due(self, now: float) -> bool:
         """A turn has something to say or to get."""
-        is_low = self.balance < self._wish(now) / 2
-        is_old = now - self._level_at > self._config.lease_s / 3
-        return self._spent != 0 or is_low or is_old or not self.has_lease
+        if self.demand.waiting or not self.has_lease or (self.is_contested and self.balance > _TINY):
+            return True
+        since_s = now - self._turn_at
+        is_low = self.demand.is_recent(now) and self.balance < self._wish(now) / 2
+        is_new = bool(self.unreported) or is_low
+        return since_s > (self._config.interval_s / 2 if is_new else self._config.lease_s / 3)
 
     def is_idle(self, now: float) -> bool:
         """Nothing was wanted for long, and nothing is held here that others could use."""
-        return (
-            now - self._wanted_at > self._config.idle_s and not self.in_use and self._spent == 0 and self.balance == 0
-        )
+        is_settled = self._own is None and self._held == 0 and not self.unreported and not self.in_use
+        return is_settled and not self.demand.waiting and now - self.demand.wanted_at > self._config.idle_s
 
-    def ask(self, now: float) -> LeaseAsk:
-        """The report and the wish of a turn that begins."""
-        self._asked = self._spent
+    def ask(self, now: float, growth: float | None = None) -> LeaseAsk:
+        """The report and the wish of a turn that begins.
+
+        Args:
+            now: seconds.
+            growth: part of the bucket in whose measure alone the slice may grow now; ``None`` leaves it free.
+        """
+        if self._own is not None:
+            self._earn(now)
+        wish, least = self._wish(now), self.demand.least(now)
+        need = self.in_use + self.demand.waiting
+        keep = self._kept(wish, least)
+        if growth is not None:
+            wish, least = min(wish, self._most_after_outage(growth, now)), 0.0
+            need = min(need, wish)
+        self._held, self._used, self._back, self._asked = keep, 0.0, 0.0, self._total
+        self._turn_at, self._new_debt = now, Debt(now)
         return LeaseAsk(
             bucket=self.name,
             capacity=self.terms.capacity,
             rate_per_s=self.terms.rate_per_s,
-            spent=0.0 if self.is_semaphore else self._asked,
-            wish=self._wish(now),
-            least=self._least(now),
+            total=self._total,
+            acked=self._acked,
+            in_use=self.in_use,
+            need=need,
+            wish=wish,
+            least=self.in_use + least if self.is_semaphore and least else min(least, wish),
+            keep=keep,
+            debt=self._debt.at(self.terms.rate_per_s, now),
         )
+
+    def farewell(self, now: float) -> LeaseAsk:
+        """The last report: nothing is wanted any more."""
+        return replace(self.ask(now), in_use=0.0, need=0.0, wish=0.0, least=0.0, keep=0.0)
 
     def grant(self, grant: LeaseGrant, now: float) -> None:
         """The turn's answer; what was taken since ``ask`` is still to be reported."""
-        self._spent -= self._asked
-        self.balance = grant.held - (self.in_use if self.is_semaphore else self._spent)
-        self._level, self._level_at, self.num_gateways = grant.level, now, max(1, grant.num_gateways)
-        self._shared_at, self.has_lease = now, True
+        self._held, self._acked = grant.held, self._asked
+        self._debt = self._new_debt
+        self._level, self._level_at, self._unused = grant.level, now, grant.unused
+        self._earned_at, self.has_lease, self._own, self.is_contested = now, True, None, False
 
-    def miss(self, now: float) -> None:
-        """Redis did not answer: this gateway goes on with its part of the rate, as many gateways as were last seen.
+    def miss(self, part: float, since_s: float, now: float) -> None:
+        """Redis is away: this gateway goes on with its part of the bucket.
 
-        A bucket without any lease begins with its part of the burst.
+        Args:
+            part: of the capacity and of the rate.
+            since_s: when it was first found away; minus infinity where this gateway is alone.
+            now: seconds.
         """
-        part = self.terms.capacity / self.num_gateways
-        is_first, self.has_lease = not self.has_lease, True
+        if self._own is None:
+            since_s = max(since_s, now - self.terms.capacity / self.terms.rate_per_s) if self.terms.rate_per_s else now
+            self._own = OwnShare(part=part, slice_held=max(0.0, self.balance), since_s=since_s)
+            self._earned_at = since_s
+        self._earn(now)
+        if self._own.part != part:  # another gateway has come
+            self._own = OwnShare(part=part, slice_held=max(0.0, self.balance), since_s=now)
+
+    def _earn(self, now: float) -> None:
+        """Add what was earned, and what came back, to the balance."""
+        own, capacity, rate = self._own, self.terms.capacity, self.terms.rate_per_s
+        assert own is not None, "only while Redis is away"
         if self.is_semaphore:
-            self.balance = max(self.balance, part - self.in_use)
+            self._held = max(own.part * capacity, self.in_use)
             return
-        earned = self.terms.rate_per_s / self.num_gateways * max(0.0, now - self._shared_at)
-        self._shared_at = now
-        self._level, self._level_at = 0.0, now
-        self.balance = part if is_first else max(self.balance, min(self.balance + earned, part))
+        earned = own.part * rate * (now - self._earned_at) + self._back
+        self._held = min(self.balance + earned, own.most(capacity, rate, now))
+        self._used, self._back, self._earned_at = 0.0, 0.0, now
 
-    def _note(self, cost: float, now: float) -> None:
-        """Demand is smoothed over ``_DEMAND_S``."""
-        self._wanted_at = now
-        faded = max(0.0, 1.0 - (now - self._demand_at) / _DEMAND_S)
-        self._demand = self._demand * faded + cost
-        self._largest = max(self._largest * (0.5 + faded / 2), cost)
-        self._demand_at = now
-
-    def _spend(self, amount: float) -> None:
-        self.balance -= amount
+    def _most_after_outage(self, part: float, now: float) -> float:
+        """Slice with which a gateway goes on before the others have reported what they took in the outage."""
         if self.is_semaphore:
-            self.in_use += amount
-        else:
-            self._spent += amount
+            return max(part * self.terms.capacity, self.in_use)
+        return max(0.0, self.balance) + part * self.terms.rate_per_s * (now - self._earned_at)
 
     def _wish(self, now: float) -> float:
-        """Enough for the demand of half a second and for two of the largest requests, and no more than there is.
+        """Enough for what is expected, and no more than there is.
 
-        Of a semaphore one request's worth, and only while requests come: spare slots are missing elsewhere.
+        Of a semaphore what waits, and a spare request's worth while requests come.
         """
-        wanted_s = now - self._wanted_at
-        if wanted_s > (_MEMORY_S if self.is_semaphore else self._config.idle_s):
-            return self.in_use
-        spare = self._largest if self.is_semaphore else max(self._demand, 2 * self._largest)
+        is_wanted = now - self.demand.wanted_at <= self._config.idle_s or self.demand.waiting
+        if self.is_semaphore:
+            spare = self.demand.waiting + (self.demand.largest if self.demand.is_recent(now) else 0.0)
+        else:
+            spare = self.demand.expected() if is_wanted else 0.0
         return min(self.terms.capacity, self.in_use + spare)
 
-    def _least(self, now: float) -> float:
-        """The smallest amount that was refused a moment ago; a semaphore keeps what is in use."""
-        if self._refused is None or now - self._refused[1] > _MEMORY_S or self.is_semaphore:
-            return 0.0
-        return min(self._refused[0], self._wish(now))
+    def _kept(self, wish: float, least: float) -> float:
+        """Amount that stays here while a turn is under way; another gateway may have the rest before the answer."""
+        if self._own is not None:
+            return self._held if self.is_semaphore else max(0.0, self.balance)
+        is_needed = not self.is_contested and least <= self.balance
+        spare = max(0.0, self.balance) if is_needed else 0.0
+        return min(self.in_use + spare, max(wish, self.in_use))

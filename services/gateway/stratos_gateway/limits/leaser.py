@@ -1,40 +1,64 @@
-"""Renews the slices of all buckets: one task, one call of Redis per turn, however many requests wait for it."""
+"""Renews the slices of all buckets: one task, one turn with Redis, however many requests wait for it.
+
+Its second work is to know how many gateways there are, for the time without Redis: every call says who was heard in the
+last minutes, and a gateway that never reached Redis is told by the others (``peer_gateways``).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
-from stratos.store.counters.leases import LeaseAsk, LeaseGrant
+from stratos.store.counters.leases import LeaseAsk, LeaseTurn
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.own_share import share_ratio
 from stratos_gateway.limits.settings import LimitsConfig
 
 _log = logging.getLogger(__name__)
 _MIN_GAP_S = 0.01
 _MAX_BUCKETS = 256
-"""Buckets of one call; the rest follow in the next turn."""
+"""Buckets of one call: Redis does nothing else for so long. A turn has as many calls as it needs."""
+HEARTBEAT_S = 2.0
+"""A gateway without any limited tenant is heard so often, and hears of new ones."""
+SETTLE_S = 2.0
+"""After an outage slices grow by no more than shares for so long: by then every gateway has reported."""
 
 
 class Leases(Protocol):
     """Where buckets are."""
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> list[LeaseGrant]:
+    gateway: str
+    """Name of this process there."""
+    is_alone: bool
+    """No other gateway takes from these buckets, ever."""
+
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
         """Report and renew; raises ``DependencyDown``."""
+        ...
+
+    async def leave(self) -> None:
+        """This gateway ends; raises ``DependencyDown``."""
         ...
 
 
 class NoLeases(Leases):
     """One gateway by itself: it has all of every bucket."""
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> list[LeaseGrant]:
+    gateway = "alone"
+    is_alone = True
+
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
         """Redis is always away, and no other gateway was ever seen."""
         raise DependencyDown("this gateway counts limits by itself")
+
+    async def leave(self) -> None:
+        """No other gateway counts this one."""
 
 
 NO_LEASES = NoLeases()
@@ -50,78 +74,148 @@ class Leaser:
     """
 
     def __init__(self, leases: Leases, clock: Clock, config: LimitsConfig) -> None:
+        self.config = config
         self._leases = leases
         self._clock = clock
-        self._config = config
         self._buckets: dict[str, LeasedBucket] = {}
         self._wanted = asyncio.Event()
         self._next_turn = asyncio.Event()
-        self._said = False
-        self._num_gateways = 1
+        self._gateways: frozenset[str] = frozenset([leases.gateway])
+        self._called_at = self._looked_at = self._settles_at = float("-inf")
+        self._urgent: dict[str, LeasedBucket] = {}
+        """Waited for, or wanted by other gateways."""
+        self._away_at: float | None = None
+        """Begin of the first of the calls that found no Redis; ``None`` while it answers."""
         self.num_turns = 0
         self.num_missed_turns = 0
+
+    @property
+    def gateways(self) -> frozenset[str]:
+        """All that are known, this one included."""
+        return self._gateways
+
+    @property
+    def buckets(self) -> Collection[LeasedBucket]:
+        """All that are in use."""
+        return self._buckets.values()
+
+    @property
+    def is_away(self) -> bool:
+        """The last call found no Redis."""
+        return self._away_at is not None
+
+    def note_gateways(self, names: Iterable[str]) -> None:
+        """Another gateway says who is there; that counts until Redis says it."""
+        if not self._gateways.issuperset(names):
+            self._gateways |= frozenset(names)
+            self._miss([bucket for bucket in self._buckets.values() if bucket.is_own])
 
     def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
         """The bucket of a name; a plan that changed changes it."""
         found = self._buckets.get(name)
         if found is None or found.is_semaphore != (terms.rate_per_s == 0):
-            found = self._buckets[name] = LeasedBucket(name, terms, self._config, self._clock.now(), self._num_gateways)
+            found = self._buckets[name] = LeasedBucket(name, terms, self.config, self._clock.now())
+            if self.is_away:
+                self._miss([found])
         found.terms = terms
         return found
 
-    async def turn_soon(self) -> None:
-        """Wait until a turn that begins after this call has ended, but not for long."""
+    def current(self, bucket: LeasedBucket) -> LeasedBucket:
+        """The bucket of its name now: one that was idle for as long as a stream ran is renewed again."""
+        return self._buckets.setdefault(bucket.name, bucket)
+
+    async def turn_soon(self, buckets: Iterable[LeasedBucket], wait_s: float) -> None:
+        """Wait until a turn of the buckets that begins after this call has ended, but not longer than ``wait_s``."""
         turn = self._next_turn
+        self._urgent |= {bucket.name: bucket for bucket in buckets}
         self._wanted.set()
         try:
-            async with asyncio.timeout(self._config.wait_s):
+            async with asyncio.timeout(wait_s):
                 await turn.wait()
-        except TimeoutError:
-            for bucket in self._buckets.values():
-                if not bucket.has_lease:  # the first request of a tenant must not wait for Redis to come back
-                    bucket.miss(self._clock.now())
+        except TimeoutError:  # Redis is slow; a tenant's first request here must not wait for it for ever
+            self._miss([bucket for bucket in buckets if not bucket.has_lease])
 
     async def run(self) -> None:
         """Root task."""
         while True:
             try:
-                async with asyncio.timeout(self._config.interval_s if self._buckets else None):
+                await self.turn()
+                await asyncio.sleep(_MIN_GAP_S)
+                async with asyncio.timeout(self.config.interval_s if self._buckets else HEARTBEAT_S):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
-            await self.turn()
-            await asyncio.sleep(_MIN_GAP_S)
+
+    async def leave(self) -> None:
+        """This gateway ends: what it held is free at once, and the others count without it."""
+        try:
+            async with asyncio.timeout(self.config.lease_s):
+                asks = [bucket.farewell(self._clock.now()) for bucket in self._buckets.values()]
+                await self._leases.lease(asks, self.config.lease_s)
+                await self._leases.leave()
+        except (DependencyDown, RedisError, TimeoutError) as error:
+            _log.debug("the other gateways notice by themselves that this one is gone: %s", error)
 
     async def turn(self) -> None:
-        """Report and renew what is due."""
+        """Report and renew what is due; what requests wait for comes first."""
         ended, self._next_turn = self._next_turn, asyncio.Event()
         self._wanted.clear()
-        now = self._clock.now()
-        for name in [name for name, bucket in self._buckets.items() if bucket.is_idle(now)]:
-            del self._buckets[name]
-        due = [bucket for bucket in self._buckets.values() if bucket.is_due(now)][:_MAX_BUCKETS]
-        if due:
-            await self._renew(due, now)
+        now, due = self._clock.now(), list(self._urgent.values())
+        self._urgent = {}
+        if now - self._looked_at > self.config.interval_s / 2:  # requests that wait make turns in between, of their own
+            self._looked_at = now
+            due += self._look(now)
+        if due or now - self._called_at >= HEARTBEAT_S:
+            self._called_at = now
+            self.num_turns += 1
+            await self._renew(list(dict.fromkeys(due)))
         ended.set()
 
-    async def _renew(self, due: Sequence[LeasedBucket], now: float) -> None:
-        self.num_turns += 1
-        try:
-            grants = await self._leases.lease([bucket.ask(now) for bucket in due], self._config.lease_s)
-        except (DependencyDown, RedisError) as error:
-            self.num_missed_turns += 1
-            self._say(f"slices of rate limits are not renewed: {error}")
-            for bucket in due:
-                bucket.miss(self._clock.now())
-            return
-        self._say("")
-        for bucket, grant in zip(due, grants, strict=True):
-            bucket.grant(grant, self._clock.now())
-        self._num_gateways = max(bucket.num_gateways for bucket in due)
+    def _look(self, now: float) -> list[LeasedBucket]:
+        """All buckets that are due; idle ones are forgotten."""
+        for name in [name for name, bucket in self._buckets.items() if bucket.is_idle(now)]:
+            del self._buckets[name]
+        return [bucket for bucket in self._buckets.values() if bucket.is_due(now)]
 
-    def _say(self, problem: str) -> None:
-        if problem and not self._said:
-            _log.warning("%s; every gateway goes on with its share", problem)
-        elif self._said and not problem:
+    async def _renew(self, due: Sequence[LeasedBucket]) -> None:
+        for begin in range(0, max(1, len(due)), _MAX_BUCKETS):
+            some, now = due[begin : begin + _MAX_BUCKETS], self._clock.now()
+            asks = [bucket.ask(now, self._growth(bucket, now)) for bucket in some]
+            try:
+                turn = await self._leases.lease(asks, self.config.lease_s)
+            except (DependencyDown, RedisError) as error:
+                self._on_missed(error, now)
+                self._miss(due[begin:])
+                return
+            self._on_heard(turn)
+            for bucket, grant in zip(some, turn.grants, strict=True):
+                bucket.grant(grant, self._clock.now())
+            for name in self._buckets.keys() & set(turn.wanted):
+                if (bucket := self._buckets[name]).balance > 0:
+                    bucket.is_contested, self._urgent[name] = True, bucket
+
+    def _growth(self, bucket: LeasedBucket, now: float) -> float | None:
+        """Shortly after an outage, and in the call that ends it, the part that a slice may grow by."""
+        return self._part(bucket) if self.is_away or now < self._settles_at else None
+
+    def _on_heard(self, turn: LeaseTurn) -> None:
+        now = self._clock.now()
+        if self._away_at is not None:
             _log.info("slices of rate limits are renewed again")
-        self._said = bool(problem)
+            self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
+        self._away_at, self._gateways = None, frozenset(turn.gateways)
+
+    def _on_missed(self, error: Exception, begun_at: float) -> None:
+        self.num_missed_turns += 1
+        if self._away_at is None:
+            _log.warning("slices of rate limits are not renewed: %s; every gateway goes on with its share", error)
+            self._away_at = float("-inf") if self._leases.is_alone else begun_at
+
+    def _miss(self, buckets: Iterable[LeasedBucket]) -> None:
+        now = self._clock.now()
+        since_s = now if self._away_at is None else self._away_at
+        for bucket in buckets:
+            bucket.miss(self._part(bucket), since_s, now)
+
+    def _part(self, bucket: LeasedBucket) -> float:
+        return share_ratio(bucket.name, bucket.terms.capacity, sorted(self._gateways), self._leases.gateway)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
 from stratos_gateway.limits.leaser import Leaser
+
+FIRST_WAIT_S = 1.0
+"""Longest time that a tenant's first request at this gateway waits: Redis answers by then, or is known to be away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +42,10 @@ class Claim:
 class LimitReservation:
     """One request's claims on its tenant's limits; ``settle`` must be called, however it ended."""
 
-    def __init__(self, claims: Sequence[Claim], clock: Clock) -> None:
+    def __init__(self, claims: Sequence[Claim], leaser: Leaser, clock: Clock) -> None:
         self.claims = claims
         self.is_taken = False
+        self._leaser = leaser
         self._clock = clock
 
     @property
@@ -73,12 +78,11 @@ class LimitReservation:
         """The request has ended and took so many tokens: the rest of its reservation, and its sequences, come back."""
         if not self.is_taken:
             return
-        self.is_taken = False
+        self.is_taken, now = False, self._clock.now()
         for claim in self.claims:
-            if claim.bucket.is_semaphore:
-                claim.bucket.give_back(claim.amount)
-            elif claim.kind == "tokens":
-                claim.bucket.give_back(claim.amount - num_tokens)
+            if claim.kind != "requests":
+                back = claim.amount if claim.kind == "sequences" else claim.amount - num_tokens
+                self._leaser.current(claim.bucket).give_back(back, now)
 
 
 class TenantLimiter:
@@ -101,38 +105,59 @@ class TenantLimiter:
         Raises:
             RequestOverRate: it needs more at once than the plan ever allows.
         """
-        return LimitReservation(self._claims(tenant, cost), self._clock)
+        return LimitReservation(self._claims(tenant, cost), self._leaser, self._clock)
 
     async def take(self, reservation: LimitReservation) -> None:
-        """Take what was claimed. Where a slice is too small it waits for the next turn, and decides then.
+        """Take what was claimed. Where a slice is too small it waits for the next turns, and decides then.
 
         Raises:
             RateLimited: too many requests or tokens a minute; says when to come again.
             ConcurrencyLimited: too many sequences at once.
         """
-        claims = reservation.claims
-        short = self._take(claims)
-        if short is not None and short.bucket.after_s(short.amount, self._clock.now()) <= 0:
-            await self._leaser.turn_soon()
-            short = self._take(claims)
-        if short is not None:
-            raise self._refusal(short)
+        claims, now = reservation.claims, self._clock.now()
+        for claim in claims:  # all of them before the first turn: one that is short must not hide the others' demand
+            claim.bucket.demand.note(claim.amount, now)
+        if not self._spend(claims):
+            await self._wait(claims)
         reservation.is_taken = True
 
-    def _take(self, claims: Sequence[Claim]) -> Claim | None:
-        """All of them or none; returns the one that is short."""
-        now = self._clock.now()
-        for place, claim in enumerate(claims):
-            if not claim.bucket.take(claim.amount, now):
-                for taken in claims[:place]:
-                    taken.bucket.give_back(taken.amount)
-                return claim
-        return None
+    async def _wait(self, claims: Sequence[Claim]) -> None:
+        """Take turns until the claims are taken, as long as the tenant has left what they need, here or elsewhere."""
+        config, begin = self._leaser.config, self._clock.now()
+        with ExitStack() as stack:
+            for claim in claims:
+                stack.enter_context(claim.bucket.demand.waiting_for(claim.amount))
+            while all(not claim.bucket.after_s(claim.amount, self._clock.now()) for claim in claims):
+                is_first = any(not claim.bucket.has_lease for claim in claims)
+                left_s = begin + (FIRST_WAIT_S if is_first else config.wait_s) - self._clock.now()
+                if left_s <= 0:
+                    break
+                await self._leaser.turn_soon([claim.bucket for claim in claims], left_s)
+                if self._spend(claims):
+                    return
+        raise self._refusal(claims)
 
-    def _refusal(self, claim: Claim) -> RateLimited:
+    def _spend(self, claims: Sequence[Claim]) -> bool:
+        """Take all of them or none."""
+        now = self._clock.now()
+        has = [claim.bucket.has(claim.amount, now) for claim in claims]  # each one that is short is told so
+        if not all(has):
+            return False
+        for claim in claims:
+            claim.bucket.spend(claim.amount, now)
+        return True
+
+    def _refusal(self, claims: Sequence[Claim]) -> RateLimited:
+        """The limit that takes longest."""
+        now = self._clock.now()
+        short = [claim for claim in claims if not claim.bucket.has(claim.amount, now)] or claims
+        after_s, claim = max(
+            ((claim.bucket.after_s(claim.amount, now), claim) for claim in short), key=lambda found: found[0]
+        )
+        after_s = after_s or self._leaser.config.interval_s
         if claim.bucket.is_semaphore:
-            return ConcurrencyLimited(f"{claim.limit} sequences of this tenant may run at once, over all its requests")
-        after_s = claim.bucket.after_s(claim.amount, self._clock.now())
+            text = f"{claim.limit} sequences of this tenant may run at once, over all its requests"
+            return ConcurrencyLimited(text, after_s=after_s)
         return RateLimited(f"the limit of {claim.limit} {claim.kind} per minute is reached", after_s=after_s)
 
     def _claims(self, tenant: Tenant, cost: Cost) -> list[Claim]:

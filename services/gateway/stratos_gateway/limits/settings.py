@@ -17,7 +17,8 @@ class LimitsConfig:
     slices are filled up."""
     lease_s: Annotated[float, Gt(0)] = 3.0
     """Life of a lease without a turn: what a killed gateway holds is back in the bucket after it."""
-    wait_s: Annotated[float, Gt(0)] = 0.05
-    """Longest time that a request which finds its slice too small waits for the next turn; turns are shared."""
+    wait_s: Annotated[float, Gt(0)] = 0.25
+    """Longest time that a request waits for turns, while its tenant has left what it needs in the bucket or at another
+    gateway; turns are shared."""
     idle_s: Annotated[float, Gt(0)] = 10.0
     """A bucket of which nothing was wanted for so long gives its slice back."""

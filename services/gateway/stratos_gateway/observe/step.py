@@ -44,7 +44,7 @@ class MetricsStep(Step):
         meters.prompt_tokens.inc(usage.num_prompt_tokens)
         if not output.counts_tokens_live:
             meters.output_tokens.inc(usage.num_output_tokens)
-        times = output.times(request.arrival_s)
+        times = output.times(request.received_s)
         _note_facts(facts, usage, times)
         for measured in times:
             self._metrics.count_promises(tenant.plan, measured)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import InvalidApiKey, PermissionDenied
-from stratos.core.tenancy.plan import is_allowed
+from stratos.core.tenancy.patterns import is_allowed
 from stratos.core.tenancy.roles import Role
 from stratos_gateway.oidc.settings import OidcIssuer
 
@@ -46,7 +46,7 @@ def _role(value: object, issuer: OidcIssuer) -> Role:
     role = Role.TENANT
     for other in found:
         role = other if other.includes(role) else role
-    return role
+    return Role.TENANT_ADMIN if role is Role.ADMIN and not issuer.is_platform else role
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> object:

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt, MinLen
 
-from stratos.core.tenancy.plan import ALL_MODELS
 from stratos.core.tenancy.roles import Role
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures with a public key alone: with a shared secret, who checks a token could make one."""
+EVERY_TENANT = "*"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -40,8 +40,14 @@ class OidcIssuer:
     """Claim with a text, or a list of texts, for which ``roles`` has a role."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     """Value of that claim -> role; the highest counts, and values that are not named here count as "tenant"."""
-    tenants: tuple[str, ...] = ALL_MODELS
-    """Names and patterns (*) of tenants for which it may speak: an issuer of one customer must not name another."""
+    tenants: Annotated[tuple[str, ...], MinLen(1)]
+    """Names and patterns (*) of tenants for which it may speak: an issuer of one customer must not name another. "*" is
+    the platform's own: every tenant, and the role admin."""
+
+    @property
+    def is_platform(self) -> bool:
+        """It may speak for every tenant, and for the platform itself."""
+        return EVERY_TENANT in self.tenants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +72,15 @@ def check_oidc(config: OidcConfig) -> None:
     """Check what pydantic does not see.
 
     Raises:
-        ValueError: an address that is neither https nor on this machine, or an issuer that is there twice.
+        ValueError: an address that is neither https nor on this machine, an issuer that is there twice, or one of some
+            tenants that would make admins of the platform.
     """
     for issuer in config.issuers:
         check_url(issuer.jwks_url or issuer.issuer)
+        if Role.ADMIN in issuer.roles.values() and not issuer.is_platform:
+            raise ValueError(
+                f'{issuer.issuer[:200]!r}: the role admin is that of an issuer whose tenants are "*", by word'
+            )
     if len({issuer.issuer for issuer in config.issuers}) < len(config.issuers):
         raise ValueError("an issuer appears twice")
 

@@ -15,6 +15,8 @@ from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.overflow.bill import ExternalBill
 from stratos_gateway.overflow.events import BadStream
 
+SERVED_ELSEWHERE = (b"x-stratos-served-by", b"external")
+"""Header of an answer that an external endpoint has made."""
 _REASONS = frozenset({"stop", "length", "content_filter"})
 
 
@@ -36,7 +38,7 @@ class ExternalOutput(ChunkOutput):
         bill: of its request; ``None`` bills nothing.
     """
 
-    may_give_way = True
+    headers = (SERVED_ELSEWHERE,)
 
     def __init__(
         self,
@@ -78,6 +80,10 @@ class ExternalOutput(ChunkOutput):
     def finish_reasons(self) -> tuple[str, ...]:
         """None of them is known."""
         return ()
+
+    def gives_way(self, error: StratosError) -> bool:
+        """The endpoint failed: the request waits here."""
+        return isinstance(error, WorkerLost)
 
     def sections(self) -> Mapping[str, Any]:
         """The endpoint answered."""

@@ -19,8 +19,6 @@ from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.request import ExternalRequest, external_request
 
 _log = logging.getLogger(__name__)
-SERVED_ELSEWHERE = (b"x-stratos-served-by", b"external")
-"""Header of an answer that an external endpoint has made."""
 
 
 class ExternalSource:
@@ -55,7 +53,6 @@ class ExternalSource:
         try:
             async with self._client.open(form, self._call(request)) as output:
                 is_open = True
-                request.exchange.headers.append(SERVED_ELSEWHERE)
                 with self._bounded(request, output):
                     yield output
         except StratosError as error:
@@ -96,7 +93,6 @@ class ExternalSource:
     def _decline(self, request: ClientRequest[PreparedGeneration], error: StratosError) -> None:
         self._metrics.overflows.labels("failed").inc()
         _log.warning("request %s waits here: %s", request.exchange.request_id, error.message)
-        request.exchange.headers = [header for header in request.exchange.headers if header != SERVED_ELSEWHERE]
         request.declined = error
 
 

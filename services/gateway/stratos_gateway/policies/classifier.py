@@ -32,11 +32,18 @@ class Classifier(Protocol):
 
 
 class NoClassifier(Classifier):
-    """There is none."""
+    """There is none, or none that may be asked.
+
+    Args:
+        reason: what stands against it.
+    """
+
+    def __init__(self, reason: str = "this gateway has no classifier") -> None:
+        self._reason = reason
 
     async def score(self, text: str) -> float:
         """Never one."""
-        raise NoVerdict("this gateway has no classifier")
+        raise NoVerdict(self._reason)
 
 
 class HttpClassifier(Classifier):

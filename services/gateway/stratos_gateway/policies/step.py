@@ -45,12 +45,16 @@ class PolicyStep(Step):
     Args:
         source: where policies are.
         classifier: asked by those that want it.
+        resident: asked in its place for tenants whose texts never leave the platform.
         metrics: counts hits.
     """
 
-    def __init__(self, source: ContentSource, classifier: Classifier, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, source: ContentSource, classifier: Classifier, resident: Classifier, metrics: GatewayMetrics
+    ) -> None:
         self._source = source
         self._classifier = classifier
+        self._resident = resident
         self._metrics = metrics
         self._compiled: dict[str, tuple[ContentPolicy, Rules]] = {}
 
@@ -77,7 +81,7 @@ class PolicyStep(Step):
             tenant=tenant.name,
             policy=policy,
             rules=await self._rules(name, policy),
-            classifier=self._classifier,
+            classifier=self._resident if tenant.plan.resident_only else self._classifier,
             metrics=self._metrics,
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from stratos.common.errors import BadRequest, NotFound
 from stratos.core.ledger.exports import csv_text, sums_row, usage_rows
-from stratos.core.ledger.sums import MEASURES, keep_fields, regroup
+from stratos.core.ledger.sums import MEASURES, UsageTable, keep_fields, regroup
 from stratos.core.tenant import Tenant
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.ledger.billing import Billing
@@ -40,24 +41,30 @@ class UsageRoute:
     async def answer(self, request: Request) -> Response:
         """By day, model, adapter and key, as ``group_by`` says; JSON or CSV."""
         tenant = await self._authenticate(request)
-        if self._billing is None:
+        if self._billing is None or (readings := self._billing.access.readings) is None:
             raise NotFound("this gateway keeps no ledger")
         query = request.query_params
         days = days_between(query, datetime.fromtimestamp(self._wall_clock(), UTC).date())
         columns, shape = columns_of(query), query.get("format", "json")
         if shape not in ("json", "csv"):
             raise BadRequest("format must be json or csv", param="format")
-        tables = await self._billing.access.store.days(tenant.id, days)
-        rows = usage_rows(regroup(tables, keep_fields(*columns)), columns)
-        if shape == "csv":
-            return Response(csv_text(rows, (*columns, *MEASURES, "net", "due")), media_type="text/csv")
-        total = regroup(tables, keep_fields()).values()
-        return OrjsonResponse(
-            {
-                "object": "list",
-                "start": days[0],
-                "end": days[-1],
-                "data": rows,
-                "total": sums_row(next(iter(total), {})),
-            }
-        )
+        async with readings.by(tenant) as reader:
+            table = await reader.table(tenant.id, days, columns)
+            return await asyncio.to_thread(_csv if shape == "csv" else _json, table, columns, days)
+
+
+def _csv(table: UsageTable, columns: Sequence[str], days: Sequence[str]) -> Response:
+    return Response(csv_text(usage_rows(table, columns), (*columns, *MEASURES, "net", "due")), media_type="text/csv")
+
+
+def _json(table: UsageTable, columns: Sequence[str], days: Sequence[str]) -> Response:
+    total = regroup([table], keep_fields()).values()
+    return OrjsonResponse(
+        {
+            "object": "list",
+            "start": days[0],
+            "end": days[-1],
+            "data": usage_rows(table, columns),
+            "total": sums_row(next(iter(total), {})),
+        }
+    )

@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
-from stratos.core.ledger.sums import keep_fields, regroup
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from tests.support.waiting import eventually, wait_until
@@ -204,24 +204,25 @@ async def test_totals_are_those_of_the_clients_while_workers_are_killed(platform
         assert len(by_name) == len(entries) == len(calls)
         for call in calls:
             check(call, by_name[call.name])
-        await check_sums(store)
+        await check_sums(platform, store)
     await asyncio.to_thread(
         wait_until, lambda: [w["is_live"] for w in platform.status()["workers"]] == [True] * 3, what="all workers"
     )
 
 
-async def check_sums(store: LedgerStore) -> None:
+async def check_sums(platform: PlatformProcess, store: LedgerStore) -> None:
     """Sums of the store equal those of its entries."""
     day = f"{datetime.now(UTC):%Y-%m-%d}"
-    expected: Counter[str] = Counter()
-    while True:
-        expected = Counter()
-        async for entry in store.entries(TENANT, day):
-            expected.update(entry.measures)
-        (total,) = regroup([await store.day(TENANT, day)], keep_fields()).values()
-        if +total == expected:
-            return
-        await asyncio.sleep(0.1)
+    async with open_redis(platform.facts()["redis_url"]) as connection:
+        reader = UsageReader(connection, RecordStoreConfig())
+        while True:
+            expected: Counter[str] = Counter()
+            async for entry in store.entries(TENANT, day):
+                expected.update(entry.measures)
+            (total,) = (await reader.table(TENANT, [day], ())).values()
+            if +total == expected:
+                return
+            await asyncio.sleep(0.1)
 
 
 async def until_noted(platform: PlatformProcess) -> None:
@@ -262,4 +263,4 @@ async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_on
         for call in calls:
             check(call, by_name[call.name])
         assert RequestOutcome.RECOVERED in {entry.outcome for entry in entries}
-        await check_sums(store)
+        await check_sums(platform, store)

@@ -19,9 +19,10 @@ from stratos.core.ledger.entry import (
     entry_to_text,
 )
 from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
-from stratos.core.ledger.statement import WINDOW_MS, days_of, make_statement, violation_windows
+from stratos.core.ledger.statement import days_of, make_statement
 from stratos.core.ledger.sums import UsageGroup, due_of, keep_fields, regroup, table_of_day
 from stratos.core.ledger.usage import MeterTag
+from stratos.core.ledger.violations import WINDOW_MS, spans_of, violation_windows
 
 NOON_MS = 1_795_521_600_000 + 12 * 3_600_000
 ENTRY = LedgerEntry(
@@ -38,7 +39,7 @@ ENTRIES = st.builds(
     LedgerEntry,
     request_id=st.just("gen-1"), tenant=st.just("acme"), plan=st.sampled_from(["premium", "own.plan-1"]),
     tag=st.builds(
-        MeterTag, key_id=st.sampled_from(["k1", "k2"]), model=st.sampled_from(["base", "other"]),
+        MeterTag, key_id=st.sampled_from(["k1", "k2", "jwt:issuer#one"]), model=st.sampled_from(["base", "other"]),
         model_size=st.sampled_from(["", "8b"]), adapter=st.sampled_from(["", "a/é"]), route=st.just("chat"),
         http_request_id=st.just(""), arrived_unix_ms=st.integers(NOON_MS, NOON_MS + 10 * WINDOW_MS),
     ),
@@ -59,6 +60,16 @@ def test_an_entry_survives_its_text_which_does_not_name_the_tenant(entry: Ledger
     text = entry_to_text(entry)
     assert "acme" not in text
     assert entry_from_text(entry.request_id, entry.tenant, text) == entry
+
+
+def test_subjects_of_tokens_are_in_entries_and_in_no_sum() -> None:
+    entries = [replace(ENTRY, tag=replace(ENTRY.tag, key_id=f"jwt:https://issuer#{n}")) for n in range(50)]
+    table = table_of_day("2026-11-25", stored_sums([*entries, ENTRY]))
+    assert {group.key_id: sums["requests"] for group, sums in table.items()} == {"jwt": 50, "k1": 1}
+    (text,) = {entry_to_text(entry).replace(f"#{n}", "#") for n, entry in enumerate(entries)}
+    assert "https://issuer#" in text
+    older = table_of_day("d", {"base\x1f\x1fjwt:https://issuer#1\x1frequests": "2"})
+    assert older == {UsageGroup(day="d", model="base", key_id="jwt"): {"requests": 2}}, "those of an older version"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"g": "a", "m": {}}', '{"g": "a\\u001fb\\u001fc", "m": 1}'])
@@ -86,7 +97,7 @@ def test_however_it_is_grouped_the_total_is_that_of_the_entries(entries: list[Le
         for sums in regroup([table], key).values():
             total.update(sums)
         assert total == expected
-    statement = make_statement("acme", "2026-11", [table], violation_windows(entries))
+    statement = make_statement("acme", "2026-11", [table], violation_windows(spans_of(entries)))
     assert statement.due == due_of(expected) == sum(entry.amounts.due for entry in entries)
     assert sum(window.num_violations for window in statement.windows) == expected["violations"]
 
@@ -96,9 +107,8 @@ def test_neighbouring_spans_with_violations_are_one_window() -> None:
         tag = replace(ENTRY.tag, arrived_unix_ms=NOON_MS + number * WINDOW_MS + 7, model=model)
         return replace(ENTRY, tag=tag, is_kept=is_kept)
 
-    found = violation_windows(
-        [at(0, False), at(1, True), at(1, False), at(2, True), at(3, None), at(4, False), at(5, False, "other")]
-    )
+    entries = [at(0, False), at(1, True), at(1, False), at(2, True), at(3, None), at(4, False), at(5, False, "other")]
+    found = violation_windows(spans_of(entries))
     shown = [(w.model, (w.begin_unix_ms - NOON_MS) // WINDOW_MS, (w.end_unix_ms - NOON_MS) // WINDOW_MS) for w in found]
     assert shown == [("base", 0, 2), ("base", 4, 5), ("other", 5, 6)]
     assert [(w.num_requests, w.num_violations, w.credit) for w in found] == [(3, 2, 24), (1, 1, 8), (1, 1, 8)]

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from stratos.core.requests.limits import BATCH_CLASS
-from stratos.core.tenancy.plan import BATCH, BUILT_IN_PLANS, PREMIUM, STANDARD, CachePolicy, is_allowed
+from stratos.core.tenancy.patterns import covers, is_allowed
+from stratos.core.tenancy.plan import BATCH, BUILT_IN_PLANS, PREMIUM, STANDARD, CachePolicy
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 
@@ -60,3 +61,25 @@ def test_a_role_includes_the_ones_below_it() -> None:
     assert Role.TENANT_ADMIN.includes(Role.TENANT)
     assert not Role.TENANT_ADMIN.includes(Role.ADMIN)
     assert not Role.TENANT.includes(Role.TENANT_ADMIN)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "others", "expected"),
+    [
+        (("*",), ("*",), True),
+        (("*",), ("base", "a-*"), True),
+        (("acme-*",), ("acme-1", "acme-*", "acme-1*2"), True),
+        (("acme-*",), ("*",), False),
+        (("acme-*",), ("acme-1", "base"), False),
+        (("base", "acme-*"), ("base", "acme-x"), True),
+        (("?",), ("*",), False),  # one character is not any text
+        (("?",), ("a",), False),  # not plain to see
+        (("[ab]",), ("[ab]",), True),
+        (("base",), (), True),
+        ((), ("base",), False),
+    ],
+)
+def test_patterns_cover_those_that_allow_no_more(
+    patterns: tuple[str, ...], others: tuple[str, ...], expected: bool
+) -> None:
+    assert covers(patterns, others) is expected

@@ -83,3 +83,42 @@ async def test_work_that_ends_by_itself_gives_its_result_or_its_error(door: Door
     assert await door.admission.run_in(door.place, result()) == 7
     with pytest.raises(ZeroDivisionError):
         await door.admission.run_in(door.place, error())
+
+
+async def test_a_task_that_waits_is_ended_with_its_place_and_goes_on_behind_it(door: Door) -> None:
+    begun = asyncio.Event()
+
+    async def request() -> StratosError:
+        try:
+            with door.admission.ends_task(door.place):
+                begun.set()
+                await asyncio.Event().wait()
+        except PermissionDenied as error:
+            await asyncio.sleep(0)  # it can await again
+            return error
+        raise AssertionError
+
+    running = asyncio.create_task(request())
+    await begun.wait()
+    door.reason = PermissionDenied("blocked")
+    door.admission.recheck()
+    assert await running is door.reason
+    assert running.cancelling() == 0
+    assert door.place.end is None
+
+
+async def test_a_task_that_was_cancelled_by_others_as_well_stays_so(door: Door) -> None:
+    begun = asyncio.Event()
+
+    async def request() -> None:
+        with door.admission.ends_task(door.place):
+            begun.set()
+            await asyncio.Event().wait()
+
+    running = asyncio.create_task(request())
+    await begun.wait()
+    door.reason = PermissionDenied("blocked")
+    door.admission.recheck()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

@@ -11,115 +11,192 @@ from stratos_gateway.limits.settings import LimitsConfig
 CONFIG = LimitsConfig()
 RATE = BucketTerms(capacity=600.0, rate_per_s=10.0)
 SLOTS = BucketTerms(capacity=8.0, rate_per_s=0.0)
+NEVER = float("-inf")
 
 
 def bucket(terms: BucketTerms = RATE) -> LeasedBucket:
     return LeasedBucket("tokens:m:t", terms, CONFIG, 0.0)
 
 
-def leased(held: float, terms: BucketTerms = RATE, *, level: float = 0.0, num_gateways: int = 2) -> LeasedBucket:
+def leased(held: float, terms: BucketTerms = RATE, *, level: float = 0.0, unused: float = 0.0) -> LeasedBucket:
     found = bucket(terms)
     found.ask(0.0)
-    found.grant(LeaseGrant(held, level, num_gateways), 0.0)
+    found.grant(LeaseGrant(held, level, unused), 0.0)
     return found
 
 
+def take(found: LeasedBucket, cost: float, now: float) -> bool:
+    found.demand.note(cost, now)
+    if not found.has(cost, now):
+        return False
+    found.spend(cost, now)
+    return True
+
+
 def test_nothing_is_taken_before_a_lease_and_no_more_than_it_after() -> None:
-    empty = bucket()
-    assert not empty.take(1.0, 0.0)
+    assert not take(bucket(), 1.0, 0.0)
     found = leased(10.0)
-    assert [found.take(4.0, 0.0) for _ in range(3)] == [True, True, False]
+    assert [take(found, 4.0, 0.0) for _ in range(3)] == [True, True, False]
     assert found.balance == 2.0
 
 
 def test_what_is_settled_is_reported_net() -> None:
     found = leased(100.0)
-    found.take(80.0, 0.1)
-    found.give_back(50.0)
-    assert (found.balance, found.ask(0.2).spent) == (70.0, 30.0)
+    take(found, 80.0, 0.1)
+    found.give_back(50.0, 0.1)
+    assert (found.balance, found.ask(0.2).total) == (70.0, 30.0)
 
 
 def test_what_is_taken_during_a_turn_is_reported_in_the_next_one() -> None:
     found = leased(100.0)
-    found.take(10.0, 0.1)
+    take(found, 10.0, 0.1)
     found.ask(0.1)
-    found.take(5.0, 0.11)
-    found.grant(LeaseGrant(90.0, 0.0, 1), 0.12)
-    assert (found.balance, found.ask(0.2).spent) == (85.0, 5.0)
+    take(found, 5.0, 0.11)
+    found.grant(LeaseGrant(90.0, 0.0), 0.12)
+    assert found.balance == 85.0
+    assert (found.ask(0.2).total, found.ask(0.2).acked) == (15.0, 10.0)
 
 
 def test_a_missed_turn_loses_no_report() -> None:
     found = leased(100.0)
-    found.take(10.0, 0.1)
+    take(found, 10.0, 0.1)
     found.ask(0.1)
-    found.miss(0.2)
-    assert found.ask(0.3).spent == 10.0
+    found.miss(0.5, 0.1, 0.2)
+    ask = found.ask(0.3)
+    assert (ask.total, ask.acked) == (10.0, 0.0)
+
+
+def test_more_comes_back_than_was_spent_of_this_slice_and_redis_decides_what_it_is_worth() -> None:
+    found = leased(100.0)
+    take(found, 10.0, 0.1)
+    found.give_back(50_000.0, 0.1)
+    assert found.balance == 100.0, "a reservation of an hour ago must not make this slice larger"
+    take(found, 60.0, 0.1)
+    assert found.balance == 40.0, "nor pay for what is taken next"
+    assert found.ask(0.2).total == -49_930.0
+
+
+def test_a_refund_during_a_turn_is_spent_after_the_next_one() -> None:
+    found = leased(100.0)
+    take(found, 80.0, 0.1)
+    found.ask(0.1)
+    found.give_back(50.0, 0.11)
+    assert found.balance == 20.0, "Redis has booked the 80 by now, and gives the room to others"
+    found.grant(LeaseGrant(20.0, 0.0), 0.12)
+    assert (found.balance, found.ask(0.2).total) == (20.0, 30.0)
 
 
 def test_a_slice_is_two_of_the_largest_requests_and_the_demand_of_half_a_second() -> None:
     found = leased(0.0)
-    found.take(50.0, 0.0)
+    take(found, 50.0, 0.0)
     assert (found.ask(0.0).wish, found.ask(0.0).least) == (100.0, 50.0)
     for _ in range(9):
-        found.take(50.0, 0.0)
+        take(found, 50.0, 0.0)
     assert found.ask(0.0).wish == 500.0
-    found.take(50.0, 0.1)
-    found.take(5.0, 0.1)
+    take(found, 50.0, 0.1)
+    take(found, 5.0, 0.1)
     assert found.ask(0.1).least == 5.0, "the smallest of what was refused"
     assert found.ask(0.1).wish <= RATE.capacity
 
 
+def test_all_that_waits_is_asked_for() -> None:
+    found = bucket(SLOTS)
+    with found.demand.waiting_for(1.0), found.demand.waiting_for(2.0), found.demand.waiting_for(4.0):
+        ask = found.ask(0.0)
+        assert (ask.need, ask.wish, ask.least) == (7.0, 7.0, 1.0)
+    assert found.ask(0.0).need == 0.0
+
+
+def test_a_bucket_that_others_want_gives_back_what_it_does_not_need_and_spends_nothing_meanwhile() -> None:
+    found = leased(100.0)
+    take(found, 10.0, 0.0)
+    found.is_contested = True
+    assert found.is_due(0.0)
+    ask = found.ask(0.0)
+    assert (ask.need, ask.keep, found.balance) == (0.0, 0.0, 0.0)
+
+
 def test_an_idle_bucket_gives_its_slice_back_and_is_forgotten() -> None:
     found = leased(100.0)
-    found.take(10.0, 0.0)
+    take(found, 10.0, 0.0)
     later = CONFIG.idle_s + 0.1
     assert found.ask(later).wish == 0.0
     assert not found.is_idle(later)
-    found.grant(LeaseGrant(0.0, 590.0, 1), later)
+    found.grant(LeaseGrant(0.0, 590.0), later)
     assert found.is_idle(later)
 
 
-def test_the_time_to_come_again_is_what_the_rate_needs() -> None:
+def test_the_time_to_come_again_is_what_the_rate_needs_beyond_what_others_hold_unused() -> None:
     found = leased(0.0, level=20.0)
     assert found.after_s(20.0, 0.0) == 0.0
     assert found.after_s(50.0, 0.0) == pytest.approx(3.0)
     assert found.after_s(50.0, 2.0) == pytest.approx(1.0)
+    assert leased(0.0, level=20.0, unused=10.0).after_s(50.0, 0.0) == pytest.approx(2.0)
+
+
+def test_a_slot_is_free_again_at_the_pace_at_which_sequences_ended() -> None:
+    found = leased(8.0, SLOTS)
+    take(found, 8.0, 0.0)
+    assert found.after_s(1.0, 0.0) == 1.0, "no end was seen yet"
+    for second in (4.0, 6.0, 8.0):
+        found.give_back(1.0, second)
+        assert take(found, 1.0, second)
+    assert found.after_s(1.0, 10.0) == pytest.approx(2.0)
+    assert found.after_s(2.0, 10.0) == pytest.approx(4.0)
 
 
 def test_while_redis_is_away_the_lease_and_then_a_share_go_on() -> None:
     found = leased(100.0)
-    found.take(100.0, 0.0)
+    take(found, 100.0, 0.0)
     taken = 0.0
     for tenth in range(1, 601):
-        found.miss(tenth / 10)
-        while found.take(1.0, tenth / 10):
+        found.miss(0.5, 0.0, tenth / 10)
+        while take(found, 1.0, tenth / 10):
             taken += 1.0
     assert taken == pytest.approx(60 * RATE.rate_per_s / 2, rel=0.02)
-    assert found.ask(60.0).spent == pytest.approx(100.0 + taken)
+    assert found.ask(60.0).total == pytest.approx(100.0 + taken)
 
 
-def test_a_tenant_that_was_never_seen_gets_a_share_while_redis_is_away() -> None:
-    found = LeasedBucket("tokens:m:t", RATE, CONFIG, 0.0, num_gateways=3)
-    found.miss(0.0)
-    assert [found.take(200.0, 0.0), found.take(1.0, 0.0)] == [True, False]
-    found.miss(3.0)
-    assert [found.take(10.0, 3.0), found.take(1.0, 3.0)] == [True, False]
+def test_a_slice_above_the_share_shrinks_as_fast_as_the_others_earn() -> None:
+    found = leased(600.0)
+    found.miss(0.5, 0.0, 0.1)
+    assert found.balance == pytest.approx(600.0, abs=1.0)
+    assert found.has(450.0, 30.0)
+    assert not found.has(451.0, 30.0)
+    assert found.has(300.0, 600.0)
+    assert not found.has(301.0, 600.0)
+
+
+def test_a_tenant_that_was_never_seen_has_what_was_earned_since_redis_was_heard() -> None:
+    found = bucket()
+    found.miss(1 / 3, 0.0, 3.0)
+    assert [take(found, 10.0, 3.0), take(found, 1.0, 3.0)] == [True, False]
+    assert found.after_s(10.0, 3.0) == pytest.approx(3.0)
+    assert found.has(200.0, 100.0)
+    assert not found.has(201.0, 100.0)
+
+
+def test_a_gateway_by_itself_that_never_reached_redis_has_all_of_it() -> None:
+    found = bucket()
+    found.miss(1.0, NEVER, 0.0)
+    assert take(found, 600.0, 0.0)
+    assert not take(found, 1.0, 0.0)
 
 
 def test_slots_come_back_and_a_smaller_plan_lets_open_ones_end() -> None:
     found = leased(4.0, SLOTS)
-    assert [found.take(2.0, 0.0) for _ in range(3)] == [True, True, False]
-    assert (found.ask(0.0).spent, found.ask(0.0).wish) == (0.0, 6.0)
-    found.grant(LeaseGrant(2.0, 0.0, 2), 0.1)
+    assert [take(found, 2.0, 0.0) for _ in range(3)] == [True, True, False]
+    assert (found.ask(0.0).total, found.ask(0.0).wish) == (0.0, 6.0)
+    found.grant(LeaseGrant(2.0, 0.0), 0.1)
     assert found.balance == -2.0
-    found.give_back(2.0)
-    assert not found.take(1.0, 0.2)
-    found.give_back(2.0)
-    assert found.take(2.0, 0.2)
+    found.give_back(2.0, 0.2)
+    assert not take(found, 1.0, 0.2)
+    found.give_back(2.0, 0.2)
+    assert take(found, 2.0, 0.2)
 
 
 def test_slots_in_use_stay_while_redis_is_away_and_the_share_goes_on() -> None:
     found = leased(1.0, SLOTS)
-    assert found.take(1.0, 0.0)
-    found.miss(1.0)
-    assert [found.take(1.0, 1.0) for _ in range(4)] == [True, True, True, False]
+    assert take(found, 1.0, 0.0)
+    found.miss(0.5, 0.0, 1.0)
+    assert [take(found, 1.0, 1.0) for _ in range(4)] == [True, True, True, False]

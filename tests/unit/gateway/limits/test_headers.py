@@ -22,7 +22,7 @@ def test_durations(seconds: float, text: str) -> None:
 def test_what_remains_is_the_slice_and_what_the_others_left() -> None:
     bucket = LeasedBucket("tokens:m:t", BucketTerms(capacity=600.0, rate_per_s=10.0), LimitsConfig(), 0.0)
     bucket.ask(0.0)
-    bucket.grant(LeaseGrant(100.0, 200.5, 2), 0.0)
+    bucket.grant(LeaseGrant(100.0, 150.5, 50.0), 0.0)
     assert dict(limit_headers("tokens", 600, bucket, 1.0)) == {
         b"x-ratelimit-limit-tokens": b"600",
         b"x-ratelimit-remaining-tokens": b"310",

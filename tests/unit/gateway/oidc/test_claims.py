@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from stratos.common.errors import InvalidApiKey, PermissionDenied
 from stratos.core.tenancy.roles import Role
@@ -18,6 +20,7 @@ ISSUER = OidcIssuer(
     roles={"ops": Role.ADMIN, "owners": Role.TENANT_ADMIN},
     tenants=("acme", "team-*"),
 )
+PLATFORM = replace(ISSUER, tenants=("*",))
 
 
 def identify(**claims: Any) -> Any:
@@ -29,8 +32,8 @@ def identify(**claims: Any) -> Any:
     [
         ({}, Role.TENANT),
         ({"realm": {"roles": ["owners"]}}, Role.TENANT_ADMIN),
-        ({"realm": {"roles": ["owners", "ops", "others"]}}, Role.ADMIN),
-        ({"realm": {"roles": "ops"}}, Role.ADMIN),
+        ({"realm": {"roles": ["owners", "ops", "others"]}}, Role.TENANT_ADMIN),  # one of some tenants makes no admin
+        ({"realm": {"roles": "ops"}}, Role.TENANT_ADMIN),
         ({"realm.roles": "owners", "realm": {"roles": "ops"}}, Role.TENANT_ADMIN),
         ({"realm": {"roles": ["admin", "tenant-admin"]}}, Role.TENANT),
         ({"realm": {"roles": [["ops"], None, 1, {"ops": 1}]}}, Role.TENANT),
@@ -68,7 +71,19 @@ def test_a_token_without_a_subject_is_none(subject: object) -> None:
 )
 def test_keys_come_over_https_or_from_this_machine(changes: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="https"):
-        check_oidc(OidcConfig(issuers=(OidcIssuer(**{"issuer": "https://x", "audience": "a", **changes}),)))
-    check_oidc(OidcConfig(issuers=(OidcIssuer(issuer="http://127.0.0.1:1/x", audience="a"), ISSUER)))
+        check_oidc(
+            OidcConfig(issuers=(OidcIssuer(**{"issuer": "https://x", "audience": "a", "tenants": ("a",), **changes}),))
+        )
+    local = replace(PLATFORM, issuer="http://127.0.0.1:1/x")
+    check_oidc(OidcConfig(issuers=(local, PLATFORM)))
     with pytest.raises(ValueError, match="twice"):
-        check_oidc(OidcConfig(issuers=(ISSUER, ISSUER)))
+        check_oidc(OidcConfig(issuers=(PLATFORM, PLATFORM)))
+
+
+def test_the_platforms_admin_comes_from_an_issuer_of_every_tenant_by_word() -> None:
+    with pytest.raises(ValueError, match="by word"):
+        check_oidc(OidcConfig(issuers=(ISSUER,)))
+    found = identity_of({"sub": "ann", "tenant": "other", "realm": {"roles": "ops"}}, PLATFORM)
+    assert (found.tenant, found.role) == ("other", Role.ADMIN)
+    with pytest.raises(ValidationError, match="tenants"):
+        TypeAdapter(OidcConfig).validate_python({"issuers": [{"issuer": "https://x", "audience": "a"}]})

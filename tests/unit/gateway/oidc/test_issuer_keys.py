@@ -15,7 +15,7 @@ from stratos_gateway.oidc.key_set import KeySet, parse_key_set
 from stratos_gateway.oidc.settings import OidcConfig, OidcIssuer
 from tests.support.servers.oidc_issuer import SigningKey
 
-ISSUER = OidcIssuer(issuer="https://id.example", audience="a")
+ISSUER = OidcIssuer(issuer="https://id.example", audience="a", tenants=("acme",))
 CONFIG = OidcConfig(min_refresh_gap_s=5, max_age_s=1000)
 OLD, NEW = SigningKey("old"), SigningKey("new")
 

@@ -27,7 +27,7 @@ from tests.support.servers.oidc_issuer import AUDIENCE, SigningKey, claims_of
 
 URL = "https://id.example"
 DAY_S = 86400
-ISSUER = OidcIssuer(issuer=URL, audience=AUDIENCE, roles={"ops": Role.ADMIN})
+ISSUER = OidcIssuer(issuer=URL, audience=AUDIENCE, roles={"ops": Role.ADMIN}, tenants=("*",))
 EC, RSA = SigningKey("ec"), SigningKey("rsa", "RS256")
 SET = json.dumps({"keys": [EC.public, RSA.public]}).encode()
 

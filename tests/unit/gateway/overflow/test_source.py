@@ -69,10 +69,9 @@ def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
         meter=MeterTag(model="m"),
     )  # fmt: skip
     exchange = Exchange(Span(NO_TRACE), send, "")
-    exchange.status = 200 if has_answered else 0
     request = ClientRequest[PreparedGeneration](
         http=Request({"type": "http"}, receive), send=send, exchange=exchange, tenant=tenant, place=Place(1),
-        arrival_s=0.0, deadline_s=60.0, end_s=60.0,
+        arrival_s=0.0, received_s=0.0, deadline_s=60.0, end_s=60.0, has_answered=has_answered,
     )  # fmt: skip
     request.prepared = PreparedGeneration(
         model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(), refusal=lambda: None,

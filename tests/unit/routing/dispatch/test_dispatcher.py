@@ -13,7 +13,7 @@ from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.routing.bookings import BookingLedger
 from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
 from stratos.routing.fleet_state import FleetState, Member
-from stratos.routing.queueing.class_queue import Ticket
+from stratos.routing.queueing.ticket import Ticket
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
 from tests.support.worlds.fleet_samples import make_request, make_status
 

@@ -14,7 +14,7 @@ from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import EndpointChoice, choose
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
-from stratos.routing.queueing.class_queue import PlacementVerdict
+from stratos.routing.queueing.ticket import PlacementVerdict
 from tests.support.examples import examples
 from tests.support.worlds.fleet_samples import ledger, make_sample_ask, make_view
 

@@ -14,8 +14,8 @@ from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import EndpointChoice
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
-from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.reservations import Reservations
+from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
 from stratos.routing.settings import BookingConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.worlds.fleet_samples import make_request, make_view

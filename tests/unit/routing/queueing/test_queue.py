@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stratos.common.errors import Overloaded
 from stratos.core.rules.ageing import effective_class
-from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.fairness import ServiceCounters
+from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
 from tests.support.examples import examples
 from tests.support.worlds.fleet_samples import MODEL, make_request
 from tests.support.worlds.queue_world import QueueWorld

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stratos.common.errors import Overloaded
-from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
+from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
 from tests.support.examples import examples
 from tests.support.worlds.fleet_samples import make_request
 from tests.support.worlds.queue_world import QueueWorld

@@ -1,0 +1,98 @@
+"""Sums of tenants, read beside what the platform lives of: a few connections of its own, slice by slice, in threads.
+
+A day has as many fields as the tenant has models, adapters and API keys, so no command reads all of a large one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+
+from stratos.common.errors import BadRequest
+from stratos.core.ledger.sums import UsageGroup, keep_fields, table_of_day
+from stratos.core.ledger.violations import spans_of_day
+from stratos.store.counters.guard import GuardedReads, StoreId, any_store
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import translate_redis_errors
+
+MAX_CONNECTIONS = 4
+"""Of the client that it is made with: as many questions are answered at a time."""
+MAX_GROUPS = 20_000
+_DAYS_PER_SLICE = 8
+_SCAN_COUNT = 1000
+
+Groups = dict[UsageGroup, Counter[str]]
+Spans = dict[tuple[str, int], Counter[str]]
+
+
+class UsageReader:
+    """Reads.
+
+    Args:
+        redis: with decoded answers; not the client of anything else.
+        config: where records lie.
+        store_id: of the store that is read; ``None`` before it is known.
+    """
+
+    def __init__(self, redis: Redis, config: RecordStoreConfig, store_id: StoreId = any_store) -> None:
+        self._redis = redis
+        self._reads = GuardedReads(redis, config, store_id)
+        self._head = f"{config.prefix}:ledger"
+
+    async def table(self, tenant: str, days: Sequence[str], columns: Sequence[str]) -> Groups:
+        """The sums of days, grouped.
+
+        Args:
+            tenant: by its id.
+            days: that are added up.
+            columns: fields of ``UsageGroup`` that are kept apart.
+
+        Raises:
+            BadRequest: there are more than ``MAX_GROUPS`` groups.
+            DependencyDown: Redis does not answer; or it is not the store.
+        """
+        found: Groups = {}
+        key = keep_fields(*columns)
+        for begin in range(0, len(days), _DAYS_PER_SLICE):
+            part = days[begin : begin + _DAYS_PER_SLICE]
+            stored = await self._read([f"{self._head}:sums:{tenant}:{day}" for day in part])
+            await asyncio.to_thread(_add, found, key, part, stored)
+        return dict(sorted(found.items()))
+
+    async def spans(self, tenant: str, days: Sequence[str]) -> list[Spans]:
+        """The promises of each day, by model and five minutes."""
+        stored = await self._read([f"{self._head}:spans:{tenant}:{day}" for day in days])
+        return await asyncio.to_thread(lambda: [spans_of_day(one) for one in stored])
+
+    async def _read(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """Whole hashes, side by side, in pieces that Redis gives without holding others up."""
+        await self._reads.check()
+        found: list[dict[str, str]] = [{} for _ in names]
+        cursors = dict.fromkeys(range(len(names)), 0)
+        while cursors:
+            with translate_redis_errors():
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    for place, cursor in cursors.items():
+                        pipeline.hscan(names[place], cursor, count=_SCAN_COUNT)
+                    answers: list[Any] = await pipeline.execute()
+            following: dict[int, int] = {}
+            for place, (cursor, part) in zip(cursors, answers, strict=True):
+                found[place].update(part)
+                if int(cursor):
+                    following[place] = int(cursor)
+            cursors = following
+        return found
+
+
+def _add(
+    found: Groups, key: Callable[[UsageGroup], UsageGroup], days: Sequence[str], stored: Sequence[dict[str, str]]
+) -> None:
+    for day, one in zip(days, stored, strict=True):
+        for group, sums in table_of_day(day, one).items():
+            found.setdefault(key(group), Counter()).update(sums)
+        if len(found) > MAX_GROUPS:
+            raise BadRequest(f"more than {MAX_GROUPS} rows; ask for fewer days or columns", param="group_by")

@@ -1,0 +1,129 @@
+"""The law of tenants' limits, whatever happens in whatever order: requests, refunds, deaths, births, Redis away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from tests.support.examples import examples
+from tests.support.limits.gateways import LimitedGateway, LimitedGateways, OpenRequest, cost_of, make_tenant
+from tests.support.virtual_loop import VirtualLoop
+
+T = TypeVar("T")
+PLAN = {"requests_per_min": 600, "tokens_per_min": 60_000, "burst_s": 10, "max_sequences": 256}
+CAPACITY = 10_000
+MAX_GATEWAYS = 4
+NUM_TOKENS = st.sampled_from([1, 7, 100, 400, 1000, 5000, CAPACITY])
+
+
+class LawMachine(RuleBasedStateMachine):
+    """One tenant at a few gateways; the bucket beside them is never below 0, but for what is lost with a killed one."""
+
+    url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = VirtualLoop()
+        self.platform = self.run(self.make())
+        self.tenant = make_tenant(**PLAN)
+        self.open: list[OpenRequest] = []
+        self.lost: dict[str, float] = {}
+        self.had_outage = False
+
+    async def make(self) -> LimitedGateways:
+        platform = LimitedGateways(self.url, 2)
+        platform.book.known_late_s = float("inf")
+        await asyncio.sleep(3.0)  # each has heard of the other one
+        return platform
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    @rule(place=st.integers(0, 3), num_tokens=NUM_TOKENS, number=st.sampled_from([1, 2, 20]))
+    def ask(self, place: int, num_tokens: int, number: int) -> None:
+        self.run(self.ask_at([self.platform.gateways[place % len(self.platform.gateways)]] * number, num_tokens))
+
+    @rule(num_tokens=NUM_TOKENS)
+    def take_all(self, num_tokens: int) -> None:
+        """Everything that any gateway gives."""
+        while self.run(self.ask_at(self.platform.gateways * 5, num_tokens)):
+            pass
+
+    async def ask_at(self, gateways: Sequence[LimitedGateway], num_tokens: int) -> int:
+        """One request at each of them, together; returns how many were accepted."""
+        found = await asyncio.gather(*(gateway.take(self.tenant, cost_of(num_tokens)) for gateway in gateways))
+        accepted = [request for request in found if isinstance(request, OpenRequest)]
+        self.open += accepted
+        return len(accepted)
+
+    @precondition(lambda self: self.open)
+    @rule(place=st.integers(0), used=st.floats(0, 1))
+    def end(self, place: int, used: float) -> None:
+        request = self.open.pop(place % len(self.open))
+        request.gateway.settle(request, round(request.cost.num_tokens * used))
+
+    @precondition(lambda self: len(self.open) > 1)
+    @rule()
+    def leave_all(self) -> None:
+        while self.open:
+            self.end(0, 0.0)
+
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.1, 0.5, 2.0, 5.0, 20.0, 70.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.run(asyncio.sleep(seconds))
+
+    @rule()
+    def lose_redis(self) -> None:
+        self.platform.server.is_away = self.had_outage = True
+
+    @rule()
+    def find_redis(self) -> None:
+        self.platform.server.is_away = False
+
+    @precondition(lambda self: len(self.platform.gateways) > 1)
+    @rule(place=st.integers(0, 3))
+    def kill(self, place: int) -> None:
+        """Its streams end with it, and what it has spent without a report is lost."""
+        victim = self.platform.gateways.pop(place % len(self.platform.gateways))
+        victim.kill()
+        for bucket in victim.leaser.buckets:
+            kind = bucket.name.partition(":")[0]
+            self.lost[kind] = self.lost.get(kind, 0.0) + max(0.0, bucket.unreported)
+        for request in [request for request in self.open if request.gateway is victim]:
+            self.open.remove(request)
+            self.platform.book.settled(self.tenant, cost_of(request.cost.num_tokens), request.cost.num_tokens)
+
+    @precondition(lambda self: len(self.platform.gateways) < MAX_GATEWAYS and not self.platform.server.is_away)
+    @rule()
+    def bear(self) -> None:
+        async def born() -> None:
+            self.platform.born(f"g{self.loop.time()}")
+            await asyncio.sleep(3.0)
+
+        self.run(born())
+
+    @invariant()
+    def law(self) -> None:
+        for limit, excess in self.platform.book.excess.items():
+            kind = limit.partition(" ")[2]
+            if kind != "sequences" or not self.had_outage:
+                assert excess <= self.lost.get(kind, 0.0) + 1e-3, f"{limit} passed by {excess}"
+
+    def teardown(self) -> None:
+        self.platform.close()
+        self.run(asyncio.sleep(0))
+        self.loop.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_order_of_events_passes_a_limit(redis_url: str) -> None:
+    machine = type("Machine", (LawMachine,), {"url": redis_url})
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+    )

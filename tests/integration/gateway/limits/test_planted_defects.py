@@ -1,0 +1,52 @@
+"""A check that finds nothing proves nothing: defects that the platform once had are found by the table's own checks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stratos.store.counters.leases import LEASE
+from tests.support.limits.cases import LimitCase, run_case
+from tests.support.limits.gateways import LimitParts
+from tests.support.limits.planted import (
+    OVERFLOWING,
+    FirstBuckets,
+    FirstShortClaim,
+    ForgetsGateways,
+    HurriedClients,
+    OneSlotAndOneTurn,
+    OneSlotPerTurn,
+    UnboundedRefunds,
+)
+from tests.support.limits.scenes import abort_and_burst, outage
+from tests.support.virtual_loop import run_virtual
+
+ALONE = LimitCase(num_gateways=1, num_routers=1, num_tenants=1, is_all=True, is_parallel=True)
+MANY = LimitCase(num_gateways=1, num_routers=2, num_tenants=300, is_all=False, is_parallel=False)
+
+
+@pytest.mark.parametrize(
+    ("case", "parts", "found"),
+    [
+        (ALONE, LimitParts(leaser=OneSlotPerTurn, limiter=OneSlotAndOneTurn), "the first requests: 1 of 50"),
+        (ALONE, LimitParts(limiter=FirstShortClaim), "the first requests"),
+        (MANY, LimitParts(leaser=FirstBuckets), "some tenants got"),
+        (replace(ALONE, is_parallel=False), LimitParts(leaser=HurriedClients), "Retry-After is too early"),
+    ],
+    ids=["one slot per turn", "the first short claim", "the first 256 buckets", "hurried clients"],
+)
+def test_the_table_finds(case: LimitCase, parts: LimitParts, found: str, redis_url: str) -> None:
+    problems = run_virtual(run_case(case, redis_url, parts))
+    assert any(found in problem for problem in problems), problems
+
+
+def test_a_burst_after_aborts_finds_refunds_above_the_capacity(redis_url: str) -> None:
+    assert OVERFLOWING != LEASE
+    problems = run_virtual(abort_and_burst(redis_url, LimitParts(leaser=UnboundedRefunds, script=OVERFLOWING)))
+    assert any("the law" in problem for problem in problems), problems
+
+
+def test_an_outage_finds_gateways_that_forget_each_other(redis_url: str) -> None:
+    problems = run_virtual(outage(redis_url, LimitParts(leaser=ForgetsGateways)))
+    assert any("the law" in problem for problem in problems), problems

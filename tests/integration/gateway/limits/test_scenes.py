@@ -1,0 +1,14 @@
+"""The law where it is hardest to keep: long reservations come back, Redis goes away and returns, gateways die."""
+
+from __future__ import annotations
+
+from tests.support.limits.scenes import abort_and_burst, outage
+from tests.support.virtual_loop import run_virtual
+
+
+def test_reservations_of_minutes_that_come_back_fill_no_bucket_above_its_capacity(redis_url: str) -> None:
+    assert run_virtual(abort_and_burst(redis_url)) == []
+
+
+def test_redis_away_all_gateways_together_keep_the_limit_and_use_it(redis_url: str) -> None:
+    assert run_virtual(outage(redis_url)) == []

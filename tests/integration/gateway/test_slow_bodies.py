@@ -1,0 +1,73 @@
+"""Bodies that come slowly: what they cost their own client, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+
+from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.tenancy.plan import BATCH
+from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis
+from stratos_gateway.ledger.billing import LedgerAccess
+from tests.support.waiting import eventually
+from tests.support.worlds.gateway_keys import KEY, OTHER_KEY, PLAN
+from tests.support.worlds.gateway_world import gateway_world
+from tests.support.worlds.raw_client import Client, head
+
+BODY = json.dumps({"model": "base", "prompt": "x", "max_tokens": 2}).encode()
+
+
+async def test_the_time_of_a_clients_own_upload_breaks_no_promise(redis_url: str) -> None:
+    """The first token came after the last byte was sent, and before the answer was there."""
+    async with open_redis(redis_url, timeout_s=5.0) as redis:
+        store = LedgerStore(redis, RecordStoreConfig())
+        found: list[LedgerEntry] = []
+
+        async def is_billed() -> bool:
+            found[:] = [entry async for entry in store.entries("one", f"{datetime.now(UTC):%Y-%m-%d}")]
+            return bool(found)
+
+        access = LedgerAccess(store=store, plan_of=lambda tenant: PLAN)
+        async with gateway_world(ledger_access=access, ledger={"interval_s": 0.02}) as world, Client(world) as client:
+            client.writer.write(head(len(BODY)) + BODY[:-1])
+            await asyncio.sleep(0.5)
+            sent_s = time.monotonic()
+            client.writer.write(BODY[-1:])
+            assert (await client.answer())[0] == 200
+            took_us = (time.monotonic() - sent_s) * 1e6
+            await eventually(is_billed, "it is in the ledger")
+    [entry] = found
+    assert entry.times.ttft_us is not None
+    assert entry.times.ttft_us <= took_us
+
+
+async def test_a_body_that_stops_is_a_timeout_that_clients_repeat() -> None:
+    async with gateway_world(http={"body_timeout_s": 0.05}) as world, Client(world) as client:
+        client.writer.write(head(len(BODY)) + BODY[:-1])
+        status, headers, body = await client.answer()
+        error = body["error"]
+        assert isinstance(error, dict)
+        assert (status, error["code"], headers["connection"]) == (408, "request_timeout", "close")
+        assert await client.is_ended()
+
+
+async def test_bodies_that_drip_do_not_shut_the_door_for_others() -> None:
+    """As many as there are places, of requests and of bodies: a request of a higher class is served at once."""
+    limits = {"max_open": 16, "max_open_bodies": 16, "max_open_bodies_per_tenant": 16}
+    async with gateway_world(requests=limits) as world, AsyncExitStack() as stack:
+        world.keys.change_plan(KEY, priority_class=BATCH.priority_class)
+        dripping = [await stack.enter_async_context(Client(world)) for _ in range(16)]
+        for client in dripping:
+            client.writer.write(head(len(BODY)) + BODY[:-1])
+        await eventually(lambda: world.metric("stratos_request_bodies_open") == 16, "all are on their way")
+        async with Client(world) as urgent:
+            urgent.writer.write(head(len(BODY), OTHER_KEY) + BODY)
+            assert (await urgent.answer())[0] == 200
+        assert (await dripping[-1].answer())[0] == 503, "the newest gave way"
+        dripping[0].writer.write(BODY[-1:])
+        assert (await dripping[0].answer())[0] == 200, "the others go on"

@@ -1,0 +1,155 @@
+"""One row of the table of topologies: requests come as the row says, and what was promised is checked.
+
+Steps of a row: first requests, then twice the limit for a while, then silence, then first requests again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratos.common.errors import RateLimited
+from stratos.core.tenant import Tenant
+from tests.support.limits.gateways import LimitedGateways, LimitParts, OpenRequest, cost_of, make_tenant
+from tests.support.limits.routed_workers import RoutedWorkers
+
+ONE = {"requests_per_min": 600}
+ALL = {"requests_per_min": 600, "tokens_per_min": 60_000, "max_sequences": 256}
+NUM_TOKENS, NUM_USED = 50, 20
+USED, EVEN = 0.98, 1.05
+KNOWN_LATE_S = {False: 0.002, True: 0.1}
+"""A gateway hears of a refill with its next answer, and of what others did with their next report."""
+SILENCE_S = 12.0
+AT_ONCE = 50
+"""Requests that come together, of one tenant or of many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitCase:
+    """A row of the table."""
+
+    num_gateways: int
+    num_routers: int
+    num_tenants: int
+    is_all: bool
+    """All three limits, else requests per minute alone."""
+    is_parallel: bool
+    """Fifty at once, else one after the other."""
+
+    def __str__(self) -> str:
+        limits, load = "all limits" if self.is_all else "one limit", "at once" if self.is_parallel else "sequential"
+        return f"{self.num_gateways} gateways, {self.num_routers} routers, {self.num_tenants} tenants, {limits}, {load}"
+
+
+class LimitWorld:
+    """The gateways, routers and tenants of a row."""
+
+    def __init__(self, case: LimitCase, url: str, parts: LimitParts | None = None) -> None:
+        self.case = case
+        self.platform = LimitedGateways(url, case.num_gateways, parts)
+        self.platform.book.known_late_s = KNOWN_LATE_S[case.num_gateways > 1]
+        self.workers = RoutedWorkers(case.num_routers, self.platform.clock)
+        plan = {**(ALL if case.is_all else ONE), "burst_s": 6 if case.num_tenants == 1 else 1}
+        self.tenants = [make_tenant(f"t{place}", **plan) for place in range(case.num_tenants)]
+        self._turns = itertools.count()
+
+    @property
+    def rate_per_s(self) -> float:
+        """Requests per second that every tenant may have."""
+        return ONE["requests_per_min"] / 60
+
+    async def take(self, tenant: Tenant) -> None:
+        """One request that ends as soon as it was accepted."""
+        gateways = self.platform.gateways
+        gateway = gateways[next(self._turns) % len(gateways)]
+        found = await gateway.take(tenant, cost_of(NUM_TOKENS))
+        if isinstance(found, OpenRequest):
+            gateway.settle(found, NUM_USED)
+
+    async def serve(self, tenant: Tenant) -> OpenRequest | RateLimited:
+        """One request, from its arrival at some gateway to its end."""
+        gateways, cost = self.platform.gateways, cost_of(NUM_TOKENS)
+        gateway = gateways[next(self._turns) % len(gateways)]
+        found = await gateway.take(tenant, cost)
+        if isinstance(found, OpenRequest):
+            await self.workers.serve(tenant, cost)
+            gateway.settle(found, NUM_USED)
+        return found
+
+    async def serve_all(self, tenants: Sequence[Tenant]) -> int:
+        """One request of each; the number that was accepted."""
+        if self.case.is_parallel:
+            found = await asyncio.gather(*(self.serve(tenant) for tenant in tenants))
+        else:
+            found = [await self.serve(tenant) for tenant in tenants]
+        return sum(isinstance(answer, OpenRequest) for answer in found)
+
+    def close(self) -> None:
+        self.platform.close()
+        self.workers.close()
+
+
+async def run_case(case: LimitCase, url: str, parts: LimitParts | None = None) -> list[str]:
+    """Broken promises of a row."""
+    world = LimitWorld(case, url, parts)
+    try:
+        found = await _first_requests(world, "the first requests")
+        found += await _overload(world)
+        await asyncio.sleep(SILENCE_S)  # every bucket is full again, and every slice given back
+        found += await _first_requests(world, "the first requests after silence")
+        return found + world.platform.book.problems(is_exact=case.num_gateways == 1)
+    finally:
+        world.close()
+
+
+async def _first_requests(world: LimitWorld, what: str) -> list[str]:
+    """All that come at once, of one tenant or of the first ones; all are within every limit."""
+    wanted = [world.tenants[place % len(world.tenants)] for place in range(AT_ONCE)]
+    accepted = await world.serve_all(wanted)
+    return [] if accepted == AT_ONCE else [f"{what}: {accepted} of {AT_ONCE} accepted"]
+
+
+async def _overload(world: LimitWorld) -> list[str]:
+    """Twice the limit or more: each tenant gets what it may have, and as much as its neighbours."""
+    case, book, clock = world.case, world.platform.book, world.platform.clock
+    seconds = 10.0 if case.num_tenants == 1 else 1.0
+    begin, before = clock.now(), book.num_taken.copy()
+    client = _bursts if case.is_parallel else _one_after_the_other
+    ends = await asyncio.gather(*(client(world, tenant, begin + seconds) for tenant in world.tenants))
+    asked_at = {tenant.name: at for tenant, at in zip(world.tenants, ends, strict=True)}
+    counts = [book.num_taken[tenant.name] - before[tenant.name] for tenant in world.tenants]
+    found = []
+    for tenant, count in zip(world.tenants, counts, strict=True):
+        # What came while the last ones waited was offered to none, and a part of a request is of no use to a gateway.
+        since_s = clock.now() - asked_at[tenant.name] + book.known_late_s
+        unused = book.unused(tenant, cost_of(NUM_TOKENS)) - world.rate_per_s * since_s - case.num_gateways
+        if unused > (1 - USED) * (unused + count):
+            found.append(f"{tenant.name} used {count} requests and could have used {unused:.1f} more")
+    if case.num_gateways == 1 and max(counts) > EVEN * (min(counts) + 1):
+        found.append(f"some tenants got {min(counts)} requests, and others {max(counts)}")
+    return found[:3]
+
+
+async def _bursts(world: LimitWorld, tenant: Tenant, end: float) -> float:
+    """Many at once, again and again; returns when the last ones came."""
+    number = AT_ONCE if len(world.tenants) == 1 else 5
+    pause_s, now, tasks = number / (2 * world.rate_per_s), world.platform.clock.now, list[asyncio.Task[None]]()
+    asked_at = begin = now()
+    for burst in range(1, int((end - begin) / pause_s) + 1):
+        await asyncio.sleep(begin + burst * pause_s - now())
+        asked_at = now()
+        tasks += [asyncio.create_task(world.take(tenant)) for _ in range(number)]
+    await asyncio.gather(*tasks)
+    return asked_at
+
+
+async def _one_after_the_other(world: LimitWorld, tenant: Tenant, end: float) -> float:
+    """Each as soon as the last one is answered, twice as fast as the limit; returns when the last one came."""
+    now, asked_at = world.platform.clock.now, 0.0
+    while now() <= end:
+        asked_at = now()
+        await world.take(tenant)
+        await asyncio.sleep(1 / (2 * world.rate_per_s))
+    return asked_at

@@ -1,0 +1,146 @@
+"""Gateways with the shipped limiter and leaser at one real Redis, on the clock of a virtual loop.
+
+The lease script runs in Redis and gets the virtual time; its answer comes ``LATENCY_S`` later, so that requests meet a
+turn that is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import redis
+
+from stratos.common.errors import DependencyDown, RateLimited
+from stratos.core.tenancy.plan import Plan
+from stratos.core.tenant import Tenant
+from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseTurn, lease_args, lease_keys, parse_turn
+from stratos_gateway.limits.leaser import Leaser, Leases
+from stratos_gateway.limits.limiter import Cost, LimitReservation, TenantLimiter
+from stratos_gateway.limits.settings import LimitsConfig
+from tests.support.limits.law import Book
+from tests.support.virtual_loop import VirtualLoop
+
+LATENCY_S = 0.001
+PREFIX = "p"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitParts:
+    """Classes and script that are tried; a planted defect takes the place of one of them."""
+
+    leaser: type[Leaser] = Leaser
+    limiter: type[TenantLimiter] = TenantLimiter
+    script: str = LEASE
+
+
+class VirtualRedis:
+    """One server that can be away."""
+
+    def __init__(self, url: str, script: str = LEASE) -> None:
+        self.client = redis.Redis.from_url(url, decode_responses=True)
+        self.client.flushall()
+        self.script = self.client.register_script(script)
+        self.is_away = False
+        self.num_calls = 0
+
+
+class VirtualLeases(Leases):
+    """One gateway's calls."""
+
+    def __init__(self, server: VirtualRedis, gateway: str, clock: VirtualLoop) -> None:
+        self.gateway, self.is_alone = gateway, False
+        self.is_cut_off = False
+        self.loses_answers = False
+        self._server = server
+        self._clock = clock
+
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
+        await asyncio.sleep(LATENCY_S / 2)
+        if self._server.is_away or self.is_cut_off:
+            raise DependencyDown("no answer")
+        self._server.num_calls += 1
+        args = lease_args(self.gateway, ttl_s, asks, self._clock.now())
+        answer = self._server.script(keys=lease_keys(PREFIX, asks), args=args)
+        await asyncio.sleep(LATENCY_S / 2)
+        if self.loses_answers:
+            raise DependencyDown("the answer is lost")
+        return parse_turn(PREFIX, answer)
+
+    async def leave(self) -> None:
+        self._server.client.hdel(f"{PREFIX}:gateways", self.gateway)
+
+
+@dataclass
+class OpenRequest:
+    """A request that was accepted."""
+
+    gateway: LimitedGateway
+    tenant: Tenant
+    cost: Cost
+    reservation: LimitReservation
+
+
+class LimitedGateway:
+    """One gateway process, as far as limits go."""
+
+    def __init__(self, server: VirtualRedis, name: str, parts: LimitParts, book: Book) -> None:
+        clock = asyncio.get_running_loop()
+        assert isinstance(clock, VirtualLoop)
+        self.name = name
+        self.leases = VirtualLeases(server, name, clock)
+        self.leaser = parts.leaser(self.leases, clock, LimitsConfig())
+        self.limiter = parts.limiter(self.leaser, clock, "m")
+        self._book = book
+        self._task = asyncio.create_task(self.leaser.run())
+
+    async def take(self, tenant: Tenant, cost: Cost) -> OpenRequest | RateLimited:
+        """Ask as a request does; what came of it is in the book."""
+        reservation = self.limiter.claim(tenant, cost)
+        try:
+            await self.limiter.take(reservation)
+        except RateLimited as error:
+            self._book.refused(tenant, cost, error)
+            return error
+        self._book.taken(tenant, cost)
+        return OpenRequest(self, tenant, cost, reservation)
+
+    def settle(self, request: OpenRequest, num_tokens: int) -> None:
+        """The request has ended."""
+        self._book.settled(request.tenant, request.cost, num_tokens)
+        request.reservation.settle(num_tokens)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is reported any more."""
+        self._task.cancel()
+
+
+class LimitedGateways:
+    """Some gateways, and the book of what they did."""
+
+    def __init__(self, url: str, number: int, parts: LimitParts | None = None) -> None:
+        self.parts = parts or LimitParts()
+        self.server = VirtualRedis(url, self.parts.script)
+        clock = asyncio.get_running_loop()
+        assert isinstance(clock, VirtualLoop)
+        self.clock = clock
+        self.book = Book(clock)
+        self.gateways = [LimitedGateway(self.server, f"g{place}", self.parts, self.book) for place in range(number)]
+
+    def born(self, name: str) -> LimitedGateway:
+        """One more gateway."""
+        self.gateways.append(LimitedGateway(self.server, name, self.parts, self.book))
+        return self.gateways[-1]
+
+    def close(self) -> None:
+        for gateway in self.gateways:
+            gateway.kill()
+
+
+def make_tenant(name: str = "t", **plan: int) -> Tenant:
+    return Tenant(id=name, name=name, plan=Plan(name="tried", **plan))
+
+
+def cost_of(num_tokens: int = 1, num_sequences: int = 1) -> Cost:
+    return Cost(num_tokens=num_tokens, num_sequences=num_sequences)

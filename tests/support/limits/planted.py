@@ -1,0 +1,132 @@
+"""Old defects of tenants' limits, planted again: the checks of the table must find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stratos.common.clock import Clock
+from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseTurn
+from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.leaser import Leaser, Leases
+from stratos_gateway.limits.limiter import Claim, LimitReservation, TenantLimiter
+from stratos_gateway.limits.settings import LimitsConfig
+
+
+class _ChangedCalls(Leases):
+    """Calls with other asks, or other answers."""
+
+    def __init__(self, leases: Leases) -> None:
+        self.gateway, self.is_alone = leases.gateway, leases.is_alone
+        self.leases = leases
+
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
+        return await self.leases.lease(asks, ttl_s)
+
+    async def leave(self) -> None:
+        await self.leases.leave()
+
+
+class _OneSlot(_ChangedCalls):
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
+        return await super().lease([self._one(ask) for ask in asks], ttl_s)
+
+    @staticmethod
+    def _one(ask: LeaseAsk) -> LeaseAsk:
+        return replace(ask, need=ask.in_use + 1, wish=ask.in_use + 1, least=0) if ask.rate_per_s == 0 else ask
+
+
+class OneSlotPerTurn(Leaser):
+    """A semaphore asks for one slot more than is in use, however many requests came together."""
+
+    def __init__(self, leases: Leases, clock: Clock, config: LimitsConfig) -> None:
+        super().__init__(_OneSlot(leases), clock, config)
+
+
+class _OneTurn(TenantLimiter):
+    """A request waits for one turn, and no longer."""
+
+    async def _wait(self, claims: Sequence[Claim]) -> None:
+        now = self._clock.now()
+        if not any(claim.bucket.after_s(claim.amount, now) for claim in claims):
+            await self._leaser.turn_soon([claim.bucket for claim in claims], self._leaser.config.wait_s)
+            if self._spend(claims):
+                return
+        raise self._refusal(claims)
+
+
+class OneSlotAndOneTurn(_OneTurn):
+    """The half of ``OneSlotPerTurn`` that is in the limiter."""
+
+
+class FirstShortClaim(_OneTurn):
+    """Only the first limit that is short learns that something is wanted of it."""
+
+    async def take(self, reservation: LimitReservation) -> None:
+        self._note_short(reservation.claims)
+        if not self._spend(reservation.claims):
+            await self._wait(reservation.claims)
+        reservation.is_taken = True
+
+    def _spend(self, claims: Sequence[Claim]) -> bool:
+        self._note_short(claims)
+        return super()._spend(claims)
+
+    def _note_short(self, claims: Sequence[Claim]) -> None:
+        now = self._clock.now()
+        for claim in claims:
+            claim.bucket.demand.note(claim.amount, now)
+            if not claim.bucket.has(claim.amount, now):
+                return
+
+
+class _Unbounded(LeasedBucket):
+    """Refunds make the slice larger, whatever it was."""
+
+    def give_back(self, amount: float, now: float) -> None:
+        super().give_back(amount, now)
+        self._held, self._back = self._held + self._back, 0.0
+
+
+class UnboundedRefunds(Leaser):
+    """Slices grow by refunds; the script of this defect fills buckets above their capacity."""
+
+    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
+        if name not in self._buckets:
+            self._buckets[name] = _Unbounded(name, terms, self.config, self._clock.now())
+        return super().bucket(name, terms)
+
+
+OVERFLOWING = LEASE.replace("- math.max(missing, debt)", "- missing").replace(
+    "local missing = math.max(0, capacity - level - held - others) + spent",
+    "local missing = capacity - level - held - others + spent",
+)
+"""The lease script without the bound at the capacity."""
+
+
+class FirstBuckets(Leaser):
+    """The first buckets of the table are renewed, and the others never."""
+
+    async def _renew(self, due: Sequence[LeasedBucket]) -> None:
+        await super()._renew(list(self._buckets.values())[:256])
+
+
+class ForgetsGateways(Leaser):
+    """Without Redis every gateway takes itself for the only one."""
+
+    def _part(self, bucket: LeasedBucket) -> float:
+        return 1.0
+
+
+class _Hurried(LeasedBucket):
+    def after_s(self, cost: float, now: float) -> float:
+        return super().after_s(cost, now) / 2
+
+
+class HurriedClients(Leaser):
+    """Retry-After says less than what the rate needs."""
+
+    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
+        if name not in self._buckets:
+            self._buckets[name] = _Hurried(name, terms, self.config, self._clock.now())
+        return super().bucket(name, terms)

@@ -1,0 +1,55 @@
+"""Scenes beyond the table: long reservations that are left, and Redis away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from tests.support.limits.gateways import LimitedGateways, LimitParts, OpenRequest, cost_of, make_tenant
+
+
+async def abort_and_burst(url: str, parts: LimitParts | None = None) -> list[str]:
+    """Ten long requests, each paid by refill, are left together; then as much is asked for as there is."""
+    platform = LimitedGateways(url, 2, parts)
+    tenant, cost = make_tenant(tokens_per_min=60_000, burst_s=60), cost_of(50_000)
+    opened = []
+    for place in range(10):
+        opened.append(await platform.gateways[place % 2].take(tenant, cost))
+        await asyncio.sleep(50.0)
+    for request in opened:
+        assert isinstance(request, OpenRequest)
+        request.gateway.settle(request, 0)
+    for _ in range(10):
+        await asyncio.gather(*(gateway.take(tenant, cost) for gateway in platform.gateways))
+        await asyncio.sleep(0.02)
+    platform.close()
+    return platform.book.problems(is_exact=False)
+
+
+async def outage(url: str, parts: LimitParts | None = None) -> list[str]:
+    """Clients of one gateway have used the burst; Redis goes away, they spread over all gateways, and Redis is back."""
+    platform = LimitedGateways(url, 3, parts)
+    tenant, first = make_tenant(requests_per_min=600, burst_s=60), platform.gateways[0]
+    platform.book.known_late_s = float("inf")  # shares strand what other gateways do not use
+    await _ask(platform, 5.0, 200.0, lambda: [first.take(tenant, cost_of())])
+    platform.server.is_away = True
+    before = platform.book.num_taken["t"]
+    await _ask(platform, 60.0, 20.0, lambda: [gateway.take(tenant, cost_of()) for gateway in platform.gateways])
+    found, taken = [], platform.book.num_taken["t"] - before
+    if taken < 0.9 * 600:
+        found.append(f"{taken} requests were accepted in an outage of 60 s, of 600")
+    platform.server.is_away = False
+    await _ask(platform, 10.0, 50.0, lambda: [gateway.take(tenant, cost_of()) for gateway in platform.gateways])
+    platform.close()
+    return found + platform.book.problems(is_exact=False)
+
+
+async def _ask(
+    platform: LimitedGateways, seconds: float, per_s: float, requests: Callable[[], Sequence[Awaitable[object]]]
+) -> None:
+    """So often for so long."""
+    tasks, end = list[asyncio.Future[object]](), platform.clock.now() + seconds
+    while platform.clock.now() < end:
+        tasks += [asyncio.ensure_future(request) for request in requests()]
+        await asyncio.sleep(1 / per_s)
+    await asyncio.gather(*tasks)
