@@ -38,7 +38,9 @@ class WorkerStatus:
     tenant_tokens: Mapping[str, int] = field(default_factory=dict)
     """Output tokens made since the status before this one, of the tenants that got any."""
     num_routers: int = 1
-    """Routers that follow its status, and place requests by it."""
+    """Routers that follow its status, and could place requests by it."""
+    placing_routers: tuple[str, ...] = ()
+    """Incarnations of those whose requests have come to it in the last seconds."""
 
     @property
     def num_seqs(self) -> int:

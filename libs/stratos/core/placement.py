@@ -9,6 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.common.ids import new_id
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
@@ -135,3 +136,17 @@ class AttemptReport:
     outcome: Outcome
     num_output_tokens: int | None = None
     """Over all choices and attempts; ``None`` when unknown."""
+
+
+def new_handoff_id(router: str) -> str:
+    """A fresh id such as ``handoff-3f2a...@inc-77b1...``; a worker learns from it whose placements reach it.
+
+    Args:
+        router: incarnation of the router that places the request.
+    """
+    return f"{new_id('handoff')}@{router}"
+
+
+def router_of(handoff_id: str) -> str:
+    """The router that placed the request; empty when the id does not say."""
+    return handoff_id.partition("@")[2]

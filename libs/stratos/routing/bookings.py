@@ -57,6 +57,7 @@ class BookingLedger:
         self._held: dict[str, BookedLoad] = {}
         self._status_at: dict[str, float] = {}
         self._num_ended_seqs: dict[str, int] = {}
+        self._refusing: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -69,12 +70,17 @@ class BookingLedger:
         if booking.prefill_incarnation:
             self._by_prefill.setdefault(booking.prefill_incarnation, {})[booking.handoff_id] = booking
 
-    def end(self, handoff_id: str, now: float, *, has_finished: bool = False) -> Booking | None:
+    def end(
+        self, handoff_id: str, now: float, *, has_finished: bool = False, has_failed: bool = False
+    ) -> Booking | None:
         """An attempt was reported as ended; ``None`` when it is not booked (any more).
 
-        The places of one that finished are free before the next status shows it.
+        The places of one that finished are free before the next status shows it.  A worker that has just refused one
+        may have less room than its status says.
         """
         booking = self._remove(handoff_id)
+        if booking is not None and has_failed and self._is_fresh(booking, booking.decode_incarnation):
+            self._refusing.add(booking.decode_incarnation)
         if booking is not None and has_finished and not self._is_fresh(booking, booking.decode_incarnation):
             incarnation, seqs = booking.decode_incarnation, self._num_ended_seqs
             # An end that is reported shortly after a status may be in that status already.
@@ -87,6 +93,7 @@ class BookingLedger:
         incarnation = status.ref.incarnation
         self._status_at[incarnation] = now
         self._num_ended_seqs.pop(incarnation, None)
+        self._refusing.discard(incarnation)
         for booking in list(self._confirmed(self._by_prefill.get(incarnation, {}), now)):
             del self._by_prefill[incarnation][booking.handoff_id]
         self._trim(status, now)
@@ -100,6 +107,7 @@ class BookingLedger:
         self._by_prefill.pop(incarnation, None)
         self._status_at.pop(incarnation, None)
         self._num_ended_seqs.pop(incarnation, None)
+        self._refusing.discard(incarnation)
 
     def expire(self, now: float) -> int:
         """Drop bookings whose lease is over; returns how many."""
@@ -130,6 +138,10 @@ class BookingLedger:
     def num_ended_seqs(self, incarnation: str) -> int:
         """Sequences that ended since the last status, which therefore still counts them."""
         return self._num_ended_seqs.get(incarnation, 0)
+
+    def has_refused(self, incarnation: str) -> bool:
+        """A placement that the last status does not show failed there."""
+        return incarnation in self._refusing
 
     def _fresh(self, by_worker: dict[str, dict[str, Booking]], incarnation: str) -> Iterator[Booking]:
         """Newest first: bookings are kept in the order in which they were made."""

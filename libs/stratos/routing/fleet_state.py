@@ -9,13 +9,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from stratos.common.ids import new_incarnation
 from stratos.core.fleet import FleetWorker, WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.liveness import OutReason, WorkerLiveness
 from stratos.routing.settings import LivenessConfig
-from stratos.routing.worker_view import WorkerView
+from stratos.routing.worker_view import WorkerView, num_sharing
 
 _log = logging.getLogger(__name__)
 NO_ADAPTERS: frozenset[str] = frozenset()
@@ -75,6 +76,8 @@ class FleetState:
         on_evicted: Callable[[WorkerRole, OutReason], None] = ignore_eviction,
     ) -> None:
         self._settings = settings
+        self.router = new_incarnation()
+        """This process, as the ids of its hand-offs name it."""
         self.bookings = bookings
         self._on_evicted = on_evicted
         self._records: dict[str, _Record] = {}
@@ -145,9 +148,11 @@ class FleetState:
         self.bookings.add(booking)
         self._booked(booking)
 
-    def end(self, handoff_id: str, now: float, *, has_finished: bool = False) -> Booking | None:
+    def end(
+        self, handoff_id: str, now: float, *, has_finished: bool = False, has_failed: bool = False
+    ) -> Booking | None:
         """An attempt ended."""
-        booking = self.bookings.end(handoff_id, now, has_finished=has_finished)
+        booking = self.bookings.end(handoff_id, now, has_finished=has_finished, has_failed=has_failed)
         if booking is not None:
             self._booked(booking)
         return booking
@@ -200,6 +205,8 @@ class FleetState:
             if fresh.num_requests
             else NO_ADAPTERS,
             num_ended_seqs=self.bookings.num_ended_seqs(ref.incarnation),
+            num_routers=num_sharing(status, self.router),
+            has_refused=self.bookings.has_refused(ref.incarnation),
         )
 
     def _booked(self, booking: Booking) -> None:

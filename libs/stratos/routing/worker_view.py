@@ -44,6 +44,8 @@ class BookedLoad:
 
 
 NO_LOAD = BookedLoad()
+BEGINNER = 1 << 20
+"""So many routers leave none of them a second request by one status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,10 @@ class WorkerView:
     """Adapters of the placements that the status may not show, those left out that were resident then."""
     num_ended_seqs: int = 0
     """Sequences of the status that were reported as ended since it arrived."""
+    num_routers: int = 1
+    """Routers that may be placing requests there at this moment, this one among them."""
+    has_refused: bool = False
+    """A request of this router's that the status does not show has failed there."""
 
     is_in: bool = field(init=False, repr=False, compare=False)
     """It answers, is ready, does not drain, and speaks this build's protocol."""
@@ -82,7 +88,7 @@ class WorkerView:
         engine, blocks, total = status.engine, status.engine.blocks, status.engine.blocks.total
         num_seqs = max(0, status.num_seqs - self.num_ended_seqs) + fresh.num_seqs
         used = blocks.allocated + blocks.reserved + blocks.fenced + fresh.num_blocks
-        is_shared = status.num_routers > 1 and fresh.num_requests > 0
+        is_shared = self.num_routers > 1 and (fresh.num_requests > 0 or self.has_refused)
         free_seqs = status.max_num_seqs - num_seqs if status.max_num_seqs else math.inf
         free_blocks = engine.kv_watermark * total - used - engine.num_promised_blocks
         derived = {
@@ -101,9 +107,12 @@ class WorkerView:
         """The part of ``free`` room that other routers may be giving away at this moment.
 
         Routers see one status and do not see one another: each of R places at most one request by a status, or what
-        fits into its R-th part.
+        fits into its R-th part, and none after one that the worker refused.  R is 1 where all recent placements were
+        this router's.
         """
-        num_routers = self.status.num_routers
+        num_routers = self.num_routers
+        if num_routers > 1 and self.has_refused:
+            return max(0.0, free)
         if num_routers <= 1 or not self.fresh.num_requests:
             return 0.0
         return max(0.0, free) * (num_routers - 1) / num_routers
@@ -114,3 +123,18 @@ class WorkerView:
         total = self.status.engine.blocks.total
         taken = self.num_used_blocks + self.status.engine.num_promised_blocks
         return max(0.0, 1.0 - taken / total) if total else 0.0
+
+
+def num_sharing(status: WorkerStatus, router: str) -> int:
+    """Routers among which a worker's room is divided, as ``router`` sees it.
+
+    One is active for a model, the others follow.  It has the whole room once its placements alone have been seen there.
+    One that begins places one request by a status, until the worker has shown it to the one that was active before, and
+    what that one had placed is there.
+    """
+    placing = status.placing_routers
+    if placing == (router,):
+        return 1
+    if placing and router not in placing:
+        return BEGINNER
+    return status.num_routers if status.num_routers <= 1 else max(status.num_routers, len(placing))

@@ -187,6 +187,7 @@ class WorkerProcess(Service):
             block_size=info.geometry.block_size,
             max_num_seqs=max_batch_slots,
             num_routers=self._feed.num_watchers,
+            placing_routers=self._feed.placing_routers(now_s),
             features=context.features,
             ttft_s=opened.table.latencies.first_token.value(now_s),
             itl_s=opened.table.latencies.next_token.value(now_s),

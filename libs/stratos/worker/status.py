@@ -12,12 +12,17 @@ from typing import Any
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.core.fleet import WorkerStatus
+from stratos.core.placement import router_of
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.fleet import WORKER_STATUS
 
 MIN_INTERVAL_S = 0.05
 """Changes within this time are reported together."""
 MAX_INTERVAL_MS = 60_000
+PLACING_S = 2.0
+"""A router whose last request came longer ago places none here for now."""
+MAX_ROUTERS = 64
+"""Routers that are told apart; ids come from gateways, so their number is bounded."""
 
 
 class StatusStream:
@@ -39,6 +44,8 @@ class StatusFeed:
 
     def __init__(self) -> None:
         self._watchers: set[StatusStream] = set()
+        self._placed_at: dict[str, float] = {}
+        """Router -> when its last request came."""
 
     @property
     def num_watchers(self) -> int:
@@ -54,6 +61,22 @@ class StatusFeed:
         """A request of the tenant has got tokens; the next status of every watcher says so."""
         for watcher in self._watchers:
             watcher.tenant_tokens[tenant] += num_tokens
+
+    def note_placement(self, handoff_id: str, now_s: float) -> None:
+        """A request came that a router has placed here."""
+        self._forget_routers(now_s)
+        router = router_of(handoff_id)
+        if router in self._placed_at or len(self._placed_at) < MAX_ROUTERS:
+            self._placed_at[router] = now_s
+
+    def placing_routers(self, now_s: float) -> tuple[str, ...]:
+        """Routers whose requests have come lately."""
+        self._forget_routers(now_s)
+        return tuple(sorted(self._placed_at))
+
+    def _forget_routers(self, now_s: float) -> None:
+        for router in [router for router, at in self._placed_at.items() if now_s - at > PLACING_S]:
+            del self._placed_at[router]
 
     async def changes(self, interval_s: float) -> AsyncGenerator[StatusStream, None]:
         """Yields at once, then on changes and at least every ``interval_s``, at most 20 times a second."""

@@ -60,7 +60,8 @@ async def open_backends(
     """Connect lazily to routers and Redis; what was opened is closed by ``stack``."""
     clock, connect = SystemClock(), partial(RouterClient, dialer=dialer)
     addresses = PeerAddresses(settings.router_addresses, clock)
-    routers = RouterSet(addresses, connect, settings.routers, settings.convictions, metrics, clock, Random())
+    name = settings.model.served_name
+    routers = RouterSet(addresses, name, connect, settings.routers, settings.convictions, metrics, clock, Random())
     stack.push_async_callback(routers.close)
     redis = open_redis(settings.redis_url.get_secret_value())
     stack.push_async_callback(redis.aclose)
@@ -121,7 +122,7 @@ async def open_backends(
             ledger=ledger,
             readings=readings,
             platform=platform,
-        ),  # fmt: skip
+        ),
         sub_keys=SubKeys(follower, platform).find,
         routers=routers,
         adapters=SnapshotAdapters(follower),

@@ -87,8 +87,11 @@ def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue) 
         watermarks=read_policy(settings.watermark),
         is_metered=parts.billing is not None,
     )
+    settle = None if parts.billing is None else parts.billing.writer.settle
     around, sources, sender = steps(parts), generation_sources(parts), ChunkSender(settings.http)
-    vectors = VectorSource(parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s)
+    vectors = VectorSource(
+        parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s, settle
+    )
     embedding = EmbeddingPreparer(parts.model, catalogue)
     return {
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
@@ -147,4 +150,5 @@ def _open_external(parts: GatewayParts) -> ExternalSource | None:
         return None
     client = OverflowClient(config, lambda text: len(tokenizer.encode_plain(text)))
     parts.surroundings.stack.push_async_callback(client.close)
-    return ExternalSource(client, parts.admission, parts.surroundings.clock, parts.metrics)
+    meter = None if parts.billing is None else parts.billing.meter
+    return ExternalSource(client, parts.admission, parts.surroundings.clock, parts.metrics, meter)

@@ -36,6 +36,8 @@ from tests.support.worlds.router_world import (
     until_live,
 )
 
+MODEL_NAME = "prod"
+
 
 @dataclass
 class World:
@@ -78,7 +80,7 @@ async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> Asyn
     metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=2.5)
     clock = SystemClock()
     known = PeerAddresses(addresses, clock)
-    routers = RouterSet(known, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
+    routers = RouterSet(known, MODEL_NAME, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
     running = asyncio.create_task(routers.run())
     try:
         await eventually(lambda: registry.get_sample_value("stratos_routers", {"state": "up"}) == len(addresses))
@@ -91,13 +93,13 @@ async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> Asyn
 
 @asynccontextmanager
 async def two_routers(tmp_path: Path, **worker: Any) -> AsyncIterator[tuple[World, str, str]]:
-    """Yields the world, the first choice of tenant "a", and the other router."""
+    """Yields the world, the model's first choice, and the other router."""
     async with fake_workers(make_status("decode-0", WorkerRole.DECODE, **worker)) as workers, AsyncExitStack() as stack:
         world = World(tmp_path, workers[0].address)
         stack.push_async_callback(_stop, world)
         addresses = await asyncio.gather(world.start_router("one"), world.start_router("two"))
         world.routers = await stack.enter_async_context(gateway(addresses, world.registry))
-        first, second = preferred("a", addresses)
+        first, second = preferred(MODEL_NAME, addresses)
         yield world, first, second
 
 

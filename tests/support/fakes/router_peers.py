@@ -22,8 +22,8 @@ from stratos_gateway.routers.settings import RoutersConfig
 
 DECODE = WorkerRef(worker_id="decode-0", incarnation="inc-0", address="", role=WorkerRole.DECODE)
 CONFIG = RoutersConfig(check_interval_s=0.005, silence_timeout_s=0.02, max_backoff_s=0.01, resolve_interval_s=0.01)
-
 CONVICTIONS = ConvictionConfig()
+MODEL_NAME = "prod"
 
 
 @dataclass
@@ -32,6 +32,8 @@ class FakePeer:
 
     address: str
     state: str = "up"
+    delay_s: float = 0.0
+    """Wait before it says that it serves."""
     holds: bool = False
     """Calls wait in its queue."""
     error: StratosError | None = None
@@ -91,6 +93,7 @@ class FakePeer:
 
     async def is_serving(self, *, timeout_s: float) -> bool:
         self.num_checks += 1
+        await asyncio.sleep(self.delay_s)
         if self.state == "stopped":
             await asyncio.sleep(timeout_s)
         return self.state == "up"
@@ -133,7 +136,7 @@ async def router_set(*addresses: str) -> AsyncIterator[RouterWorld]:
         return list(known)
 
     found, metrics = PeerAddresses(["routers:1"], clock, resolve), GatewayMetrics(registry)
-    routers = RouterSet(found, connect, CONFIG, CONVICTIONS, metrics, clock, Random(1))
+    routers = RouterSet(found, MODEL_NAME, connect, CONFIG, CONVICTIONS, metrics, clock, Random(1))
     world = RouterWorld(peers, clock, routers, registry, known)
     running = asyncio.create_task(routers.run())
     try:

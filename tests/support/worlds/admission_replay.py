@@ -25,6 +25,7 @@ from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
 from stratos.routing.fleet_state import FleetState, Member
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
 from stratos.worker.decode.intents import sum_intents
+from stratos.worker.status import StatusFeed
 from tests.support.worlds.engine_driver import make_request as make_engine_request
 from tests.support.worlds.engine_settings import scheduler_config
 from tests.support.worlds.fleet_samples import make_request, make_status
@@ -77,6 +78,8 @@ class ReplayWorker:
         self.engine = EngineCore(runner, config, clock)
         self.intents: dict[RequestKey, EngineRequest] = {}
         self.max_num_seqs = max_num_seqs
+        self.feed = StatusFeed()
+        self._clock = clock
         self._version = itertools.count(1)
 
     def status(self, num_routers: int) -> WorkerStatus:
@@ -95,6 +98,7 @@ class ReplayWorker:
             num_free_batch_slots=max(0, engine.num_free_batch_slots - intents.num_batch_slots),
             p90_output_tokens=engine.p90_output_tokens,
             num_routers=num_routers,
+            placing_routers=self.feed.placing_routers(self._clock.now()),
         )
 
 
@@ -185,6 +189,7 @@ class AdmissionReplay:
         engine_request = make_engine_request(prompt, "", request.num_choices, max_tokens=per_choice)
         engine_request = replace(engine_request, key=RequestKey(request.request_id, request.attempt))
         worker.intents[engine_request.key] = engine_request
+        worker.feed.note_placement(placement.handoff_id, self.clock.now())
         self._after(0.0, 0.15, lambda: self._reserve(router, worker, engine_request, request, placement))
 
     def _reserve(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from contextlib import aclosing
 
+from stratos.core.placement import new_handoff_id
 from stratos.core.requests.records import ChoiceState
 from stratos.worker.decode.intents import Intents, sum_intents
-from stratos.worker.status import StatusFeed, StatusVersions
+from stratos.worker.status import MAX_ROUTERS, PLACING_S, StatusFeed, StatusVersions
 from tests.support.worlds.engine_driver import make_request
 from tests.support.worlds.fleet_samples import ledger, make_status, with_changes
 
@@ -51,3 +52,16 @@ def test_an_intent_counts_its_prompt_its_expected_output_and_its_places() -> Non
     assert sum_intents([new], 20, 16, 8) == Intents(num_blocks=3 + 3 * 2, num_batch_slots=3)
     assert sum_intents([new], 20, 16, 2).num_batch_slots == 2
     assert sum_intents([back], 20, 16, 8) == Intents(num_blocks=1 + 1, num_batch_slots=1)
+
+
+def test_routers_whose_requests_came_of_late_are_named_and_bounded() -> None:
+    feed = StatusFeed()
+    feed.note_placement(new_handoff_id("inc-b"), 0.0)
+    feed.note_placement(new_handoff_id("inc-a"), 1.0)
+    assert feed.placing_routers(1.0) == ("inc-a", "inc-b")
+    assert feed.placing_routers(PLACING_S + 0.5) == ("inc-a",)
+    assert feed.placing_routers(PLACING_S + 1.5) == ()
+    for number in range(2 * MAX_ROUTERS):
+        feed.note_placement(new_handoff_id(f"inc-{number}"), 10.0)
+    feed.note_placement("of an unknown make", 10.0)
+    assert len(feed.placing_routers(10.0)) == MAX_ROUTERS

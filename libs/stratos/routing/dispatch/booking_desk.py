@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from stratos.common.ids import new_id
 from stratos.core.cache_changes import CacheLayout
-from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRole
+from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRole, new_handoff_id
 from stratos.routing.bookings import Booking
 from stratos.routing.dispatch.isolation import SuspectHolds
 from stratos.routing.fleet_state import FleetState
@@ -37,7 +36,7 @@ class BookingDesk:
 
     def book(self, choice: EndpointChoice, ticket: Ticket, num_blocks: int, now: float) -> Placement:
         """Take the chosen workers for a request."""
-        handoff_id, request, worker = new_id("handoff"), ticket.request, choice.worker.ref.incarnation
+        handoff_id, request, worker = new_handoff_id(self._fleet.router), ticket.request, choice.worker.ref.incarnation
         source = choice.prefill[0].ref.incarnation if choice.decode and choice.prefill else ""
         if source:
             self._prefill_memory.remember(request.request_id, source)
@@ -60,7 +59,9 @@ class BookingDesk:
         self._suspects.release(handoff_id)
         if outcome is Outcome.SETTLED:
             return None
-        return self._fleet.end(handoff_id, now, has_finished=outcome is Outcome.FINISHED)
+        return self._fleet.end(
+            handoff_id, now, has_finished=outcome is Outcome.FINISHED, has_failed=outcome is Outcome.FAILED
+        )
 
     def _placement(self, choice: EndpointChoice, handoff_id: str, queued_s: float) -> Placement:
         return Placement(

@@ -16,7 +16,6 @@ from functools import partial
 from random import Random
 
 from stratos.common.errors import Draining, StratosError
-from stratos.common.ids import new_incarnation
 from stratos.core.fleet import QueueDepth, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionConfig, ConvictionTable, ConvictionUpdate, prompt_refused
@@ -79,7 +78,6 @@ class Dispatcher:
         self._bounds = FleetBounds(fleet, reservations, self._placer, self._ask)
         self._desk = BookingDesk(fleet, self._suspects, self.policies)
         self._rng = rng
-        self._incarnation = new_incarnation()
         self._is_draining = False
 
     def push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Answer]]:
@@ -147,11 +145,11 @@ class Dispatcher:
     def exchange_convictions(self, update: ConvictionUpdate, now: float) -> tuple[ConvictionUpdate, list[Answer]]:
         """Take over what a gateway knows; returns what the gateway has not seen, and the refusals of what waits."""
         table = self._convictions
-        others = table.since(update.cursor if update.incarnation == self._incarnation else 0, now)
+        others = table.since(update.cursor if update.incarnation == self.fleet.router else 0, now)
         new = {(conviction.tenant, conviction.prompt_digest) for conviction in table.add_all(update.convictions, now)}
         waiting = [ticket for ticket in self._queue.tickets() if _prompt_of(ticket.request) in new] if new else []
         refused: list[Answer] = [(ticket, prompt_refused()) for ticket in waiting if self._queue.remove(ticket)]
-        answer = ConvictionUpdate(incarnation=self._incarnation, cursor=table.version, convictions=others)
+        answer = ConvictionUpdate(incarnation=self.fleet.router, cursor=table.version, convictions=others)
         return answer, refused
 
     def drain(self) -> list[Answer]:

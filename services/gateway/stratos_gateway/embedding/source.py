@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from starlette.responses import Response
@@ -27,6 +27,10 @@ INLINE_BYTES = 64 * 1024
 """Vectors above this are turned into JSON in a thread."""
 
 
+Settle = Callable[[Sequence[Draft]], Awaitable[None]]
+"""Gets entries into the ledger at once; returns soon, also where it cannot."""
+
+
 class VectorOutput(Output):
     """All vectors of a request.
 
@@ -40,6 +44,7 @@ class VectorOutput(Output):
         self.vectors = vectors
         self._prepared = prepared
         self._tenant = tenant
+        self._id = new_id("emb")
 
     @property
     def usage(self) -> Usage:
@@ -50,7 +55,7 @@ class VectorOutput(Output):
         """One for the request, now that its vectors are there; workers keep no count of it."""
         return [
             Draft(
-                request_id=new_id("emb"),
+                request_id=self._id,
                 tenant=self._tenant.id,
                 plan=self._tenant.plan,
                 tag=self._prepared.meter,
@@ -69,9 +74,18 @@ class VectorSource:
         admission: ends them where they lose their place.
         client: calls workers.
         timeout_s: longest time of one request.
+        settle: writes into the ledger before the client is answered; ``None`` where nothing is billed.
     """
 
-    def __init__(self, fleet: FleetAccess, admission: Admission, client: EmbeddingClient, timeout_s: float) -> None:
+    def __init__(
+        self,
+        fleet: FleetAccess,
+        admission: Admission,
+        client: EmbeddingClient,
+        timeout_s: float,
+        settle: Settle | None = None,
+    ) -> None:
+        self._settle = settle
         self._fleet = fleet
         self._admission = admission
         self._client = client
@@ -84,7 +98,10 @@ class VectorSource:
         work = embed_all(prepared.call, self._fleet, self._client, min(self._timeout_s, left_s))
         vectors = await self._admission.run_in(request.place, work)
         self._fleet.metrics.embedding_inputs.inc(len(vectors))
-        yield VectorOutput(vectors, prepared, request.tenant)
+        output = VectorOutput(vectors, prepared, request.tenant)
+        if self._settle is not None:
+            await self._settle(output.drafts(None))
+        yield output
 
 
 class VectorSender:

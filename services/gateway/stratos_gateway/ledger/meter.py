@@ -3,14 +3,17 @@
 begin ──▶ open ──▶ end: waits for the worker's count, not for long ──▶ ready ──▶ written ──▶ acknowledged
 a count of no open request of this gateway ──▶ claim ──▶ written ──▶ acknowledged
 
-A count that comes after the entry was made is a claim, too: the ledger keeps the entry and takes the device time.
+Requests that no worker counts are followed: what they have taken so far is in the ledger while they run, so that it is
+billed when this gateway dies.  A count that comes after the entry was made is a claim, too: the ledger keeps the entry
+and takes the device time.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from stratos.common.clock import Clock
@@ -22,6 +25,10 @@ from stratos_gateway.ledger.entries import own_entry
 
 _MAX_REMEMBERED = 200_000
 """Claims, and requests whose workers are known. A worker offers again what was forgotten here."""
+
+
+_FOLLOW_S = 1.0
+"""Between two entries of a request that goes on."""
 
 
 class CountSource(Protocol):
@@ -39,6 +46,13 @@ class _Open:
     due_s: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
+class _RunningCall:
+    draft_so_far: Callable[[], Draft | None]
+    number: int = 0
+    due_s: float = 0.0
+
+
 class Meter:
     """Belongs to the event loop.
 
@@ -51,6 +65,8 @@ class Meter:
         self._clock = clock
         self._count_wait_s = count_wait_s
         self._open: dict[str, _Open] = {}
+        self._settled: OrderedDict[str, bool] = OrderedDict()
+        self._followed: dict[_RunningCall, None] = {}
         self._claims: dict[RequestKey, UsageCount] = {}
         self._sources: OrderedDict[str, dict[CountSource, None]] = OrderedDict()
 
@@ -60,8 +76,26 @@ class Meter:
 
     def end(self, draft: Draft) -> None:
         """A request has ended."""
+        if self._settled.pop(draft.request_id, False):
+            return
         found = self._open.setdefault(draft.request_id, _Open())
         found.draft, found.due_s = draft, self._clock.now() + self._count_wait_s
+
+    def note_settled(self, request_ids: Iterable[str]) -> None:
+        """These are in the ledger before their end."""
+        self._settled.update(dict.fromkeys(request_ids, True))
+        while len(self._settled) > _MAX_REMEMBERED:
+            self._settled.popitem(last=False)
+
+    @contextmanager
+    def follow(self, draft_so_far: Callable[[], Draft | None]) -> Iterator[None]:
+        """Keep what a request that no worker counts has taken so far in the ledger, as long as it runs."""
+        followed = _RunningCall(draft_so_far)
+        self._followed[followed] = None
+        try:
+            yield
+        finally:
+            del self._followed[followed]
 
     def on_counts(self, source: CountSource, counts: Iterable[UsageCount]) -> None:
         """A worker said what ended attempts took."""
@@ -90,7 +124,14 @@ class Meter:
             if is_counted or not waits or found.due_s <= now_s:
                 del self._open[request_id]
                 ready.append(own_entry(draft, found.counted))
-        return ready
+        return [*ready, *self._so_far(now_s)]
+
+    def _so_far(self, now_s: float) -> Iterator[LedgerEntry]:
+        """Entries of requests that go on, each above the one before and below that of the end."""
+        for followed in self._followed:
+            if followed.due_s <= now_s and (draft := followed.draft_so_far()) is not None:
+                followed.number, followed.due_s = followed.number + 1, now_s + _FOLLOW_S
+                yield replace(own_entry(draft, {}), rank=followed.number)
 
     def take_claims(self) -> list[UsageCount]:
         """Counts of requests that are not open here."""

@@ -20,13 +20,16 @@ from stratos.core.ledger.usage import UsageCount
 from stratos.core.tenancy.plan import Plan
 from stratos.store.ledger.ledger_store import Written
 from stratos.store.ledger.spool import Spool, SpoolSlice
-from stratos_gateway.ledger.entries import claimed_entry
+from stratos_gateway.answering.draft import Draft
+from stratos_gateway.ledger.entries import claimed_entry, own_entry
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
 _BATCH = 256
+_SETTLE_S = 0.1
+"""Longest that an answer is held for its entry."""
 _SLICES_PER_TURN = 16
 """Batches of the spool that go between two looks at what is new."""
 
@@ -108,6 +111,20 @@ class LedgerWriter:
             self._meter.give_back_claims(counts)
             await self._keep()
         self._metrics.ledger_pending.set(len(self._pending))
+
+    async def settle(self, drafts: Sequence[Draft]) -> None:
+        """Write entries of requests that no worker counts, before their clients are answered.
+
+        Where the ledger does not take them at once, the turns get them as they get all others.
+        """
+        if self._is_away:
+            return
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                await self._write([own_entry(draft, {}) for draft in drafts])
+        except (TimeoutError, DependencyDown, RedisError):
+            return
+        self._meter.note_settled(draft.request_id for draft in drafts)
 
     async def close(self) -> None:
         """Write what is left, or keep it."""

@@ -45,7 +45,7 @@ class ServedModel:
         source = read_template(path)
         return cls(
             base=BaseModel(
-                name=config.name or path.resolve().name,
+                name=config.served_name,
                 digest=files.digest,
                 size=config.size,
                 max_model_len=config.max_stream_len

@@ -20,7 +20,8 @@ class ModelConfig:
     digest: str = ""
     """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
     name: str = ""
-    """Name that clients use as "model"; empty takes the folder's name."""
+    """Name that clients use as "model"; empty takes the folder's name. Gateways of one pool of workers must have one
+    name: it says which router is active for them."""
     size: str = ""
     """Row of the plans' prices that its tokens have, such as "8b"; empty takes the row "default"."""
     max_input_tokens: Annotated[int, Ge(1)] = 4096
@@ -35,3 +36,8 @@ class ModelConfig:
     """How embeddings are pooled: "auto" takes what the model folder says, else the last token; "off" serves none."""
     matryoshka: MatryoshkaSetting = "auto"
     """Whether embeddings may be cut to fewer dimensions: "auto" asks config.json (is_matryoshka)."""
+
+    @property
+    def served_name(self) -> str:
+        """Name that clients use as "model"; revisions of a model have one."""
+        return self.name or self.path.resolve().name

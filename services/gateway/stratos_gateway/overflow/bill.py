@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from stratos.common.ids import new_id
 from stratos.core.generation import Receipt
@@ -22,23 +22,43 @@ class ExternalBill:
     tenant: Tenant
     tag: MeterTag
     price: Price
+    request_id: str = field(default_factory=lambda: new_id("gen"))
+
+    def begun(self, usage: Usage) -> Draft:
+        """The draft of an answer that is still coming: what stays of it where this gateway dies."""
+        return self._draft(usage, RequestOutcome.RECOVERED, _charged(usage))
+
+    def given_up(self, usage: Usage) -> Draft:
+        """The draft of an answer that its client got nothing of: what the endpoint charges, and no more."""
+        return self._draft(usage, RequestOutcome.FAILED, TokenCounts())
 
     def draft(self, usage: Usage, receipt: Receipt, error: BaseException | None) -> Draft:
         """The draft of an answer, whole or broken off by ``error``."""
-        num_prompt, num_output = usage.num_prompt_tokens, usage.num_output_tokens
-        num_cached = min(usage.num_cached_tokens, num_prompt)
-        took = TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
         outcome = outcome_of(error)
+        if outcome is RequestOutcome.FINISHED:
+            outcome = RequestOutcome.EXTERNAL
+        whole = self._draft(usage, outcome, _charged(usage))
+        return replace(whole, receipt=receipt, is_platform_failure=is_platform_failure(error))
+
+    def _draft(self, usage: Usage, outcome: RequestOutcome, counts: TokenCounts) -> Draft:
         return Draft(
-            request_id=new_id("gen"),
+            request_id=self.request_id,
             tenant=self.tenant.id,
             plan=self.tenant.plan,
             tag=self.tag,
-            outcome=RequestOutcome.EXTERNAL if outcome is RequestOutcome.FINISHED else outcome,
-            counts=charged_counts(num_prompt, num_cached, num_output),
+            outcome=outcome,
+            counts=counts,
             is_external=True,
-            external_cost=amount_of(self.price, took),
+            external_cost=amount_of(self.price, _took(usage)),
             times=Times(),
-            receipt=receipt,
-            is_platform_failure=is_platform_failure(error),
         )
+
+
+def _took(usage: Usage) -> TokenCounts:
+    num_cached = min(usage.num_cached_tokens, usage.num_prompt_tokens)
+    return TokenCounts(num_prompt=usage.num_prompt_tokens, num_cached=num_cached, num_output=usage.num_output_tokens)
+
+
+def _charged(usage: Usage) -> TokenCounts:
+    took = _took(usage)
+    return charged_counts(took.num_prompt, took.num_cached, took.num_output)

@@ -56,6 +56,7 @@ class ExternalOutput(ChunkOutput):
         self._is_cut = False
         """A choice was ended from this side: the endpoint is not waited for."""
         self._told: Usage | None = None
+        self._num_pieces = 0
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -92,6 +93,16 @@ class ExternalOutput(ChunkOutput):
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One for the request."""
         return [] if self._bill is None else [self._bill.draft(self.usage, self.receipt, error)]
+
+    def draft_so_far(self) -> Draft | None:
+        """Draft of the answer until now, a piece of text being a token; ``None`` before it has begun."""
+        if self._bill is None or not self.has_begun:
+            return None
+        return self._bill.begun(self._told or Usage(self._num_own_prompt_tokens, self._num_pieces))
+
+    def draft_given_up(self) -> Draft | None:
+        """Draft of an answer that is given here after all: the endpoint's charge; ``None`` where it had not begun."""
+        return None if self._bill is None or not self.has_begun else self._bill.given_up(self.usage)
 
     @property
     def receipt(self) -> Receipt:
@@ -185,5 +196,6 @@ class ExternalOutput(ChunkOutput):
             return None
         is_first, choice.is_started, choice.is_ended = not choice.is_started, True, bool(reason)
         choice.text += text
+        self._num_pieces += bool(text)
         shown = (reason if reason in _REASONS else "stop") if reason else None
         return ChoiceChunk(index=index, text=text, token_ids=[], entries=[], finish_reason=shown, is_first=is_first)

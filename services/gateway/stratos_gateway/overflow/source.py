@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from typing import Protocol
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
 from stratos.core.adapter import BASE_MODEL
 from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.answering.draft import Draft
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.overflow.bill import ExternalBill
@@ -21,6 +23,18 @@ from stratos_gateway.overflow.request import ExternalRequest, external_request
 _log = logging.getLogger(__name__)
 
 
+class ExternalMeter(Protocol):
+    """Bills requests; ``ledger.Meter`` is the one of a gateway."""
+
+    def follow(self, draft_so_far: Callable[[], Draft | None]) -> AbstractContextManager[None]:
+        """Keep what a request has taken so far in the ledger, as long as it runs."""
+        ...
+
+    def end(self, draft: Draft) -> None:
+        """A request has ended."""
+        ...
+
+
 class ExternalSource:
     """Belongs to the event loop.
 
@@ -29,10 +43,19 @@ class ExternalSource:
         admission: ends requests that lose their place.
         clock: of the requests' times.
         metrics: counts them.
+        meter: bills them; ``None`` where nothing is billed.
     """
 
-    def __init__(self, client: OverflowClient, admission: Admission, clock: Clock, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        client: OverflowClient,
+        admission: Admission,
+        clock: Clock,
+        metrics: GatewayMetrics,
+        meter: ExternalMeter | None = None,
+    ) -> None:
         self._client = client
+        self._meter = meter
         self._admission = admission
         self._clock = clock
         self._metrics = metrics
@@ -49,23 +72,24 @@ class ExternalSource:
         if form is None or not isinstance(why, WaitTooLong):
             yield None
             return
-        is_open = False
+        output: ExternalOutput | None = None
         try:
             async with self._client.open(form, self._call(request)) as output:
-                is_open = True
-                with self._bounded(request, output):
+                with self._bounded(request, output), self._followed(output):
                     yield output
         except StratosError as error:
             if request.has_answered:
                 raise
-            request.output = None  # nothing of it counts
+            request.output = None  # the client has nothing of it
+            self._give_up(output)
             if not isinstance(error, WorkerLost):
                 raise
             self._decline(request, error)
         else:
+            assert output is not None
             self._metrics.observe_external(output.receipt, is_complete=output.is_complete)
             _log.info("request %s went to the external endpoint: %s", request.exchange.request_id, why.message)
-        if not is_open:
+        if output is None:
             yield None
 
     def _call(self, request: ClientRequest[PreparedGeneration]) -> ExternalCall:
@@ -89,6 +113,14 @@ class ExternalSource:
                 yield
         finally:
             timer.cancel()
+
+    def _followed(self, output: ExternalOutput) -> AbstractContextManager[None]:
+        return nullcontext() if self._meter is None else self._meter.follow(output.draft_so_far)
+
+    def _give_up(self, output: ExternalOutput | None) -> None:
+        draft = None if output is None else output.draft_given_up()
+        if draft is not None and self._meter is not None:
+            self._meter.end(draft)
 
     def _decline(self, request: ClientRequest[PreparedGeneration], error: StratosError) -> None:
         self._metrics.overflows.labels("failed").inc()

@@ -22,6 +22,7 @@ from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate
 from stratos_gateway.routers.conviction_exchange import ConvictionExchange
 from stratos_gateway.routers.outbox import Outbox
 from stratos_gateway.routers.settings import RoutersConfig
+from stratos_gateway.routers.silence import PATIENCE, answer_within
 
 _log = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.05
@@ -88,8 +89,7 @@ class RouterLink:
         self._rng = rng
         self._on_change = on_change
         self._outbox = Outbox(peer.complete, on_dropped)
-        # A router that is slow here is as much away as one that is slow to say that it serves, and no sooner.
-        exchange = partial(peer.exchange_convictions, timeout_s=config.silence_timeout_s)
+        exchange = partial(peer.exchange_convictions, timeout_s=PATIENCE * config.silence_timeout_s)
         self._exchange = ConvictionExchange(convictions, exchange, clock)
         self._up = asyncio.Event()
         self._doubted = asyncio.Event()
@@ -169,14 +169,18 @@ class RouterLink:
     async def _watch(self) -> None:
         num_failures = 0
         while True:
-            is_serving = await self._peer.is_serving(timeout_s=self._config.silence_timeout_s)
-            is_serving = is_serving and await self.exchange_convictions()
+            is_serving = await answer_within(self._check(), self._config.silence_timeout_s)
             self._set_up(is_serving, "it does not answer")
             if is_serving and not await self._is_doubted():
                 num_failures = 0  # up for a whole interval, with calls that went well
                 continue
             num_failures += 1
             await asyncio.sleep(self._backoff_s(num_failures))
+
+    async def _check(self) -> bool:
+        """It serves, and knows all convictions."""
+        is_serving = await self._peer.is_serving(timeout_s=PATIENCE * self._config.silence_timeout_s)
+        return is_serving and await self.exchange_convictions()
 
     async def _is_doubted(self) -> bool:
         """Wait for the next check; ``True`` when a call failed before."""

@@ -1,7 +1,10 @@
-"""All routers of the platform, as one: each tenant's requests go to its first choice among those that answer.
+"""All routers of the platform, as one: of those that answer, one is active for the model, the others stand by.
 
-    a call waits at a router -> the router is killed, leaves, or falls silent -> the call waits at the next one
-    no router answers         -> calls wait for one event; only the links' own tasks dial, with back-off
+    a call waits at a router   -> the router is killed, leaves, or falls silent -> the call waits at the next one
+    the first choice is back   -> calls that wait elsewhere wait there again, so that one queue has them all
+    no router answers          -> calls wait for one event; only the links' own tasks dial, with back-off
+
+Gateways of one model name agree on the active router without talking to each other.
 
 Convicted prompts are refused before a router is asked; links exchange convictions with their routers.
 What a request has waited goes along to the next router, so that its order and its time to live stay what they were.
@@ -35,6 +38,7 @@ class RouterSet:
 
     Args:
         addresses: which routers exist.
+        model_name: that clients use; revisions of a model have one name, and one active router.
         connect: makes the client of one router.
         config: when one is given up.
         convictions: how long convicted prompts are refused, and how many there may be.
@@ -46,6 +50,7 @@ class RouterSet:
     def __init__(
         self,
         addresses: PeerAddresses,
+        model_name: str,
         connect: Callable[[str], RouterPeer],
         config: RoutersConfig,
         convictions: ConvictionConfig,
@@ -54,6 +59,7 @@ class RouterSet:
         rng: Random,
     ) -> None:
         self._addresses = addresses
+        self._model_name = model_name
         self._connect = connect
         self._config = config
         self._metrics = metrics
@@ -77,7 +83,7 @@ class RouterSet:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    link = await self._pick(request)
+                    link = await self._active()
                     self._refuse_convicted(request)
                     waited_ms = request.waited_ms + round((self._clock.now() - asked_s) * 1000)
                     placement = await link.schedule(replace(request, waited_ms=waited_ms))
@@ -181,19 +187,19 @@ class RouterSet:
             self._is_any_up.clear()
             return
         self._is_any_up.set()
+        active = self._first_up()
         for link in self._links.values():
-            if not link.is_up:
+            if link is not active:
                 link.abandon()
 
-    async def _pick(self, request: PlacementRequest) -> RouterLink:
-        """The tenant's first choice among the routers that answer; waits for one.
-
-        All suspects of a model go to one router, which alone can keep them apart.
-        """
+    async def _active(self) -> RouterLink:
+        """The model's first choice among the routers that answer; waits for one."""
         await self._is_any_up.wait()
+        return self._first_up()
+
+    def _first_up(self) -> RouterLink:
         up = [address for address, link in self._links.items() if link.is_up]
-        key = request.model_digest if request.is_suspect else request.terms.tenant
-        return self._links[preferred(key, up)[0]]
+        return self._links[preferred(self._model_name, up)[0]]
 
     def _refuse_convicted(self, request: PlacementRequest) -> None:
         if self._convictions.holds(request.terms.tenant, request.prompt_digest, self._clock.now()):

@@ -17,6 +17,7 @@ class RoutersConfig:
     check_interval_s: Annotated[float, Gt(0)] = 0.25
     """How often each router is asked whether it serves."""
     silence_timeout_s: Annotated[float, Gt(0)] = 1.5
-    """A router that has not answered that for so long is away; requests that wait there ask another one."""
+    """A router that has not answered that for so long is away; requests that wait there ask another one. Time in which
+    the gateway itself was held up does not count."""
     max_backoff_s: Annotated[float, Gt(0)] = 1.0
     """Longest pause between two tries to reach a router that is away; pauses begin at 0.05 s and are jittered."""

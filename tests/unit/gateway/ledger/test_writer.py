@@ -10,14 +10,17 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown
-from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
+from stratos.core.ledger.pricing import Times, TokenCounts
+from stratos.core.tenancy.plan import STANDARD
 from stratos.store.ledger.ledger_store import Written
 from stratos.store.ledger.spool import Spool, SpoolSlice
+from stratos_gateway.answering.draft import Draft
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.ledger.writer import LedgerWriter
 from stratos_gateway.metrics import GatewayMetrics
-from tests.support.worlds.usage_counts import ENTRY
+from tests.support.worlds.usage_counts import ENTRY, TAG
 
 
 @dataclass
@@ -52,9 +55,16 @@ class CountingSpool(Spool):
         return found
 
 
+DRAFT = Draft(
+    request_id="emb-1", tenant="acme", plan=STANDARD, tag=TAG, outcome=RequestOutcome.FINISHED,
+    counts=TokenCounts(num_prompt=3), times=Times(),
+)  # fmt: skip
+
+
 @dataclass
 class Bench:
     writer: LedgerWriter
+    meter: Meter
     store: Store
     spool: CountingSpool
     registry: CollectorRegistry
@@ -65,11 +75,12 @@ class Bench:
 
 def bench(path: Path, store: Store | None = None) -> Bench:
     registry, store, spool = CollectorRegistry(), store or Store(), CountingSpool(path, 1 << 24)
+    meter = Meter(FakeClock(), 1.0)
     writer = LedgerWriter(
-        store, Meter(FakeClock(), 1.0), spool, LedgerConfig(), lambda tenant: None, GatewayMetrics(registry),
+        store, meter, spool, LedgerConfig(), lambda tenant: None, GatewayMetrics(registry),
         lambda tenant, month, due: None,
     )  # fmt: skip
-    return Bench(writer, store, spool, registry)
+    return Bench(writer, meter, store, spool, registry)
 
 
 def numbered(num: int) -> list[LedgerEntry]:
@@ -103,6 +114,24 @@ async def test_an_outage_in_the_midst_of_the_spool_goes_on_where_it_was(tmp_path
         await made.writer.turn()
     assert made.spool.num_read == 2000, "no line is read twice"
     assert set(made.store.ids) == {f"gen-{number}" for number in range(2000)}
+
+
+async def test_an_entry_that_was_settled_before_its_answer_is_not_written_again(tmp_path: Path) -> None:
+    made = bench(tmp_path / "spool")
+    await made.writer.settle([DRAFT])
+    assert made.store.ids == ["emb-1"]
+    made.meter.end(DRAFT)
+    await made.writer.turn()
+    assert made.store.ids == ["emb-1"]
+    made.store.is_away = True
+    later = replace(DRAFT, request_id="emb-2")
+    await made.writer.settle([later])
+    made.meter.end(later)
+    await made.writer.turn()
+    assert made.spool.num_bytes, "away: it is kept as all others are"
+    asked = made.store.asked
+    await made.writer.settle([later])
+    assert made.store.asked == asked, "no answer waits for a ledger that is known to be away"
 
 
 async def test_what_a_disk_spoiled_is_counted_and_stops_nothing(tmp_path: Path) -> None:

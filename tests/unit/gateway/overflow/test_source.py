@@ -15,6 +15,7 @@ from starlette.requests import Request
 from stratos.common.clock import FakeClock
 from stratos.common.errors import WaitTooLong, WorkerLost
 from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.pricing import TokenCounts
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenancy.prices import Price
@@ -85,7 +86,7 @@ def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
     ("error", "has_answered", "expected"),
     [
         (None, True, [(RequestOutcome.EXTERNAL, 7, 3)]),
-        (WorkerLost("no"), False, []),
+        (WorkerLost("no"), False, [(RequestOutcome.FAILED, 0, 0)]),
         (WorkerLost("no"), True, [(RequestOutcome.FAILED, 7, 3)]),
         (asyncio.CancelledError(), True, [(RequestOutcome.ABORTED, 7, 3)]),
     ],
@@ -94,7 +95,7 @@ async def test_one_entry(
     error: BaseException | None, has_answered: bool, expected: list[tuple[RequestOutcome, int, int]]
 ) -> None:
     clock, metrics, meter = FakeClock(), GatewayMetrics(CollectorRegistry()), Meter(FakeClock(), 1.0)
-    source = ExternalSource(cast("Any", Endpoint()), Admission(1, 1, metrics), clock, metrics)
+    source = ExternalSource(cast("Any", Endpoint()), Admission(1, 1, metrics), clock, metrics, meter)
     request = make_request(has_answered)
     with suppress(WorkerLost, asyncio.CancelledError):
         async with AccountStep(meter).around(request), source.open(request) as output:
@@ -106,3 +107,28 @@ async def test_one_entry(
     entries = meter.take_ready()
     assert [(e.outcome, e.counts.num_prompt, e.counts.num_output) for e in entries] == expected
     assert all(e.is_external and e.external_cost == 7 * 2 + 3 * 5 for e in entries), "what the endpoint charges"
+
+
+async def test_what_the_endpoint_charges_is_in_the_ledger_while_it_answers() -> None:
+    """The last of these is what stays where the gateway dies; the entry of the end takes its place."""
+    clock, metrics = FakeClock(), GatewayMetrics(CollectorRegistry())
+    meter = Meter(clock, 1.0)
+    source = ExternalSource(cast("Any", Endpoint()), Admission(1, 1, metrics), clock, metrics, meter)
+    request = make_request(has_answered=True)
+    async with AccountStep(meter).around(request), source.open(request) as output:
+        assert output is not None
+        request.output = output
+        assert meter.take_ready() == [], "it has not begun"
+        assert await output.news()
+        (first,) = meter.take_ready()
+        assert meter.take_ready() == [], "once a second"
+        clock.advance(1.0)
+        (second,) = meter.take_ready()
+        await output.finish()
+    (last,) = meter.take_ready()
+    assert [entry.request_id for entry in (first, second)] == [last.request_id] * 2
+    assert first.rank < second.rank < last.rank
+    assert (first.outcome, first.counts, first.external_cost) == (
+        RequestOutcome.RECOVERED, TokenCounts(num_prompt=5, num_output=1), 5 * 2 + 5,
+    )  # fmt: skip
+    assert meter.take_ready() == []

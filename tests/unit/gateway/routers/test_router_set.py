@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -11,16 +12,16 @@ from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction
 from stratos_gateway.routers import outbox
 from stratos_gateway.routers.router_set import preferred
-from tests.support.fakes.router_peers import FakePeer, RouterWorld, router_set
+from tests.support.fakes.router_peers import CONFIG, MODEL_NAME, FakePeer, RouterWorld, router_set
 from tests.support.waiting import eventually
 from tests.support.worlds.fleet_samples import make_request
 
 A, B = "10.0.0.1", "10.0.0.2"
 
 
-def first_choice(world: RouterWorld, tenant: str = "") -> tuple[FakePeer, FakePeer]:
-    """The tenant's router and the other one."""
-    first, second = preferred(tenant, [f"{A}:1", f"{B}:1"])
+def first_choice(world: RouterWorld) -> tuple[FakePeer, FakePeer]:
+    """The model's router and the other one."""
+    first, second = preferred(MODEL_NAME, [f"{A}:1", f"{B}:1"])
     return world.peers[first], world.peers[second]
 
 
@@ -28,17 +29,64 @@ async def both_up(world: RouterWorld) -> None:
     await eventually(lambda: world.metric("stratos_routers", state="up") == 2, "both routers are up")
 
 
-async def test_a_tenant_stays_with_its_router() -> None:
+async def test_all_requests_for_a_model_go_to_its_active_router() -> None:
     async with router_set(A, B) as world:
         await both_up(world)
         first, second = first_choice(world)
-        for number in range(5):
-            placement = await world.routers.schedule(make_request(f"req-{number}"))
-            assert placement.router_address == first.address
+        for number in range(20):
+            request = make_request(
+                tenant=f"t{number}", model_digest=f"revision-{number % 2}", is_suspect=number % 3 == 0
+            )
+            assert (await world.routers.schedule(request)).router_address == first.address
         assert not second.requests
 
 
-async def test_a_killed_router_is_gone_around_and_its_tenants_return() -> None:
+async def test_calls_that_wait_at_the_standby_return_with_the_first_choice_so_that_one_queue_has_them_all() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        first.state = "killed"
+        await eventually(lambda: world.metric("stratos_routers", state="away") == 1)
+        second.holds = True
+        waiting = asyncio.create_task(world.routers.schedule(make_request()))
+        await eventually(lambda: second.num_waiting)
+        world.clock.advance(1.0)
+        first.state = "up"
+        assert (await waiting).router_address == first.address
+        assert first.requests[-1].waited_ms == 1000
+        await eventually(lambda: not second.num_waiting)
+
+
+async def test_a_router_that_answers_late_stays() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        first.holds, first.delay_s = True, 0.6 * CONFIG.silence_timeout_s
+        waiting = asyncio.create_task(world.routers.schedule(make_request()))
+        num_checks = first.num_checks
+        await eventually(lambda: first.num_checks >= num_checks + 5, "five late answers")
+        first.holds = False
+        assert (await waiting).router_address == first.address
+        assert not second.requests
+
+
+async def test_a_gateway_that_is_held_up_blames_no_router() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        first.holds, first.delay_s = True, 0.2 * CONFIG.silence_timeout_s
+        waiting = asyncio.create_task(world.routers.schedule(make_request()))
+        await eventually(lambda: first.num_waiting)
+        num_checks = first.num_checks
+        while first.num_checks < num_checks + 3:
+            time.sleep(3 * CONFIG.silence_timeout_s)  # noqa: ASYNC251 - the event loop is what is held up
+            await asyncio.sleep(0)
+        first.holds = False
+        assert (await waiting).router_address == first.address
+        assert not second.requests
+
+
+async def test_a_killed_router_is_gone_around_and_its_model_returns() -> None:
     async with router_set(A, B) as world:
         await both_up(world)
         first, second = first_choice(world)
@@ -231,10 +279,3 @@ async def test_a_stopped_router_does_not_hold_up_a_conviction() -> None:
         stopped.state = "stopped"
         await world.routers.convict(POISON)
         assert other.table.holds("a", b"poison", world.clock.now())
-
-
-async def test_all_suspects_of_a_model_go_to_one_router() -> None:
-    async with router_set(A, B) as world:
-        await both_up(world)
-        suspects = [make_request(tenant=f"t{number}", is_suspect=True) for number in range(20)]
-        assert len({(await world.routers.schedule(suspect)).router_address for suspect in suspects}) == 1
