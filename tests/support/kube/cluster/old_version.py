@@ -33,7 +33,13 @@ def old_version(cluster: ClusterSettings, folder: Path, timeout_s: float = 1800.
         tag = f"e2e-{COMMIT}"
         if cluster.build:
             builder = ["--builder", shlex.join(cluster.build)]
-            command = [sys.executable, str(folder / "scripts" / "images" / "build_images.py"), "--no-sbom", "--tag", tag]
+            command = [
+                sys.executable,
+                str(folder / "scripts" / "images" / "build_images.py"),
+                "--no-sbom",
+                "--tag",
+                tag,
+            ]
             run([*command, *builder], timeout_s=timeout_s)
         for name in IMAGES if cluster.load else ():
             run([*cluster.load, f"stratosserve/{name}:{tag}"], timeout_s=timeout_s)
