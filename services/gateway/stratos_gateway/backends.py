@@ -23,6 +23,7 @@ from stratos.store.counters.leases import LeaseStore
 from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.receipt_store import ReceiptStore
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.records.copy_keeper import CopyKeeper
@@ -31,6 +32,7 @@ from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
+from stratos.store.sealed.answer_store import AnswerStore
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos_gateway.access.data_keys import MissingDataKeys
 from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants
@@ -50,6 +52,7 @@ from stratos_gateway.oidc.settings import OidcConfig
 from stratos_gateway.oidc.token_check import TokenCheck
 from stratos_gateway.parts import Backends
 from stratos_gateway.policies.source import SnapshotContent
+from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.settings import GatewaySettings
 
@@ -91,7 +94,8 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
-    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
+    share = MemoryShare(redis, settings.ledger.redis_share, clock, metrics.redis_memory.set)
+    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share)
     reading = open_redis(settings.redis_url.get_secret_value(), max_connections=MAX_CONNECTIONS)
     stack.push_async_callback(reading.aclose)
     readings = UsageReadings(
@@ -102,14 +106,20 @@ async def open_backends(
         bounds = settings.ledger.receipts_max_bytes, settings.ledger.receipts_kept_s
         receipts = ReceiptStore(redis, settings.records, *bounds, store_id)
     older = OlderLedgers(ledger, partial(living_tenants, follower), follower.first_look)
+    platform = _platform_keys(settings)
+    answers = None
+    if platform is not None and settings.ledger.shared_responses_bytes:
+        sub_keys, most = SubKeys(follower, platform), settings.ledger.shared_responses_bytes
+        answers = AnswerStore(redis, settings.records, most, sub_keys.find, store_id)
+        shared = SharedAnswers(answers)
+        tasks["shared-answers"] = shared.run
     departed = DepartedTenants(
-        partial(living_tenants, follower), partial(_forget, routers, receipts), settings.admin.forget_after_s
+        partial(living_tenants, follower), partial(_forget, routers, receipts, answers), settings.admin.forget_after_s
     )
     departed.look()  # at what a restored copy says: it may be gone from the store by now
     follower.on_change(departed.look)
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     plan_of = partial(_plan_of, TenantLookup(follower), departed)
-    platform = _platform_keys(settings)
     if platform is not None:
         missing = MissingDataKeys(store, platform, follower, partial(living_tenants, follower), store_id)
         tasks["data-keys"] = missing.run
@@ -123,7 +133,7 @@ async def open_backends(
             readings=readings,
             platform=platform,
         ),
-        sub_keys=SubKeys(follower, platform).find,
+        shared_answers=None if answers is None else shared,
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
@@ -141,10 +151,11 @@ async def open_backends(
     )
 
 
-async def _forget(routers: RouterSet, receipts: ReceiptStore | None, tenant: str) -> bool:
+async def _forget(routers: RouterSet, receipts: ReceiptStore | None, answers: AnswerStore | None, tenant: str) -> bool:
     """Drop what is kept of a deleted tenant; false where a worker did not answer."""
-    if receipts is not None:
-        await receipts.forget(tenant)
+    for kept in (receipts, answers):
+        if kept is not None:
+            await kept.forget(tenant)
     return await routers.forget_tenant(tenant)
 
 

@@ -16,7 +16,6 @@ from stratos.common.clock import Clock
 from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
-from stratos.store.data_keys import Purpose
 from stratos_gateway.access.auth import Authenticator
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
@@ -32,13 +31,11 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
+from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool
 from stratos_gateway.sessions.session import WorkerSession
 from stratos_gateway.settings import GatewaySettings
-
-FindSubKey = Callable[[str, Purpose], bytes | None]
-"""(id of a tenant, purpose) -> its sub-key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +59,8 @@ class Backends:
     """Their metrics."""
     ledger: LedgerAccess | None = None
     """Where usage goes; ``None`` bills nothing."""
-    sub_keys: FindSubKey = lambda tenant_id, purpose: None
-    """The sub-key of a tenant for a purpose; ``None`` where there is none, and then nothing is kept for it."""
+    shared_answers: SharedAnswers | None = None
+    """Kept answers of all gateways; ``None`` shares none."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
     """A copy of what they know, for other gateways."""
     first_look: Callable[[], Awaitable[None]] | None = None

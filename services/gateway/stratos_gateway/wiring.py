@@ -69,7 +69,7 @@ def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
     """Sources of a generation's answer, tried in order; the last one always answers."""
     cache, external = _open_cache(parts), _open_external(parts)
     fleet, admission, tokenizer = parts.fleet, parts.admission, parts.model.tokenizer
-    kept: list[Source[ChunkOutput]] = [] if cache is None else [CacheSource(cache)]
+    kept: list[Source[ChunkOutput]] = [] if cache is None else [CacheSource(cache, parts.backends.shared_answers)]
     elsewhere: list[Source[ChunkOutput]] = []
     if external is not None:
         elsewhere = [WorkersSource(fleet, admission, tokenizer, external.patience), external]

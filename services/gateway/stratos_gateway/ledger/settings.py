@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,17 @@ class LedgerConfig:
     """Largest spool: about 500,000 entries."""
     entries_kept_days: Annotated[int, Ge(32)] = 92
     """Days after which single entries are gone from Redis; sums per day stay."""
+    redis_share: Annotated[float, Gt(0), Le(1)] = 0.8
+    """Part of Redis's ``maxmemory`` from which on entries wait in the spool: keys and limits need the rest."""
     receipts_max_bytes: Annotated[int, Ge(0)] = 16 * 1024 * 1024
     """Memory in Redis for receipts of requests, over all tenants; the oldest go first. 0 keeps none."""
     receipts_kept_s: Annotated[float, Gt(0)] = 24 * 3600
     """Seconds after which a receipt is gone."""
     response_cache_bytes: Annotated[int, Ge(0)] = 64 * 1024 * 1024
     """Memory for answers that are given again, of tenants whose plan has ``response_cache``; 0 keeps none."""
+    shared_responses_bytes: Annotated[int, Ge(0)] = 16 * 1024 * 1024
+    """Memory in Redis for such answers, sealed with the tenant's data key, over all tenants and gateways; what ends
+    first goes first. 0 shares none, and so does a gateway without a platform key."""
     claim_interval_s: Annotated[float, Gt(0)] = 5.0
     """Seconds between two looks for workers that no request of this gateway has met: they may hold counts of a gateway
     that died."""

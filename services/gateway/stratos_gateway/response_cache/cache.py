@@ -88,11 +88,14 @@ class ResponseCache:
         if found is not None and found.until_s <= self._clock.now():
             self._drop(key)
             found = None
-        self._metrics.responses.labels("miss" if found is None else "hit").inc()
         if found is None:
             return None
         self._kept.move_to_end(key)
         return found.answer
+
+    def count(self, answer: KeptAnswer | None) -> None:
+        """A request was answered with a kept answer, or there was none."""
+        self._metrics.responses.labels("miss" if answer is None else "hit").inc()
 
     def keep(self, key: bytes, tenant: str, answer: KeptAnswer, ttl_s: float) -> None:
         """Keep an answer of a tenant for a while."""

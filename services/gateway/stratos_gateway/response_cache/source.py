@@ -19,6 +19,7 @@ from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, ResponseCache
 from stratos_gateway.response_cache.key import response_key
+from stratos_gateway.response_cache.shared import SharedAnswers
 
 
 class KeptOutput(ChunkOutput):
@@ -88,17 +89,19 @@ class CacheSource:
 
     Args:
         cache: of the process.
+        shared: of all gateways; ``None`` shares nothing.
     """
 
-    def __init__(self, cache: ResponseCache) -> None:
+    def __init__(self, cache: ResponseCache, shared: SharedAnswers | None = None) -> None:
         self._cache = cache
+        self._shared = shared
 
     @asynccontextmanager
     async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[KeptOutput | None]:
         """The kept answer; without one, that of the next source is kept once it was sent."""
         prepared, plan = request.prepared, request.tenant.plan
         key = None if request.screen is not None else response_key(plan, prepared.options, prepared.specs)
-        answer = None if key is None else self._cache.find(key)
+        answer = None if key is None else await self._find(key, request.tenant.id)
         if key is None or answer is None:
             request.when_sent = None if key is None else partial(self._keep, key, request)
             yield None
@@ -108,6 +111,15 @@ class CacheSource:
         except BaseException:
             request.output = None  # it counts once it was taken
             raise
+
+    async def _find(self, key: bytes, tenant_id: str) -> KeptAnswer | None:
+        """Find an answer that this gateway has kept, else one of another."""
+        answer = self._cache.find(key)
+        if answer is None and self._shared is not None and (found := await self._shared.find(key, tenant_id)):
+            answer, left_s = found
+            self._cache.keep(key, tenant_id, answer, left_s)
+        self._cache.count(answer)
+        return answer
 
     def _keep(self, key: bytes, request: ClientRequest[PreparedGeneration], sent: Sequence[ChoiceChunk]) -> None:
         output, tenant = request.output, request.tenant
@@ -125,6 +137,8 @@ class CacheSource:
         if kept.is_cut_short(output.generations[0].spec.sampling.max_tokens):
             return  # for want of memory: the next one may get further
         self._cache.keep(key, tenant.id, kept, tenant.plan.response_ttl_s)
+        if self._shared is not None:
+            self._shared.keep(key, tenant.id, kept, tenant.plan.response_ttl_s)
 
 
 def merge_chunks(chunks: Sequence[ChoiceChunk]) -> tuple[ChoiceChunk, ...]:

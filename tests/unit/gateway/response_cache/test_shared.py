@@ -1,0 +1,68 @@
+"""Kept answers of all gateways: an outage of Redis costs a request next to nothing, and a flood no memory."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from stratos.common.errors import DependencyDown
+from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.response_cache.cache import KeptAnswer
+from stratos_gateway.response_cache.shared import SharedAnswers
+from tests.support.waiting import eventually
+
+ANSWER = KeptAnswer(chunks=(ChoiceChunk(0, "text", [7], [], "stop", True),), prompts=())
+
+
+@dataclass
+class Answers:
+    """A store that works, hangs or is away."""
+
+    state: str = "works"
+    kept: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
+
+    async def put(self, tenant_id: str, request: bytes, answer: bytes, ttl_s: float) -> bool:
+        await self._be()
+        self.kept[tenant_id, request] = answer
+        return True
+
+    async def find(self, tenant_id: str, request: bytes) -> tuple[bytes, float] | None:
+        await self._be()
+        found = self.kept.get((tenant_id, request))
+        return None if found is None else (found, 5.0)
+
+    async def _be(self) -> None:
+        if self.state == "hangs":
+            await asyncio.Event().wait()
+        if self.state == "away":
+            raise DependencyDown("away")
+
+
+async def test_what_one_keeps_another_finds_once_the_store_is_back() -> None:
+    store = Answers("away")
+    one, two = SharedAnswers(store), SharedAnswers(store)
+    task = asyncio.create_task(one.run())
+    one.keep(b"lost", "tn_1", ANSWER, 60)
+    await eventually(lambda: one.num_waiting == 0, "it is tried, and given up")
+    store.state = "works"
+    one.keep(b"request", "tn_1", ANSWER, 60)
+    await eventually(lambda: ("tn_1", b"request") in store.kept, "it is written")
+    assert await two.find(b"request", "tn_1") == (ANSWER, 5.0)
+    assert await two.find(b"lost", "tn_1") is None
+    assert await two.find(b"request", "tn_2") is None
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@pytest.mark.parametrize("state", ["hangs", "away"])
+async def test_a_request_does_not_wait_for_a_store_that_is_away(state: str) -> None:
+    assert await SharedAnswers(Answers(state)).find(b"request", "tn_1") is None
+
+
+async def test_answers_that_cannot_be_written_are_bounded() -> None:
+    shared = SharedAnswers(Answers("hangs"))
+    for number in range(1000):
+        shared.keep(str(number).encode(), "tn_1", ANSWER, 60)
+    assert shared.num_waiting == 256
