@@ -216,7 +216,7 @@ class Leaser:
         now = self._clock.now()
         if self._away_at is not None:
             _log.info("slices of rate limits are renewed again")
-            if len(turn.gateways) > 1:  # without another one, nobody has anything to report
+            if len(turn.gateways) > 1:  # one that is alone has reported all there is
                 self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
         self._away_at, self._gateways, self.has_heard = None, frozenset(turn.gateways), True
         self._is_counted = True
