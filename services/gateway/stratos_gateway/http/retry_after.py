@@ -2,7 +2,7 @@
 
 A tenant's own limit is exact: earlier nothing is free, and later the tenant loses what it pays for.  The time of a full
 system is an estimate, by the pace of the router's queue where it has one; clients that were refused together must not
-come back together, so it is drawn anew for every answer.
+come back together, so it is drawn for every answer.
 """
 
 from __future__ import annotations
