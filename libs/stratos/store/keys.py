@@ -20,6 +20,7 @@ from ipaddress import ip_network
 
 from stratos.common.errors import BadRequest, InvalidApiKey
 from stratos.core.tenancy.names import check_name
+from stratos.core.tenancy.patterns import OLD_SIGNS
 from stratos.core.tenancy.plan import ALL_MODELS
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Network
@@ -30,6 +31,9 @@ DEFAULT_PEPPER_ID = "1"
 MIN_PEPPER_CHARS = 16
 MAX_NETWORKS = 64
 MAX_PATTERNS = 256
+"""Of a key that is there already."""
+MAX_NEW_PATTERNS = 16
+MAX_STARS = 2
 MAX_PATTERN_CHARS = 256
 
 
@@ -150,6 +154,20 @@ def check_patterns(names: object) -> tuple[str, ...]:
     if not is_list or not all(isinstance(n, str) and 0 < len(n) <= MAX_PATTERN_CHARS for n in names):  # type: ignore[attr-defined]
         raise BadRequest(f"models must be a list of at most {MAX_PATTERNS} names", param="models")
     return tuple(names)  # type: ignore[arg-type]
+
+
+def check_new_patterns(names: object) -> tuple[str, ...]:
+    """Names of models and adapters of a key that is made now: few, so that no request has to walk many.
+
+    Raises:
+        BadRequest: not a list of them, too many, or a pattern with other signs or more stars.
+    """
+    patterns = check_patterns(names)
+    if len(patterns) > MAX_NEW_PATTERNS:
+        raise BadRequest(f"models must be a list of at most {MAX_NEW_PATTERNS} names", param="models")
+    if any(pattern.count("*") > MAX_STARS or set(pattern) & OLD_SIGNS for pattern in patterns):
+        raise BadRequest(f"models: a pattern has at most {MAX_STARS} stars, and no other signs", param="models")
+    return patterns
 
 
 def _is_text(value: object) -> bool:

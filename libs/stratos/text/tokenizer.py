@@ -9,6 +9,7 @@ and ``decode`` cannot differ.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Tokenizer:
     """
 
     def __init__(self, definition: str, config: dict[str, Any] | None = None) -> None:
+        # One thread per call: a pool of the library's own would not survive a fork.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._aware = _build(definition, knows_special=True)
         self._plain = _build(definition, knows_special=False)
         parsed = json.loads(definition)
@@ -63,11 +66,11 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text in which special tokens are read as such."""
-        return list(self._aware.encode(text, add_special_tokens=add_special_tokens).ids)
+        return _ids(self._aware, text, add_special_tokens=add_special_tokens)
 
     def encode_plain(self, text: str) -> list[int]:
         """Ids of a text whose special tokens are mere spelling; never returns a special id."""
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+        return _ids(self._plain, text, add_special_tokens=False)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD."""
@@ -94,6 +97,12 @@ class Tokenizer:
     def min_num_tokens(self, text: str) -> int:
         """A bound from below on the length of ``encode(text)``, without encoding: refuses huge texts at once."""
         return -(-len(text) // self._max_token_bytes)
+
+
+def _ids(encoder: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    # Its call for one text keeps the interpreter's lock: a long one would stop every thread of the process, whatever
+    # thread it is encoded in. The call for batches gives it up, and counts no offsets.
+    return list(encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
 
 def _build(definition: str, *, knows_special: bool) -> tokenizers.Tokenizer:

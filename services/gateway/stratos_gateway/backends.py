@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections.abc import Collection, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
@@ -14,7 +16,7 @@ from stratos.common.errors import DependencyDown
 from stratos.common.ids import new_incarnation
 from stratos.core.tenancy.plan import Plan
 from stratos.rpc.clients.dialer import Dialer
-from stratos.rpc.clients.gateway import fetch_snapshot
+from stratos.rpc.clients.gateway import exchange_gateways, fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
 from stratos.store.authentication import KeyCheck
@@ -23,6 +25,7 @@ from stratos.store.counters.leases import LeaseStore
 from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.receipt_store import ReceiptStore
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.records.copy_keeper import CopyKeeper
@@ -79,8 +82,8 @@ async def open_backends(
         keeper = CopyKeeper(follower, settings.snapshot.copy_path, settings.snapshot.copy_interval_s)
         keeper.restore()
         tasks["snapshot-copy"] = keeper.run
+    peers = PeerAddresses(settings.snapshot.peers, clock)
     if settings.snapshot.peers:
-        peers = PeerAddresses(settings.snapshot.peers, clock)
         tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
     peppers = _peppers(settings)
     keys = KeyCheck(follower, peppers, note_use=key_use.note_use)
@@ -93,7 +96,8 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
-    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
+    share = MemoryShare(redis, settings.ledger.redis_share, clock, metrics.redis_memory.set)
+    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share)
     reading = open_redis(settings.redis_url.get_secret_value(), max_connections=MAX_CONNECTIONS)
     stack.push_async_callback(reading.aclose)
     readings = UsageReadings(
@@ -138,6 +142,7 @@ async def open_backends(
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
+        exchange_gateways=partial(_exchange, peers, dialer),
         ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts, readings=readings),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
@@ -155,6 +160,13 @@ async def _forget(routers: RouterSet, receipts: ReceiptStore | None, answers: An
         if kept is not None:
             await kept.forget(tenant)
     return await routers.forget_tenant(tenant)
+
+
+async def _exchange(peers: PeerAddresses, dialer: Dialer, names: Collection[str]) -> Iterable[str]:
+    """Names of the gateways that any other one knows."""
+    asked = (exchange_gateways(address, names, dialer=dialer) for address in await peers.now())
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    return {name for answer in answers if not isinstance(answer, BaseException) for name in answer}
 
 
 def _plan_of(tenants: TenantLookup, departed: DepartedTenants, tenant: str) -> Plan | None:

@@ -138,6 +138,7 @@ class GatewayMetrics(Instruments):
     ledger_pending = gauge("stratos_ledger_pending", "Entries in memory that could not be written or spooled.")
     ledger_spool_bytes = gauge("stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.")
     ledger_dropped = counter("stratos_ledger_dropped", "Entries given up: too many waited, or a disk lost them.")
+    redis_memory = gauge("stratos_redis_memory_ratio", "Part of Redis's maxmemory that is used, 0 without a bound.")
     budget_used = gauge(
         "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", "tenant"
     )

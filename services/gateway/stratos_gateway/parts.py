@@ -26,6 +26,7 @@ from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
 from stratos_gateway.generation.recovery import Cause
 from stratos_gateway.ledger.billing import Billing, LedgerAccess
 from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases
+from stratos_gateway.limits.peer_gateways import ExchangeGateways
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.served_model import ServedModel
@@ -47,6 +48,8 @@ class Backends:
     authenticator: Authenticator
     leases: Leases = NO_LEASES
     """Where the limits of tenants are counted over all gateways."""
+    exchange_gateways: ExchangeGateways | None = None
+    """Asks other gateways who shares these limits."""
     admin: AdminStores | None = None
     """Stores of the admin API; ``None`` serves none."""
     blocks: Blocks = NO_BLOCKS

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 
-from stratos.api.gateway.v1 import snapshot_pb2, snapshot_pb2_grpc
+from stratos.api.gateway.v1 import limits_pb2, limits_pb2_grpc, snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, Draining
 from stratos.rpc.serving.service import Service
@@ -23,6 +23,7 @@ from stratos_gateway.http.listener import Listener, inherit_listener, open_liste
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.http.tls import api_context
+from stratos_gateway.limits.peer_gateways import LimitsServicer, PeerGateways
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.parts import GatewayParts, OpenBackends, Surroundings, open_parts
@@ -66,9 +67,14 @@ class GatewayService(Service):
         return "" if self._admin_http is None else self._admin_http.address
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Other gateways may ask for a copy of the snapshot."""
+        """Other gateways may ask for a copy of the snapshot, and who shares the limits."""
         snapshot_pb2_grpc.add_SnapshotServiceServicer_to_server(SnapshotServicer(self._snapshot_text), server)
-        return [snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name]
+        servicer = LimitsServicer(lambda: None if self._parts is None else self._parts.leaser)
+        limits_pb2_grpc.add_LimitsServiceServicer_to_server(servicer, server)
+        return [
+            snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name,
+            limits_pb2.DESCRIPTOR.services_by_name["LimitsService"].full_name,
+        ]
 
     async def open(self) -> None:
         """Read the model's files, connect, bind the HTTP ports."""
@@ -121,10 +127,19 @@ class GatewayService(Service):
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
         parts, own = self._opened, {} if self._admin_http is None else {"admin": self._admin_http.run()}
         own["load"] = parts.recent_load.run(parts.backends.routers)
-        own |= {"http": self._http.run(), "sessions": parts.sessions.run(), "limits": parts.leaser.run()}
+        own |= {"http": self._http.run(), "sessions": parts.sessions.run(), "limits": self._renew_limits()}
+        if (exchange := parts.backends.exchange_gateways) is not None:
+            own["limits-peers"] = PeerGateways(parts.leaser, exchange).run()
         if parts.billing is not None:
             own |= parts.billing.tasks(parts.sessions)
         return {**own, **{name: work() for name, work in parts.backends.tasks.items()}}
+
+    async def _renew_limits(self) -> None:
+        """Renew slices, once it is known which store has them."""
+        parts = self._opened
+        if parts.backends.first_look is not None:
+            await parts.backends.first_look()
+        await parts.leaser.run()
 
     @property
     def _opened(self) -> GatewayParts:

@@ -25,12 +25,12 @@ from stratos.rpc.clients.router import RouterClient
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.router_set import RouterSet, preferred
 from stratos_gateway.routers.settings import RoutersConfig
+from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.router_world import (
     ask,
     by_id,
     fake_workers,
-    fleet_of,
     make_status,
     service_process,
     until_live,
@@ -63,8 +63,9 @@ class World:
         return address
 
     async def kill(self, address: str) -> None:
-        os.kill(self.pids[address], signal.SIGKILL)
         with contextlib.suppress(AssertionError, ProcessLookupError):  # it cannot end with code 0
+            os.kill(self.pids[address], signal.SIGKILL)
+        with contextlib.suppress(AssertionError, ProcessLookupError):
             await self.processes.pop(address).aclose()
 
     async def until_up(self, count: int) -> None:
@@ -77,7 +78,7 @@ class World:
 @asynccontextmanager
 async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> AsyncIterator[RouterSet]:
     """What a gateway process has of routers, once it knows that all of them answer."""
-    metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=2.5)
+    metrics, config = GatewayMetrics(registry), RoutersConfig()
     clock = SystemClock()
     known = PeerAddresses(addresses, clock)
     routers = RouterSet(known, MODEL_NAME, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
@@ -108,31 +109,72 @@ async def _stop(world: World) -> None:
         await stack.aclose()
 
 
-async def test_a_call_in_the_queue_of_a_stopped_router_is_placed_by_the_other(tmp_path: Path) -> None:
-    async with two_routers(tmp_path, max_num_seqs=1) as (world, first, second):
-        held = [await world.schedule("a") for _ in range(3)]  # the batch slot and two places in its short queue
-        assert {placement.router_address for placement in held} == {first}
-        waiting = asyncio.create_task(world.schedule("a"))
-        async with RouterClient(first) as client:
+@asynccontextmanager
+async def waiting_at(world: World, router: str) -> AsyncIterator[tuple[asyncio.Task[Placement], list[Placement]]]:
+    """A call in the queue of a router whose worker is full, and what the worker has."""
+    held = [await world.schedule("a") for _ in range(3)]  # the batch slot and two places in its short queue
+    assert {placement.router_address for placement in held} == {router}
+    waiting = asyncio.create_task(world.schedule("a"))
+    async with RouterClient(router) as client:
 
-            async def is_queued() -> bool:
-                return bool((await fleet_of(client)).queues)
+        async def is_queued() -> bool:
+            return bool((await client.fleet()).queues)
 
-            await eventually(is_queued, "the call waits at the first router")
+        await eventually(is_queued, "the call waits at the first router")
+    yield waiting, held
+
+
+async def test_a_call_in_the_queue_of_a_stopped_router_is_placed_by_the_other(
+    tmp_path: Path, promised: Promised
+) -> None:
+    async with (
+        two_routers(tmp_path, max_num_seqs=1) as (world, first, second),
+        waiting_at(world, first) as (waiting, held),
+    ):
         os.kill(world.pids[first], signal.SIGSTOP)
         try:
-            assert (await waiting).router_address == second
+            with promised("the standby places when the active router stands still", 3.0):
+                assert (await waiting).router_address == second
             world.routers.report(held[0], Outcome.FINISHED, 1)  # it must keep until the router moves again
         finally:
             os.kill(world.pids[first], signal.SIGCONT)
 
         async def is_told() -> bool:
             async with RouterClient(first) as client:
-                fleet = await fleet_of(client)
+                fleet = await client.fleet()
             return not fleet.queues and by_id(fleet)[world.worker_address].num_booked < 3
 
         await eventually(is_told, "the first router lost the call and heard of the end")
         await world.until_up(2)
+
+
+async def test_a_call_in_the_queue_of_a_killed_router_is_placed_by_the_other(
+    tmp_path: Path, promised: Promised
+) -> None:
+    async with (
+        two_routers(tmp_path, max_num_seqs=1) as (world, first, second),
+        waiting_at(world, first) as (waiting, _),
+    ):
+        with promised("the standby places when the active router is killed", 1.0):
+            os.kill(world.pids[first], signal.SIGKILL)
+            assert (await waiting).router_address == second
+        await world.kill(first)
+
+
+@pytest.mark.promise
+async def test_a_router_that_is_slow_again_and_again_keeps_its_calls(tmp_path: Path) -> None:
+    async with (
+        two_routers(tmp_path, max_num_seqs=1) as (world, first, _),
+        waiting_at(world, first) as (waiting, held),
+    ):
+        for _ in range(3):
+            os.kill(world.pids[first], signal.SIGSTOP)
+            await asyncio.sleep(0.7)  # so long it is slow
+            os.kill(world.pids[first], signal.SIGCONT)
+            await asyncio.sleep(0.3)
+            await world.until_up(2)
+        world.routers.report(held[0], Outcome.FINISHED, 1)
+        assert (await waiting).router_address == first
 
 
 POISON = ask("poison", tenant="a", prompt_digest=b"poison")

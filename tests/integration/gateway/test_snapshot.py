@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stratos.cli.stores import StoreTarget, run_adopt
+from stratos.rpc.clients.gateway import exchange_gateways
 from stratos.rpc.serving.process import serve_async
 from stratos.store.records.adoption import init_store
 from stratos.store.records.record_store import RecordStore
@@ -92,6 +93,24 @@ async def test_a_new_gateway_takes_a_copy_from_another_while_redis_is_away(
             redis_server.start()
             await eventually(lambda: is_ready(alone), "the lonely one has loaded everything")
             assert await answer(alone, "/v1/models", key) == 200
+
+
+async def test_a_new_gateway_learns_who_shares_the_limits_while_redis_is_away_and_is_counted(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    await make_key(redis_server.url, tmp_path)
+    async with gateway(redis_server.url) as first:
+        await eventually(lambda: is_ready(first), "the first one is ready")
+        [name] = await exchange_gateways(first.address, [])
+        redis_server.kill()
+        async with gateway(redis_server.url, peers=("127.0.0.1:9", first.address)) as second:
+
+            async def knows_both(address: str) -> bool:
+                names = await exchange_gateways(address, [])
+                return name in names and len(names) == 2
+
+            await eventually(lambda: knows_both(second.address), "the second one has learned of the first one")
+            await eventually(lambda: knows_both(first.address), "the first one counts the second one")
 
 
 async def test_an_emptied_redis_is_filled_from_a_gateway_that_runs(redis_url: str, tmp_path: Path) -> None:

@@ -7,17 +7,19 @@ turn that is under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import redis
 
+from stratos.api.gateway.v1 import limits_pb2
 from stratos.common.errors import DependencyDown, RateLimited
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseTurn, lease_args, lease_keys, parse_turn
 from stratos_gateway.limits.leaser import Leaser, Leases
 from stratos_gateway.limits.limiter import Cost, LimitReservation, TenantLimiter
+from stratos_gateway.limits.peer_gateways import LimitsServicer, PeerGateways
 from stratos_gateway.limits.settings import LimitsConfig
 from tests.support.limits.law import Book
 from tests.support.virtual_loop import VirtualLoop
@@ -93,7 +95,19 @@ class LimitedGateway:
         self.leaser = parts.leaser(self.leases, clock, LimitsConfig())
         self.limiter = parts.limiter(self.leaser, clock, "m")
         self._book = book
-        self._task = asyncio.create_task(self.leaser.run())
+        self._tasks = [asyncio.create_task(self.leaser.run())]
+
+    def meet(self, others: Sequence[LimitedGateway]) -> None:
+        """Ask the others who is there, as a gateway does that starts without Redis."""
+
+        async def exchange(names: Collection[str]) -> Iterable[str]:
+            request, found = limits_pb2.ExchangeGatewaysRequest(gateways=names), set[str]()
+            for other in others:
+                leaser = other.leaser
+                found |= set((await LimitsServicer(lambda: leaser).ExchangeGateways(request, None)).gateways)  # noqa: B023
+            return found
+
+        self._tasks.append(asyncio.create_task(PeerGateways(self.leaser, exchange).run()))
 
     async def take(self, tenant: Tenant, cost: Cost) -> OpenRequest | RateLimited:
         """Ask as a request does; what came of it is in the book."""
@@ -113,7 +127,8 @@ class LimitedGateway:
 
     def kill(self) -> None:
         """SIGKILL: nothing is reported any more."""
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
 
 
 class LimitedGateways:
@@ -130,8 +145,10 @@ class LimitedGateways:
 
     def born(self, name: str) -> LimitedGateway:
         """One more gateway."""
-        self.gateways.append(LimitedGateway(self.server, name, self.parts, self.book))
-        return self.gateways[-1]
+        made = LimitedGateway(self.server, name, self.parts, self.book)
+        made.meet(list(self.gateways))
+        self.gateways.append(made)
+        return made
 
     def close(self) -> None:
         for gateway in self.gateways:

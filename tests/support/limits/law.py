@@ -1,12 +1,13 @@
 """Promises of tenants' limits, checked on what gateways did: one exact bucket per limit beside all of them.
 
 The law: a bucket of the plan's size and rate, from which all gateways together take and into which refunds go up to its
-capacity, is never below 0.  Then in no window T more than ``capacity + rate * T`` was taken beyond what came back.
+capacity, is never below 0.  Then in no window T more than ``capacity + rate * T`` was taken beyond what came back.  A
+refund counts from when its gateway has reported it, ``REPORTED_S`` after it was made at the latest.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
@@ -15,6 +16,7 @@ from stratos.core.tenant import Tenant
 from stratos_gateway.limits.limiter import Cost
 
 ROUNDING = 1e-3
+REPORTED_S = 0.25
 LATE = 1.2
 """Most of the exact time that a Retry-After may say."""
 
@@ -28,7 +30,6 @@ class ExactBucket:
     at: float
     level: float = field(init=False)
     lowest: float = 0.0
-    taken: float = 0.0
 
     def __post_init__(self) -> None:
         self.level = self.capacity
@@ -37,7 +38,6 @@ class ExactBucket:
         """Take, or give back where it is below 0."""
         self.level = min(self.now_at(now) - amount, self.capacity)
         self.at = now
-        self.taken += amount
         self.lowest = min(self.lowest, self.level)
 
     def now_at(self, now: float) -> float:
@@ -51,6 +51,25 @@ class ExactBucket:
         return missing / self.rate_per_s if self.rate_per_s else float("inf")
 
 
+@dataclass
+class LawBucket(ExactBucket):
+    """The same, where each refund counts as late as may be: when it is needed, or reported at the latest."""
+
+    reported: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def move(self, amount: float, now: float) -> None:
+        """Take, or give back where it is below 0."""
+        while self.reported and self.reported[0][0] <= now:
+            at, back = self.reported.popleft()
+            super().move(-back, max(at, self.at))
+        if amount < 0:
+            self.reported.append((now + REPORTED_S, -amount))
+            return
+        while self.reported and self.now_at(now) < amount:
+            super().move(-self.reported.popleft()[1], now)
+        super().move(amount, now)
+
+
 class Book:
     """Everything that all gateways accepted, refused and gave back.
 
@@ -61,6 +80,7 @@ class Book:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._buckets: dict[tuple[str, str], ExactBucket] = {}
+        self._laws: dict[tuple[str, str], LawBucket] = {}
         self.num_taken: Counter[str] = Counter()
         self.num_refused: Counter[str] = Counter()
         self.tokens_used: Counter[str] = Counter()
@@ -78,19 +98,21 @@ class Book:
         for kind, limit in limits.items():
             if limit is not None:
                 is_slots = kind == "sequences"
-                made = ExactBucket(
-                    capacity=float(limit) if is_slots else max(1.0, limit * plan.burst_s / 60),
-                    rate_per_s=0.0 if is_slots else limit / 60,
-                    at=now,
-                )
-                found[kind] = self._buckets.setdefault((tenant.name, kind), made)
+                capacity = float(limit) if is_slots else max(1.0, limit * plan.burst_s / 60)
+                rate_per_s, key = 0.0 if is_slots else limit / 60, (tenant.name, kind)
+                found[kind] = self._buckets.setdefault(key, ExactBucket(capacity, rate_per_s, now))
+                self._laws.setdefault(key, LawBucket(capacity, rate_per_s, now))
         return found
+
+    def _move(self, tenant: Tenant, kind: str, bucket: ExactBucket, amount: float) -> None:
+        bucket.move(amount, self._clock.now())
+        self._laws[tenant.name, kind].move(amount, self._clock.now())
 
     def taken(self, tenant: Tenant, cost: Cost) -> None:
         """A request was accepted."""
         self.num_taken[tenant.name] += 1
         for kind, bucket in self._limits(tenant).items():
-            bucket.move(_amount(kind, cost), self._clock.now())
+            self._move(tenant, kind, bucket, _amount(kind, cost))
 
     def settled(self, tenant: Tenant, cost: Cost, num_tokens: int) -> None:
         """It has ended, with so many tokens."""
@@ -98,7 +120,7 @@ class Book:
         back = {"tokens": cost.num_tokens - num_tokens, "sequences": cost.num_sequences}
         for kind, bucket in self._limits(tenant).items():
             if kind in back:
-                bucket.move(-back[kind], self._clock.now())
+                self._move(tenant, kind, bucket, -back[kind])
 
     def refused(self, tenant: Tenant, cost: Cost, error: RateLimited) -> None:
         """A request was not accepted."""
@@ -126,7 +148,7 @@ class Book:
         """Limits that were passed, each with the amount."""
         return {
             f"{name} {kind}": round(-bucket.lowest, 6)
-            for (name, kind), bucket in self._buckets.items()
+            for (name, kind), bucket in self._laws.items()
             if bucket.lowest < -ROUNDING * max(1.0, bucket.capacity / 1000)
         }
 

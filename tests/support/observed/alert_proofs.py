@@ -151,6 +151,9 @@ PROOFS: dict[str, Proof] = {
     "StratosStoreForeign": Proof(
         series={f'stratos_snapshot_state{{{R}, state="foreign"}}': "1+0x5 0+0x10"}, fires_at=3, resolved_at=8
     ),
+    "StratosRedisFills": Proof(
+        series={f'stratos_redis_memory_ratio{{{R}, instance="i"}}': "0.75+0x10 0.5+0x10"}, fires_at=8, resolved_at=14
+    ),
     "StratosLedgerWaits": Proof(
         series={f"stratos_ledger_spool_bytes{{{R}}}": "100+0x15 0+0x10"}, fires_at=12, resolved_at=20
     ),

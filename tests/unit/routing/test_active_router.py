@@ -1,4 +1,4 @@
-"""How much of a worker's room a router takes, by whose requests the worker has seen of late."""
+"""How much of a worker's room a router takes, by whose requests the worker has seen lately."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratos.common.errors import BadRequest, InvalidApiKey
-from stratos.store.keys import check_networks, mint_key, parse_key, with_checksum
+from stratos.store.keys import check_networks, check_new_patterns, check_patterns, mint_key, parse_key, with_checksum
 
 
 def test_a_key_has_its_form_and_no_two_are_equal() -> None:
@@ -42,3 +42,15 @@ def test_networks_are_checked(networks: object) -> None:
     with pytest.raises(BadRequest) as caught:
         check_networks(networks)
     assert caught.value.param == "networks"
+
+
+@pytest.mark.parametrize("names", [["m"] * 17, ["a*b*c*"], ["a?"], ["[ab]"], ["m", 1], "m", ["x" * 257]])
+def test_a_new_key_has_few_patterns_and_they_are_simple(names: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        check_new_patterns(names)
+    assert caught.value.param == "models"
+
+
+def test_what_a_key_of_an_older_version_has_is_still_read() -> None:
+    assert len(check_patterns(["a*b*c*", "[ab]?"] * 100)) == 200
+    assert check_new_patterns(["*", "acme-*-*", "base"]) == ("*", "acme-*-*", "base")

@@ -58,6 +58,15 @@ LOGIT_BIAS_LIMIT = Limit(-100.0, 100.0)
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_MESSAGES = 1024
 MAX_CONTENT_PARTS = 256
+MAX_ALL_CONTENT_PARTS = 4096
+"""Parts of all messages of one request."""
+MAX_METADATA_KEYS = 16
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_CHARS = 512
+MAX_SESSION_CHARS = 512
+"""Longest name of a client's session; what follows is not read."""
+_SLICE_IDS = 16_384
+"""Token ids that are checked in one go, in which no other thread runs."""
 MAX_PROMPTS = 64
 """Prompts of one completions request."""
 MAX_CHOICES = 128
@@ -111,21 +120,34 @@ def check_stop(stop: object) -> tuple[str, ...]:
     if stop is None:
         return ()
     strings = [stop] if isinstance(stop, str) else stop
+    if isinstance(strings, list) and len(strings) > MAX_STOP_STRINGS:
+        raise BadRequest(f"stop may hold at most {MAX_STOP_STRINGS} strings", param="stop")
     if not isinstance(strings, list) or not all(isinstance(s, str) and s for s in strings):
         raise BadRequest("stop must be a non-empty string or a list of them", param="stop")
-    if len(strings) > MAX_STOP_STRINGS:
-        raise BadRequest(f"stop may hold at most {MAX_STOP_STRINGS} strings", param="stop")
     if any(len(s) > MAX_STOP_STRING_CHARS for s in strings):
         raise BadRequest(f"a stop string may have at most {MAX_STOP_STRING_CHARS} characters", param="stop")
     return tuple(strings)
 
 
 def check_token_ids(ids: Sequence[object], vocab_size: int, param: str) -> tuple[int, ...]:
-    """Check that every id is an integer in [0, vocab_size)."""
-    for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+    """Check that every id is an integer in [0, vocab_size); how many there may be is checked before."""
+    for begin in range(0, len(ids), _SLICE_IDS):
+        part = ids[begin : begin + _SLICE_IDS]
+        if set(map(type, part)) != {int} or min(part) < 0 or max(part) >= vocab_size:  # type: ignore[type-var,operator]
             raise BadRequest(f"{param} must hold token ids in [0, {vocab_size})", param=param)
     return tuple(ids)  # type: ignore[arg-type]
+
+
+def check_metadata(value: object) -> None:
+    """Check the OpenAI ``metadata`` parameter, which asks for nothing here: a few short texts."""
+    if value is None:
+        return
+    if not isinstance(value, dict) or len(value) > MAX_METADATA_KEYS:
+        raise BadRequest(f"metadata must be an object of at most {MAX_METADATA_KEYS} texts", param="metadata")
+    for key, text in value.items():
+        if not isinstance(text, str) or len(key) > MAX_METADATA_KEY_CHARS or len(text) > MAX_METADATA_CHARS:
+            most = f"keys of at most {MAX_METADATA_KEY_CHARS} characters and texts of at most {MAX_METADATA_CHARS}"
+            raise BadRequest(f"metadata must hold {most}", param="metadata")
 
 
 def check_stop_token_ids(ids: object, vocab_size: int) -> tuple[int, ...]:

@@ -30,6 +30,19 @@ STORE_ALERTS = (
         act=("Restore the right Redis, or take the new one with `stratos admin adopt-store` (docs/operations.md).",),
     ),
     Alert(
+        name="StratosRedisFills",
+        expr="max by (release) (stratos_redis_memory_ratio) > 0.7",
+        lasting="5m",
+        summary="Redis uses 70 % of its memory.",
+        meaning="Entries of the ledger fill it (540 bytes each, for 92 days). At 80 % they wait on gateways' disks and "
+        "budgets are no longer counted; keys, suspensions and limits go on.",
+        check=("`redis-cli info memory`; requests per day times 540 bytes times `LEDGER__ENTRIES_KEPT_DAYS`.",),
+        act=(
+            "Give Redis more memory (`redis.maxMemory`), or keep entries for fewer days, after an export "
+            "(`stratos admin ledger`).",
+        ),
+    ),
+    Alert(
         name="StratosLedgerWaits",
         expr="sum by (release) (stratos_ledger_spool_bytes) > 0",
         lasting="10m",

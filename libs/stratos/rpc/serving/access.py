@@ -34,6 +34,7 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.router.v1.RouterService/GetFleet": _AUTOSCALER | _SUPERVISOR,
     # It hands out MACs of keys and cache salts.
     "/stratos.api.gateway.v1.SnapshotService/FetchSnapshot": _GATEWAY,
+    "/stratos.api.gateway.v1.LimitsService/ExchangeGateways": _GATEWAY,
     # An admin sees what it may change.
     "/stratos.api.lora.v1.RegistryService/ListAdapters": _GATEWAY | WORKER_ROLES | _ADMIN,
     "/stratos.api.lora.v1.RegistryService/RegisterAdapter": _ADMIN,

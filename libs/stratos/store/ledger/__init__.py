@@ -1,4 +1,5 @@
 """The ledger in Redis, and what a gateway keeps on disk while Redis is away.
 
-Read in this order: ``scripts`` (one entry, once), ``ledger_store``, ``usage_reader`` (sums), ``spool``.
+Read in this order: ``scripts`` (one entry, once), ``memory_share`` (what is left for other records), ``ledger_store``,
+``usage_reader`` (sums), ``spool``.
 """

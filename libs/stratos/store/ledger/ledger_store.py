@@ -24,6 +24,7 @@ from redis.asyncio import Redis
 from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
+from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
@@ -54,6 +55,7 @@ class LedgerStore:
         config: where records lie.
         entries_kept_days: after which single entries are gone; sums stay.
         store_id: of the store that takes what is written and that is read; ``None`` before it is known.
+        share: of Redis's memory; ``None`` takes all of it.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class LedgerStore:
         config: RecordStoreConfig,
         entries_kept_days: int = 92,
         store_id: StoreId = any_store,
+        share: MemoryShare | None = None,
     ) -> None:
+        self._share = share
         self._redis = redis
         self._head = f"{config.prefix}:ledger"
         self._kept_s = entries_kept_days * _DAY_S
@@ -75,8 +79,11 @@ class LedgerStore:
         """Write entries, each once however often it is written.
 
         Raises:
-            DependencyDown: Redis does not answer, and some may be written all the same; or it is not the store.
+            DependencyDown: Redis does not answer, and some may be written all the same; it is not the store; or the
+                ledger has its share of the memory.
         """
+        if entries and self._share is not None:
+            await self._share.check()
         with translate_redis_errors():
             answers = await self._write(entries)
         return [

@@ -8,7 +8,7 @@ from typing import Any
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
-from stratos.store.keys import KeyTerms, check_networks, check_patterns
+from stratos.store.keys import KeyTerms, check_networks, check_new_patterns
 from stratos_gateway.admin.key_bounds import bounds_of
 
 MAX_TEXT_CHARS = 256
@@ -46,7 +46,7 @@ def key_terms(body: Mapping[str, Any], now_unix_s: float, maker: Tenant) -> KeyT
     bounds, expires_in_s = bounds_of(maker, role), seconds(body, "expires_in_s")
     return KeyTerms(
         role=role,
-        models=check_patterns(body["models"]) if "models" in body else bounds.models,
+        models=check_new_patterns(body["models"]) if "models" in body else bounds.models,
         networks=check_networks(body["networks"]) if "networks" in body else bounds.networks,
         expires_unix_s=bounds.expires_unix_s if expires_in_s is None else int(now_unix_s) + expires_in_s,
     )

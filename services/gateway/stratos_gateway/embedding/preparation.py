@@ -20,6 +20,7 @@ from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, parse_embedding
+from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +60,24 @@ class EmbeddingPreparer:
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedEmbedding:
         """Check, resolve and encode; large inputs are encoded in a thread, beside the streams of others."""
         model, arrived_unix_ms = self._model, int(time.time() * 1000)
-        parsed = parse_embedding(body, model.base.vocab_size, model.base.embedding)
+        counts = num_token_ids(body.get("input"))
+        check_counts(counts, model.max_input_tokens, self.prompt_param)
+        num_ids, base = sum(counts), model.base
+        parsed = await off_loop(num_ids, partial(parse_embedding, body, base.vocab_size, base.embedding))
         target = await self._catalogue.resolve(tenant, parsed.model)
         call = await self._call(parsed, target, tenant, trace)
+        has_policy = bool(tenant.plan.content_policy)
+        texts = await off_loop(num_ids, partial(self._texts, parsed)) if has_policy else ()
         return PreparedEmbedding(
             model=parsed.model,
             operation="embeddings",
             num_tokens=sum(map(len, call.inputs)),
             num_sequences=1,
-            texts=self._texts(parsed) if tenant.plan.content_policy else (),
+            texts=texts,
             refusal=partial(self._catalogue.refusal, target),
             body=parsed,
             call=call,
-            meter=meter_tag(model.base, tenant, target, "embedding", trace, arrived_unix_ms),
+            meter=meter_tag(base, tenant, target, "embedding", trace, arrived_unix_ms),
         )
 
     def _texts(self, body: EmbeddingBody) -> list[str]:

@@ -54,8 +54,16 @@ class Fanout(ChunkOutput):
         ]
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(generation.run()) for generation in self.generations]
+        self._tasks = [asyncio.create_task(self.generations[0].run())]
+        if len(self.generations) > 1:
+            self._tasks.append(asyncio.create_task(self._run_others()))
         return self
+
+    async def _run_others(self) -> None:
+        """One prompt after the other is made ready, with a turn of the event loop for others in between."""
+        for generation in self.generations[1:]:
+            self._tasks.append(asyncio.create_task(generation.run()))
+            await asyncio.sleep(0)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

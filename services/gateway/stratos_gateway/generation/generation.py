@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from stratos.common.bugs import report_bug
@@ -84,12 +84,17 @@ class Generation:
         self._fleet = fleet
         self._notify = notify
         self._attempt: Attempt | None = None
-        self._attempts = Attempts(
-            fleet,
-            self._placement_request(waiting),
-            max_wait_s=fleet.placement_timeout_s,
+        self._waiting = waiting
+
+    @cached_property
+    def _attempts(self) -> Attempts:
+        """Made by the first turn of ``run``: digest and names of a long prompt take their time."""
+        return Attempts(
+            self._fleet,
+            self._placement_request(self._waiting),
+            max_wait_s=self._fleet.placement_timeout_s,
             reconnects=True,
-            queued_since_s=waiting.since_s,
+            queued_since_s=self._waiting.since_s,
         )
 
     async def run(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class LedgerConfig:
     """Largest spool: about 500,000 entries."""
     entries_kept_days: Annotated[int, Ge(32)] = 92
     """Days after which single entries are gone from Redis; sums per day stay."""
+    redis_share: Annotated[float, Gt(0), Le(1)] = 0.8
+    """Part of Redis's ``maxmemory`` from which on entries wait in the spool: keys and limits need the rest."""
     receipts_max_bytes: Annotated[int, Ge(0)] = 16 * 1024 * 1024
     """Memory in Redis for receipts of requests, over all tenants; the oldest go first. 0 keeps none."""
     receipts_kept_s: Annotated[float, Gt(0)] = 24 * 3600

@@ -114,7 +114,8 @@ class LeasedBucket:
         undone = min(amount, self._used)
         self._used -= undone
         self._back += amount - undone
-        self._count(-amount, now)
+        if self._own is None:  # else it is worth something here alone: Redis could not tell what came before it
+            self._count(-amount, now)
 
     def _count(self, amount: float, now: float) -> None:
         self._total += amount

@@ -86,6 +86,10 @@ class Leaser:
         """Waited for, or wanted by other gateways."""
         self._away_at: float | None = None
         """Begin of the first of the calls that found no Redis; ``None`` while it answers."""
+        self._is_counted = leases.is_alone
+        """It is known how many gateways there are; before that, without Redis, this one has no share."""
+        self.has_heard = False
+        """Redis has answered once."""
         self.num_turns = 0
         self.num_missed_turns = 0
 
@@ -104,10 +108,15 @@ class Leaser:
         """The last call found no Redis."""
         return self._away_at is not None
 
+    @property
+    def settles_in_s(self) -> float:
+        """Seconds until slices may grow freely again after an outage, or after this gateway's start; 0 where they may."""
+        return max(0.0, self._settles_at - self._clock.now())
+
     def note_gateways(self, names: Iterable[str]) -> None:
         """Another gateway says who is there; that counts until Redis says it."""
-        if not self._gateways.issuperset(names):
-            self._gateways |= frozenset(names)
+        if not self._gateways.issuperset(names) or not self._is_counted:
+            self._gateways, self._is_counted = self._gateways | frozenset(names), True
             self._miss([bucket for bucket in self._buckets.values() if bucket.is_own])
 
     def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
@@ -115,7 +124,7 @@ class Leaser:
         found = self._buckets.get(name)
         if found is None or found.is_semaphore != (terms.rate_per_s == 0):
             found = self._buckets[name] = LeasedBucket(name, terms, self.config, self._clock.now())
-            if self.is_away:
+            if self.is_away and self.has_heard:
                 self._miss([found])
         found.terms = terms
         return found
@@ -141,7 +150,7 @@ class Leaser:
             try:
                 await self.turn()
                 await asyncio.sleep(_MIN_GAP_S)
-                async with asyncio.timeout(self.config.interval_s if self._buckets else HEARTBEAT_S):
+                async with asyncio.timeout(self.config.interval_s if self._buckets else self._heartbeat_s):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
@@ -165,11 +174,16 @@ class Leaser:
         if now - self._looked_at > self.config.interval_s / 2:  # requests that wait make turns in between, of their own
             self._looked_at = now
             due += self._look(now)
-        if due or now - self._called_at >= HEARTBEAT_S:
+        if due or now - self._called_at >= self._heartbeat_s:
             self._called_at = now
             self.num_turns += 1
             await self._renew(list(dict.fromkeys(due)))
         ended.set()
+
+    @property
+    def _heartbeat_s(self) -> float:
+        """Pause between two calls without buckets: what has come back is noticed before a request needs it."""
+        return self.config.interval_s if self.is_away and not self._leases.is_alone else HEARTBEAT_S
 
     def _look(self, now: float) -> list[LeasedBucket]:
         """All buckets that are due; idle ones are forgotten."""
@@ -202,8 +216,10 @@ class Leaser:
         now = self._clock.now()
         if self._away_at is not None:
             _log.info("slices of rate limits are renewed again")
-            self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
-        self._away_at, self._gateways = None, frozenset(turn.gateways)
+            if len(turn.gateways) > 1:  # one that is alone has reported all there is
+                self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
+        self._away_at, self._gateways, self.has_heard = None, frozenset(turn.gateways), True
+        self._is_counted = True
 
     def _on_missed(self, error: Exception, begun_at: float) -> None:
         self.num_missed_turns += 1
@@ -218,4 +234,6 @@ class Leaser:
             bucket.miss(self._part(bucket), since_s, now)
 
     def _part(self, bucket: LeasedBucket) -> float:
+        if not self._is_counted:
+            return 0.0
         return share_ratio(bucket.name, bucket.terms.capacity, sorted(self._gateways), self._leases.gateway)

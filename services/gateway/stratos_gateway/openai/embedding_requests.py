@@ -13,7 +13,7 @@ import orjson
 from stratos.common.errors import BadRequest
 from stratos.core.files.embedding_files import EmbeddingConfig
 from stratos.core.requests.limits import check_model_name, check_num_inputs, check_token_ids
-from stratos_gateway.openai.fields import HARMLESS_FIELDS, Fields
+from stratos_gateway.openai.fields import Fields
 
 _INPUT = "input must be a non-empty string, token ids, or a non-empty list of either"
 
@@ -46,7 +46,7 @@ def parse_embedding(body: dict[str, Any], vocab_size: int, config: EmbeddingConf
         is_base64=_is_base64(fields.take("encoding_format")),
         num_dimensions=_dimensions(fields.number("dimensions"), config),
     )
-    fields.ignore(*HARMLESS_FIELDS)
+    fields.ignore_harmless()
     fields.end()
     return parsed
 
@@ -56,11 +56,11 @@ def _inputs(value: Any, vocab_size: int) -> tuple[str | tuple[int, ...], ...]:
         return (_text(value),)
     if not isinstance(value, list) or not value:
         raise BadRequest(_INPUT, param="input")
-    if all(isinstance(entry, str) for entry in value):
+    if isinstance(value[0], str | list):
         check_num_inputs(len(value))
+    if all(isinstance(entry, str) for entry in value):
         return tuple(_text(entry) for entry in value)
     if all(isinstance(entry, list) for entry in value):
-        check_num_inputs(len(value))
         return tuple(_ids(entry, vocab_size) for entry in value)
     return (_ids(value, vocab_size),)
 

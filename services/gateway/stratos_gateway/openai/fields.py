@@ -18,7 +18,7 @@ from stratos.core.requests.grammar import (
     choice_grammar,
     schema_grammar,
 )
-from stratos.core.requests.limits import LIMITS, check_number
+from stratos.core.requests.limits import LIMITS, MAX_SESSION_CHARS, check_metadata, check_number
 
 
 class Fields:
@@ -40,7 +40,7 @@ class Fields:
     def take_session(self) -> str:
         """The narrowest text of ``SESSION_FIELDS`` that is given."""
         given = [self.take(name) for name in SESSION_FIELDS]
-        return next((text for text in given if isinstance(text, str) and text), "")
+        return next((text for text in given if isinstance(text, str) and text), "")[:MAX_SESSION_CHARS]
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A boolean field."""
@@ -55,6 +55,11 @@ class Fields:
         """A numeric field within the limits of its row."""
         value = self.take(name)
         return None if value is None else check_number(row or name, value, self._path + name)
+
+    def ignore_harmless(self) -> None:
+        """Fields of every route that ask for nothing that changes the answer; raises for metadata without bounds."""
+        check_metadata(self.take("metadata"))
+        self.ignore(*HARMLESS_FIELDS)
 
     def ignore(self, *names: str) -> None:
         """Fields that are accepted and mean nothing here."""
@@ -80,13 +85,8 @@ SAMPLING_ROWS = tuple(name for name in LIMITS if name not in _OTHER_ROWS)
 
 SESSION_FIELDS = ("prompt_cache_key", "user", "safety_identifier")
 """Texts that are equal for requests that belong together, the narrowest first."""
-HARMLESS_FIELDS = (
-    *SESSION_FIELDS,
-    "metadata",
-    "store",
-    "prompt_cache_retention",
-)
-"""Fields of every route that ask for nothing that changes the answer."""
+HARMLESS_FIELDS = (*SESSION_FIELDS, "store", "prompt_cache_retention")
+"""Fields of every route, besides ``metadata``, that ask for nothing that changes the answer."""
 
 
 _SCHEMA_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")

@@ -11,6 +11,7 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import (
+    MAX_ALL_CONTENT_PARTS,
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_TOKEN_IDS,
     MAX_CONTENT_PARTS,
@@ -25,7 +26,7 @@ from stratos.core.requests.limits import (
     check_token_ids,
 )
 from stratos.text.chat_template import ChatMessage
-from stratos_gateway.openai.fields import HARMLESS_FIELDS, SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
+from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
 
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 """OpenAI's default of the completions route."""
@@ -159,7 +160,7 @@ def _options(
         session=fields.take_session(),
         sampling=sampling,
     )
-    fields.ignore(*HARMLESS_FIELDS)
+    fields.ignore_harmless()
     fields.refuse("service_tier", "auto", "default")
     fields.refuse("skip_special_tokens", True)
     fields.end()
@@ -196,6 +197,9 @@ def _messages(value: Any) -> tuple[ChatMessage, ...]:
         raise BadRequest("messages must be a non-empty list", param="messages")
     if len(value) > MAX_MESSAGES:
         raise BadRequest(f"messages may hold at most {MAX_MESSAGES} entries", param="messages")
+    contents = [entry.get("content") for entry in value if isinstance(entry, dict)]
+    if sum(len(content) for content in contents if isinstance(content, list)) > MAX_ALL_CONTENT_PARTS:
+        raise BadRequest(f"messages may hold at most {MAX_ALL_CONTENT_PARTS} parts together", param="messages")
     return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
 
 
@@ -239,10 +243,10 @@ def _prompts(value: Any, vocab_size: int) -> tuple[str | tuple[int, ...], ...]:
         return (value,)
     if not isinstance(value, list) or not value:
         raise BadRequest("prompt must be a string, a list of strings, token ids or lists of token ids", param="prompt")
-    if all(isinstance(entry, str) for entry in value):
+    if isinstance(value[0], str | list):
         check_num_choices(len(value), 1)
+    if all(isinstance(entry, str) for entry in value):
         return tuple(value)
     if all(isinstance(entry, list) for entry in value):
-        check_num_choices(len(value), 1)
         return tuple(check_token_ids(entry, vocab_size, "prompt") for entry in value)
     return (check_token_ids(value, vocab_size, "prompt"),)

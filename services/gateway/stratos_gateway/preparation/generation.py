@@ -21,6 +21,7 @@ from stratos_gateway.openai.requests import Conversation, GenerationBody, Genera
 from stratos_gateway.openai.responses import Answer
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
+from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.options import check_request, sampling_params
 
@@ -73,14 +74,16 @@ class GenerationPreparer:
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
         body = await dialect.fill(tools.prompts, body, tenant.name)
-        parsed = dialect.parse(body, model.base.vocab_size)
+        counts = num_token_ids(body.get("prompt"))
+        check_counts(counts, model.max_input_tokens, dialect.prompt_param)
+        parsed = await off_loop(sum(counts), partial(dialect.parse, body, model.base.vocab_size))
         options = parsed.options
         target = await tools.catalogue.resolve(tenant, options.model)
         prompts = [
             await (model.encode_chat(p.messages) if isinstance(p, Conversation) else model.encode_prompt(p))
             for p in parsed.prompts
         ]
-        texts = self._texts(parsed, tenant)
+        texts = await off_loop(sum(counts), partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
         specs = self._specs(options, prompts, tenant, target, trace)
         answer = self._answer(options, prompts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ class LawMachine(RuleBasedStateMachine):
         self.open: list[OpenRequest] = []
         self.lost: dict[str, float] = {}
         self.had_outage = False
+        self.births = itertools.count()
 
     async def make(self) -> LimitedGateways:
         platform = LimitedGateways(self.url, 2)
@@ -99,12 +101,12 @@ class LawMachine(RuleBasedStateMachine):
             self.open.remove(request)
             self.platform.book.settled(self.tenant, cost_of(request.cost.num_tokens), request.cost.num_tokens)
 
-    @precondition(lambda self: len(self.platform.gateways) < MAX_GATEWAYS and not self.platform.server.is_away)
+    @precondition(lambda self: len(self.platform.gateways) < MAX_GATEWAYS)
     @rule()
     def bear(self) -> None:
         async def born() -> None:
-            self.platform.born(f"g{self.loop.time()}")
-            await asyncio.sleep(3.0)
+            self.platform.born(f"born{next(self.births)}")
+            await asyncio.sleep(3.0 * (not self.platform.server.is_away))  # the others hear of it through Redis
 
         self.run(born())
 

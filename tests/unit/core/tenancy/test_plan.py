@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stratos.core.requests.limits import BATCH_CLASS
 from stratos.core.tenancy.patterns import covers, is_allowed
@@ -22,7 +25,9 @@ def test_premium_goes_before_standard_and_standard_before_batch() -> None:
 @pytest.mark.parametrize(
     ("patterns", "name", "expected"),
     [(("*",), "any", True), (("base",), "base", True), (("base",), "base2", False), (("acme-*",), "acme-1", True),
-     (("ACME-*",), "acme-1", False), ((), "base", False)],
+     (("ACME-*",), "acme-1", False), ((), "base", False), (("a*b*c",), "abc", True), (("a*b*c",), "a-b-b-c", True),
+     (("a*b*c",), "acb", False), (("ab*ba",), "aba", False), (("*a", "b*"), "ba", True), (("a**",), "a", True),
+     (("*x*x*",), "x", False), (("a?",), "ab", True), (("[ab]*",), "b1", True)],
 )  # fmt: skip
 def test_an_acl_has_names_and_patterns(patterns: tuple[str, ...], name: str, expected: bool) -> None:
     assert is_allowed(patterns, name) is expected
@@ -83,3 +88,8 @@ def test_patterns_cover_those_that_allow_no_more(
     patterns: tuple[str, ...], others: tuple[str, ...], expected: bool
 ) -> None:
     assert covers(patterns, others) is expected
+
+
+@given(st.text("ab*", max_size=6), st.text("ab", max_size=8))
+def test_stars_mean_what_they_mean_in_names_of_files(pattern: str, name: str) -> None:
+    assert is_allowed((pattern,), name) is fnmatchcase(name, pattern)

@@ -165,6 +165,7 @@ async def test_without_mtls_nothing_is_asked() -> None:
     [
         ("DecodeService/Session", {PeerRole.GATEWAY}),
         ("SnapshotService/FetchSnapshot", {PeerRole.GATEWAY}),
+        ("LimitsService/ExchangeGateways", {PeerRole.GATEWAY}),
         ("KvSourceService/Fetch", WORKER_ROLES),
         ("CacheService/WatchCache", {PeerRole.ROUTER}),
         ("CacheService/ForgetTenant", {PeerRole.ROUTER}),

@@ -1,0 +1,62 @@
+"""The ledger's share of Redis's memory: usage that grows must not take the room of keys, suspensions and limits.
+
+Redis is asked once in a while, so writes may pass the share by what comes in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from stratos.common.clock import Clock
+from stratos.common.errors import DependencyDown
+from stratos.store.redis import translate_redis_errors
+
+_LOOK_S = 1.0
+
+
+class MemoryShare:
+    """Belongs to the event loop.
+
+    Args:
+        redis: whose memory it is.
+        share: part of ``maxmemory`` beyond which the ledger writes nothing.
+        clock: monotonic.
+        note: told of each look, which part of ``maxmemory`` is used; 0 where there is no bound.
+    """
+
+    def __init__(
+        self, redis: Redis, share: float, clock: Clock, note: Callable[[float], None] = lambda used: None
+    ) -> None:
+        self._redis = redis
+        self._share = share
+        self._clock = clock
+        self._note = note
+        self._used = 0.0
+        self._due_s: float | None = None
+
+    async def check(self) -> None:
+        """Ask for room.
+
+        Raises:
+            DependencyDown: the rest is for other records; or Redis does not answer.
+        """
+        now_s = self._clock.now()
+        if self._due_s is None or now_s >= self._due_s:
+            self._used = await self._look()
+            self._due_s = now_s + _LOOK_S
+            self._note(self._used)
+        if self._used >= self._share:
+            raise DependencyDown(f"{self._used:.0%} of Redis's maxmemory is used; the rest is not for the ledger")
+
+    async def _look(self) -> float:
+        try:
+            with translate_redis_errors():
+                info: Mapping[str, Any] = await self._redis.info("memory")
+        except ResponseError:  # a server or a user without this command: its bound is not known
+            return 0.0
+        bound = int(info.get("maxmemory", 0))
+        return int(info.get("used_memory", 0)) / bound if bound else 0.0
