@@ -108,6 +108,11 @@ class Leaser:
         """The last call found no Redis."""
         return self._away_at is not None
 
+    @property
+    def settles_in_s(self) -> float:
+        """Seconds until slices may grow freely again after an outage, or after this gateway's start; 0 where they may."""
+        return max(0.0, self._settles_at - self._clock.now())
+
     def note_gateways(self, names: Iterable[str]) -> None:
         """Another gateway says who is there; that counts until Redis says it."""
         if not self._gateways.issuperset(names) or not self._is_counted:
@@ -211,7 +216,8 @@ class Leaser:
         now = self._clock.now()
         if self._away_at is not None:
             _log.info("slices of rate limits are renewed again")
-            self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
+            if len(turn.gateways) > 1:  # one that is alone has reported all there is
+                self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
         self._away_at, self._gateways, self.has_heard = None, frozenset(turn.gateways), True
         self._is_counted = True
 
