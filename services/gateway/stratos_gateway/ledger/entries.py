@@ -60,7 +60,7 @@ def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
 
 
 def _charged(draft: Draft, counted: Mapping[int, UsageCount]) -> TokenCounts:
-    """What the gateway saw; a client that left before it saw anything pays for what workers say they had computed."""
+    """Counts that the gateway saw; where a client left before any, those of its prompt that workers had computed."""
     if draft.outcome is not RequestOutcome.ABORTED or draft.counts != TokenCounts():
         return draft.counts
     return TokenCounts(num_prompt=max((count.num_computed_tokens for count in counted.values()), default=0))
