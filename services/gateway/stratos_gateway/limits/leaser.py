@@ -110,7 +110,7 @@ class Leaser:
 
     @property
     def settles_in_s(self) -> float:
-        """Seconds until slices may grow freely again after an outage, or after this gateway's start; 0 where they may."""
+        """Seconds until slices may grow freely again after an outage or this gateway's start; 0 where they may."""
         return max(0.0, self._settles_at - self._clock.now())
 
     def note_gateways(self, names: Iterable[str]) -> None:
