@@ -20,7 +20,7 @@ from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.cors import Cors
 from stratos_gateway.http.errors import answer_headers, error_body, public_error
-from stratos_gateway.http.exchange import Exchange, Exchanges, TraceSampling, exchange_in
+from stratos_gateway.http.exchange import TRACE_ALL, Exchange, Exchanges, TraceSampling, exchange_in
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.observe.request_book import EndedRequest, RequestBook
 
@@ -45,7 +45,7 @@ class GatewayApp:
         book: RequestBook,
         random: Random,
         tracing: Tracing = TRACING_OFF,
-        sampling: TraceSampling = TraceSampling(),
+        sampling: TraceSampling = TRACE_ALL,
         cors_origins: tuple[str, ...] = (),
     ) -> None:
         self._router = Router(routes, redirect_slashes=False)

@@ -115,6 +115,9 @@ class TraceSampling:
     """One whose client says that it is sampled gets one besides."""
 
 
+TRACE_ALL = TraceSampling()
+
+
 class Exchanges:
     """Opens exchanges.
 
