@@ -199,7 +199,7 @@ def _declared_by_admins_alone(release: Release, cluster: ClusterSettings) -> Non
     found = json.loads(gateway.python(DECLARED, key))
     assert found["tenants"]["acme"]["plan"] == "gold", found
     assert found["plans"]["gold"]["prices"] == DECLARATION["plans"]["gold"]["prices"], found
-    line = [[service["spec"]["clusterIP"], 80]]
+    line = [[service["spec"]["clusterIP"], service["spec"]["ports"][0]["port"]]]
     with client_pod(release.kubectl, f"{cluster.repository}lora-registry:{cluster.tag}") as client:
         assert json.loads(client.python(CONNECT, line)) == [False], "no pod but the chart's own reaches the admin API"
 

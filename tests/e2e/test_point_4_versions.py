@@ -15,7 +15,7 @@ from tests.support.kube.cluster.disturbed import SERVICES, Disturbed, disturbed_
 from tests.support.kube.cluster.documented import run_documented
 from tests.support.kube.cluster.old_version import OldVersion, old_version
 from tests.support.kube.cluster.report import ClusterReport
-from tests.support.kube.cluster.settings import FIXED_SIZES, ClusterSettings
+from tests.support.kube.cluster.settings import ClusterSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 UPGRADED, SUPPLIED = "stratos-e2e-4-upgrade", "stratos-e2e-4-secrets"
@@ -40,7 +40,6 @@ def test_point_4_rolling_upgrade(cluster: ClusterSettings, report: ClusterReport
 
 def _install_old(found: Disturbed, old: OldVersion) -> None:
     flags = shlex.split(found.environment["HELM_ARGS"])
-    flags.remove(FIXED_SIZES)  # that chart has no others
     found.release.helm("install", str(old.chart), *flags, f"--set=image.tag={old.tag}", "--wait", "--timeout", "15m")
     wait_until("all old pods are ready", lambda: not found.release.unready(), 300)
 

@@ -6,7 +6,7 @@ Neither decides anything: ids that fence attempts and hand-offs are minted here 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _HTTP_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}", re.ASCII)
@@ -26,6 +26,10 @@ class TraceContext:
     def is_sampled(self) -> bool:
         """Spans are wanted."""
         return bool(self.traceparent) and bool(int(self.traceparent[-2:], 16) & _SAMPLED)
+
+    def unsampled(self) -> TraceContext:
+        """The same for a request that gets no spans."""
+        return replace(self, traceparent=f"{self.traceparent[:-2]}00") if self.is_sampled else self
 
     def label(self, request_id: str) -> str:
         """Our id of a request for a log line, with the id that the client knows."""

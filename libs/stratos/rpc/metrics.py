@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, disable_created_metrics
 
-from stratos.rpc.instruments import Instruments, histogram
+from stratos.rpc.instruments import Instruments, counter, histogram
 
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
@@ -54,16 +54,26 @@ class RpcMetrics(Instruments):
 
 
 class LoopMetrics(Instruments):
-    """Delay of a process's event loop: everything that waits in it waits that long."""
+    """Delay of a process's event loop, and the lines that its log lost so as not to delay it."""
 
     _delay = histogram(
         "stratos_event_loop_delay_seconds",
         "How much later than asked the event loop woke a task, asked four times a second.", buckets=_DELAY_BUCKETS_S,
     )  # fmt: skip
 
+    _lost_lines = counter(
+        "stratos_log_lines_lost", "Log lines that were not written, because stderr is read too slowly.",
+    )  # fmt: skip
+    _num_lost_before = 0
+
     def observe(self, delay_s: float) -> None:
         """Count one wake-up."""
         self._delay.observe(max(0.0, delay_s))
+
+    def show_lost_lines(self, num_lost: int) -> None:
+        """Count lines of the log, of which ``num_lost`` were lost so far."""
+        self._lost_lines.inc(num_lost - self._num_lost_before)
+        self._num_lost_before = num_lost
 
 
 def register_process_metrics(registry: CollectorRegistry) -> None:

@@ -116,11 +116,13 @@ class Tracing:
 
         Args:
             name: of the span.
-            trace: of the client; a sampled traceparent is continued, one that is not sampled is honoured.
-            is_chosen: whether a request without traceparent gets a trace.
+            trace: of the client; one that is not sampled is honoured.
+            is_chosen: whether the request gets a trace; the client's, if it has one.
         """
-        if self._tracer is None or not (trace.is_sampled if trace.traceparent else is_chosen):
+        if self._tracer is None or (trace.traceparent and not trace.is_sampled):
             return Span(trace)
+        if not is_chosen:
+            return Span(trace.unsampled())  # a flag that no span follows would make spans of every process behind us
         return self._begin(name, trace, SpanKind.SERVER, None, {})
 
     def span(

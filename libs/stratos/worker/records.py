@@ -26,6 +26,8 @@ class PromptOrigin:
     transfer_ns: int = 0
     device_ns: int = 0
     """Time of the source's device."""
+    num_computed_tokens: int = 0
+    """Tokens of the prompt that the source computed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +81,8 @@ class RequestRecord:
         self.prompt_logprobs: tuple[PositionLogprobs, ...] = ()
         self.device_ns = 0
         """Its share of the engine's steps here."""
+        self.num_early_tokens = 0
+        """Tokens that those steps computed before its first one."""
         self.orphan_since_s: float | None = None
         self.is_error_sent = False
         self.is_receipt_sent = False
@@ -157,9 +161,16 @@ class RequestRecord:
             key=self.key, choices=choices, error=error, receipt=receipt, prompt_logprobs=prompt_logprobs
         )
 
+    def note_step(self, num_tokens: int, device_ns: int) -> None:
+        """A step computed tokens for it; called after the step's first tokens are known."""
+        self.device_ns += device_ns
+        if self.stats is None:
+            self.num_early_tokens += num_tokens
+
     def count(self, tag: MeterTag) -> UsageCount:
         """Usage of the attempt so far, to be billed by ``tag``."""
         request, num_cached, origin = self.submission.request, tag.num_cached_tokens, self.origin
+        num_computed = self.num_early_tokens + (0 if origin is None else origin.num_computed_tokens)
         num_before = sum(len(choice.emitted_ids) for choice in request.choices)
         receipt = Receipt() if self.stats is None else self.receipt()
         decode_s = 0.0 if self.first_token_s is None else (self.last_token_s or self.first_token_s) - self.first_token_s
@@ -174,6 +185,7 @@ class RequestRecord:
             prefill_ns=receipt.prefill_ns,
             decode_ns=round(max(0.0, decode_s) * 1e9),
             device_ns=self.device_ns + (0 if origin is None else origin.device_ns),
+            num_computed_tokens=min(num_computed, len(request.prompt_ids)) if self.stats is None else 0,
         )
 
     def _check_ended(self) -> None:

@@ -20,7 +20,7 @@ from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.cors import Cors
 from stratos_gateway.http.errors import answer_headers, error_body, public_error
-from stratos_gateway.http.exchange import Exchange, Exchanges, exchange_in
+from stratos_gateway.http.exchange import TRACE_ALL, Exchange, Exchanges, TraceSampling, exchange_in
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.observe.request_book import EndedRequest, RequestBook
 
@@ -35,7 +35,7 @@ class GatewayApp:
         book: counts requests, and logs them.
         random: jitter of Retry-After, and which requests are traced.
         tracing: makes the spans of requests.
-        trace_sample_ratio: share of requests without a traceparent that get a trace.
+        sampling: which requests get a trace.
         cors_origins: whose pages browsers may let call.
     """
 
@@ -45,13 +45,13 @@ class GatewayApp:
         book: RequestBook,
         random: Random,
         tracing: Tracing = TRACING_OFF,
-        trace_sample_ratio: float = 1.0,
+        sampling: TraceSampling = TRACE_ALL,
         cors_origins: tuple[str, ...] = (),
     ) -> None:
         self._router = Router(routes, redirect_slashes=False)
         self._book = book
         self._random = random
-        self._exchanges = Exchanges(tracing, trace_sample_ratio, random, book.clock)
+        self._exchanges = Exchanges(tracing, sampling, random, book.clock)
         self._cors = Cors(self._answer, cors_origins) if cors_origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

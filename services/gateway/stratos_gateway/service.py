@@ -22,7 +22,7 @@ from stratos_gateway.answering.edge import Edge
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
-from stratos_gateway.http.tls import api_context
+from stratos_gateway.http.tls import admin_context, api_context
 from stratos_gateway.limits.peer_gateways import LimitsServicer, PeerGateways
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.observe.request_book import RequestBook
@@ -86,6 +86,7 @@ class GatewayService(Service):
         metrics, edge = parts.metrics, build_edge(parts)
         book = RequestBook(metrics, clock, logs_access=settings.observe.access_log)
         app = build_app(parts, edge, book, self.not_ready_reason)
+        tls = self._tls(metrics)
         self._http = HttpServer(
             app,
             self._listener(settings.http_listen, settings.http_listener_fd, "http_listen"),
@@ -93,23 +94,29 @@ class GatewayService(Service):
                 limits=settings.http, num_open=metrics.connections, num_refused=metrics.connections_refused
             ),
             trusted_proxies=settings.edge.trusted_proxies,
-            tls=self._tls(metrics),
+            tls=tls,
             before_stop=parts.admission.end_all,
         )
         self._stack.callback(self._http.close)
-        self._open_admin(parts, edge, book)
+        self._open_admin(parts, edge, book, tls)
         _log.info("model %s, digest %s", parts.model.base.name, parts.model.base.digest)
 
-    def _open_admin(self, parts: GatewayParts, edge: Edge, book: RequestBook) -> None:
+    def _open_admin(self, parts: GatewayParts, edge: Edge, book: RequestBook, api: ssl.SSLContext | None) -> None:
         settings, stores = self._settings, parts.backends.admin
         if stores is None or not (settings.admin.listen or settings.admin.listener_fd is not None):
             return
         listener = self._listener(settings.admin.listen, settings.admin.listener_fd, "admin", "listen")
-        proxies = settings.edge.trusted_proxies
-        port = AdminPort(listener=listener, config=settings.admin, limits=settings.http, trusted_proxies=proxies)
+        tls = None if settings.admin.plaintext else admin_context(settings.tls, api)
+        port = AdminPort(
+            listener=listener,
+            config=settings.admin,
+            limits=settings.http,
+            trusted_proxies=settings.edge.trusted_proxies,
+            tls=tls,
+        )
         self._admin_http = build_server(port, stores, edge.authenticate, parts.metrics, book)
         self._stack.callback(self._admin_http.close)
-        _log.info("admin API at http://%s/admin/v1", listener.address)
+        _log.info("admin API at %s://%s/admin/v1", "http" if tls is None else "https", listener.address)
 
     def _tls(self, metrics: GatewayMetrics) -> ssl.SSLContext | None:
         if self._settings.http_tls is None:

@@ -59,7 +59,9 @@ class GatewaySettings(ServiceSettings):
     max_block_names: int = Field(128, ge=0, le=4096)
     """Blocks of a prompt whose salted names the router gets, where its policies look at prefix caches; 0 is off."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
-    """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
+    """Share of requests that get a trace; one whose traceparent is not sampled gets none."""
+    trace_sampled_by_clients: bool = False
+    """A request whose traceparent is sampled gets a trace whatever the share is: for callers that you trust with it."""
     model: ModelConfig
     requests: RequestsConfig = RequestsConfig()
     limits: LimitsConfig = LimitsConfig()

@@ -20,6 +20,7 @@ from stratos_gateway.app import GatewayApp
 from stratos_gateway.embedding.preparation import EmbeddingPreparer
 from stratos_gateway.embedding.source import VectorSender, VectorSource
 from stratos_gateway.generation.source import WorkersSource
+from stratos_gateway.http.exchange import TraceSampling
 from stratos_gateway.ledger.step import AccountStep, BudgetStep
 from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.limits.step import LimitsStep
@@ -124,7 +125,8 @@ def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reas
         not_ready_reason=not_ready_reason,
     )
     tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
-    return GatewayApp(routes, book, Random(), tracing, settings.trace_sample_ratio, origins)
+    sampling = TraceSampling(settings.trace_sample_ratio, settings.trace_sampled_by_clients)
+    return GatewayApp(routes, book, Random(), tracing, sampling, origins)
 
 
 def _open_classifier(parts: GatewayParts) -> Classifier:

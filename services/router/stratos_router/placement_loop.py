@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from stratos.common.clock import Clock
-from stratos.common.errors import Retryable, StratosError
+from stratos.common.errors import StratosError
 from stratos.core.fleet import Fleet, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate
@@ -27,7 +27,6 @@ TICK_S = 0.05
 """Deadlines and silent workers are noticed this late at most."""
 SHOW_S = 0.25
 """How often gauges are set."""
-MIN_AFTER_S, MAX_AFTER_S = 1.0, 30.0
 
 
 class PlacementLoop:
@@ -66,8 +65,6 @@ class PlacementLoop:
             self._metrics.placed(request, self._clock.now() - begin)
         except StratosError as error:
             outcome = error.code
-            if isinstance(error, Retryable):
-                error.after_s = min(MAX_AFTER_S, max(MIN_AFTER_S, error.after_s or MIN_AFTER_S))
             raise
         except asyncio.CancelledError:
             outcome = "cancelled"

@@ -38,17 +38,17 @@ def test_the_admin_api_has_a_port_and_a_key_of_its_own_and_applies_what_is_decla
     assert variables(gateway)["STRATOS_GATEWAY_ADMIN__LISTEN"] == "0.0.0.0:8001"
     assert {"name": "admin", "containerPort": 8001} in gateway["ports"]
     (port,) = one(found, "Service", "demo-gateway-admin")["spec"]["ports"]
-    assert (port["port"], port["targetPort"]) == (80, "admin")
+    assert (port["port"], port["targetPort"]) == (443, "admin")
     assert "admin-key" in one(found, "Secret", "demo-credentials")["data"]
     policy = one(found, "NetworkPolicy", "demo-gateway")["spec"]["ingress"]
     reached = [rule["from"] for rule in policy if rule["ports"] == [{"port": 8001, "protocol": "TCP"}]]
     assert reached[0] == clients
     assert reached[1][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "tools"
     job = one(found, "Job", "demo-declaration-1")["spec"]["template"]["spec"]["containers"][0]
-    assert "--url=http://demo-gateway-admin" in job["command"]
+    assert "--url=https://demo-gateway-admin" in job["command"]
     assert yaml.safe_load(one(found, "ConfigMap", "demo-declaration-1")["data"]["tenants.yaml"]) == declaration
     tool = variables(container(found, "demo-toolbox"))
-    assert tool["STRATOS_ADMIN_URL"] == "http://demo-gateway-admin"
+    assert tool["STRATOS_ADMIN_URL"] == "https://demo-gateway-admin"
     assert "STRATOS_ADMIN_KEY" in tool
     with pytest.raises(RenderError, match=r"needs gateway\.admin\.enabled"):
         render({"declaration": declaration})
@@ -58,7 +58,7 @@ def test_a_declaration_may_be_a_file_of_ones_own() -> None:
     admin = {"gateway": {"admin": {"enabled": True}}}
     found = checked({**admin, "declaration": {"configMap": {"name": "prices", "key": "plans.yaml"}}})
     assert "demo-declaration-1" not in kinds(found, "ConfigMap")
-    (_, volume) = one(found, "Job", "demo-declaration-1")["spec"]["template"]["spec"]["volumes"]
+    (_, _, volume) = one(found, "Job", "demo-declaration-1")["spec"]["template"]["spec"]["volumes"]
     assert volume["configMap"] == {"name": "prices", "items": [{"key": "plans.yaml", "path": "tenants.yaml"}]}
     with pytest.raises(RenderError, match=r"declaration\.configMap: takes the place of declaration\.tenants"):
         render({**admin, "declaration": {"configMap": {"name": "prices"}, "tenants": {"acme": {"plan": "gold"}}}})

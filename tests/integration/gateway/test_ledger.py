@@ -130,6 +130,19 @@ async def test_a_stream_that_is_left_before_its_first_byte_pays_for_its_prompt(b
     assert 0 < entry.counts.num_output < 100
 
 
+async def test_a_client_that_leaves_during_the_prefill_pays_for_what_was_computed_of_its_prompt(bench: Bench) -> None:
+    worker = bench.world.worker
+    worker.hang_after = 0
+    asking = asyncio.create_task(bench.complete(prompt=[5, 6, 7, 8], max_tokens=9, stream=True))
+    await eventually(lambda: worker.submits, "the worker has it")
+    asking.cancel()
+    await eventually(lambda: worker.cancels, "the worker is told")
+    await worker.count(worker.context, worker.submits[-1], 0, num_computed_tokens=3)
+    (entry,) = await bench.wait_entries(1)
+    assert (entry.outcome, entry.counts) == (RequestOutcome.ABORTED, TokenCounts(num_prompt=3))
+    assert entry.amounts.due == 3 * 2
+
+
 async def test_a_count_that_comes_after_the_entry_adds_its_device_time(bench: Bench) -> None:
     await bench.complete(max_tokens=2)
     (entry,) = await bench.wait_entries(1)

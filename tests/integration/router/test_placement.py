@@ -113,8 +113,7 @@ async def test_a_request_waits_for_the_first_worker_and_times_out_without_one(tm
     async with router_process(tmp_path, f"file://{discovery}", queue__ttl_s="2") as client:
         with pytest.raises(QueueTimeout, match="no decode worker is known") as refused:
             await client.schedule(ask(deadline_s=time.monotonic() + 0.05))
-        assert refused.value.after_s is not None
-        assert 1 <= refused.value.after_s <= 30
+        assert refused.value.after_s == 0, "none is before it; gateways bound it"
         early = asyncio.create_task(client.schedule(ask()))
         await eventually(lambda: _is_waiting(client, 1))
         async with fake_workers(make_status("decode-0", DECODE)) as workers:
@@ -142,6 +141,5 @@ async def test_full_queue_and_impossible_and_malformed_requests_are_refused_at_o
             with pytest.raises(Overloaded) as refused:
                 await client.schedule(ask("req-2"))
             assert refused.value.after_s is not None
-            assert 1 <= refused.value.after_s <= 30
             workers[0].set(blocks=dataclasses.replace(blocks, free=10, allocated=0))
             assert (await waiting).decode.address == workers[0].address

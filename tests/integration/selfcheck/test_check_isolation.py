@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from stratos.api.worker.v1 import decode_pb2
-from stratos.core.ledger.sums import UsageTable
+from stratos.core.ledger.sums import UsageTable, keep_fields, regroup
 from stratos.core.tenant import Tenant
 from stratos.rpc.clients.admin import AdminClient
 from stratos.selfcheck.findings import Level
 from stratos.selfcheck.isolation.check import IsolationCheck, run_check
-from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.usage_reader import UsageReader
 from stratos_gateway.admin.routes import AdminCaller
 from tests.support.worlds.admin_world import AdminWorld, admin_world
 from tests.support.worlds.gateway_world import END_ID
@@ -88,12 +88,13 @@ async def test_models_and_tenants_that_can_be_reached_are_found(
 
 
 async def test_usage_of_another_tenant_is_found(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, seen = LedgerStore.days, list[str]()
+    read, seen = UsageReader.table, list[str]()
 
-    async def days_of_all(store: LedgerStore, tenant: str, days: Sequence[str]) -> list[UsageTable]:
+    async def table_of_all(reader: UsageReader, tenant: str, days: Sequence[str], columns: Sequence[str]) -> UsageTable:
         seen.append(tenant)
-        return [table for name in dict.fromkeys(seen) for table in await read(store, name, days)]
+        tables = [await read(reader, name, days, columns) for name in dict.fromkeys(seen)]
+        return regroup(tables, keep_fields(*columns))
 
     world.worker.script.miss_s = 0.0
-    monkeypatch.setattr(LedgerStore, "days", days_of_all)
+    monkeypatch.setattr(UsageReader, "table", table_of_all)
     assert (await check(world))[LEDGER] is Level.FAIL

@@ -75,6 +75,9 @@ class FakeRouter:
 
     async def report_load(self, load: GatewayLoad) -> None: ...
 
+    def suspects(self, tenant: str) -> bool:
+        return False
+
     async def convict(self, request: PlacementRequest) -> None:
         self.convicted.append(request.prompt_digest)
 

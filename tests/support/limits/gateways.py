@@ -122,7 +122,7 @@ class LimitedGateway:
 
     def settle(self, request: OpenRequest, num_tokens: int) -> None:
         """The request has ended."""
-        self._book.settled(request.tenant, request.cost, num_tokens)
+        self._book.settled(request.tenant, request.cost, num_tokens, self.name)
         request.reservation.settle(num_tokens)
 
     def kill(self) -> None:

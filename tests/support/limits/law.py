@@ -7,7 +7,7 @@ refund counts from when its gateway has reported it, ``REPORTED_S`` after it was
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
@@ -53,21 +53,23 @@ class ExactBucket:
 
 @dataclass
 class LawBucket(ExactBucket):
-    """The same, where each refund counts as late as may be: when it is needed, or reported at the latest."""
+    """The same, where a gateway's refunds count together, as late as may be: when needed, or reported at the latest."""
 
-    reported: deque[tuple[float, float]] = field(default_factory=deque)
+    reports: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By gateway: when its report is out at the latest, and the amount."""
 
-    def move(self, amount: float, now: float) -> None:
-        """Take, or give back where it is below 0."""
-        while self.reported and self.reported[0][0] <= now:
-            at, back = self.reported.popleft()
-            super().move(-back, max(at, self.at))
-        if amount < 0:
-            self.reported.append((now + REPORTED_S, -amount))
-            return
-        while self.reported and self.now_at(now) < amount:
-            super().move(-self.reported.popleft()[1], now)
-        super().move(amount, now)
+    def give_back(self, amount: float, gateway: str, now: float) -> None:
+        """Some of what was taken at a gateway comes back."""
+        due, before = self.reports.get(gateway, (now + REPORTED_S, 0.0))
+        self.reports[gateway] = due, before + amount
+
+    def take(self, amount: float, now: float) -> None:
+        """Take, of what came back as well."""
+        for gateway, (due, back) in sorted(self.reports.items(), key=lambda report: report[1]):
+            if due <= now or self.now_at(now) < amount:
+                self.move(-back, max(min(due, now), self.at))
+                del self.reports[gateway]
+        self.move(amount, now)
 
 
 class Book:
@@ -104,23 +106,21 @@ class Book:
                 self._laws.setdefault(key, LawBucket(capacity, rate_per_s, now))
         return found
 
-    def _move(self, tenant: Tenant, kind: str, bucket: ExactBucket, amount: float) -> None:
-        bucket.move(amount, self._clock.now())
-        self._laws[tenant.name, kind].move(amount, self._clock.now())
-
     def taken(self, tenant: Tenant, cost: Cost) -> None:
         """A request was accepted."""
         self.num_taken[tenant.name] += 1
         for kind, bucket in self._limits(tenant).items():
-            self._move(tenant, kind, bucket, _amount(kind, cost))
+            bucket.move(_amount(kind, cost), self._clock.now())
+            self._laws[tenant.name, kind].take(_amount(kind, cost), self._clock.now())
 
-    def settled(self, tenant: Tenant, cost: Cost, num_tokens: int) -> None:
-        """It has ended, with so many tokens."""
+    def settled(self, tenant: Tenant, cost: Cost, num_tokens: int, gateway: str) -> None:
+        """It has ended at its gateway, with so many tokens."""
         self.tokens_used[tenant.name] += num_tokens
         back = {"tokens": cost.num_tokens - num_tokens, "sequences": cost.num_sequences}
         for kind, bucket in self._limits(tenant).items():
             if kind in back:
-                self._move(tenant, kind, bucket, -back[kind])
+                bucket.move(-back[kind], self._clock.now())
+                self._laws[tenant.name, kind].give_back(back[kind], gateway, self._clock.now())
 
     def refused(self, tenant: Tenant, cost: Cost, error: RateLimited) -> None:
         """A request was not accepted."""

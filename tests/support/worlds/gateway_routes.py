@@ -48,6 +48,9 @@ class Full:
 
     async def report_load(self, load: GatewayLoad) -> None: ...
 
+    def suspects(self, tenant: str) -> bool:
+        return False
+
     async def convict(self, request: PlacementRequest) -> None: ...
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None: ...

@@ -43,6 +43,7 @@ DECLARED: dict[str, Any] = {
               "open": {"priority_class": 2, "prices": PRICES}},
     "tenants": {"payer": {"plan": "paid"}, "resident": {"plan": "paid"}, "roamer": {"plan": "open"},
                 "leaver": {"plan": "paid"}, "policed": {"plan": "paid", "overrides": {"content_policy": "words"}},
+                "keeper": {"plan": "open", "overrides": {"response_cache": True}},
                 "scored": {"plan": "paid", "overrides": {"content_policy": "scored"}}},
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from stratos.common.errors import WorkerLost
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.generation import Submission
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
-from stratos.core.requests.convictions import Conviction, ConvictionUpdate
+from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, ConvictionUpdate
 from stratos.core.requests.records import FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.routing.fleet_state import Member
@@ -117,6 +117,7 @@ class PoisonFleet:
 
     def __init__(self, num_workers: int, restart_steps: int, crash_step: int, seed: int) -> None:
         self.clock = FakeClock()
+        self._table = ConvictionTable(ConvictionConfig())
         self.workers = [SimWorker(f"decode-{number}", restart_steps) for number in range(num_workers)]
         self.killers: Counter[str] = Counter()
         """Deaths by the request that caused them."""
@@ -158,8 +159,12 @@ class PoisonFleet:
 
     async def report_load(self, load: GatewayLoad) -> None: ...
 
+    def suspects(self, tenant: str) -> bool:
+        return self._table.suspects(tenant, self.clock.now())
+
     async def convict(self, request: PlacementRequest) -> None:
         poison = Conviction(tenant=request.terms.tenant, prompt_digest=request.prompt_digest, left_s=600.0)
+        self._table.add_all((poison,), self.clock.now())
         self._scheduler.exchange_convictions(ConvictionUpdate(convictions=(poison,)))
 
     def request(self, prompt: int, num_tokens: int) -> Generation:

@@ -61,9 +61,15 @@ def test_a_context_without_a_sampled_parent_makes_no_span_and_goes_on(trace: Tra
 
 @pytest.mark.parametrize(
     ("trace", "is_chosen", "parent"),
-    [(NO_TRACE, True, ""), (SAMPLED, False, SPAN_ID), (NO_TRACE, False, None), (UNSAMPLED, True, None)],
+    [
+        (NO_TRACE, True, ""),
+        (SAMPLED, True, SPAN_ID),
+        (SAMPLED, False, None),
+        (NO_TRACE, False, None),
+        (UNSAMPLED, True, None),
+    ],
 )
-def test_a_trace_begins_when_chosen_unless_the_clients_flag_decides(
+def test_a_trace_begins_or_goes_on_when_chosen_unless_the_client_wants_none(
     trace: TraceContext, is_chosen: bool, parent: str | None
 ) -> None:
     tracing, exporter = _recording()

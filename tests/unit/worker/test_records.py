@@ -6,6 +6,7 @@ import pytest
 
 from stratos.common.errors import Busy
 from stratos.core.generation import PrefillPath, Submission
+from stratos.core.ledger.usage import MeterTag
 from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import RequestStats
@@ -112,3 +113,19 @@ def test_cancelling_the_last_open_choice_ends_the_request() -> None:
         0: ([5], FinishReason.STOP),
         1: ([], FinishReason.ABORT),
     }
+
+
+def test_an_attempt_that_ends_before_its_first_token_counts_what_was_computed_of_its_prompt() -> None:
+    record = make_record()
+    record.note_step(1, 500)
+    early = record.count(MeterTag())
+    assert (early.num_computed_tokens, early.num_output_tokens, early.device_ns) == (1, 0, 500)
+    record.origin = PromptOrigin(path=PrefillPath.HANDOFF, device_ns=70, num_computed_tokens=2)
+    late = record.count(MeterTag())
+    assert (late.num_computed_tokens, late.device_ns) == (2, 570), "no more than the prompt has"
+    record.stats = RequestStats(
+        num_prompt_tokens=2, num_cached_tokens=0, num_transferred_tokens=2, num_recomputed_tokens=0,
+        first_scheduled_s=None,
+    )  # fmt: skip
+    record.note_step(1, 100)
+    assert (record.count(MeterTag()).num_computed_tokens, record.device_ns) == (0, 600), "its tokens say it"

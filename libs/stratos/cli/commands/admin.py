@@ -88,7 +88,7 @@ def add_key(
 
 @admin_app.command("export")
 def export(
-    path: Annotated[Path, typer.Argument(help="File to write, mode 0600: MACs and cache salts, no key.")],
+    path: Annotated[Path, typer.Argument(help="File to write, mode 0600: MACs, salts, wrapped data keys.")],
     redis_url: RedisOption = "",
     object_store: ObjectsOption = "",
     s3_endpoint: S3Option = "",

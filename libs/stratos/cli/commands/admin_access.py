@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from stratos.common.errors import BadRequest
 
 if TYPE_CHECKING:
+    from stratos.common.tls.settings import TlsConfig
     from stratos.rpc.clients.admin import AdminClient
 
 UrlOption = Annotated[
@@ -40,5 +42,13 @@ def admin_client(url: str, key: str, data_dir: Path, run: str) -> Iterator[Admin
 
     if not key:
         raise BadRequest(_NO_KEY, param="--key")
-    with closing(AdminClient(url or find_platform(data_dir, run).admin_url, key)) as client:
+    with closing(AdminClient(url or find_platform(data_dir, run).admin_url, key, _mesh())) as client:
         yield client
+
+
+def _mesh() -> TlsConfig | None:
+    """Certificates of the platform, where the chart's tools have them."""
+    from stratos.pki.local import role_config
+
+    folder = os.environ.get("STRATOS_TLS_FOLDER")
+    return role_config(Path(folder), os.environ.get("STRATOS_TLS_DOMAIN", "stratos")) if folder else None

@@ -162,6 +162,7 @@ def gateway_settings(
         "HTTP_LISTEN": listeners.public.address,
         "HTTP_LISTENER_FD": str(listeners.public.fd),
         "ADMIN__LISTENER_FD": str(listeners.admin.fd),
+        "ADMIN__PLAINTEXT": "true",  # it is on loopback
         "ROUTER_ADDRESSES": json.dumps(ends.routers),
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,

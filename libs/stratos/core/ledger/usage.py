@@ -46,3 +46,5 @@ class UsageCount:
     """First to last token of this attempt."""
     device_ns: int = 0
     """Its share of the steps of all devices that worked on this attempt."""
+    num_computed_tokens: int = 0
+    """Tokens of the prompt that were computed, where the attempt ended before its first token; else 0."""

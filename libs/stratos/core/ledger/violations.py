@@ -28,13 +28,18 @@ class ViolationWindow:
     """Micro-units."""
 
 
+def add_entry(spans: dict[tuple[str, int], Counter[str]], entry: LedgerEntry) -> None:
+    """Add an entry to sums, if it was promised something."""
+    if entry.is_kept is not None:
+        sums = spans.setdefault((entry.tag.model, entry.tag.arrived_unix_ms // WINDOW_MS), Counter())
+        sums.update(promises=1, violations=int(not entry.is_kept), credit=entry.amounts.credit)
+
+
 def spans_of(entries: Iterable[LedgerEntry]) -> dict[tuple[str, int], Counter[str]]:
-    """Sums over the entries that were promised something."""
+    """Sums over entries."""
     spans: dict[tuple[str, int], Counter[str]] = {}
     for entry in entries:
-        if entry.is_kept is not None:
-            sums = spans.setdefault((entry.tag.model, entry.tag.arrived_unix_ms // WINDOW_MS), Counter())
-            sums.update(promises=1, violations=int(not entry.is_kept), credit=entry.amounts.credit)
+        add_entry(spans, entry)
     return spans
 
 

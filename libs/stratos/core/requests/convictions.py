@@ -20,6 +20,9 @@ from annotated_types import Ge, Gt
 from stratos.common.errors import PromptRefused
 
 REFUSED_AFTER_S = 30.0
+SUSPECT_AFTER = 3
+"""Convictions of one tenant that hold at once, after which each of its prompts begins as a suspect.  A conviction names
+one prompt, and one that differs in a token is another: without this each would cost two workers more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,13 @@ class ConvictionTable:
         entries = self._tenants.get(tenant)
         entry = None if entries is None else entries.get(prompt_digest)
         return entry is not None and now_s < entry.expires_s
+
+    def suspects(self, tenant: str, now_s: float) -> bool:
+        """Whether so many convictions of a tenant hold that all of its prompts are suspects."""
+        entries = self._tenants.get(tenant)
+        if entries is None or len(entries) < SUSPECT_AFTER:
+            return False
+        return sum(entry.expires_s > now_s for entry in entries.values()) >= SUSPECT_AFTER
 
     def since(self, number: int, now_s: float) -> tuple[Conviction, ...]:
         """Convictions that came after the one with ``number``, oldest first."""

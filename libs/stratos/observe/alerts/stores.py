@@ -34,9 +34,9 @@ STORE_ALERTS = (
         expr="max by (release) (stratos_redis_memory_ratio) > 0.7",
         lasting="5m",
         summary="Redis uses 70 % of its memory.",
-        meaning="Entries of the ledger fill it (540 bytes each, for 92 days). At 80 % they wait on gateways' disks, and "
+        meaning="Entries of the ledger fill it (560 bytes each, for 92 days). At 80 % they wait on gateways' disks and "
         "budgets are no longer counted; keys, suspensions and limits go on.",
-        check=("`redis-cli info memory`; requests per day times 540 bytes times `LEDGER__ENTRIES_KEPT_DAYS`.",),
+        check=("`redis-cli info memory`; requests per day times 560 bytes times `LEDGER__ENTRIES_KEPT_DAYS`.",),
         act=(
             "Give Redis more memory (`redis.maxMemory`), or keep entries for fewer days, after an export "
             "(`stratos admin ledger`).",

@@ -121,8 +121,9 @@ class Dispatcher:
         if expired := self._queue.expire(now):
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)
             for ticket in expired:
-                waited_s = now - ticket.arrived
-                yield ticket, wait_too_long(ticket, now) or explanations.timeout(self._ask(ticket), waited_s)
+                error = wait_too_long(ticket, now) or explanations.timeout(self._ask(ticket), now - ticket.arrived)
+                error.after_s = self._queue.wait_s(ticket.request, now)
+                yield ticket, error
 
     def withdraw(self, ticket: Ticket, placement: Placement | None, now: float) -> None:
         """A caller left: its ticket goes, or the placement that it has not seen, at no cost to its tenant."""

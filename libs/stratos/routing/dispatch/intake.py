@@ -53,7 +53,10 @@ class Intake:
         self._refuse_impossible(ask, now)
         self._refuse_long_wait(ask.request, now)
         ticket, displaced = self._push(ask.request, now)
-        return ticket, [(victim, full_queue(victim.request, Overloaded(DISPLACED))) for victim in displaced]
+        return ticket, [(victim, self._displaced(victim.request, now)) for victim in displaced]
+
+    def _displaced(self, request: PlacementRequest, now: float) -> StratosError:
+        return full_queue(request, Overloaded(DISPLACED, after_s=self._queue.wait_s(request, now)))
 
     def _push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
         try:

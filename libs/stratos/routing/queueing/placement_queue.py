@@ -247,24 +247,17 @@ class PlacementQueue:
         return self._models.setdefault(key, ModelQueue(self._settings))
 
     def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
+        after_s = self.wait_s(ticket.request, now)
         if ticket.request.is_move:
             if queue.num_moves >= self._settings.max_recoveries:
-                raise Overloaded(
-                    "too many streams wait for recovery; try again later", after_s=self._after_s(queue, now)
-                )
+                raise Overloaded("too many streams wait for recovery; try again later", after_s=after_s)
             return []
         victims = queue.victims_for(ticket)
         if victims is None:
-            raise Overloaded("the queue of this model is full; try again later", after_s=self._after_s(queue, now))
+            raise Overloaded("the queue of this model is full; try again later", after_s=after_s)
         for victim in victims:
             queue.remove(victim)
         return victims
-
-    @staticmethod
-    def _after_s(queue: ClassQueue, now: float) -> float:
-        """The longest current wait, as the estimate of the next one; the gateway adds jitter."""
-        oldest = queue.oldest()
-        return 1.0 if oldest is None else 1.0 + now - oldest.arrived
 
     def _compact(self) -> None:
         """Drop entries of tickets that left, before they outnumber the waiting ones."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import httpx
 
 from stratos.common.errors import DependencyDown, error_from_code
+from stratos.common.tls.identity import PeerRole, dns_name
+from stratos.common.tls.settings import TlsConfig
 
 _TIMEOUT_S = 30.0
 
@@ -17,13 +20,22 @@ class AdminClient:
     Args:
         url: of its port, without a path.
         key: of the role admin, or of tenant-admin for what that may do.
+        mesh: certificates of the platform, for a port that has one of mTLS; without, public authorities are trusted.
     """
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, mesh: TlsConfig | None = None) -> None:
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"}
         base_url = f"{self.url}/admin/v1"
-        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+        verify: ssl.SSLContext | bool = True
+        self._extensions: dict[str, Any] = {}
+        if mesh is not None and self.url.startswith("https://"):
+            verify = ssl.create_default_context(cafile=mesh.ca_path)
+            # The port has no name of its own there: its certificate is that of the role.
+            self._extensions["sni_hostname"] = dns_name(mesh.domain, PeerRole.GATEWAY)
+        self._http = httpx.Client(
+            base_url=base_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=verify
+        )
 
     def close(self) -> None:
         """Close its connections."""
@@ -36,7 +48,7 @@ class AdminClient:
             StratosError: what the API answers; ``DependencyDown`` where it does not.
         """
         try:
-            answer = self._http.request(method, path, json=body, params=query)
+            answer = self._http.request(method, path, json=body, params=query, extensions=self._extensions)
             content: dict[str, Any] = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise DependencyDown(f"the admin API at {self._http.base_url} does not answer: {error}") from error

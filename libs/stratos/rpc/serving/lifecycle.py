@@ -24,6 +24,7 @@ from stratos.common.clock import SystemClock
 from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError, explain_bind_failure, join_address, split_address
 from stratos.rpc.clients.dialer import Dialer
+from stratos.rpc.log_thread import num_lost_lines
 from stratos.rpc.metrics import LoopMetrics, register_process_metrics
 from stratos.rpc.serving.address_file import ServiceAddress, remove_address_file, write_address_file
 from stratos.rpc.serving.probes import ProbeServer, Readiness
@@ -165,6 +166,7 @@ class Lifecycle:
             asked_s = self._clock.now()
             await asyncio.sleep(_BEAT_S)
             delays.observe(self._clock.now() - asked_s - _BEAT_S)
+            delays.show_lost_lines(num_lost_lines())
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         self._tasks[name] = asyncio.create_task(work, name=name)

@@ -13,6 +13,7 @@ import uvloop
 from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError
 from stratos.rpc.log import configure_logging
+from stratos.rpc.log_thread import log_by_thread
 from stratos.rpc.serving.lifecycle import Lifecycle
 from stratos.rpc.serving.parent import PARENT_PID_ENV, end_with_parent
 from stratos.rpc.serving.service import Service
@@ -31,7 +32,8 @@ def serve(factory: Callable[[], Service], settings: ServiceSettings) -> int:
     configure_logging(_service_word(settings), settings.log_format, settings.log_level)
     if parent_pid := os.environ.get(PARENT_PID_ENV):
         end_with_parent(int(parent_pid))
-    return uvloop.run(_run_with_signals(factory, settings))
+    with log_by_thread():
+        return uvloop.run(_run_with_signals(factory, settings))
 
 
 async def serve_async(

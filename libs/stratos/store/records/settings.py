@@ -28,8 +28,8 @@ class SnapshotConfig:
     full_pass_s: Annotated[float, Gt(0)] = 300.0
     """Seconds between two reads of everything, as a check of what the changes said."""
     copy_path: Path | None = None
-    """File that keeps a copy (mode 0600; MACs and cache salts, no key), with which a restarted gateway serves while
-    Redis is away; unset keeps none."""
+    """File that keeps a copy (mode 0600; MACs, cache salts, wrapped data keys), with which a restarted gateway serves
+    while Redis is away; unset keeps none."""
     copy_interval_s: Annotated[float, Gt(0)] = 10.0
     """Seconds between two writes of that file at least; it is written only after a change."""
     peers: tuple[str, ...] = ()

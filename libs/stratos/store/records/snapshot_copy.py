@@ -1,7 +1,8 @@
 """A snapshot as text: the copy that a gateway keeps on its disk, gives to another one, and that an export writes.
 
 JSON lines: a head {"format", "store_id", "revision", "confirmed_unix_s", "made_unix_s", "num_records"}, then [kind, id,
-text] of each record.  It holds MACs and cache salts and no key, and its file is for its owner alone.
+text] of each record.  It holds MACs, cache salts and wrapped data keys, no key that opens anything, and its
+file is for its owner alone.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class RequestTable:
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
         for key, num_tokens in result.shares.requests.items():
             if (record := self._find(key)) is not None:
-                record.device_ns += result.share_ns(num_tokens)
+                record.note_step(num_tokens, result.share_ns(num_tokens))
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
                 self._append(record, output)

@@ -92,6 +92,7 @@ class HandoffTarget:
             prefill_ns=finish.prefill_ns,
             transfer_ns=round(transfer_s * 1e9),
             device_ns=finish.device_ns,
+            num_computed_tokens=finish.num_computed_tokens,
         )
         try:
             await self._context.engine.commit(self._record.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import Random
@@ -28,6 +29,8 @@ class AdminPort:
     config: AdminConfig
     limits: HttpLimits
     trusted_proxies: tuple[str, ...]
+    tls: ssl.SSLContext | None
+    """``None`` is plain HTTP."""
 
 
 def build_server(
@@ -53,4 +56,4 @@ def build_server(
         num_open=metrics.connections,
         num_refused=metrics.connections_refused,
     )
-    return HttpServer(app, port.listener, state, trusted_proxies=port.trusted_proxies)
+    return HttpServer(app, port.listener, state, trusted_proxies=port.trusted_proxies, tls=port.tls)

@@ -16,7 +16,7 @@ from stratos.core.ledger.costs import DeviceCost, model_costs
 from stratos.core.ledger.exports import cost_rows, entry_row, statement_json, sums_row, usage_rows
 from stratos.core.ledger.statement import make_statement
 from stratos.core.ledger.sums import UsageGroup, UsageTable, keep_fields, regroup
-from stratos.core.ledger.violations import spans_of, violation_windows
+from stratos.core.ledger.violations import add_entry, violation_windows
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.keys import check_tenant
@@ -117,11 +117,21 @@ class LedgerRoutes:
         found: Spans = {}
         for day, spans in zip(days, await reader.spans(tenant, days), strict=True):
             num_summed = sum(sums["violations"] for sums in spans.values())
-            if num_summed != by_day.get(UsageGroup(day=day), Counter())["violations"]:
-                unique = {entry.request_id: entry async for entry in self._store.entries(tenant, day)}
-                spans = spans_of(unique.values())
-            for span, sums in spans.items():
+            # Violations since the table was read are in the spans alone, so more of them are no gap.
+            is_gap = num_summed < by_day.get(UsageGroup(day=day), Counter())["violations"]
+            whole = await self._spans_of_entries(tenant, day) if is_gap else spans
+            for span, sums in whole.items():
                 found.setdefault(span, Counter()).update(sums)
+        return found
+
+    async def _spans_of_entries(self, tenant: str, day: str) -> Spans:
+        """Promises of a day, of which some entries at a time are in memory."""
+        found: Spans = {}
+        seen: set[str] = set()  # a scan may give one twice
+        async for entry in self._store.entries(tenant, day):
+            if entry.request_id not in seen:
+                seen.add(entry.request_id)
+                add_entry(found, entry)
         return found
 
     async def _costs(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:

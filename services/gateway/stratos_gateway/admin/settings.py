@@ -17,6 +17,9 @@ class AdminConfig:
     and the networks that tenants reach."""
     listener_fd: Annotated[int, Ge(0)] | None = None
     """Inherited listening socket to take connections from instead, shared with other gateways: `stratos up` has one."""
+    plaintext: bool = False
+    """Answer without TLS also where the platform has a certificate: for a port on loopback. Else the port has the
+    certificate of mTLS, of which clients check authority and name but show none themselves, or that of the API."""
     forget_after_s: Annotated[float, Gt(0)] = 4.0
     """Seconds from the deletion of a tenant until its caches are dropped: more than SNAPSHOT__POLL_S, so that its
     requests have ended."""

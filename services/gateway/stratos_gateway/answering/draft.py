@@ -5,8 +5,9 @@
     the platform failed a stream  what was written to it
     the platform failed, else     nothing
 
-The prompt is charged with the first token, once, or with the vectors that were asked for. A client that leaves pays for
-it as soon as it is known to be computed: the next request with it finds it in the cache.  Tokens after a stop string,
+The prompt is charged with the first token, once, or with the vectors that were asked for.  A client that leaves before
+pays for those tokens of it that were computed, as its worker counts them: the next request with them finds them in the
+cache.  Tokens after a stop string,
 and a prompt that a recovery computed again, are in none of these.
 """
 

@@ -135,7 +135,8 @@ class Attempts:
         self._reconnects = reconnects
         self._has_output = False
         """The deadline is that of the first token: it is met."""
-        self._suspicion = Suspicion()
+        is_tenant_suspect = bool(request.prompt_digest) and fleet.routers.suspects(request.terms.tenant)
+        self._suspicion = Suspicion(begins_as_suspect=is_tenant_suspect)
         self._excluded: dict[str, bool] = {}
         """Incarnations to avoid, and whether each one stood still and is avoided only until it moves."""
         self._refusals: dict[str, int] = {}
@@ -215,7 +216,7 @@ class Attempts:
         if first is not None and first.is_hung and await self._has_moved(first):
             self._suspicion.clear()  # it only stood still for a while
         if self._suspicion.is_convicted_by(victim):
-            _log.error("request %s is refused: two workers were lost as it began there", self.label)
+            _log.error("request %s is refused: workers were lost as it began there", self.label)
             await self._fleet.routers.convict(self._request)
             raise prompt_refused()
 

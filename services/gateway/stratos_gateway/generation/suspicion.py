@@ -4,6 +4,9 @@
     suspect   --- the same once more, placed apart from other suspects ------> convicted
     suspect   --- it settles, or the worker was not dead after all ----------> bystander
 
+A tenant of whom several prompts were convicted lately is a suspect as a whole: its requests begin as suspects, so that
+a worker has one of them at most, and the first crash convicts.  A worker that only stood still needs a second one.
+
 A worker that fell silent before it took the request (``recovery``) is no victim of it: something else stopped it.
 
 A request has settled at a worker when the worker has made ``SETTLED_STEPS`` steps after the one of its first token.
@@ -34,23 +37,24 @@ class Victim:
 class Suspicion:
     """State of one request."""
 
-    __slots__ = ("victim",)
+    __slots__ = ("_begins_as_suspect", "victim")
 
-    def __init__(self) -> None:
+    def __init__(self, *, begins_as_suspect: bool = False) -> None:
+        self._begins_as_suspect = begins_as_suspect
         self.victim: Victim | None = None
         """The loss that made it a suspect."""
 
     @property
     def is_suspect(self) -> bool:
-        return self.victim is not None
+        return self._begins_as_suspect or self.victim is not None
 
     def clear(self) -> None:
         """It has settled, or its victim lives."""
-        self.victim = None
+        self.victim, self._begins_as_suspect = None, False
 
     def is_convicted_by(self, victim: Victim) -> bool:
-        """A worker was lost before the request had settled there; ``True`` when this is the second one."""
-        if self.is_suspect:
+        """A worker was lost before the request had settled there; ``True`` when this is one too many."""
+        if self.victim is not None or (self._begins_as_suspect and not victim.is_hung):
             return True
         self.victim = victim
         return False

@@ -31,10 +31,8 @@ from stratos.common.errors import (
     WaitTooLong,
     WorkerLost,
 )
+from stratos_gateway.http.retry_after import own_after_s, spread_after_s
 
-MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1, 30
-MIN_OWN_RETRY_AFTER_S = 0.1
-"""Shortest wait for a tenant's own limits: sooner, no turn with the store can have changed anything."""
 CHALLENGE = 'Bearer realm="StratosServe"'
 
 _PROMPT = "prompt"
@@ -129,14 +127,11 @@ def answer_headers(error: StratosError, random: Random) -> dict[str, str]:
 
 
 def retry_headers(error: StratosError, random: Random) -> dict[str, str]:
-    """Retry-After where a retry makes sense: exact for a tenant's own limits, jittered otherwise."""
+    """Retry-After where a retry makes sense; ``retry-after`` has whole seconds, rounded up."""
     shown = public_error(error)
     if not isinstance(shown, Retryable):
         return {"x-should-retry": "false"} if isinstance(shown, InsufficientQuota | RequestOverRate) else {}
-    if isinstance(shown, RateLimited):
-        after_s = max(shown.after_s or 0.0, MIN_OWN_RETRY_AFTER_S)
-    else:
-        after_s = min(max(shown.after_s or 0.0, MIN_RETRY_AFTER_S) * random.uniform(1.0, 3.0), MAX_RETRY_AFTER_S)
+    after_s = own_after_s(shown) if isinstance(shown, RateLimited) else spread_after_s(shown, random)
     return {
         "retry-after": str(math.ceil(after_s)),
         "retry-after-ms": str(math.ceil(after_s * 1000)),

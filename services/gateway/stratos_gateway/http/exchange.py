@@ -105,20 +105,33 @@ class Exchange:
         await self._send(message)
 
 
+@dataclass(frozen=True, slots=True)
+class TraceSampling:
+    """Which requests get a trace."""
+
+    ratio: float = 1.0
+    """Share of them."""
+    takes_clients_word: bool = False
+    """One whose client says that it is sampled gets one besides."""
+
+
+TRACE_ALL = TraceSampling()
+
+
 class Exchanges:
     """Opens exchanges.
 
     Args:
         tracing: makes the spans.
-        sample_ratio: share of requests without a traceparent that get a trace.
-        random: draws which.
+        sampling: which requests get a trace.
+        random: draws some.
         clock: says when they began.
     """
 
-    def __init__(self, tracing: Tracing, sample_ratio: float, random: Random, clock: Clock) -> None:
+    def __init__(self, tracing: Tracing, sampling: TraceSampling, random: Random, clock: Clock) -> None:
         self._clock = clock
         self._tracing = tracing
-        self._sample_ratio = sample_ratio
+        self._sampling = sampling
         self._random = random
 
     def open(self, scope: Scope, send: Send) -> Exchange:
@@ -129,12 +142,14 @@ class Exchanges:
         )
         span = Span(trace)
         if scope["method"] == "POST":
-            span = self._tracing.start("POST", trace, is_chosen=self._is_chosen())
+            span = self._tracing.start("POST", trace, is_chosen=self._is_chosen(trace))
         exchange = scope[_SCOPE_KEY] = Exchange(span, send, (scope.get("client") or ("",))[0], self._clock.now())
         return exchange
 
-    def _is_chosen(self) -> bool:
-        return self._sample_ratio >= 1.0 or self._random.random() < self._sample_ratio
+    def _is_chosen(self, trace: TraceContext) -> bool:
+        if self._sampling.takes_clients_word and trace.is_sampled:
+            return True
+        return self._sampling.ratio >= 1.0 or self._random.random() < self._sampling.ratio
 
 
 def exchange_of(request: Request) -> Exchange:

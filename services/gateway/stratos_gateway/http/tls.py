@@ -8,6 +8,7 @@ import ssl
 import httpx
 
 from stratos.common.tls.reloading import ReloadingContext, reason
+from stratos.common.tls.settings import TlsConfig
 from stratos.rpc.binding import StartError
 from stratos_gateway.http.settings import HttpTlsConfig
 
@@ -22,6 +23,22 @@ def api_context(config: HttpTlsConfig) -> ReloadingContext:
         return ReloadingContext("the API", config.certificate_path, config.key_path, _configure)
     except OSError as error:
         raise StartError(f"the certificate of the API cannot be used: {reason(error)}") from None
+
+
+def admin_context(mesh: TlsConfig | None, api: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """For the admin API: with the certificate of mTLS, else with the API's; ``None`` where there is neither.
+
+    A key says who calls, so clients need no certificate.
+
+    Raises:
+        StartError: it cannot be used.
+    """
+    if mesh is None:
+        return api
+    try:
+        return ReloadingContext("the admin API", mesh.certificate_path, mesh.key_path, _configure).listening
+    except OSError as error:
+        raise StartError(f"the certificate of the admin API cannot be used: {reason(error)}") from None
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stratos.core.generation import Receipt
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome, StageTimes
-from stratos.core.ledger.pricing import is_promise_kept, price_request
+from stratos.core.ledger.pricing import TokenCounts, is_promise_kept, price_request
 from stratos.core.ledger.usage import UsageCount
 from stratos.core.tenancy.plan import Plan
 from stratos_gateway.answering.draft import Draft, charged_counts
@@ -26,14 +26,15 @@ def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
     is_replay = draft.outcome is RequestOutcome.REPLAYED
     if is_replay:
         is_kept = None
+    counts = _charged(draft, counted)
     return LedgerEntry(
         request_id=draft.request_id,
         tenant=draft.tenant,
         plan=draft.plan.name,
         tag=draft.tag,
         outcome=draft.outcome,
-        counts=draft.counts,
-        amounts=price_request(draft.plan, draft.tag.model_size, draft.counts, is_replay=is_replay, is_kept=is_kept),
+        counts=counts,
+        amounts=price_request(draft.plan, draft.tag.model_size, counts, is_replay=is_replay, is_kept=is_kept),
         stages=_stages(draft.receipt, counted),
         times=draft.times,
         is_kept=is_kept,
@@ -56,6 +57,13 @@ def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
         stages=_stages(None, {count.key.attempt: count}),
         rank=count.key.attempt,
     )
+
+
+def _charged(draft: Draft, counted: Mapping[int, UsageCount]) -> TokenCounts:
+    """Counts that the gateway saw; where a client left before any, those of its prompt that workers had computed."""
+    if draft.outcome is not RequestOutcome.ABORTED or draft.counts != TokenCounts():
+        return draft.counts
+    return TokenCounts(num_prompt=max((count.num_computed_tokens for count in counted.values()), default=0))
 
 
 def _stages(receipt: Receipt | None, counted: Mapping[int, UsageCount]) -> StageTimes:

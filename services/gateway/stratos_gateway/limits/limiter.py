@@ -128,7 +128,7 @@ class TenantLimiter:
             for claim in claims:
                 stack.enter_context(claim.bucket.demand.waiting_for(claim.amount))
             while all(not claim.bucket.after_s(claim.amount, self._clock.now()) for claim in claims):
-                is_first = any(not claim.bucket.has_lease for claim in claims)
+                is_first = any(not claim.bucket.has_lease for claim in claims) or self._leaser.settles_in_s > 0
                 left_s = begin + (FIRST_WAIT_S if is_first else config.wait_s) - self._clock.now()
                 if left_s <= 0:
                     break

@@ -24,18 +24,29 @@ class FetchFailed(Exception):
 async def fetch_keys(issuer: OidcIssuer, timeout_s: float) -> KeySet:
     """The keys that an issuer has now.
 
+    Args:
+        issuer: whose keys.
+        timeout_s: longest time for all of it: a document that drips would pass every bound of a single read.
+
     Raises:
-        FetchFailed: it does not answer, or with something else.
+        FetchFailed: it does not answer in time, or with something else.
     """
     try:
-        ca_path = None if issuer.ca_path is None else str(issuer.ca_path)
-        # Reading the authorities of the system takes tens of milliseconds, in which no stream could go on.
-        verify = await asyncio.to_thread(ssl.create_default_context, cafile=ca_path)
-        async with httpx.AsyncClient(timeout=timeout_s, verify=verify) as client:
-            url = issuer.jwks_url or await _discover(client, issuer)
-            return parse_key_set(await _get(client, url), issuer.algorithms)
+        async with asyncio.timeout(timeout_s):
+            return await _fetch(issuer, timeout_s)
+    except TimeoutError:
+        raise FetchFailed(f"it did not answer within {timeout_s:g} s") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         raise FetchFailed(f"{type(error).__name__}: {error}"[:300]) from error
+
+
+async def _fetch(issuer: OidcIssuer, timeout_s: float) -> KeySet:
+    ca_path = None if issuer.ca_path is None else str(issuer.ca_path)
+    # Reading the authorities of the system takes tens of milliseconds, in which no stream could go on.
+    verify = await asyncio.to_thread(ssl.create_default_context, cafile=ca_path)
+    async with httpx.AsyncClient(timeout=timeout_s, verify=verify) as client:
+        url = issuer.jwks_url or await _discover(client, issuer)
+        return parse_key_set(await _get(client, url), issuer.algorithms)
 
 
 async def _discover(client: httpx.AsyncClient, issuer: OidcIssuer) -> str:

@@ -24,6 +24,10 @@ class Routers(Protocol):
     async def convict(self, request: PlacementRequest) -> None:
         """Have the prompt of a request refused for a while, here and at all other gateways."""
 
+    def suspects(self, tenant: str) -> bool:
+        """Whether prompts of a tenant begin as suspects; quick."""
+        ...
+
     async def forget_tenant(self, tenant: str) -> bool:
         """Have all workers drop what they cache of a tenant; false where one did not answer.
 

@@ -201,6 +201,10 @@ class RouterSet:
         up = [address for address, link in self._links.items() if link.is_up]
         return self._links[preferred(self._model_name, up)[0]]
 
+    def suspects(self, tenant: str) -> bool:
+        """Whether so many prompts of a tenant are convicted that all of them begin as suspects."""
+        return self._convictions.suspects(tenant, self._clock.now())
+
     def _refuse_convicted(self, request: PlacementRequest) -> None:
         if self._convictions.holds(request.terms.tenant, request.prompt_digest, self._clock.now()):
             self._metrics.convicted_refusals.inc()

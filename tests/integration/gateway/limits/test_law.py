@@ -99,7 +99,7 @@ class LawMachine(RuleBasedStateMachine):
             self.lost[kind] = self.lost.get(kind, 0.0) + max(0.0, bucket.unreported)
         for request in [request for request in self.open if request.gateway is victim]:
             self.open.remove(request)
-            self.platform.book.settled(self.tenant, cost_of(request.cost.num_tokens), request.cost.num_tokens)
+            self.platform.book.settled(self.tenant, request.cost, request.cost.num_tokens, victim.name)
 
     @precondition(lambda self: len(self.platform.gateways) < MAX_GATEWAYS)
     @rule()

@@ -28,6 +28,8 @@ from stratos.cli.main import app
 from stratos.cli.money.statements import money
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import WORKER_STATUS
+from stratos.store.redis import open_redis
+from tests.support.servers.planted_text import open_places
 from tests.support.waiting import eventually
 from tests.support.worlds.money_platform import (
     EXTERNAL_COST,
@@ -311,6 +313,27 @@ async def test_a_deleted_tenant_leaves_nothing_in_the_workers_and_its_money_unde
     assert {"id": tenant_id, "name": ""} in listed
     assert "leaver" not in {tenant["name"] for tenant in listed}
     await until_billed(platform, tenant_id, 2)
+
+
+async def test_an_answer_is_computed_once_for_both_gateways_and_lies_open_nowhere(platform: MoneyPlatform) -> None:
+    """Redis with its own files, the object store, copies, spools, logs: none has texts of a tenant, or its key."""
+    redis_url, prompt = platform.process.facts()["redis_url"], "the zebracorn ledger of the north"
+
+    async def is_shared() -> bool:
+        async with open_redis(redis_url) as redis:
+            return bool(await redis.hlen("stratos:answers"))
+
+    async with platform.client("keeper") as http:
+        first = (await ask(http, prompt, max_tokens=16)).json()
+        await eventually(is_shared, "the answer is in Redis")
+        again = [(await ask(http, prompt, max_tokens=16)).json() for _ in range(8)]
+    assert {answer["choices"][0]["text"] for answer in (first, *again)} == {first["choices"][0]["text"]}
+    statement = await until_billed(platform, "keeper", 9)
+    assert sum(line["replays"] for line in statement["lines"]) == 8, "at either gateway"
+    planted = [prompt, platform.keys["keeper"]]
+    assert await open_places(planted, redis_url, platform.process.data_dir) == []
+    (platform.process.run_dir() / "logs" / "control.log").write_text(prompt)
+    assert len(await open_places(planted, redis_url, platform.process.data_dir)) == 1, "the control is found"
 
 
 async def settled_blocks(platform: MoneyPlatform) -> tuple[int, int]:

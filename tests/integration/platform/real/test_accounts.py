@@ -55,6 +55,7 @@ def test_tokens_are_reserved_and_settled_to_what_was_made(real_platform: Platfor
         text = complete(free).json()["choices"][0]["text"]
     with client_of(real_platform, keys["rated"]) as http:
         short = complete(http, max_tokens=200, stop=text[2:4])
+        assert short.status_code == 200, (short.text, dict(short.headers))
         assert short.json()["usage"]["completion_tokens"] < 10, "it gives most of its reservation back"
         wait_until(lambda: complete(http, max_tokens=200).status_code == 200, "the settlement")
         refused = complete(http, max_tokens=100)

@@ -29,7 +29,6 @@ from tests.support.waiting import eventually, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, gone
 
 WORKERS = ("prefill-0", "decode-0", "decode-1")
-TENANT = "default"
 
 
 @dataclass
@@ -94,7 +93,7 @@ async def entries_of(store: LedgerStore, names: set[str]) -> list[LedgerEntry]:
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     while True:
         try:
-            found = [entry async for entry in store.entries(TENANT, day)]
+            found = [entry for tenant in await store.tenants() async for entry in store.entries(tenant, day)]
         except DependencyDown:
             found = []
         own = [entry for entry in found if entry.tag.http_request_id in names]
@@ -217,9 +216,10 @@ async def check_sums(platform: PlatformProcess, store: LedgerStore) -> None:
         reader = UsageReader(connection, RecordStoreConfig())
         while True:
             expected: Counter[str] = Counter()
-            async for entry in store.entries(TENANT, day):
+            (tenant,) = await store.tenants()
+            async for entry in store.entries(tenant, day):
                 expected.update(entry.measures)
-            (total,) = (await reader.table(TENANT, [day], ())).values()
+            (total,) = (await reader.table(tenant, [day], ())).values()
             if +total == expected:
                 return
             await asyncio.sleep(0.1)

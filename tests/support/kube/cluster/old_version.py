@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.support.kube.cluster.commands import run
 from tests.support.kube.cluster.settings import ClusterSettings
 
-COMMIT = "d0167ca0"
-"""The oldest whose chart installs with mTLS, KV over TLS and a first key of today's form."""
+COMMIT = "74d5cd06"
+"""Release 0.1.0, as CHANGELOG.md names it."""
 IMAGES = ("gateway", "router", "lora-registry", "autoscaler", "worker", "model-demo", "redis")
 
 
@@ -33,7 +33,13 @@ def old_version(cluster: ClusterSettings, folder: Path, timeout_s: float = 1800.
         tag = f"e2e-{COMMIT}"
         if cluster.build:
             builder = ["--builder", shlex.join(cluster.build)]
-            command = [sys.executable, str(folder / "scripts" / "build_images.py"), "--no-sbom", "--tag", tag]
+            command = [
+                sys.executable,
+                str(folder / "scripts" / "images" / "build_images.py"),
+                "--no-sbom",
+                "--tag",
+                tag,
+            ]
             run([*command, *builder], timeout_s=timeout_s)
         for name in IMAGES if cluster.load else ():
             run([*cluster.load, f"stratosserve/{name}:{tag}"], timeout_s=timeout_s)

@@ -131,7 +131,8 @@ import httpx
 
 key = json.loads(sys.stdin.readline())
 headers = {"Authorization": f"Bearer {key}"}
-answer = httpx.get("http://127.0.0.1:8001/admin/v1/declaration", headers=headers, trust_env=False)
+url = "https://127.0.0.1:8001/admin/v1/declaration"
+answer = httpx.get(url, headers=headers, trust_env=False, verify=False)
 print(json.dumps(answer.raise_for_status().json()))
 """
 

@@ -19,8 +19,9 @@ from stratos.core.ledger.costs import DeviceCost, model_costs
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 from stratos.core.ledger.exports import ENTRY_COLUMNS, cost_rows, csv_text, entry_row, statement_json
 from stratos.core.ledger.pricing import Amounts, TokenCounts
-from stratos.core.ledger.statement import make_statement, violation_windows
+from stratos.core.ledger.statement import make_statement
 from stratos.core.ledger.sums import UsageGroup
+from stratos.core.ledger.violations import spans_of, violation_windows
 from tests.support.worlds.usage_counts import TAG
 
 ENTRY = LedgerEntry(
@@ -29,7 +30,7 @@ ENTRY = LedgerEntry(
     amounts=Amounts(gross=2_500_000, cached_discount=500_000, credit=1), is_kept=False,
 )  # fmt: skip
 TABLE = {UsageGroup(day=ENTRY.day, model="base", adapter="=x", key_id="k1"): ENTRY.measures}
-STATEMENT = statement_json(make_statement("<acme>", "2026-11", [TABLE], violation_windows([ENTRY])))
+STATEMENT = statement_json(make_statement("<acme>", "2026-11", [TABLE], violation_windows(spans_of([ENTRY]))))
 
 
 @given(amount=st.integers(0, 10**15))

@@ -116,3 +116,23 @@ def _kill_settled(fleet: PoisonFleet) -> None:
         if not worker.down_steps and worker.running and worker.has_settled(SETTLED_STEPS):
             worker.die()
             return
+
+
+@pytest.mark.parametrize("crash_step", [0, SETTLED_STEPS])
+async def test_a_tenant_whose_prompts_kill_again_and_again_is_a_suspect_as_a_whole(crash_step: int) -> None:
+    """Each prompt differs from the ones before: three cost two workers each, from then on each costs one."""
+    fleet = PoisonFleet(num_workers=4, restart_steps=2, crash_step=crash_step, seed=1)
+    deaths = []
+    for number in range(6):
+        poison = fleet.request(POISON - number, 50)
+        await _run(fleet, {0: [poison]})
+        assert isinstance(poison.error, PromptRefused)
+        deaths.append(sum(worker.num_deaths for worker in fleet.workers))
+    assert deaths == [2, 4, 6, 7, 8, 9]
+    good = [fleet.request(200 + number, 5) for number in range(6)]
+    await _run(fleet, {0: good})
+    assert [generation.error for generation in good] == [None] * 6, "what is harmless is served, one at a worker first"
+    fleet.clock.advance(601.0)
+    forgiven = fleet.request(POISON - 10, 50)
+    await _run(fleet, {0: [forgiven]})
+    assert sum(worker.num_deaths for worker in fleet.workers) == 11

@@ -99,7 +99,7 @@ PROCESSES = (
     "services/router",
 )
 PUBLIC = {
-    "bad_words", "dimensions", "grammar", "input", "logit_bias", "max_tokens", "messages", "min_tokens",
+    "bad_words", "dimensions", "grammar", "input", "logit_bias", "max_tokens", "messages", "metadata", "min_tokens",
     "model", "n", "prompt", "stop", "stop_token_ids",
 }  # fmt: skip
 
@@ -117,6 +117,23 @@ def test_own_limits_say_exactly_when_others_are_spread() -> None:
     spread = {retry_headers(errors.Overloaded("x", after_s=7), Random(i))["retry-after"] for i in range(20)}
     assert exact == {"7"}
     assert len(spread) > 3
+    soon = retry_headers(errors.RateLimited("x", after_s=0.0125), Random(1))
+    assert (soon["retry-after"], soon["retry-after-ms"]) == ("1", "13")
+
+
+@pytest.mark.parametrize(
+    ("estimate_s", "least_s", "most_s"), [(0.0, 1, 1.5), (8.0, 8, 12), (29.0, 20, 30), (900.0, 20, 30)]
+)
+def test_the_time_of_a_full_system_is_bounded_and_never_the_same(
+    estimate_s: float, least_s: float, most_s: float
+) -> None:
+    error = errors.Overloaded("x", after_s=estimate_s)
+    drawn = [int(retry_headers(error, Random(seed))["retry-after-ms"]) / 1000 for seed in range(50)]
+    assert least_s <= min(drawn) < max(drawn) <= most_s + 0.001
+    assert len(set(drawn)) > 40
+
+
+def test_a_spent_budget_is_not_tried_again() -> None:
     assert retry_headers(errors.InsufficientQuota("x"), Random(0)) == {"x-should-retry": "false"}
 
 

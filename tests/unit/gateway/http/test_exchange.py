@@ -10,17 +10,19 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from stratos.common.clock import FakeClock
 from stratos.rpc.tracing import TRACING_OFF, Tracing
-from stratos_gateway.http.exchange import Exchange, Exchanges
+from stratos_gateway.http.exchange import Exchange, Exchanges, TraceSampling
 
 SAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 RECORDING = Tracing(TracerProvider(shutdown_on_exit=False))
 
 
-def opened(tracing: Tracing, *headers: tuple[str, str], method: str = "POST", ratio: float = 1.0) -> Exchange:
+def opened(
+    tracing: Tracing, *headers: tuple[str, str], method: str = "POST", ratio: float = 1.0, trusts: bool = False
+) -> Exchange:
     async def send(message: Any) -> None: ...
 
     raw = [(name.encode(), value.encode()) for name, value in headers]
-    return Exchanges(tracing, ratio, Random(0), FakeClock()).open(
+    return Exchanges(tracing, TraceSampling(ratio, trusts), Random(0), FakeClock()).open(
         {"type": "http", "method": method, "headers": raw}, send
     )
 
@@ -69,9 +71,23 @@ def test_what_only_reads_has_no_span() -> None:
 
 
 def test_the_ratio_decides_for_requests_without_a_trace() -> None:
-    exchanges = Exchanges(RECORDING, 0.25, Random(7), FakeClock())
+    exchanges = Exchanges(RECORDING, TraceSampling(0.25), Random(7), FakeClock())
 
     async def send(message: Any) -> None: ...
 
     scopes = [{"type": "http", "method": "POST", "headers": []} for _ in range(2000)]
     assert 400 < sum(exchanges.open(scope, send).span.is_recording for scope in scopes) < 600
+
+
+def test_a_clients_flag_forces_no_trace_beyond_the_ratio_and_no_span_follows_it() -> None:
+    exchange = opened(RECORDING, ("traceparent", SAMPLED), ratio=0.0)
+    assert not exchange.span.is_recording
+    assert exchange.span.trace.traceparent == f"{SAMPLED[:-2]}00"
+    assert not RECORDING.span("behind it", exchange.span.trace).is_recording
+
+
+def test_a_client_that_is_trusted_gets_its_trace() -> None:
+    exchange = opened(RECORDING, ("traceparent", SAMPLED), ratio=0.0, trusts=True)
+    assert exchange.span.is_recording
+    assert exchange.span.trace.traceparent[:36] == SAMPLED[:36]
+    assert not opened(RECORDING, ratio=0.0, trusts=True).span.is_recording

@@ -218,7 +218,7 @@ class MeterTag(_message.Message):
     def __init__(self, key_id: _Optional[str] = ..., model: _Optional[str] = ..., model_size: _Optional[str] = ..., adapter: _Optional[str] = ..., route: _Optional[str] = ..., http_request_id: _Optional[str] = ..., arrived_unix_ms: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ...) -> None: ...
 
 class UsageCount(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "meter", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens", "queue_ns", "prefill_ns", "decode_ns", "device_ns")
+    __slots__ = ("request_id", "attempt", "tenant", "meter", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens", "queue_ns", "prefill_ns", "decode_ns", "device_ns", "num_computed_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +230,7 @@ class UsageCount(_message.Message):
     PREFILL_NS_FIELD_NUMBER: _ClassVar[int]
     DECODE_NS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NS_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     tenant: str
@@ -241,7 +242,8 @@ class UsageCount(_message.Message):
     prefill_ns: int
     decode_ns: int
     device_ns: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., decode_ns: _Optional[int] = ..., device_ns: _Optional[int] = ...) -> None: ...
+    num_computed_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., decode_ns: _Optional[int] = ..., device_ns: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ...) -> None: ...
 
 class UsageCounts(_message.Message):
     __slots__ = ("counts",)

@@ -1,0 +1,89 @@
+"""Log lines written by a thread of their own: stderr that nothing reads stops no stream.
+
+The event loop hands records over and goes on.  A bounded number of them waits; what comes beyond is counted, and the
+count is a line of its own once lines can be written again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+MAX_WAITING = 8192
+"""Records that wait at most, some megabytes."""
+_CLOSE_TIMEOUT_S = 1.0
+"""Longest time for which the end of a process waits for stderr."""
+
+
+class LogThread(logging.Handler):
+    """Hands records to a handler in a thread.
+
+    Args:
+        target: writes them, and may block.
+        max_waiting: records that wait at most.
+    """
+
+    def __init__(self, target: logging.Handler, max_waiting: int = MAX_WAITING) -> None:
+        super().__init__()
+        self.num_lost = 0
+        """Records that found no room so far."""
+        self._num_told = 0
+        self._target = target
+        self._max_waiting = max_waiting
+        self._waiting: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never waits; a fork of the process, which has no such thread, writes by itself."""
+        if os.getpid() != self._pid:
+            self._target.handle(record)
+        elif self._waiting.qsize() >= self._max_waiting:
+            self.num_lost += 1
+        else:
+            record.msg, record.args = record.getMessage(), None  # its arguments may change before it is written
+            self._waiting.put(record)
+
+    def close(self) -> None:
+        """Write what waits, for a bounded time."""
+        if os.getpid() == self._pid and self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join(_CLOSE_TIMEOUT_S)
+        super().close()
+
+    def _run(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            self._target.handle(record)
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        if (num_lost := self.num_lost) > self._num_told:
+            text = f"{num_lost - self._num_told} log lines were lost: stderr is read too slowly"
+            self._num_told = num_lost
+            self._target.handle(logging.makeLogRecord({"name": __name__, "levelno": logging.WARNING,
+                "levelname": "WARNING", "msg": text}))  # fmt: skip
+
+
+@contextmanager
+def log_by_thread() -> Iterator[None]:
+    """Inside, records of the process are written by a thread."""
+    root = logging.getLogger()
+    direct = list(root.handlers)
+    threads = [LogThread(handler) for handler in direct]
+    root.handlers[:] = threads
+    try:
+        yield
+    finally:
+        root.handlers[:] = direct
+        for thread in threads:
+            thread.close()
+
+
+def num_lost_lines() -> int:
+    """Lines that this process has lost so far."""
+    return sum(handler.num_lost for handler in logging.getLogger().handlers if isinstance(handler, LogThread))

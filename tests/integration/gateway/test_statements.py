@@ -1,0 +1,51 @@
+"""Statements over the admin API: windows of missed promises from their sums, and from entries where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.pricing import Amounts
+from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis
+from tests.support.worlds.admin_world import AdminWorld, admin_world
+from tests.support.worlds.usage_counts import ENTRY, TAG
+
+SPAN_MS = 300_000
+
+
+@pytest.fixture
+async def admin(redis_url: str, tmp_path: Path) -> AsyncIterator[AdminWorld]:
+    async with admin_world(redis_url, tmp_path) as world:
+        yield world
+
+
+def promised(number: int, tenant: str, *, is_kept: bool) -> LedgerEntry:
+    """One request of each five minutes of a day."""
+    tag = replace(TAG, arrived_unix_ms=TAG.arrived_unix_ms + number * SPAN_MS)
+    amounts = Amounts(gross=100, credit=0 if is_kept else 10)
+    return replace(ENTRY, request_id=f"gen-{number}", tenant=tenant, tag=tag, amounts=amounts, is_kept=is_kept)
+
+
+async def test_a_statement_has_the_windows_of_a_day_whether_summed_or_from_an_older_version(
+    admin: AdminWorld, redis_url: str
+) -> None:
+    tenant = (await admin.call("GET", "/tenants/acme")).json()["id"]
+    async with open_redis(redis_url) as redis:
+        store = LedgerStore(redis, RecordStoreConfig())
+        await store.write([promised(number, tenant, is_kept=number not in (3, 4, 9)) for number in range(288)])
+        month = ENTRY.day[:7]
+        summed = (await admin.call("GET", "/statement", by="owner", month=month)).json()
+        assert [
+            ((window["begin_unix_ms"] - TAG.arrived_unix_ms) // SPAN_MS, window["num_requests"], window["credit"])
+            for window in summed["violation_windows"]
+        ] == [(3, 2, 20), (9, 1, 10)]
+        assert summed["due"] == 288 * 100 - 30
+        await redis.delete(f"stratos:ledger:spans:{tenant}:{ENTRY.day}")
+    older = (await admin.call("GET", "/statement", by="owner", month=month)).json()
+    assert older == summed

@@ -1,0 +1,78 @@
+"""A log that nothing reads: who writes a line goes on, and what is lost is told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from stratos.rpc.log_thread import LogThread, log_by_thread, num_lost_lines
+from tests.support.waiting import wait_until
+
+
+class Stuck(logging.Handler):
+    """Writes once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write, self.has_begun = threading.Event(), threading.Event()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.has_begun.set()
+        self.may_write.wait()
+        self.lines.append(record.getMessage())
+
+
+def record(text: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("x", logging.INFO, "", 0, text, args, None)
+
+
+def test_a_handler_that_is_stuck_stops_no_writer_and_the_lost_lines_are_counted() -> None:
+    stuck = Stuck()
+    handler = LogThread(stuck, max_waiting=3)
+    handler.handle(record("first"))
+    stuck.has_begun.wait()
+    for number in range(5):
+        handler.handle(record("line %d", number))
+    assert handler.num_lost == 2
+    stuck.may_write.set()
+    handler.close()
+    assert stuck.lines[:1] == ["first"]
+    assert [line for line in stuck.lines if line.startswith("line")] == ["line 0", "line 1", "line 2"]
+    assert [line for line in stuck.lines if "lost" in line] == ["2 log lines were lost: stderr is read too slowly"]
+
+
+def test_a_line_is_that_of_the_moment_when_it_was_logged() -> None:
+    stuck, items = Stuck(), [1]
+    handler = LogThread(stuck)
+    handler.handle(record("%s", items))
+    items.append(2)
+    stuck.may_write.set()
+    handler.close()
+    assert stuck.lines == ["[1]"]
+
+
+def test_the_end_of_a_process_does_not_wait_for_ever() -> None:
+    stuck = Stuck()
+    handler = LogThread(stuck)
+    handler.handle(record("x"))
+    handler.close()
+    assert stuck.lines == []
+    stuck.may_write.set()
+    wait_until(lambda: stuck.lines == ["x"], "it is written at last")
+
+
+def test_the_handlers_of_a_process_are_back_at_the_end() -> None:
+    root, stuck = logging.getLogger(), Stuck()
+    before, stuck_before = list(root.handlers), num_lost_lines()
+    root.addHandler(stuck)
+    stuck.may_write.set()
+    try:
+        with log_by_thread():
+            logging.getLogger("x").warning("hello")
+            assert stuck not in root.handlers
+        assert stuck in root.handlers
+        assert stuck.lines == ["hello"]
+    finally:
+        root.handlers[:] = before
+    assert num_lost_lines() == stuck_before
