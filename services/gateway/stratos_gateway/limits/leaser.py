@@ -227,9 +227,11 @@ class Leaser:
 
     def _on_missed(self, error: Exception, begun_at: float) -> None:
         self.num_missed_turns += 1
-        if self._away_at is None:
+        if self._away_at is None and self._leases.is_alone:
+            self._away_at = float("-inf")
+        elif self._away_at is None:
             _log.warning("slices of rate limits are not renewed: %s; every gateway goes on with its share", error)
-            self._away_at = float("-inf") if self._leases.is_alone else begun_at
+            self._away_at = begun_at
 
     def _miss(self, buckets: Iterable[LeasedBucket]) -> None:
         now = self._clock.now()
