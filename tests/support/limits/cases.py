@@ -96,7 +96,7 @@ async def run_case(case: LimitCase, url: str, parts: LimitParts | None = None) -
     world = LimitWorld(case, url, parts)
     try:
         found = await _first_requests(world, "the first requests")
-        found += await _overload(world)
+        found += await overload(world)
         await asyncio.sleep(SILENCE_S)  # every bucket is full again, and every slice given back
         found += await _first_requests(world, "the first requests after silence")
         return found + world.platform.book.problems(is_exact=case.num_gateways == 1)
@@ -111,7 +111,7 @@ async def _first_requests(world: LimitWorld, what: str) -> list[str]:
     return [] if accepted == AT_ONCE else [f"{what}: {accepted} of {AT_ONCE} accepted"]
 
 
-async def _overload(world: LimitWorld) -> list[str]:
+async def overload(world: LimitWorld) -> list[str]:
     """Twice the limit or more: each tenant gets what it may have, and as much as its neighbours."""
     case, book, clock = world.case, world.platform.book, world.platform.clock
     seconds = 10.0 if case.num_tenants == 1 else 1.0

@@ -48,6 +48,45 @@ async def outage(url: str, parts: LimitParts | None = None) -> list[str]:
     return found + platform.book.problems(is_exact=False)
 
 
+async def come_again(url: str, parts: LimitParts | None = None) -> list[str]:
+    """Two gateways, of which one holds a slice that it does not use: a refused client comes again when it was told."""
+    platform = LimitedGateways(url, 2, parts)
+    tenant, (idle, busy), found = make_tenant(tokens_per_min=60_000, burst_s=2), platform.gateways, list[str]()
+    await idle.take(tenant, cost_of(300))  # two such requests stay there
+    for num_tokens in (1000, 900, 250, 1300):
+        while isinstance(refused := await busy.take(tenant, cost_of(num_tokens)), OpenRequest):
+            pass
+        after_s = refused.after_s or 0.0
+        await asyncio.sleep(0.8 * after_s)
+        if isinstance(await busy.take(tenant, cost_of(num_tokens)), OpenRequest):
+            found.append(f"{num_tokens} tokens are there a fifth of {after_s:.3f} s before they were promised")
+        await asyncio.sleep(0.2 * after_s)
+        if not isinstance(await busy.take(tenant, cost_of(num_tokens)), OpenRequest):
+            found.append(f"{num_tokens} tokens are not there after {after_s:.3f} s")
+    platform.close()
+    return found + platform.book.problems(is_exact=False)
+
+
+async def lost_answer(url: str, parts: LimitParts | None = None) -> list[str]:
+    """Redis books what a gateway reports, and its answer never arrives: the next report must not book it again."""
+    platform = LimitedGateways(url, 1, parts)
+    [gateway], tenant = platform.gateways, make_tenant(requests_per_min=600, burst_s=10)
+    platform.book.known_late_s = 0.1
+    for _ in range(5):
+        await gateway.take(tenant, cost_of())
+        gateway.leases.loses_answers = True
+        for _ in range(5):
+            await gateway.take(tenant, cost_of())
+        await asyncio.sleep(0.2)
+        gateway.leases.loses_answers = False
+        await asyncio.sleep(1.0)
+    unused = platform.book.unused(tenant, cost_of())
+    accepted = [await gateway.take(tenant, cost_of()) for _ in range(int(unused))]
+    platform.close()
+    num = sum(isinstance(answer, OpenRequest) for answer in accepted)
+    return [] if num >= unused - 2 else [f"{num} of {unused:.1f} requests are left"]
+
+
 async def _ask(
     platform: LimitedGateways, seconds: float, per_s: float, requests: Callable[[], Sequence[Awaitable[object]]]
 ) -> None:

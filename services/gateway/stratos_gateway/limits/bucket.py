@@ -245,6 +245,8 @@ class LeasedBucket:
             spare = self.demand.waiting + (self.demand.largest if self.demand.is_recent(now) else 0.0)
         else:
             spare = self.demand.expected() if is_wanted else 0.0
+            if not self.demand.is_recent(now):  # what is here may stay, unless others want it; more would be stranded
+                spare = min(spare, max(0.0, self.balance))
         return min(self.terms.capacity, self.in_use + spare)
 
     def _kept(self, wish: float, least: float) -> float:

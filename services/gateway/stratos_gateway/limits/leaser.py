@@ -82,6 +82,8 @@ class Leaser:
         self._next_turn = asyncio.Event()
         self._gateways: frozenset[str] = frozenset([leases.gateway])
         self._called_at = self._looked_at = self._settles_at = float("-inf")
+        self._holds = False
+        """Some slice has something unused."""
         self._urgent: dict[str, LeasedBucket] = {}
         """Waited for, or wanted by other gateways."""
         self._away_at: float | None = None
@@ -110,7 +112,7 @@ class Leaser:
 
     @property
     def settles_in_s(self) -> float:
-        """Seconds until slices may grow freely again after an outage, or after this gateway's start; 0 where they may."""
+        """Seconds until slices grow freely again, after an outage or this gateway's start; 0 where they do."""
         return max(0.0, self._settles_at - self._clock.now())
 
     def note_gateways(self, names: Iterable[str]) -> None:
@@ -182,13 +184,15 @@ class Leaser:
 
     @property
     def _heartbeat_s(self) -> float:
-        """Pause between two calls without buckets: what has come back is noticed before a request needs it."""
-        return self.config.interval_s if self.is_away and not self._leases.is_alone else HEARTBEAT_S
+        """Pause between two calls without buckets: to hear what others want of what is held, and of Redis's return."""
+        is_short = self._holds or (self.is_away and not self._leases.is_alone)
+        return self.config.interval_s if is_short else HEARTBEAT_S
 
     def _look(self, now: float) -> list[LeasedBucket]:
         """All buckets that are due; idle ones are forgotten."""
         for name in [name for name, bucket in self._buckets.items() if bucket.is_idle(now)]:
             del self._buckets[name]
+        self._holds = any(bucket.balance > 0 for bucket in self._buckets.values())
         return [bucket for bucket in self._buckets.values() if bucket.is_due(now)]
 
     async def _renew(self, due: Sequence[LeasedBucket]) -> None:

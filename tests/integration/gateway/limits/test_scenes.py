@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.limits.scenes import abort_and_burst, outage
+from tests.support.limits.scenes import abort_and_burst, come_again, lost_answer, outage
 from tests.support.virtual_loop import run_virtual
 
 
@@ -12,3 +12,11 @@ def test_reservations_of_minutes_that_come_back_fill_no_bucket_above_its_capacit
 
 def test_redis_away_all_gateways_together_keep_the_limit_and_use_it(redis_url: str) -> None:
     assert run_virtual(outage(redis_url)) == []
+
+
+def test_a_refused_client_that_comes_again_when_it_was_told_is_accepted_and_not_a_fifth_earlier(redis_url: str) -> None:
+    assert run_virtual(come_again(redis_url)) == []
+
+
+def test_a_report_whose_answer_is_lost_counts_once(redis_url: str) -> None:
+    assert run_virtual(lost_answer(redis_url)) == []

@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from tests.support.limits.cases import LimitCase, run_case
+from tests.support.limits.cases import LimitCase, LimitWorld, overload, run_case
 from tests.support.virtual_loop import run_virtual
 
 COLUMNS = ((1, 2, 3), (1, 2, 3), (1, 300), (False, True), (False, True))
@@ -17,7 +17,7 @@ ROWS = (
     (1, 1, 1, True, True),
     (1, 2, 300, False, False),
     (1, 3, 300, True, True),
-    (2, 1, 300, True, False),
+    (2, 1, 300, False, False),
     (2, 2, 1, True, True),
     (2, 3, 1, False, False),
     (3, 1, 300, False, True),
@@ -38,6 +38,18 @@ def test_every_promise_holds(row: tuple[int, int, int, bool, bool], redis_url: s
         is_parallel=is_parallel,
     )
     assert run_virtual(run_case(case, redis_url)) == []
+
+
+async def overload_thousand(url: str) -> list[str]:
+    case = LimitCase(num_gateways=1, num_routers=1, num_tenants=1000, is_all=False, is_parallel=False)
+    world = LimitWorld(case, url)
+    found = await overload(world)
+    world.close()
+    return found + world.platform.book.problems(is_exact=True)
+
+
+def test_a_thousand_tenants_at_their_limits_get_the_same_at_one_gateway(redis_url: str) -> None:
+    assert run_virtual(overload_thousand(redis_url)) == []
 
 
 def test_the_table_has_every_pair() -> None:
