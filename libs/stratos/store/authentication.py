@@ -86,7 +86,8 @@ class KeyCheck:
         if self._tenants.is_another(key.owner):
             raise deleted()
         tenant = await self._tenants.find(key.tenant)
-        if self._tenants.is_another(key.owner):  # by now: that was a look at the store
+        # That may have been a look at the store, which knew better.
+        if (tenant is None or tenant.id != key.tenant_id) and self._tenants.is_another(key.owner):
             raise deleted()
         if tenant is None:
             raise DependencyDown(NOT_NOW)

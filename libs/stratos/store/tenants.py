@@ -69,11 +69,11 @@ class TenantRecord:
     """It is being deleted: its keys do not work, and nothing is written for it any more."""
     is_legacy: bool = False
     """Made before tenants had ids: keys and a ledger without an id that have its name are its own."""
+    id: str = field(init=False)
+    """Its identity, for good."""
 
-    @property
-    def id(self) -> str:
-        """Its identity, for good."""
-        return tenant_id(self.cache_salt)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", tenant_id(self.cache_salt))
 
     @property
     def ref(self) -> TenantRef:

@@ -42,7 +42,7 @@ class PlacedRequest:
 
 def preferred_router(request: PlacementRequest, num_routers: int) -> int:
     """The router that gateways send a request to while all answer."""
-    return int(preferred(request.terms.tenant, [str(place) for place in range(num_routers)])[0])
+    return int(preferred("prod", [str(place) for place in range(num_routers)])[0])
 
 
 class RoutedWorkers:

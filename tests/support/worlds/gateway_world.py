@@ -27,6 +27,7 @@ from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.limits.leaser import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.parts import Backends
+from stratos_gateway.routers.contract import Routers
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
 from tests.support.fakes.router import FakeRouter
@@ -309,9 +310,16 @@ class World:
 
 @asynccontextmanager
 async def gateway_world(
-    num_workers: int = 1, leases: Leases = NO_LEASES, ledger_access: LedgerAccess | None = None, **overrides: Any
+    num_workers: int = 1,
+    leases: Leases = NO_LEASES,
+    ledger_access: LedgerAccess | None = None,
+    routers: Routers | None = None,
+    **overrides: Any,
 ) -> AsyncIterator[World]:
-    """Start workers and a gateway; fields of ``GatewaySettings`` may be overridden."""
+    """Start workers and a gateway; fields of ``GatewaySettings`` may be overridden.
+
+    With ``routers`` of the test's own, the world's router is asked nothing.
+    """
     async with AsyncExitStack() as stack:
         workers = [FakeDecodeWorker(f"decode-{i}") for i in range(num_workers)]
         for worker in workers:
@@ -324,7 +332,7 @@ async def gateway_world(
             settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics, ___: Dialer
         ) -> Backends:
             return Backends(
-                routers=router,
+                routers=routers or router,
                 adapters=registry,
                 authenticator=keys,
                 blocks=blocks,

@@ -43,6 +43,8 @@ class MissingDataKeys:
     ) -> None:
         self._records, self._platform, self._follower, self._living = records, platform, follower, living
         self._store_id = store_id
+        self._complete_at = -1
+        """Count of the snapshot's changes at which every tenant had a data key."""
 
     async def run(self) -> None:
         """Root task."""
@@ -57,8 +59,12 @@ class MissingDataKeys:
     async def fill(self) -> None:
         """Make those that are missing now; raises ``DependencyDown``."""
         snapshot = self._follower.snapshot
+        if not self._follower.is_following or snapshot.num_merged == self._complete_at:
+            return
+        at = snapshot.num_merged
         missing = [t for t in self._living().values() if snapshot.get(Kind.DATA_KEY, t.id) is None]
-        if not missing or not self._follower.is_following:
+        if not missing:
+            self._complete_at = at
             return
         writer = RecordWriter(self._records, actor="gateway", store_id=known(self._store_id))
         for tenant in missing:

@@ -6,6 +6,7 @@ import pytest
 
 from stratos.core.adapter import AdapterRef
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 
 TERMS = RequestTerms(
     tenant="acme",
@@ -40,3 +41,9 @@ def test_the_router_gets_no_salt_and_no_uri_and_all_the_rest() -> None:
 
 def test_the_salt_is_in_no_text_of_the_terms() -> None:
     assert "salt" not in repr(TERMS)
+
+
+def test_a_tenants_name_is_a_label_that_the_router_does_not_get() -> None:
+    terms = RequestTerms(tenant="tn_1", tenant_name="acme")
+    assert (terms.label, terms.for_router().label) == ("acme", "tn_1")
+    assert terms_from_pb(terms_to_pb(terms, 5.0), 5.0).tenant_name == "acme"

@@ -99,7 +99,7 @@ PROCESSES = (
     "services/router",
 )
 PUBLIC = {
-    "bad_words", "dimensions", "grammar", "input", "logit_bias", "max_tokens", "messages", "min_tokens",
+    "bad_words", "dimensions", "grammar", "input", "logit_bias", "max_tokens", "messages", "metadata", "min_tokens",
     "model", "n", "prompt", "stop", "stop_token_ids",
 }  # fmt: skip
 
