@@ -25,7 +25,8 @@ from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
 from stratos_gateway.generation.recovery import Cause
 from stratos_gateway.ledger.billing import Billing, LedgerAccess
-from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases
+from stratos_gateway.limits.leaser import Leaser
+from stratos_gateway.limits.leases import NO_LEASES, Leases
 from stratos_gateway.limits.peer_gateways import ExchangeGateways
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from contextlib import AsyncExitStack
@@ -71,3 +72,22 @@ async def test_bodies_that_drip_do_not_shut_the_door_for_others() -> None:
         assert (await dripping[-1].answer())[0] == 503, "the newest gave way"
         dripping[0].writer.write(BODY[-1:])
         assert (await dripping[0].answer())[0] == 200, "the others go on"
+
+
+def dicts_with(name: str, text: str) -> int:
+    """Objects of JSON in this process that have such a field."""
+    return sum(type(found) is dict and found.get(name) == text for found in gc.get_objects())
+
+
+async def test_a_parsed_body_is_let_go_before_its_answer_streams() -> None:
+    """One of many small values takes ten times its bytes, for as long as it is held."""
+    mark = "a mark of this test alone"
+    body = {"model": "base", "prompt": "x", "max_tokens": 500, "stream": True, "logit_bias": {"7": 1}, "user": mark}
+    async with gateway_world() as world, Client(world) as client:
+        world.worker.script, world.worker.step_s = (lambda submit, choice: [9] * 900), 0.01
+        text = json.dumps(body).encode()
+        del body
+        client.writer.write(head(len(text)) + text)
+        await client.reader.readuntil(b"data: ")
+        await eventually(lambda: dicts_with("user", mark) == 0, "no part of the gateway holds it")
+        assert world.metric("stratos_requests_open") == 1

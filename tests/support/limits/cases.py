@@ -1,6 +1,6 @@
 """One row of the table of topologies: requests come as the row says, and what was promised is checked.
 
-Steps of a row: first requests, then twice the limit for a while, then silence, then first requests again.
+Steps of a row: first requests, then a multiple of the limit for a while, then silence, then first requests again.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class LimitWorld:
         """Requests per second that every tenant may have."""
         return ONE["requests_per_min"] / 60
 
+    @property
+    def offered_per_s(self) -> float:
+        """Requests per second of a tenant in the overload."""
+        return (2 if len(self.tenants) == 1 else 4) * self.rate_per_s
+
     async def take(self, tenant: Tenant) -> None:
         """One request that ends as soon as it was accepted."""
         gateways = self.platform.gateways
@@ -112,9 +117,9 @@ async def _first_requests(world: LimitWorld, what: str) -> list[str]:
 
 
 async def overload(world: LimitWorld) -> list[str]:
-    """Twice the limit or more: each tenant gets what it may have, and as much as its neighbours."""
+    """More than the limit: each tenant gets what it may have, and as much as its neighbours."""
     case, book, clock = world.case, world.platform.book, world.platform.clock
-    seconds = 10.0 if case.num_tenants == 1 else 1.0
+    seconds = 8.0 if case.num_tenants == 1 else 0.5
     begin, before = clock.now(), book.num_taken.copy()
     client = _bursts if case.is_parallel else _one_after_the_other
     ends = await asyncio.gather(*(client(world, tenant, begin + seconds) for tenant in world.tenants))
@@ -135,7 +140,7 @@ async def overload(world: LimitWorld) -> list[str]:
 async def _bursts(world: LimitWorld, tenant: Tenant, end: float) -> float:
     """Many at once, again and again; returns when the last ones came."""
     number = AT_ONCE if len(world.tenants) == 1 else 5
-    pause_s, now, tasks = number / (2 * world.rate_per_s), world.platform.clock.now, list[asyncio.Task[None]]()
+    pause_s, now, tasks = number / world.offered_per_s, world.platform.clock.now, list[asyncio.Task[None]]()
     asked_at = begin = now()
     for burst in range(1, int((end - begin) / pause_s) + 1):
         await asyncio.sleep(begin + burst * pause_s - now())
@@ -146,10 +151,10 @@ async def _bursts(world: LimitWorld, tenant: Tenant, end: float) -> float:
 
 
 async def _one_after_the_other(world: LimitWorld, tenant: Tenant, end: float) -> float:
-    """Each as soon as the last one is answered, twice as fast as the limit; returns when the last one came."""
+    """Each some time after the last one was answered; returns when the last one came."""
     now, asked_at = world.platform.clock.now, 0.0
     while now() <= end:
         asked_at = now()
         await world.take(tenant)
-        await asyncio.sleep(1 / (2 * world.rate_per_s))
+        await asyncio.sleep(1 / world.offered_per_s)
     return asked_at

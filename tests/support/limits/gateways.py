@@ -17,7 +17,8 @@ from stratos.common.errors import DependencyDown, RateLimited
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseTurn, lease_args, lease_keys, parse_turn
-from stratos_gateway.limits.leaser import Leaser, Leases
+from stratos_gateway.limits.leaser import Leaser
+from stratos_gateway.limits.leases import Leases
 from stratos_gateway.limits.limiter import Cost, LimitReservation, TenantLimiter
 from stratos_gateway.limits.peer_gateways import LimitsServicer, PeerGateways
 from stratos_gateway.limits.settings import LimitsConfig

@@ -8,7 +8,8 @@ from dataclasses import replace
 from stratos.common.clock import Clock
 from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseTurn
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
-from stratos_gateway.limits.leaser import Leaser, Leases
+from stratos_gateway.limits.leaser import Leaser
+from stratos_gateway.limits.leases import Leases
 from stratos_gateway.limits.limiter import Claim, LimitReservation, TenantLimiter
 from stratos_gateway.limits.settings import LimitsConfig
 

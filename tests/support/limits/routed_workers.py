@@ -1,14 +1,14 @@
 """Workers behind shipped routers under virtual time: dispatcher, queue and placement loop are the product's.
 
-This is the routers' half of the suite of limits.  ``preferred_router`` says which of them gets a request; rows about
-order and fairness over routers read ``placed``.
+This is the routers' half of the suite of limits.  ``active_router`` says which of them gets a request, by the rule that
+gateways have; a row about order and fairness over routers reads ``placed``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -27,7 +27,6 @@ from stratos_router.settings import RouterSettings
 from tests.support.worlds.fleet_samples import make_request, make_status
 
 STATUS_S = 0.05
-NUM_SEQS = 64
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,13 @@ class PlacedRequest:
     waited_s: float
 
 
-def preferred_router(request: PlacementRequest, num_routers: int) -> int:
-    """The router that gateways send a request to while all answer."""
-    return int(preferred("prod", [str(place) for place in range(num_routers)])[0])
+ChooseRouter = Callable[[PlacementRequest, int], int]
+"""Request, number of routers -> place of the one that gets it."""
+
+
+def active_router(request: PlacementRequest, num_routers: int) -> int:
+    """The one router that is active for a model while all answer."""
+    return int(preferred("base", [str(place) for place in range(num_routers)])[0])
 
 
 class RoutedWorkers:
@@ -52,15 +55,23 @@ class RoutedWorkers:
         num_routers: of one model.
         clock: of all.
         service_s: shortest and longest time of a request.
-        num_workers: each with ``NUM_SEQS`` batch slots.
+        num_workers: each with ``num_seqs`` batch slots.
+        choose: which router gets a request.
     """
 
     def __init__(
-        self, num_routers: int, clock: Clock, service_s: tuple[float, float] = (0.02, 0.1), num_workers: int = 2
+        self,
+        num_routers: int,
+        clock: Clock,
+        service_s: tuple[float, float] = (0.02, 0.1),
+        *,
+        num_workers: int = 2,
+        num_seqs: int = 64,
+        choose: ChooseRouter = active_router,
     ) -> None:
         self.placed: list[PlacedRequest] = []
         self._clock = clock
-        self._service_s = service_s
+        self._service_s, self._num_seqs, self._choose = service_s, num_seqs, choose
         self._random = Random(1)
         self._names = [f"decode-{place}" for place in range(num_workers)]
         self._running = dict.fromkeys(self._names, 0)
@@ -72,7 +83,7 @@ class RoutedWorkers:
         self._tasks.append(asyncio.create_task(self._tell_often()))
 
     def _make_router(self) -> PlacementLoop:
-        settings = RouterSettings(discovery="static://decode@a:1")
+        settings = RouterSettings(discovery="static://decode@a:1", admission={"max_waiting_per_worker": 0})
         metrics = RouterMetrics(CollectorRegistry())
         router = PlacementLoop(make_dispatcher(settings, metrics, Random(1)), metrics, self._clock)
         members = [Member(name, f"{name}:1", WorkerRole.DECODE) for name in self._names]
@@ -88,7 +99,7 @@ class RoutedWorkers:
             share=tenant.plan.share,
             num_choices=cost.num_sequences,
         )
-        place, begin = preferred_router(request, len(self.routers)), self._clock.now()
+        place, begin = self._choose(request, len(self.routers)), self._clock.now()
         router = self.routers[place]
         placement = await router.schedule(request)
         now = self._clock.now()
@@ -114,14 +125,9 @@ class RoutedWorkers:
             status = make_status(
                 name,
                 num_running=num_running,
-                max_num_seqs=NUM_SEQS,
+                max_num_seqs=self._num_seqs,
                 num_routers=len(self.routers),
                 version=next(self._versions),
             )
             for router in self.routers:
                 router.on_status(name, status)
-
-
-def longest_wait_s(placed: Sequence[PlacedRequest]) -> float:
-    """The longest time that a placed request waited."""
-    return max((found.waited_s for found in placed), default=0.0)

@@ -25,7 +25,8 @@ from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.prompt_names import PromptDigests
 from stratos_gateway.generation.source import WorkersSource
 from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.limits.leaser import NO_LEASES, Leaser
+from stratos_gateway.limits.leaser import Leaser
+from stratos_gateway.limits.leases import NO_LEASES
 from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.limits.settings import LimitsConfig
 from stratos_gateway.limits.step import LimitsStep

@@ -24,7 +24,7 @@ from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
 from stratos_gateway.ledger.billing import LedgerAccess
-from stratos_gateway.limits.leaser import NO_LEASES, Leases
+from stratos_gateway.limits.leases import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.parts import Backends
 from stratos_gateway.routers.contract import Routers

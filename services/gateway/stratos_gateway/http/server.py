@@ -15,14 +15,19 @@ from starlette.types import ASGIApp
 from stratos.rpc.serving.embedded_http import EmbeddedServer
 from stratos_gateway.http.listener import BACKLOG, Listener
 from stratos_gateway.http.protocol import BoundedHttpProtocol, ConnectionsState
+from stratos_gateway.http.shared_accept import SharedAccept
 
 MIN_IDLE_S = 1.0
 """A connection that was used within this time is likely to be used again at once."""
 
 
 class _UvicornServer(EmbeddedServer):
-    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, handshake_timeout_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, tls: ssl.SSLContext | None, handshake_timeout_s: float, *, is_shared: bool
+    ) -> None:
         super().__init__(config)
+        self._is_shared = is_shared
+        self._accepts: list[SharedAccept] = []
         self._options: dict[str, Any] = {}
         if tls is not None:
             self._options = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout_s}
@@ -39,10 +44,24 @@ class _UvicornServer(EmbeddedServer):
             )
             return made
 
-        self.servers = [
-            await loop.create_server(connect, sock=sock, backlog=BACKLOG, **self._options) for sock in sockets or ()
-        ]
+        if self._is_shared:
+            self._accepts = [SharedAccept(sock, connect, self._options) for sock in sockets or ()]
+            self.servers = []
+        else:
+            self.servers = [
+                await loop.create_server(connect, sock=sock, backlog=BACKLOG, **self._options) for sock in sockets or ()
+            ]
         self.started = True
+
+    def take_no_more(self) -> None:
+        """Leave what comes to the others that listen."""
+        for accept in self._accepts:
+            accept.close()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End."""
+        self.take_no_more()
+        await super().shutdown(sockets)
 
 
 class HttpServer:
@@ -85,7 +104,7 @@ class HttpServer:
             timeout_keep_alive=state.limits.keep_alive_s,
             timeout_graceful_shutdown=1,
         )
-        self._server = _UvicornServer(config, tls, state.limits.head_timeout_s)
+        self._server = _UvicornServer(config, tls, state.limits.head_timeout_s, is_shared=listener.is_shared)
 
     async def run(self) -> None:
         """Root task: serve until it is cancelled; then connections are closed and the socket with them."""
@@ -107,8 +126,7 @@ class HttpServer:
         if not self._server.started:
             return
         if self._listener.is_shared:
-            for server in self._server.servers:
-                server.close()
+            self._server.take_no_more()
         self.end_idle(0.0 if self._listener.is_shared else MIN_IDLE_S)
 
     def end_idle(self, min_idle_s: float = 0.0) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
-from stratos.store.counters.leases import LeaseAsk, LeaseTurn
+from stratos.store.counters.leases import LeaseTurn
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.leases import Leases
 from stratos_gateway.limits.own_share import share_ratio
 from stratos_gateway.limits.settings import LimitsConfig
 
@@ -28,40 +28,6 @@ HEARTBEAT_S = 2.0
 """A gateway without any limited tenant is heard so often, and hears of new ones."""
 SETTLE_S = 2.0
 """After an outage slices grow by no more than shares for so long: by then every gateway has reported."""
-
-
-class Leases(Protocol):
-    """Where buckets are."""
-
-    gateway: str
-    """Name of this process there."""
-    is_alone: bool
-    """No other gateway takes from these buckets, ever."""
-
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
-        """Report and renew; raises ``DependencyDown``."""
-        ...
-
-    async def leave(self) -> None:
-        """This gateway ends; raises ``DependencyDown``."""
-        ...
-
-
-class NoLeases(Leases):
-    """One gateway by itself: it has all of every bucket."""
-
-    gateway = "alone"
-    is_alone = True
-
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
-        """Redis is always away, and no other gateway was ever seen."""
-        raise DependencyDown("this gateway counts limits by itself")
-
-    async def leave(self) -> None:
-        """No other gateway counts this one."""
-
-
-NO_LEASES = NoLeases()
 
 
 class Leaser:
@@ -227,9 +193,11 @@ class Leaser:
 
     def _on_missed(self, error: Exception, begun_at: float) -> None:
         self.num_missed_turns += 1
-        if self._away_at is None:
+        if self._away_at is None and self._leases.is_alone:
+            self._away_at = float("-inf")
+        elif self._away_at is None:
             _log.warning("slices of rate limits are not renewed: %s; every gateway goes on with its share", error)
-            self._away_at = float("-inf") if self._leases.is_alone else begun_at
+            self._away_at = begun_at
 
     def _miss(self, buckets: Iterable[LeasedBucket]) -> None:
         now = self._clock.now()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -43,6 +44,23 @@ async def test_a_draining_gateway_ends_its_streams_and_leaves_what_is_new_to_ano
             assert (leaving.placed, staying.placed) == (1, 4)
             assert not stream.done()
             assert await stream == STORY
+
+
+async def test_a_burst_of_connections_is_shared_by_the_gateways(port: socket.socket) -> None:
+    """They wait in the socket's queue as both begin to look: the first to wake leaves the second its half."""
+    fds = [os.dup(port.fileno()) for _ in range(2)]
+    async with gateway_world(http_listener_fd=fds[0]) as one, gateway_world(http_listener_fd=fds[1]) as other:
+        address = port.getsockname()
+        async with AsyncExitStack() as stack:
+            for _ in range(24):
+                client = stack.enter_context(socket.socket())
+                client.connect(address)  # the loop does not turn in between
+
+            def held() -> list[float]:
+                return [world.metric("stratos_http_connections") for world in (one, other)]
+
+            await eventually(lambda: sum(held()) == 24, "all are taken")
+            assert min(held()) >= 8, held()
 
 
 def test_what_is_no_listening_socket_is_refused(port: socket.socket) -> None:

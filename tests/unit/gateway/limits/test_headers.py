@@ -6,7 +6,7 @@ import pytest
 
 from stratos.store.counters.leases import LeaseGrant
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
-from stratos_gateway.limits.limiter import duration, limit_headers
+from stratos_gateway.limits.headers import duration, limit_headers
 from stratos_gateway.limits.settings import LimitsConfig
 
 
