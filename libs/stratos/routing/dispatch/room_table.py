@@ -78,7 +78,7 @@ class RoomTable:
     def kind_of(self, ask: Ask) -> NeedKind:
         """The kind of a request's needs; outputs longer than any worker expects are one."""
         longest_p90 = self._pool(kind_of(ask, 0)).longest_p90
-        return kind_of(ask, 1 << longest_p90.bit_length())
+        return kind_of(ask, 1 << max(0, longest_p90 - 1).bit_length())
 
     def roomiest(self, ask: Ask, count: int) -> list[WorkerView]:
         """Workers with a batch slot and the most blocks for a request, which are too few; those of the last look."""
