@@ -12,6 +12,7 @@ dropped when they are met, or when they outnumber the others.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 from collections.abc import Hashable
@@ -125,6 +126,8 @@ class FairHeads:
         self._bounded: list[Entry] = []
         self._free: list[Entry] = []
         self._lengths: dict[Hashable, _Lengths] = {}
+        self._candidates: list[Entry] | None = None
+        """Those of ``bounded`` that may find room in this turn; ``None`` where that is not known."""
         self._skipped: list[Ticket] = []
         self._tried: list[Ticket] = []
         self._epoch = 0
@@ -139,8 +142,10 @@ class FairHeads:
     def put_back(self, ticket: Ticket) -> None:
         """It was taken, or its tenant's counter has fallen."""
         ticket.counter = self._service[ticket.request.terms.tenant]
-        heap = self._free if ticket.kind is None else self._bounded
-        heapq.heappush(heap, (ticket.counter, ticket.sequence, ticket))
+        entry = ticket.counter, ticket.sequence, ticket
+        heapq.heappush(self._free if ticket.kind is None else self._bounded, entry)
+        if self._candidates is not None and ticket.kind is not None:
+            bisect.insort(self._candidates, entry)
 
     def put_aside(self, ticket: Ticket) -> None:
         """It was tried in vain; it is tried again in the next turn."""
@@ -198,7 +203,8 @@ class FairHeads:
                     del self._lengths[kind]
         for heap in (self._bounded, self._free):
             if len(heap) > most:
-                heap[:] = [entry for entry in heap if _is_valid(entry, is_free=heap is self._free)]
+                valid = (entry for entry in heap if _is_valid(entry, is_free=heap is self._free))
+                heap[:] = {entry[2]: entry for entry in valid}.values()  # one that came back has two
                 heapq.heapify(heap)
 
     def _sort_in(self, bounds: PromptBounds) -> None:
@@ -212,6 +218,7 @@ class FairHeads:
             self.put_back(ticket)
 
     def _unskip(self) -> None:
+        self._candidates = None
         skipped, self._skipped = self._skipped, []
         for ticket in skipped:
             if ticket.is_waiting and math.isnan(ticket.counter):
@@ -219,17 +226,33 @@ class FairHeads:
 
     def _next_fitting(self, bounds: PromptBounds) -> Ticket | None:
         blocked = _Memo(bounds)
+        if self._candidates is None and not self._gather(blocked):
+            return self._first_fitting(blocked)
+        candidates = self._candidates or []
+        while candidates:
+            entry = candidates.pop(0)
+            ticket = entry[2]
+            if not _is_valid(entry, is_free=False):
+                continue
+            more_than, at_most = blocked[ticket.kind]
+            if not more_than < ticket.request.num_prompt_tokens <= at_most:
+                ticket.counter = math.nan
+                return ticket
+        return None
+
+    def _gather(self, blocked: _Memo) -> bool:
+        """Find those that may be placed in this turn, in order; room only shrinks in it.  False when they are many."""
         few: list[Ticket] = []
         for kind, lengths in self._lengths.items():
             found = lengths.fitting(kind, blocked[kind])
             if found is None or len(few) + len(found) > MAX_FITTING:
-                return self._first_fitting(blocked)
+                return False
             few += found
-        if not few:
-            return None
-        first = min(few, key=lambda ticket: (self._service[ticket.request.terms.tenant], ticket.sequence))
-        first.counter = math.nan
-        return first
+        for ticket in few:
+            if ticket.counter != self._service[ticket.request.terms.tenant]:  # it has grown since
+                self.put_back(ticket)
+        self._candidates = sorted((ticket.counter, ticket.sequence, ticket) for ticket in few)
+        return True
 
     def _first_fitting(self, blocked: _Memo) -> Ticket | None:
         while (ticket := self._pop(self._bounded)) is not None:
