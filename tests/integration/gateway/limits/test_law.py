@@ -127,5 +127,5 @@ class LawMachine(RuleBasedStateMachine):
 def test_no_order_of_events_passes_a_limit(redis_url: str) -> None:
     machine = type("Machine", (LawMachine,), {"url": redis_url})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+        machine, settings=settings(max_examples=examples(45), stateful_step_count=20, deadline=None)
     )
