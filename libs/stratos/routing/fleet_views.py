@@ -61,8 +61,7 @@ class FleetViews:
 
     def could_run(self, incarnation: str, request: PlacementRequest) -> bool:
         """The process is in the pool of a request."""
-        view = self._by_incarnation.get(incarnation)
-        return view is not None and _pool_key(view) == (running_role(request.work), request.model_digest)
+        return incarnation in self.by_incarnation(running_role(request.work), request.model_digest)
 
     def num_of_role(self, role: WorkerRole) -> int:
         """Workers of one role, of all models."""

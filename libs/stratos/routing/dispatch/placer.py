@@ -146,7 +146,8 @@ class Placer:
             return  # before workers are looked at one by one
         pool = views.pool_of(ask.request)
         if len(pool) > MAX_RESERVABLE:
-            roomiest = self._rooms.roomiest(ask, MAX_RESERVABLE) if ask.num_slots == 1 else []
+            has_table = ask.num_slots == 1 and ask.request.work is not Work.EMBEDDING
+            roomiest = self._rooms.roomiest(ask, MAX_RESERVABLE) if has_table else []
             pool = roomiest or heapq.nsmallest(MAX_RESERVABLE, pool, key=ask.num_short)
         self._reservations.reserve(ticket, ask, [view for view in pool if is_candidate(view, ask)])
 

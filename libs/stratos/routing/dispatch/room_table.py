@@ -101,9 +101,9 @@ class RoomTable:
                 break
             longest = max(longest, -tokens - _output_tokens(kind, view))
         most = kv_capacity(largest, is_resumed=kind.is_resumed) * largest.status.block_size
-        longer = kind._replace(max_output_tokens=2 * kind.max_output_tokens)
+        longest_output = kind._replace(max_output_tokens=largest.status.engine.p90_output_tokens)
         copied = (kind.num_choices - 1) * largest.status.block_size
-        return longest, most - copied - _output_tokens(longer, largest)
+        return longest, most - copied - _output_tokens(longest_output, largest)
 
     def _pool(self, kind: NeedKind) -> PoolRoom:
         key = kind[:4]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from stratos.routing.queueing.fairness import ServiceCounters
-from stratos.routing.queueing.heads import FairHeads, OldestHeads, PromptBounds
+from stratos.routing.queueing.heads import FairHeads, OldestHeads, PromptBounds, has_to_wait
 from stratos.routing.queueing.ticket import Dispatched, Place, PlacementVerdict, Reserve, T, Ticket
 from stratos.routing.settings import QueueConfig
 
@@ -230,7 +230,4 @@ class ClassQueue:
 def _is_too_long(ticket: Ticket, bounds: PromptBounds) -> bool:
     """No worker has room for its prompt now."""
     kind = bounds.kind(ticket)
-    if kind is None:
-        return False
-    more_than, at_most = bounds.blocked(kind)
-    return more_than < ticket.request.num_prompt_tokens <= at_most
+    return kind is not None and has_to_wait(ticket, bounds.blocked(kind))

@@ -234,8 +234,7 @@ class FairHeads:
             ticket = entry[2]
             if not _is_valid(entry, is_free=False):
                 continue
-            more_than, at_most = blocked[ticket.kind]
-            if not more_than < ticket.request.num_prompt_tokens <= at_most:
+            if not has_to_wait(ticket, blocked[ticket.kind]):
                 ticket.counter = math.nan
                 return ticket
         return None
@@ -256,8 +255,7 @@ class FairHeads:
 
     def _first_fitting(self, blocked: _Memo) -> Ticket | None:
         while (ticket := self._pop(self._bounded)) is not None:
-            more_than, at_most = blocked[ticket.kind]
-            if not more_than < ticket.request.num_prompt_tokens <= at_most:
+            if not has_to_wait(ticket, blocked[ticket.kind]):
                 return ticket
             self._skipped.append(ticket)
         return None
@@ -286,6 +284,12 @@ class _Memo(dict[Hashable, tuple[float, float]]):
     def __missing__(self, kind: Hashable) -> tuple[float, float]:
         found = self[kind] = self._bounds.blocked(kind)
         return found
+
+
+def has_to_wait(ticket: Ticket, blocked: tuple[float, float]) -> bool:
+    """No worker has room for its prompt now, by the bounds of its kind."""
+    more_than, at_most = blocked
+    return more_than < ticket.request.num_prompt_tokens <= at_most
 
 
 class OldestHeads:

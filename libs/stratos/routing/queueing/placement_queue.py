@@ -247,13 +247,14 @@ class PlacementQueue:
         return self._models.setdefault(key, ModelQueue(self._settings))
 
     def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
-        after_s = self.wait_s(ticket.request, now)
         if ticket.request.is_move:
             if queue.num_moves >= self._settings.max_recoveries:
+                after_s = self.wait_s(ticket.request, now)
                 raise Overloaded("too many streams wait for recovery; try again later", after_s=after_s)
             return []
         victims = queue.victims_for(ticket)
         if victims is None:
+            after_s = self.wait_s(ticket.request, now)
             raise Overloaded("the queue of this model is full; try again later", after_s=after_s)
         for victim in victims:
             queue.remove(victim)

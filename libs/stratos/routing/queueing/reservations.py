@@ -88,7 +88,7 @@ class Reservations:
         """
         names = {view.ref.incarnation for view in candidates}
         live = self._live()
-        mine = next((held for held in live.values() if held.ticket is ticket), None)
+        mine = live.get(self.held_by(ticket))
         if mine is not None:
             if mine.incarnation in names:
                 return

@@ -58,8 +58,6 @@ class Leaser:
         """It is known how many gateways there are; before that, without Redis, this one has no share."""
         self.has_heard = False
         """Redis has answered once."""
-        self.num_turns = 0
-        self.num_missed_turns = 0
 
     @property
     def gateways(self) -> frozenset[str]:
@@ -128,7 +126,8 @@ class Leaser:
         try:
             async with asyncio.timeout(self.config.lease_s):
                 asks = [bucket.farewell(self._clock.now()) for bucket in self._buckets.values()]
-                await self._leases.lease(asks, self.config.lease_s)
+                for begin in range(0, len(asks), _MAX_BUCKETS):
+                    await self._leases.lease(asks[begin : begin + _MAX_BUCKETS], self.config.lease_s)
                 await self._leases.leave()
         except (DependencyDown, RedisError, TimeoutError) as error:
             _log.debug("the other gateways notice by themselves that this one is gone: %s", error)
@@ -144,7 +143,6 @@ class Leaser:
             due += self._look(now)
         if due or now - self._called_at >= self._heartbeat_s:
             self._called_at = now
-            self.num_turns += 1
             await self._renew(list(dict.fromkeys(due)))
         ended.set()
 
@@ -192,7 +190,6 @@ class Leaser:
         self._is_counted = True
 
     def _on_missed(self, error: Exception, begun_at: float) -> None:
-        self.num_missed_turns += 1
         if self._away_at is None and self._leases.is_alone:
             self._away_at = float("-inf")
         elif self._away_at is None:

@@ -107,6 +107,17 @@ def test_prompts_within_the_bounds_find_no_room(
             assert found.is_blocked or found.rejections[Rejection.EXCLUDED]
 
 
+def test_what_no_worker_could_ever_take_is_not_blocked_though_all_with_batch_slots_are_closed() -> None:
+    table, ask = RoomTable(), make_sample_ask(num_prompt_tokens=690, max_output_tokens_total=97, num_choices=3)
+    view = make_view("w0", num_running=10, p90_output_tokens=60, blocks=ledger(60))
+    views = FleetViews([view])
+    table.look(views, 1)
+    assert isinstance(choose(views, ask, POLICIES, Random(0)), Refusal)
+    assert ask.never_fits(view)
+    _, at_most = table.blocked(table.kind_of(ask), frozenset({"inc-w0"}))
+    assert at_most < 690
+
+
 def test_a_pool_without_batch_slots_is_left_to_the_search_that_calls_it_full() -> None:
     table, full, ask = RoomTable(), FullModels(), make_sample_ask()
     views = FleetViews([make_view(num_running=10)])
@@ -123,7 +134,7 @@ def test_a_request_of_its_length_is_looked_up_in_one_step() -> None:
     views = FleetViews([make_view(f"w{i}", blocks=ledger(1000, allocated=870 + i)) for i in range(3)])
     table.look(views, 1)
     ask = make_sample_ask(num_prompt_tokens=64, max_output_tokens_total=32)
-    assert table.blocked(table.kind_of(ask), frozenset()) == (28 * 16, 896 * 16)
-    assert table.blocked(table.kind_of(ask), frozenset({"inc-w0"})) == (27 * 16, 896 * 16)
+    assert table.blocked(table.kind_of(ask), frozenset()) == (28 * 16, 884 * 16)
+    assert table.blocked(table.kind_of(ask), frozenset({"inc-w0"})) == (27 * 16, 884 * 16)
     assert [view.ref.worker_id for view in table.candidates(make_sample_ask(num_prompt_tokens=28 * 16)) or ()] == ["w0"]
     assert table.candidates(make_sample_ask(num_prompt_tokens=28 * 16 + 1)) == []
