@@ -15,7 +15,7 @@ from stratos.common.tls.identity import PeerRole
 from stratos.pki.local import dial_as
 from stratos.rpc.clients.channel import translate_errors
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 10.0
 
 
 def find_platform(data_dir: Path, run_id: str = "") -> PlatformFacts:
@@ -41,7 +41,9 @@ async def list_processes(facts: PlatformFacts) -> list[ProcessView]:
         translate_errors(peer="the supervisor", lost=DependencyDown),
     ):
         stub = supervisor_pb2_grpc.SupervisorServiceStub(peer)
-        answer = await stub.ListProcesses(supervisor_pb2.ListProcessesRequest(), timeout=TIMEOUT_S)
+        # Its process lives: a handshake that a busy machine was too slow for is tried again.
+        request = supervisor_pb2.ListProcessesRequest()
+        answer = await stub.ListProcesses(request, timeout=TIMEOUT_S, wait_for_ready=True)
     return [view_of(process) for process in answer.processes]
 
 
