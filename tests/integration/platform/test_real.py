@@ -183,7 +183,7 @@ def test_load_adds_a_decode_worker_and_quiet_drains_it_without_cutting_a_stream(
         finally:
             is_over.set()
         assert set.union(*(answers.result() for answers in steady)) == {undisturbed}
-    # The two that went on may have filled the one that stayed, when theirs moved to it: then another one comes and goes.
+    # Those that went on may have filled the one that stayed when they moved to it: then another one comes and goes.
     wait_until(lambda: list(decode_workers(platform).values()) == ["serving"], what="one decode worker that serves")
     wait_until(
         lambda: sum(w["role"] == "decode" for w in platform.status()["workers"]) == 1, what="a router that knows of it"
