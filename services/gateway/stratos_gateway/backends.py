@@ -45,6 +45,7 @@ from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
 from stratos_gateway.ledger.readings import UsageReadings
+from stratos_gateway.limits.own_share import gateway_name
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.oidc.credentials import KeysAndTokens
@@ -141,7 +142,7 @@ async def open_backends(
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
-        leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
+        leases=LeaseStore(redis, settings.records, gateway_name(name, new_incarnation()), store_id),
         exchange_gateways=partial(_exchange, peers, dialer),
         ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts, readings=readings),
         tasks=tasks,
