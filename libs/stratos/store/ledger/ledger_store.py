@@ -7,8 +7,8 @@
 <prefix>:ledger:tenants                  set of all tenants that ever had an entry
 <prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
 
-Sums and spans are read by ``usage_reader``. A tenant is its id, also after its deletion: what comes late finds its
-place, and nothing here knows its name.
+Windows of promises are in ``window_scripts``. Sums and spans are read by ``usage_reader``. A tenant is its id, also
+after its deletion: what comes late finds its place, and nothing here knows its name.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
 from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
+from stratos.store.ledger.window_store import window_of
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -185,10 +186,19 @@ class LedgerStore:
             f"{self._head}:spend:{tenant}",
             f"{self._head}:tenants",
             f"{self._head}:spans:{tenant}:{day}",
+            *window_of(entry).keys(self._head),
         ]
 
     def _args(self, entry: LedgerEntry) -> list[str | int]:
-        return [entry.request_id, entry.rank, entry_to_text(entry), entry.tenant, entry.day[:7], self._kept_s]
+        entry_args: list[str | int] = [
+            entry.request_id,
+            entry.rank,
+            entry_to_text(entry),
+            entry.tenant,
+            entry.day[:7],
+            self._kept_s,
+        ]
+        return [*entry_args, window_of(entry).field, self._kept_s]
 
 
 def _worker_to_json(worker: WorkerRef) -> dict[str, Any]:

@@ -5,6 +5,8 @@ An entry of a higher rank takes the place of one of a lower rank, whose measures
 
 from __future__ import annotations
 
+from stratos.store.ledger.window_scripts import ADD_TO_WINDOW
+
 _MEASURE = """
 local function measure(text)
   local value = cjson.decode(text)
@@ -46,10 +48,12 @@ end
 """
 
 # KEYS: entries of the day, sums of the day, spend by month, tenants, spans of the day. ARGV: request id, rank, text,
-# tenant, month, seconds that entries are kept. Answers {outcome, what the tenant owes for the month}.
+# tenant, month, seconds that entries are kept. Keys and arguments of ADD_TO_WINDOW follow. Answers {outcome, what the
+# tenant owes for the month}.
 WRITE_ENTRY = (
     _MEASURE
     + _DEVICES
+    + ADD_TO_WINDOW
     + """
 local function add(text, sign)
   local group, measures, due, value = measure(text)
@@ -57,6 +61,7 @@ local function add(text, sign)
     redis.call('HINCRBY', KEYS[2], group .. string.char(31) .. name, string.format('%.0f', sign * number))
   end
   redis.call('HINCRBY', KEYS[3], ARGV[5], string.format('%.0f', sign * due))
+  add_to_window(value, sign)
   if measures['promises'] then
     local span = string.format('%.0f', math.floor((value['arrived_unix_ms'] or 0) / 300000))
     local head = string.match(group, '^[^\\31]*') .. string.char(31) .. span .. string.char(31)

@@ -15,7 +15,9 @@ from redis.asyncio import Redis
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.sums import UsageGroup, keep_fields, table_of_day
 from stratos.core.ledger.violations import spans_of_day
+from stratos.core.ledger.windows import PromiseWindow
 from stratos.store.counters.guard import GuardedReads, StoreId, any_store
+from stratos.store.ledger.window_store import missed_key, windows_of_day
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -67,6 +69,11 @@ class UsageReader:
         """The promises of each day, by model and five minutes."""
         stored = await self._read([f"{self._head}:spans:{tenant}:{day}" for day in days])
         return await asyncio.to_thread(lambda: [spans_of_day(one) for one in stored])
+
+    async def missed_windows(self, tenant: str, days: Sequence[str]) -> list[PromiseWindow]:
+        """The windows of some days that missed a promised p99, in order of time."""
+        stored = await self._read([missed_key(self._head, tenant, day) for day in days])
+        return await asyncio.to_thread(lambda: [window for one in stored for window in windows_of_day(one)])
 
     async def _read(self, names: Sequence[str]) -> list[dict[str, str]]:
         """Whole hashes, side by side, in pieces that Redis gives without holding others up."""
