@@ -58,8 +58,8 @@ end
 local function count_time(field, ends_s, bucket, promise, sign)
   if not bucket or field ~= histogram_of or now_s >= ends_s + {HISTOGRAM_KEPT_S} then return end
   local place = '#' .. whole(promise * {NUM_BUCKETS} + bucket)
-  redis.call('BITFIELD', histogram_key, 'OVERFLOW', 'SAT', 'INCRBY', 'u32', place, sign)
-  redis.call('EXPIREAT', histogram_key, whole(ends_s + {HISTOGRAM_KEPT_S}))
+  local counts = redis.call('BITFIELD', histogram_key, 'OVERFLOW', 'SAT', 'INCRBY', 'u32', place, sign)
+  if counts[1] <= 1 then redis.call('EXPIREAT', histogram_key, whole(ends_s + {HISTOGRAM_KEPT_S})) end
 end
 local function add_to_window(value, sign)
   local share = value['w']
@@ -87,17 +87,17 @@ local function add_to_window(value, sign)
   count_window('windows', (is_judged(window) and 1 or 0) - judged)
   count_window('missed_windows', (is_missed(window) and 1 or 0) - missed)
   count_window('window_credit', window[CREDIT] - credit)
-  redis.call('HINCRBY', KEYS[3], ARGV[5], whole(credit - window[CREDIT]))
+  if credit ~= window[CREDIT] then redis.call('HINCRBY', KEYS[3], ARGV[5], whole(credit - window[CREDIT])) end
   if window[NUM] > 0 then
     redis.call('HSET', windows_key, field, window_text(window))
-    redis.call('EXPIREAT', windows_key, whole(closes_s))
+    if window[NUM] == 1 then redis.call('EXPIREAT', windows_key, whole(closes_s)) end
   else
     redis.call('HDEL', windows_key, field)
   end
   if is_missed(window) then
     redis.call('HSET', missed_key, field, window_text(window))
-    if redis.call('TTL', missed_key) < 0 then redis.call('EXPIRE', missed_key, missed_kept_s) end
-  else
+    if missed == 0 and redis.call('TTL', missed_key) < 0 then redis.call('EXPIRE', missed_key, missed_kept_s) end
+  elseif missed == 1 then
     redis.call('HDEL', missed_key, field)
   end
 end
