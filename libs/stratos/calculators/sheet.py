@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from stratos.calculators.formula import Number, Figure, plain
+from stratos.calculators.formula import Figure, Number, plain
 
 Cell = str | Number
 SAME = 0.01

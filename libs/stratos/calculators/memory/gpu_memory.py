@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from stratos.calculators.bounds import above_zero, not_below_zero, shares
-from stratos.calculators.formula import Formula, Figure
+from stratos.calculators.formula import Figure, Formula
 from stratos.calculators.hardware.devices import DeviceSpec
 from stratos.calculators.memory.kv import KvAsk, estimate_kv
 from stratos.calculators.memory.schemes import (

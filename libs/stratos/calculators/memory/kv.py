@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from stratos.calculators.bounds import above_zero
-from stratos.calculators.formula import Formula, Figure
+from stratos.calculators.formula import Figure, Formula
 from stratos.calculators.memory.schemes import find_scheme, kv_element_bytes
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.published import kv_claims

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.calculators.bounds import one_of
-from stratos.calculators.formula import Formula, Figure
+from stratos.calculators.formula import Figure, Formula
 from stratos.calculators.models.shape import ModelShape
 
 
