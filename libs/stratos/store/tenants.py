@@ -46,6 +46,11 @@ class TenantRef:
     name: str
     id: str
 
+    @property
+    def while_live(self) -> Condition:
+        """What a write of what belongs to it asks for; where no tenant is known there is nothing to ask for."""
+        return Condition.LIVE if self.id else Condition.NONE
+
 
 def tenant_id(cache_salt: bytes) -> str:
     """The id of the tenant with this salt; ``records.scripts`` has the same rule in Lua, which knows SHA-1 alone."""
