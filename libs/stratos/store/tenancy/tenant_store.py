@@ -16,7 +16,7 @@ from stratos.store.records.record_store import NO_TENANT
 from stratos.store.records.values import encode_block, encode_plan, encode_tenant
 from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.tenancy.tenant_keyring import TenantKeyring, make_if_living
-from stratos.store.tenants import BlockRecord, TenantRecord, TenantRef, owner_of_block
+from stratos.store.tenants import BlockRecord, TenantRecord, TenantRef, owner_of_block, unknown_tenant
 
 _SALT_BYTES = 32
 
@@ -211,8 +211,3 @@ def _of(found: Record | None) -> TenantRecord | None:
     if tenant is not None and tenant.is_closing:
         raise BadRequest(f"tenant {tenant.name!r} is being deleted: delete it again, then make it", param="tenant")
     return tenant
-
-
-def unknown_tenant(name: str) -> NotFound:
-    """There is no tenant of this name, or none that the caller may know of."""
-    return NotFound(f"there is no tenant {name[:64]!r}")
