@@ -28,7 +28,7 @@ from tests.support.worlds.platform_process import PlatformProcess, running_platf
 
 OUTAGE_S = float(os.environ.get("CHAOS_OUTAGE_S", "600"))
 """How long Redis and the object store are gone."""
-REPLICAS = ("--gateways", "2", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
+REPLICAS = ("--gateways", "3", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(OUTAGE_S + 1200)]
 
 
