@@ -49,7 +49,7 @@ class TenantRef:
 
     @property
     def while_live(self) -> Condition:
-        """What a write of what belongs to it asks for; where no tenant is known there is nothing to ask for."""
+        """Condition on a write of what belongs to it; where no tenant is known there is nothing to ask for."""
         return Condition.LIVE if self.id else Condition.NONE
 
 
