@@ -58,8 +58,14 @@ class Answer(ChunkOutput):
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         return [
             Draft(
-                request_id="gen-1", tenant=TENANT.id, plan=STANDARD, tag=MeterTag(model="m"), outcome=outcome_of(error),
-                counts=TokenCounts(), times=Times(), is_platform_failure=is_platform_failure(error),
+                request_id="gen-1",
+                tenant=TENANT.id,
+                plan=STANDARD,
+                tag=MeterTag(model="m"),
+                outcome=outcome_of(error),
+                counts=TokenCounts(),
+                times=Times(),
+                is_platform_failure=is_platform_failure(error),
             )  # fmt: skip
         ]
 
