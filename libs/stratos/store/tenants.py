@@ -67,6 +67,8 @@ class TenantRecord:
     """Its requests are refused until it is resumed."""
     is_closing: bool = False
     """It is being deleted: its keys do not work, and nothing is written for it any more."""
+    built_in_version: int = 1
+    """Version of the built-in plans when it was given its plan: newer ones change nothing for it."""
     is_legacy: bool = False
     """Made before tenants had ids: keys and a ledger without an id that have its name are its own."""
     id: str = field(init=False)

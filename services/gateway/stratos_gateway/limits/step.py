@@ -45,7 +45,7 @@ class LimitsStep(Step):
             error = raised
             raise
         finally:
-            reservation.settle(_num_taken(request, error))
+            reservation.settle(_num_taken(request, error or request.told_error))
 
 
 def _num_taken(request: ClientRequest[Any], error: BaseException | None) -> int:
