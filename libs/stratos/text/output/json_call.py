@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratos.text.output.json_text import decoded_string, json_string, json_value
-from stratos.text.output.reader import Malformed, Reading, TextReader, expect, next_char, skip_blanks
+from stratos.text.output.reader import MalformedCall, Reading, TextReader, expect, next_char, skip_blanks
 from stratos.text.output.syntax import CallCount
 
 ARGUMENTS = frozenset({"arguments", "parameters"})
@@ -15,7 +15,7 @@ def json_call(reader: TextReader, calls: CallCount) -> Reading[None]:
     Other fields (``id``, ``type``) mean nothing here.
 
     Raises:
-        Malformed: it is no such object, or breaks off.
+        MalformedCall: it is no such object, or breaks off.
     """
     early: str | None = None  # arguments that stood before the name
     has_arguments = False
@@ -38,7 +38,7 @@ def json_call(reader: TextReader, calls: CallCount) -> Reading[None]:
         reader.take(1)
     yield from expect(reader, "}")
     if not calls.is_open:
-        raise Malformed
+        raise MalformedCall
     if not has_arguments:
         yield calls.arguments("{}")
     yield calls.end()

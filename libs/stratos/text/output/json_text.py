@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from stratos.text.output.events import OutputEvent
-from stratos.text.output.reader import Malformed, Reading, TextReader, next_char, skip_blanks
+from stratos.text.output.reader import MalformedCall, Reading, TextReader, next_char, skip_blanks
 
 _OUTSIDE = re.compile(r'[^"{}\[\]]*')
 _INSIDE = re.compile(r'[^"\\]*')
@@ -31,7 +31,7 @@ def json_value(reader: TextReader, show: Callable[[str], OutputEvent] | None = N
         Its text.
 
     Raises:
-        Malformed: the text ends within it, or something else comes.
+        MalformedCall: the text ends within it, or something else comes.
     """
     yield from skip_blanks(reader)
     first = yield from next_char(reader)
@@ -46,35 +46,35 @@ def json_value(reader: TextReader, show: Callable[[str], OutputEvent] | None = N
         if scan.is_over:
             return "".join(taken)
         if reader.is_ended:
-            raise Malformed
+            raise MalformedCall
         yield None
 
 
 def json_string(reader: TextReader) -> Reading[str]:
-    """Take a short string after blanks and decode it; raises ``Malformed``."""
+    """Take a short string after blanks and decode it; raises ``MalformedCall``."""
     yield from skip_blanks(reader)
     if (yield from next_char(reader)) != '"':
-        raise Malformed
+        raise MalformedCall
     scan, text = _Scan(), ""
     while not scan.is_over:
         while not reader.text:
             if reader.is_ended:
-                raise Malformed
+                raise MalformedCall
             yield None
         if len(text) == MAX_NAME_CHARS:
-            raise Malformed
+            raise MalformedCall
         text += reader.take(scan.advance(reader.text[: MAX_NAME_CHARS - len(text)]))
     return decoded_string(text)
 
 
 def decoded_string(text: str) -> str:
-    """The string that JSON text stands for; raises ``Malformed``."""
+    """The string that JSON text stands for; raises ``MalformedCall``."""
     try:
         value = json.loads(text, strict=False)
     except ValueError:
-        raise Malformed from None
+        raise MalformedCall from None
     if not isinstance(value, str):
-        raise Malformed
+        raise MalformedCall
     return value
 
 
@@ -82,10 +82,10 @@ def _word(reader: TextReader, show: Callable[[str], OutputEvent] | None) -> Read
     """A number, ``true``, ``false`` or ``null``; shown at its end."""
     while (found := _WORD_END.search(reader.text, 0, MAX_NAME_CHARS)) is None:
         if reader.is_ended or len(reader.text) >= MAX_NAME_CHARS:
-            raise Malformed
+            raise MalformedCall
         yield None
     if not found.start():
-        raise Malformed
+        raise MalformedCall
     text = reader.take(found.start())
     if show is not None:
         yield show(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.text.output.events import OutputEvent, ReasoningDelta, TextDelta
-from stratos.text.output.reader import Malformed, Marks, Reading, TextReader, skip_blanks, take_if_next, text_until
+from stratos.text.output.reader import MalformedCall, Marks, Reading, TextReader, skip_blanks, take_if_next, text_until
 from stratos.text.output.syntax import CallCount, CallSyntax
 
 
@@ -92,7 +92,7 @@ def _read_calls(reader: TextReader, mark: str, syntax: CallSyntax, calls: CallCo
             if event is not None:
                 reader.kept = None if calls.is_open else []
             yield event
-    except Malformed:
+    except MalformedCall:
         if calls.is_open:
             yield calls.end(is_complete=False)
         elif reader.kept:

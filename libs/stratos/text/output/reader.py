@@ -19,7 +19,7 @@ Reading = Generator[OutputEvent | None, None, T]
 BLANKS = " \t\r\n"
 
 
-class Malformed(Exception):
+class MalformedCall(Exception):
     """The text is not in the form that its beginning promised."""
 
 
@@ -94,10 +94,10 @@ def skip_blanks(reader: TextReader) -> Reading[None]:
 
 
 def next_char(reader: TextReader) -> Reading[str]:
-    """The next character, which stays; raises ``Malformed`` at the end."""
+    """The next character, which stays; raises ``MalformedCall`` at the end."""
     while not reader.text:
         if reader.is_ended:
-            raise Malformed
+            raise MalformedCall
         yield None
     return reader.text[0]
 
@@ -106,11 +106,11 @@ def expect(reader: TextReader, char: str) -> Reading[None]:
     """Take one character after blanks.
 
     Raises:
-        Malformed: another one comes, or none; it stays.
+        MalformedCall: another one comes, or none; it stays.
     """
     yield from skip_blanks(reader)
     if (yield from next_char(reader)) != char:
-        raise Malformed
+        raise MalformedCall
     reader.take(1)
 
 
@@ -126,11 +126,11 @@ def take_if_next(reader: TextReader, spelling: str) -> Reading[bool]:
 
 
 def take_until(reader: TextReader, end: str) -> Reading[str]:
-    """Take the text before a spelling, and the spelling; raises ``Malformed`` where the text ends before."""
+    """Take the text before a spelling, and the spelling; raises ``MalformedCall`` where the text ends before."""
     parts = list[str]()
     while (found := reader.text.find(end)) < 0:
         if reader.is_ended:
-            raise Malformed
+            raise MalformedCall
         parts.append(reader.take(max(0, len(reader.text) - len(end) + 1)))
         yield None
     parts.append(reader.take(found))

@@ -35,7 +35,7 @@ class CallCount:
 
 
 ReadCalls = Callable[[TextReader, str, CallCount], Reading[None]]
-"""Reads what follows a mark, the mark being taken; raises ``Malformed`` where it is no call, or breaks off."""
+"""Reads what follows a mark, the mark being taken; raises ``MalformedCall`` where it is no call, or breaks off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ FINISH_REASONS = {
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ParsedChoice:
     parser: OutputParser
     num_calls: int = 0
     is_whole: bool = True
@@ -75,7 +75,7 @@ class EventRenderer(ChatRenderer):
         super().__init__(answer, tokenizer)
         assert answer.shape is not None, "others need no events"
         self._shape = answer.shape
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _ParsedChoice] = {}
 
     def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
         message = _Message()
@@ -106,7 +106,7 @@ class EventRenderer(ChatRenderer):
         """Events of a chunk; its end is told by what was found."""
         choice = self._choices.get(chunk.index)
         if choice is None:
-            choice = self._choices[chunk.index] = _Choice(OutputParser(self._shape))
+            choice = self._choices[chunk.index] = _ParsedChoice(OutputParser(self._shape))
         events = choice.parser.feed(chunk.text)
         if chunk.finish_reason is not None:
             events += choice.parser.finish()

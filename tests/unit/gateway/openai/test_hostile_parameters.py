@@ -146,6 +146,8 @@ async def test_bodies_that_are_none_are_refused(client: httpx.AsyncClient, conte
         assert (status, error["type"]) == (400, "invalid_request_error")
 
 
+NAMES = ["type", "json_schema", "name", "schema", "regex", "choice", "role", "content", "text", "5", "function"]
+NAMES += ["parameters", "tool_calls", "tool_call_id", "arguments", "id", "reasoning_details"]
 JSON = st.recursive(
     st.none()
     | st.booleans()
