@@ -22,7 +22,7 @@ class OutputShape:
     """Forms that are looked for in an output."""
 
     syntax: CallSyntax | None = None
-    """Of calls; ``None`` where the request has no tools."""
+    """Form of its calls; ``None`` where the request has no tools."""
     reasoning: ReasoningTags | None = None
     is_reasoning: bool = False
     """The prompt ends within the reasoning, so the output begins there."""
