@@ -22,15 +22,15 @@ class Answer(Output):
     usage = Usage(100, 7)
 
 
-def a_request(output: Output | None, told: StratosError | None) -> Any:
+def a_request(output: Output | None, error: BaseException | None) -> Any:
     return SimpleNamespace(
         prepared=SimpleNamespace(num_tokens=CLAIMED, num_sequences=1), tenant=None, notices=[], trail={},
-        exchange=SimpleNamespace(headers=[]), output=output, told_error=told, num_claimed_tokens=0,
+        exchange=SimpleNamespace(headers=[]), output=output, error=error, num_claimed_tokens=0,
     )  # fmt: skip
 
 
 async def settled_at(output: Output | None, raised: BaseException | None, told: StratosError | None) -> int:
-    limiter, request = GenerousLimiter(), a_request(output, told)
+    limiter, request = GenerousLimiter(), a_request(output, raised or told)
     try:
         async with LimitsStep(cast("Any", limiter)).around(request):
             if raised is not None:
