@@ -81,7 +81,8 @@ async def test_a_fault_aimed_at_nothing_fails_the_check_of_its_effect(platform: 
 
 def new_key(platform: PlatformProcess) -> str:
     """Key of a new tenant, whose prompts no worker has cached; all gateways know it."""
-    key = platform.stratos("keys", "create", "--tenant", f"chaos-{time.monotonic_ns()}").stdout.strip()
+    tenant = f"chaos-{time.monotonic_ns()}"
+    key = platform.stratos("keys", "create", "--tenant", tenant, "--plan", "local").stdout.strip()
     headers = {"authorization": f"Bearer {key}"}
 
     def is_known() -> bool:  # each call is a connection of its own, at any gateway

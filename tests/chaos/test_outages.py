@@ -63,7 +63,8 @@ class Drill:
         self.longest_gap_s = max(self.longest_gap_s, *(result.longest_gap_s for result in run.results.values()))
 
     def new_key(self) -> str:
-        work = create_key(self.facts, self.platform.data_dir, tenant=f"t{time.monotonic_ns()}", name="drill")
+        tenant = f"t{time.monotonic_ns()}"
+        work = create_key(self.facts, self.platform.data_dir, tenant=tenant, name="drill", plan="local")
         return str(asyncio.run(work))
 
     def delete_adapter(self) -> None:

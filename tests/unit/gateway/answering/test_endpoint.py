@@ -66,7 +66,7 @@ class Answer(ChunkOutput):
                 counts=TokenCounts(),
                 times=Times(),
                 is_platform_failure=is_platform_failure(error),
-            )  # fmt: skip
+            )
         ]
 
 
