@@ -8,25 +8,22 @@ steps settle what it took.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from stratos.common.bugs import report_bug
 from stratos.common.errors import Internal, StratosError
+from stratos_gateway.answering.bugs import bugs_told
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import ClientRequest, Prepared
 from stratos_gateway.http.body import until_disconnect
-from stratos_gateway.http.sse import SlowClient
 
-_log = logging.getLogger(__name__)
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 
 
@@ -83,7 +80,7 @@ class Endpoint(Generic[O]):
                     for step in self._steps:
                         await stack.enter_async_context(step.around(request))
                 await stack.enter_async_context(self._sender.waiting(request))
-                with _bugs_told(request):
+                with bugs_told(request.exchange.request_id):
                     await self._send_first_answer(request)
             except BaseException as error:
                 request.error = error
@@ -97,14 +94,3 @@ class Endpoint(Generic[O]):
                     return await self._sender.send(request, output)
             request.output = None
         raise Internal("no source answers this request")
-
-
-@contextmanager
-def _bugs_told(request: ClientRequest[Any]) -> Iterator[None]:
-    """Make an error of the platform of a bug inside, which a stream tells its client and no one is billed for."""
-    try:
-        yield
-    except (StratosError, SlowClient):
-        raise
-    except Exception as error:  # the edge of the request: whatever it is, the others go on
-        raise report_bug(_log, f"in request {request.exchange.request_id}", error) from error
