@@ -10,7 +10,7 @@ from typing import Any
 
 from stratos.cli.load.client.health import allow_sockets
 from stratos.cli.load.client.http_sender import HttpSender
-from stratos.cli.load.client.run import Progress, run_plan
+from stratos.cli.load.client.run import LoadProgress, run_plan
 from stratos.cli.load.measured import LoadResult
 from stratos.cli.load.options import LoadOptions, run_plan_of
 from stratos.cli.load.report.bench_json import details_json, report_json
@@ -34,7 +34,7 @@ class LoadMeasurement:
 
 
 async def measure_load(
-    options: LoadOptions, base_url: str, arrivals: str, progress: Progress | None = None
+    options: LoadOptions, base_url: str, arrivals: str, progress: LoadProgress | None = None
 ) -> LoadMeasurement:
     """Send a load and sum it up.
 

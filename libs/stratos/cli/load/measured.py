@@ -10,12 +10,12 @@ from stratos.cli.load.workload.sessions import PlannedSession, PlannedTurn
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class TimedAnswer:
     """One exchange with the server, as the client saw it."""
 
     sent_s: float
     token_times_s: array[float] = field(default_factory=lambda: array("d"))
-    """Of each event that carried output."""
+    """Time of each event that carried output."""
     num_prompt_tokens: int | None = None
     """By the server's count; ``None`` where it tells none."""
     num_output_tokens: int | None = None
@@ -36,7 +36,7 @@ class MeasuredRequest:
     session: PlannedSession
     turn: PlannedTurn
     intended_s: float
-    answer: Answer
+    answer: TimedAnswer
 
     @property
     def is_completed(self) -> bool:

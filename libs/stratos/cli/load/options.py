@@ -29,7 +29,7 @@ OPEN_LOOP_S = 60.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What is sent, to whom, and for how long."""
+    """Requests to send, to whom, and for how long."""
 
     requests: Annotated[int, typer.Option(help="Requests in all; default: by the arrivals.")] = 0
     duration: Annotated[
@@ -58,9 +58,9 @@ class LoadOptions:
     ignore_eos: Annotated[bool, typer.Option(help="Answers have the drawn length; not every server knows it.")] = True
     extra_body: Annotated[str, typer.Option(help="JSON object of more fields for each request.")] = ""
     key: str = "none"
-    """Of the one tenant that sends without ``tenants``."""
+    """Key of the one tenant that sends without ``tenants``."""
     models: tuple[str, ...] = ("base",)
-    """As ``--model`` has them."""
+    """Names and weights, in the form of ``--model``."""
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense, before anything is sent."""
@@ -97,7 +97,7 @@ class LoadOptions:
         return (Sender(key=self.key),) if self.tenants is None else read_senders(self.tenants)
 
     def workload(self) -> Workload:
-        """What requests are like; raises ``BadRequest``."""
+        """Lengths, prefixes, sessions and senders; raises ``BadRequest``."""
         num_prefixes, prefix_tokens = _prefixes(self.shared_prefixes)
         return Workload(
             prompt=parse_lengths(self.prompt_tokens, "--prompt-tokens"),

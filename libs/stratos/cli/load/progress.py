@@ -9,21 +9,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TextIO
 
-from stratos.cli.load.client.run import Progress
+from stratos.cli.load.client.run import LoadProgress
 
 TERMINAL_INTERVAL_S = 0.5
 FILE_INTERVAL_S = 10.0
 
 
 @asynccontextmanager
-async def shown_progress(name: str, stream: TextIO = sys.stderr) -> AsyncIterator[Progress]:
+async def shown_progress(name: str, stream: TextIO = sys.stderr) -> AsyncIterator[LoadProgress]:
     """Show counts of a run while the block goes on.
 
     Args:
         name: of the run.
         stream: to write to.
     """
-    progress = Progress()
+    progress = LoadProgress()
     task = asyncio.create_task(_show(name, progress, stream))
     try:
         yield progress
@@ -35,7 +35,7 @@ async def shown_progress(name: str, stream: TextIO = sys.stderr) -> AsyncIterato
             stream.write("\r\033[K")
 
 
-async def _show(name: str, progress: Progress, stream: TextIO) -> None:
+async def _show(name: str, progress: LoadProgress, stream: TextIO) -> None:
     began_s, is_terminal = asyncio.get_running_loop().time(), stream.isatty()
     while True:
         await asyncio.sleep(TERMINAL_INTERVAL_S if is_terminal else FILE_INTERVAL_S)
@@ -44,7 +44,7 @@ async def _show(name: str, progress: Progress, stream: TextIO) -> None:
         stream.flush()
 
 
-def progress_line(name: str, progress: Progress, elapsed_s: float) -> str:
+def progress_line(name: str, progress: LoadProgress, elapsed_s: float) -> str:
     """Counts so far."""
     num_open = progress.num_sent - progress.num_completed - progress.num_failed
     rate = progress.num_output_tokens / elapsed_s if elapsed_s else 0.0

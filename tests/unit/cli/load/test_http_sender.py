@@ -10,7 +10,7 @@ import pytest
 
 from stratos.cli.load.client.http_sender import HttpSender
 from stratos.cli.load.client.target import Target
-from stratos.cli.load.measured import Answer
+from stratos.cli.load.measured import TimedAnswer
 from stratos.cli.load.workload.lengths import FixedLength
 from stratos.cli.load.workload.senders import Sender, WeightedModel
 from stratos.cli.load.workload.sessions import Workload, sessions
@@ -35,7 +35,7 @@ def events(*found: object) -> Script:
     return script
 
 
-async def send(script: Script, **options: Any) -> tuple[Answer, ScriptedHttp]:
+async def send(script: Script, **options: Any) -> tuple[TimedAnswer, ScriptedHttp]:
     async with scripted_http(script) as server:
         target = Target(base_url=f"{server.url}/v1", **options)
         async with HttpSender(target, asyncio.get_running_loop().time) as sender:
@@ -171,6 +171,6 @@ async def test_many_streams_are_open_at_once() -> None:
         async with HttpSender(target, asyncio.get_running_loop().time) as sender:
             session = next(sessions(WORKLOAD, None, "1"))
             body = sender.prepare(session, session.turns[0])
-            sends: list[Awaitable[Answer]] = [sender.send(session, body) for _ in range(40)]
+            sends: list[Awaitable[TimedAnswer]] = [sender.send(session, body) for _ in range(40)]
             answers = await asyncio.gather(*sends)
     assert {answer.failure for answer in answers} == {""}

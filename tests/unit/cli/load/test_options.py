@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from stratos.cli.load.client.run import Progress
+from stratos.cli.load.client.run import LoadProgress
 from stratos.cli.load.options import OPEN_LOOP_S, LoadOptions, run_plan_of
 from stratos.cli.load.progress import progress_line
 from stratos.cli.load.workload.arrivals import ClosedLoop
@@ -102,5 +102,5 @@ def test_the_command_refuses_in_one_line() -> None:
 
 
 def test_progress_is_one_line() -> None:
-    progress = Progress(num_sent=5, num_completed=2, num_failed=1, num_output_tokens=100)
+    progress = LoadProgress(num_sent=5, num_completed=2, num_failed=1, num_output_tokens=100)
     assert progress_line("x", progress, 4.0) == "x  4 s  5 sent, 2 open, 2 done, 1 failed, 25.0 tokens/s"

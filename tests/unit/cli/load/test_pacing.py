@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stratos.cli.load.client.run import Progress, RunPlan, run_plan
-from stratos.cli.load.measured import Answer, LoadResult
+from stratos.cli.load.client.run import LoadProgress, RunPlan, run_plan
+from stratos.cli.load.measured import LoadResult, TimedAnswer
 from stratos.cli.load.report.summary import load_report
 from stratos.cli.load.workload.arrivals import BurstArrivals, ClosedLoop, GammaArrivals
 from stratos.cli.load.workload.lengths import FixedLength
@@ -38,12 +38,12 @@ class VirtualServer:
             asyncio.get_running_loop().jump(self.prepare_s)  # type: ignore[attr-defined]
         return b""
 
-    async def send(self, session: PlannedSession, body: bytes) -> Answer:
+    async def send(self, session: PlannedSession, body: bytes) -> TimedAnswer:
         loop = asyncio.get_running_loop()
         self.sent.append(session.number)
         self.num_open += 1
         self.most_open = max(self.most_open, self.num_open)
-        answer = Answer(sent_s=loop.time(), failure=self.fails(session))
+        answer = TimedAnswer(sent_s=loop.time(), failure=self.fails(session))
         for _ in range(0 if answer.failure else 2):
             await asyncio.sleep(0.01)
             await self._pass_stall()
@@ -61,7 +61,7 @@ class VirtualServer:
 START_S = 1000.0
 
 
-def run(server: VirtualServer, plan: RunPlan, progress: Progress | None = None) -> LoadResult:
+def run(server: VirtualServer, plan: RunPlan, progress: LoadProgress | None = None) -> LoadResult:
     return run_virtual(run_plan(plan, server, progress))
 
 
@@ -136,7 +136,7 @@ def test_a_turn_counts_from_the_end_of_the_one_before_and_its_pause() -> None:
 def test_a_session_ends_with_a_refusal_and_others_go_on() -> None:
     workload = Workload(prompt=FixedLength(1), output=FixedLength(2), turns=FixedLength(2))
     server = VirtualServer(fails=lambda session: "503 full" if session.number == 0 else "")
-    progress = Progress()
+    progress = LoadProgress()
     result = run(server, RunPlan(sessions=first_requests(sessions(workload, CONSTANT, "1"), 4)), progress)
     assert sorted(server.sent) == [0, 1, 1]
     assert (progress.num_sent, progress.num_completed, progress.num_failed) == (3, 2, 1)
@@ -144,7 +144,7 @@ def test_a_session_ends_with_a_refusal_and_others_go_on() -> None:
 
 
 def test_warm_up_requests_are_sent_before_and_not_counted() -> None:
-    server, progress = VirtualServer(), Progress()
+    server, progress = VirtualServer(), LoadProgress()
     warm_up = itertools.islice(sessions(WORKLOAD, None, "w"), 20)
     plan = RunPlan(sessions=first_requests(sessions(WORKLOAD, CONSTANT, "1"), 5), warm_up=warm_up)
     result = run(server, plan, progress)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratos.cli.load.measured import Answer, ClientHealth, LoadResult, MeasuredRequest
+from stratos.cli.load.measured import ClientHealth, LoadResult, MeasuredRequest, TimedAnswer
 from stratos.cli.load.report.bench_json import details_json, report_json
 from stratos.cli.load.report.percentiles import Distribution, distribution, percentile
 from stratos.cli.load.report.slo import LatencyPromise, parse_slo
@@ -40,7 +40,7 @@ def measured(
     session = PlannedSession(
         number=0, at_s=intended_s, sender=Sender(name=sender, class_name=class_name), model=model, turns=(turn,)
     )
-    answer = Answer(
+    answer = TimedAnswer(
         sent_s=intended_s + lag_s, token_times_s=array("d", times_s), failure=failure, num_output_tokens=num_output
     )
     return MeasuredRequest(session=session, turn=turn, intended_s=intended_s, answer=answer)

@@ -37,7 +37,7 @@ async def _watch(health: ClientHealth, now: Callable[[], float]) -> None:
 
 
 def allow_sockets() -> None:
-    """As many open files as the system gives this process: each stream is one."""
+    """Allow as many open files as the system gives this process: each stream is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

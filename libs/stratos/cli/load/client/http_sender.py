@@ -14,7 +14,7 @@ import httpx
 
 from stratos.cli.load.client.sse import StreamReader
 from stratos.cli.load.client.target import Target
-from stratos.cli.load.measured import Answer
+from stratos.cli.load.measured import TimedAnswer
 from stratos.cli.load.workload.prompts import text_of, token_ids
 from stratos.cli.load.workload.sessions import PlannedSession, PlannedTurn
 
@@ -65,10 +65,10 @@ class HttpSender:
             body["ignore_eos"] = True
         return json.dumps(body | self._target.extra, separators=(",", ":")).encode()
 
-    async def send(self, session: PlannedSession, body: bytes) -> Answer:
+    async def send(self, session: PlannedSession, body: bytes) -> TimedAnswer:
         """Send a prepared request and read its answer to the end; failures are in the answer."""
         headers = {"authorization": f"Bearer {session.sender.key}", "content-type": "application/json"}
-        answer = Answer(sent_s=self._now())
+        answer = TimedAnswer(sent_s=self._now())
         try:
             async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
                 if response.status_code == httpx.codes.OK:
@@ -80,7 +80,7 @@ class HttpSender:
             answer.is_client_fault = _is_out_of_sockets(error)
         return answer
 
-    async def _read(self, response: httpx.Response, answer: Answer) -> None:
+    async def _read(self, response: httpx.Response, answer: TimedAnswer) -> None:
         reader = StreamReader()
         async for data in response.aiter_bytes():
             if num_events := reader.feed(data):

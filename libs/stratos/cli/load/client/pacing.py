@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from stratos.cli.load.measured import Answer, MeasuredRequest
+from stratos.cli.load.measured import MeasuredRequest, TimedAnswer
 from stratos.cli.load.workload.sessions import PlannedSession, PlannedTurn
 
 
@@ -22,7 +22,7 @@ class RequestSender(Protocol):
         """The body of a request, made before it is due."""
         ...
 
-    async def send(self, session: PlannedSession, body: bytes) -> Answer:
+    async def send(self, session: PlannedSession, body: bytes) -> TimedAnswer:
         """Send a prepared request and read its answer to the end; failures are in the answer."""
         ...
 

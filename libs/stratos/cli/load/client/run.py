@@ -31,7 +31,7 @@ class RunPlan:
 
 
 @dataclass(slots=True)
-class Progress:
+class LoadProgress:
     """Counts while a run goes on."""
 
     num_sent: int = 0
@@ -53,7 +53,7 @@ class Progress:
 
 
 async def run_plan(
-    plan: RunPlan, sender: RequestSender, progress: Progress | None = None, now: Callable[[], float] | None = None
+    plan: RunPlan, sender: RequestSender, progress: LoadProgress | None = None, now: Callable[[], float] | None = None
 ) -> LoadResult:
     """Send everything and wait for the last answer.
 
@@ -64,7 +64,7 @@ async def run_plan(
         now: seconds of the clock that the event loop's timers follow; default: the loop's.
     """
     now = now or asyncio.get_running_loop().time
-    progress = progress or Progress()
+    progress = progress or LoadProgress()
     result = LoadResult()
 
     def measured(request: MeasuredRequest) -> None:

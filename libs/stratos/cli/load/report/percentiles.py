@@ -28,7 +28,7 @@ class Distribution:
     count: int = 0
     mean: float = 0.0
     std: float = 0.0
-    """Of the values themselves, not of a sample."""
+    """Standard deviation of the values themselves, not of a sample."""
     p50: float = 0.0
     p95: float = 0.0
     p99: float = 0.0

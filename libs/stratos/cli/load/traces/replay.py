@@ -59,7 +59,7 @@ def replayed(replay: Replay, seed: str) -> Iterator[PlannedSession]:
 
 
 def _names(replay: Replay) -> set[str] | None:
-    """With a single sender it stands for all tenants of a file."""
+    """Known tenants; a single sender stands for all tenants of a file."""
     return {sender.name for sender in replay.senders} if len(replay.senders) > 1 else None
 
 

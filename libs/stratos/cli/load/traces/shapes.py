@@ -30,7 +30,7 @@ from stratos.common.errors import NotFound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceShape:
-    """What a published trace looks like."""
+    """Lengths, arrivals and sharing of a published trace."""
 
     source: str
     prompt: Lengths
