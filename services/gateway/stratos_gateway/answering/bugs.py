@@ -1,4 +1,4 @@
-"""Bugs while an answer is sought and sent, made into errors of the platform: a stream tells them, no one pays for them."""
+"""Bugs while an answer is sought and sent, as errors of the platform: a stream tells them, no one pays for them."""
 
 from __future__ import annotations
 
