@@ -204,12 +204,7 @@ class KeyStore:
 
     async def _owner_of(self, key: KeyRecord) -> TenantRef:
         """The tenant of a key; of an older one that names no id, the one that has its name, if there is one."""
-        if key.tenant_id:
-            return key.owner
-        try:
-            return await self.tenants.ref(key.tenant)
-        except NotFound:
-            return key.owner
+        return key.owner if key.tenant_id else await self.tenants.ref_or_label(key.tenant)
 
     async def now_s(self) -> float:
         """Seconds since the epoch by which ends of keys are set."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stratos.common.errors import NotFound
 from stratos.core.tenancy.plan import STANDARD, Plan
 
 ID_PREFIX = "tn_"
@@ -45,6 +46,16 @@ class TenantRef:
 
     name: str
     id: str
+
+    @property
+    def while_live(self) -> Condition:
+        """Condition on a write of what belongs to it; where no tenant is known there is nothing to ask for."""
+        return Condition.LIVE if self.id else Condition.NONE
+
+
+def unknown_tenant(name: str) -> NotFound:
+    """There is no tenant of this name, or none that the caller may know of."""
+    return NotFound(f"there is no tenant {name[:64]!r}")
 
 
 def tenant_id(cache_salt: bytes) -> str:

@@ -16,7 +16,7 @@ from stratos.store.records.record_store import NO_TENANT
 from stratos.store.records.values import encode_block, encode_plan, encode_tenant
 from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.tenancy.tenant_keyring import TenantKeyring, make_if_living
-from stratos.store.tenants import BlockRecord, Condition, TenantRecord, TenantRef, owner_of_block
+from stratos.store.tenants import BlockRecord, TenantRecord, TenantRef, owner_of_block, unknown_tenant
 
 _SALT_BYTES = 32
 
@@ -84,6 +84,13 @@ class TenantStore:
     async def ref(self, owner: str) -> TenantRef:
         """The tenant of this name, or none for "", which is all of them; raises ``NotFound``."""
         return (await self.get(owner)).ref if owner else NO_TENANT
+
+    async def ref_or_label(self, owner: str) -> TenantRef:
+        """Like ``ref``; the name alone where there is no such tenant any more."""
+        try:
+            return await self.ref(owner)
+        except NotFound:
+            return TenantRef(owner, "")
 
     async def ensure(self, name: str, plan: str | None = None, *, first_plan: str = STANDARD.name) -> TenantRef:
         """Make a tenant if it is new.
@@ -167,7 +174,7 @@ class TenantStore:
             "block.put",
             lambda found: None if found is not None and found.value == block else encode_block(block),
             tenant=owner,
-            condition=Condition.LIVE if owner.name else Condition.NONE,
+            condition=owner.while_live,
         )
 
     async def unblock(self, block_id: str) -> None:
@@ -178,7 +185,8 @@ class TenantStore:
                 raise NotFound("it is not blocked")
             return Tombstone({})
 
-        await self._writer.change(Kind.BLOCK, block_id, "block.delete", edit)
+        owner = await self.ref_or_label(owner_of_block(block_id))
+        await self._writer.change(Kind.BLOCK, block_id, "block.delete", edit, tenant=owner)
 
     async def blocks(self) -> dict[str, BlockRecord]:
         """Everything that is blocked, by record id."""
@@ -216,8 +224,3 @@ def _of(found: Record | None) -> TenantRecord | None:
     if tenant is not None and tenant.is_closing:
         raise BadRequest(f"tenant {tenant.name!r} is being deleted: delete it again, then make it", param="tenant")
     return tenant
-
-
-def unknown_tenant(name: str) -> NotFound:
-    """There is no tenant of this name, or none that the caller may know of."""
-    return NotFound(f"there is no tenant {name[:64]!r}")

@@ -47,7 +47,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
     cache.keep(key, TENANT.id, ANSWER, 60)
     request: Any = SimpleNamespace(
         prepared=SimpleNamespace(num_tokens=1000, num_sequences=1, options=OPTIONS, specs=(SPEC,)), tenant=TENANT,
-        notices=[], trail={}, exchange=SimpleNamespace(headers=[]), output=None, told_error=None, screen=None,
+        notices=[], trail={}, exchange=SimpleNamespace(headers=[]), output=None, error=None, screen=None,
         num_claimed_tokens=0,
     )  # fmt: skip
     try:
