@@ -104,9 +104,9 @@ end
 """
 )
 
-# KEYS: windows, missed windows, histogram. ARGV: the window. Answers its text, and whether nobody has asked before;
-# nothing where it is not there any more. The p99s are those of the histogram, as long as that is there.
-SETTLE = (
+# KEYS: windows, missed windows, histogram. ARGV: the window, 1 to count it. Answers its text, and whether it was
+# counted now; nothing where it is not there any more. The p99s are those of the histogram, as long as that is there.
+LOOK = (
     _WINDOW
     + f"""
 local text = redis.call('HGET', KEYS[1], ARGV[1])
@@ -125,10 +125,10 @@ local function p99(promise, num)
 end
 if window[TTFT_P99] < 0 then window[TTFT_P99] = p99(0, window[TTFT]) end
 if window[ITL_P99] < 0 then window[ITL_P99] = p99(1, window[ITL]) end
-local is_first = window[COUNTED] == 0 and 1 or 0
-window[COUNTED] = 1
+local is_counted = ARGV[2] == '1' and window[COUNTED] == 0 and 1 or 0
+if is_counted == 1 then window[COUNTED] = 1 end
 redis.call('HSET', KEYS[1], ARGV[1], window_text(window))
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then redis.call('HSET', KEYS[2], ARGV[1], window_text(window)) end
-return {{window_text(window), is_first}}
+return {{window_text(window), is_counted}}
 """
 )

@@ -1,8 +1,8 @@
-"""Windows of promises as the store has them: their names, those that missed, and the p99s of one that is over."""
+"""Windows of promises as the store has them: their names, those that missed, and the p99s of single ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from stratos.core.ledger.entry import LedgerEntry, day_of
 from stratos.core.ledger.windows import PromiseWindow, bound_us
 from stratos.store.counters.guard import GuardedScript, StoreId, any_store
-from stratos.store.ledger.window_scripts import FIELDS, PART_S, SETTLE
+from stratos.store.ledger.window_scripts import FIELDS, LOOK, PART_S
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -48,12 +48,12 @@ class WindowName:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledWindow:
+class SeenWindow:
     """A window at the time at which somebody looked."""
 
     window: PromiseWindow
-    is_first: bool
-    """Nobody had looked before."""
+    is_counted: bool
+    """The caller, and nobody before, is to count it."""
 
 
 def window_of(entry: LedgerEntry) -> WindowName:
@@ -80,7 +80,7 @@ def windows_of_day(stored: Mapping[str, str]) -> list[PromiseWindow]:
 
 
 class WindowStore:
-    """Looks at windows that are over.
+    """Looks at single windows.
 
     Args:
         redis: with decoded answers.
@@ -91,10 +91,13 @@ class WindowStore:
     def __init__(self, redis: Redis, config: RecordStoreConfig, store_id: StoreId = any_store) -> None:
         self._redis = redis
         self._head = f"{config.prefix}:ledger"
-        self._settle = GuardedScript(redis, config, SETTLE, store_id)
+        self._look = GuardedScript(redis, config, LOOK, store_id)
 
-    async def settle(self, names: Sequence[WindowName]) -> dict[WindowName, SettledWindow]:
-        """Find the p99s of windows; those that are there no more are left out.
+    async def look(self, names: Mapping[WindowName, bool]) -> dict[WindowName, SeenWindow]:
+        """Find windows with their p99s; those that are there no more are left out.
+
+        Args:
+            names: and of each whether it is over, so that somebody is to count it.
 
         Raises:
             DependencyDown: Redis does not answer; or it is not the store.
@@ -103,11 +106,11 @@ class WindowStore:
             return {}
         with translate_redis_errors():
             async with self._redis.pipeline(transaction=False) as pipeline:
-                for name in names:
-                    await self._settle(name.keys(self._head), [name.field], pipeline=pipeline)
+                for name, is_over in names.items():
+                    await self._look(name.keys(self._head), [name.field, int(is_over)], pipeline=pipeline)
                 found: list[Any] = await pipeline.execute()
         return {
-            name: SettledWindow(_window(name.field, one[0]), bool(one[1]))
+            name: SeenWindow(_window(name.field, one[0]), bool(one[1]))
             for name, one in zip(names, found, strict=True)
             if one
         }
