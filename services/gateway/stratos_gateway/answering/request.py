@@ -61,6 +61,8 @@ class GenerationSpec:
     """Hash of the client's own name for its session, salted; 0 for none."""
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
+    shown_ids: frozenset[int] = frozenset()
+    """Special tokens that are text of the output: marks that its reader looks for."""
     meter: MeterTag | None = None
     """Tag that it is billed by; ``None`` is not billed."""
     can_be_convicted: bool = True
