@@ -63,7 +63,7 @@ class Pair:
         found: list[LedgerEntry] = []
 
         async def are_there() -> bool:
-            found[:] = [e for day in self.days for e in [e async for e in self.ledger.entries("one", day)]]
+            found[:] = [e for day in self.days for e in [e async for e in self.reader.entries("one", day)]]
             return len(found) >= number
 
         await eventually(are_there, f"{number} entries")

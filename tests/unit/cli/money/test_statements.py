@@ -22,6 +22,7 @@ from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.statement import make_statement
 from stratos.core.ledger.sums import UsageGroup
 from stratos.core.ledger.violations import violation_windows
+from stratos.core.ledger.windows import PromiseWindow
 from tests.support.worlds.usage_counts import TAG, spans_of
 
 ENTRY = LedgerEntry(
