@@ -1,4 +1,4 @@
-"""Windows of promised p99s in a real Redis: a credit is what the entries that are there say, whoever wrote them."""
+"""Windows of promised p99s in a real Redis: a credit is what the entries that are there say, at any gateway."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class LedgerEntry:
     is_kept: bool | None = None
     """The promised times were kept."""
     window: WindowShare | None = None
-    """What it adds to its window; ``None`` where its plan promises no p99."""
+    """Share in its window; ``None`` where its plan promises no p99."""
     is_external: bool = False
     """It ran at the external endpoint, however it ended."""
     external_cost: int = 0

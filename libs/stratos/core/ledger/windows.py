@@ -10,7 +10,7 @@ people, who want to see the p99: its steps are of 2 %, and what is shown is the 
              hundredths of micro-units, at most what its own credit has left of the charge
     credit   of a window that missed: all stakes, rounded down once
 
-The store's script computes a window from its counts with every entry, so it is the same whoever writes, and whenever.
+The store's script computes a window from its counts with every entry, so writers and their order do not matter.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PromiseWindow:
     plan: str
     window_s: int
     number: int
-    """Of the window since the epoch."""
+    """Number of the window since the epoch."""
     num_ttft: int = 0
     num_ttft_over: int = 0
     num_itl: int = 0
@@ -86,7 +86,7 @@ class PromiseWindow:
 
     @property
     def is_judged(self) -> bool:
-        """Something was measured."""
+        """Judgement is possible: a time was measured."""
         return self.num_ttft + self.num_itl > 0
 
     @property

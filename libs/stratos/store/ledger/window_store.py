@@ -49,11 +49,11 @@ class WindowName:
 
 @dataclass(frozen=True, slots=True)
 class SeenWindow:
-    """A window at the time at which somebody looked."""
+    """A window at the time of a look."""
 
     window: PromiseWindow
     is_counted: bool
-    """The caller, and nobody before, is to count it."""
+    """The caller is to count it, as the first one that looked after its end."""
 
 
 def window_of(entry: LedgerEntry) -> WindowName:
@@ -97,7 +97,7 @@ class WindowStore:
         """Find windows with their p99s; those that are there no more are left out.
 
         Args:
-            names: and of each whether it is over, so that somebody is to count it.
+            names: and of each whether it is over, so that it is to be counted.
 
         Raises:
             DependencyDown: Redis does not answer; or it is not the store.

@@ -48,7 +48,7 @@ class Told:
     """Who hears of what was written."""
 
     due: Callable[[str, str, int], None]
-    """What a tenant owes for a month, after each write."""
+    """Amount that a tenant owes for a month, after each write."""
     written: Callable[[LedgerEntry], None] | None = None
     """Each entry."""
     claim: Callable[[UsageCount], None] | None = None

@@ -80,7 +80,7 @@ def test_windows_that_missed_a_p99_are_in_the_statement() -> None:
         assert shown in statement_html(statement)
     del later["p99_windows"]  # a gateway of release 0.1
     assert "p99" not in statement_text(later)
-    assert "(credits of windows)" in costs_text(cost_rows(model_costs([table], DeviceCost())))
+    assert "(credits of windows)" in costs_text(cost_rows(model_costs([table], DeviceCost(hour_price=0))))
 
 
 def test_costs_as_text() -> None:
