@@ -77,5 +77,8 @@ async def test_a_statement_names_the_windows_that_missed_a_p99_and_takes_their_c
     assert found["due"] == 5 * ENTRY.amounts.due - 40
     usage = (await admin.call("GET", "/usage", by="owner", start=entries[0].day, end=entries[0].day)).json()
     assert (usage["total"]["due"], usage["total"]["window_credit"]) == (found["due"], 40)
+    query = {"start": entries[0].day, "end": entries[0].day, "group_by": "model"}
+    rows = (await admin.call("GET", "/usage", by="owner", **query)).json()["data"]
+    assert [(row["model"], row["requests"], row["window_credit"]) for row in rows] == [("", 0, 40), ("base", 5, 0)]
     costs = (await admin.call("GET", "/costs", month=month)).json()["data"]
     assert sum(row["earned"] for row in costs) == found["due"]

@@ -29,13 +29,14 @@ def sums_row(sums: Sums) -> dict[str, int]:
 
 
 def usage_rows(table: UsageTable, columns: Sequence[str] = GROUP_COLUMNS) -> list[dict[str, Any]]:
-    """One row per group.
+    """One row per group. Windows of promised p99s are of no model, adapter and key: a row of theirs has a credit.
 
     Args:
         table: grouped by ``columns``.
         columns: of ``GROUP_COLUMNS``.
     """
-    return [{name: getattr(group, name) for name in columns} | sums_row(sums) for group, sums in table.items()]
+    shown = ((group, sums) for group, sums in table.items() if sums.get("requests") or sums.get("window_credit"))
+    return [{name: getattr(group, name) for name in columns} | sums_row(sums) for group, sums in shown]
 
 
 def entry_row(entry: LedgerEntry, *, for_admin: bool = True) -> dict[str, Any]:
