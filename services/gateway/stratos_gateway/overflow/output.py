@@ -17,6 +17,8 @@ from stratos_gateway.overflow.events import BadStream
 
 SERVED_ELSEWHERE = (b"x-stratos-served-by", b"external")
 """Header of an answer that an external endpoint has made."""
+_MOST_TOKENS = 1 << 31
+"""Of one request: what it is charged stays a number that the ledger can add up."""
 _REASONS = frozenset({"stop", "length", "content_filter"})
 
 
@@ -178,7 +180,7 @@ class ExternalOutput(ChunkOutput):
         if usage:
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
             counts = (usage["prompt_tokens"], usage["completion_tokens"], cached)
-            if not all(type(count) is int and count >= 0 for count in counts):
+            if not all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
                 raise ValueError("counts")
             self._told = Usage(*counts)
 
