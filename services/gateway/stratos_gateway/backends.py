@@ -40,6 +40,7 @@ from stratos_gateway.access.departed_tenants import DepartedTenants, living_tena
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
+from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
@@ -128,7 +129,7 @@ async def open_backends(
     return Backends(
         admin=AdminStores(
             records=store,
-            key_use=key_use,
+            lists=StoredLists(follower, key_use),
             peppers=peppers,
             store_id=store_id,
             ledger=ledger,

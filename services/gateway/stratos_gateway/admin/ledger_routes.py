@@ -96,9 +96,10 @@ class LedgerRoutes:
         """Some entries of a day; ``next_cursor`` is 0 at the end."""
         query, (tenant, label) = request.query_params, await _tenant(caller, request)
         cursor = number(query, "cursor", 0) or 0
-        entries, following = await self._store.entries_page(tenant, day_of_query(query), cursor)
-        rows = [entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in entries]
-        return {"data": rows, "next_cursor": following}
+        async with self._readings.by(caller.tenant) as reader:
+            entries, following = await reader.entries_page(tenant, day_of_query(query), cursor)
+        shown = (entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in entries)
+        return {"data": await asyncio.to_thread(list, shown), "next_cursor": following}
 
     async def _tenants(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         labels = await caller.labels()
@@ -119,19 +120,9 @@ class LedgerRoutes:
             num_summed = sum(sums["violations"] for sums in spans.values())
             # Violations since the table was read are in the spans alone, so more of them are no gap.
             is_gap = num_summed < by_day.get(UsageGroup(day=day), Counter())["violations"]
-            whole = await self._spans_of_entries(tenant, day) if is_gap else spans
+            whole = await _spans_of_entries(reader, tenant, day) if is_gap else spans
             for span, sums in whole.items():
                 found.setdefault(span, Counter()).update(sums)
-        return found
-
-    async def _spans_of_entries(self, tenant: str, day: str) -> Spans:
-        """Promises of a day, of which some entries at a time are in memory."""
-        found: Spans = {}
-        seen: set[str] = set()  # a scan may give one twice
-        async for entry in self._store.entries(tenant, day):
-            if entry.request_id not in seen:
-                seen.add(entry.request_id)
-                add_entry(found, entry)
         return found
 
     async def _costs(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +136,17 @@ class LedgerRoutes:
         if any(isinstance(value, int) and abs(value) > _MAX_AMOUNT for row in rows for value in row.values()):
             raise BadRequest("with this price and these hours an amount is too large", param="hour_price")
         return {"month": days[0][:7], "data": rows}
+
+
+async def _spans_of_entries(reader: UsageReader, tenant: str, day: str) -> Spans:
+    """Promises of a day, of which some entries at a time are in memory."""
+    found: Spans = {}
+    seen: set[str] = set()  # a scan may give one twice
+    async for entry in reader.entries(tenant, day):
+        if entry.request_id not in seen:
+            seen.add(entry.request_id)
+            add_entry(found, entry)
+    return found
 
 
 async def _tenant(caller: LedgerCaller, request: Request) -> tuple[str, str]:
