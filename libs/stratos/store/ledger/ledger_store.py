@@ -151,7 +151,7 @@ class LedgerStore:
         name = f"{self._head}:workers"
         with translate_redis_errors():
             known = await self._redis.hget(name, worker.address)
-            if known is not None and _worker_from_text(worker.address, known) == worker:
+            if known is not None and _worker_from_text(worker.address, str(known)) == worker:
                 await self._redis.hdel(name, worker.address)
 
     async def workers(self) -> list[WorkerRef]:
