@@ -28,7 +28,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What is drawn."""
+    """Series on a pair of axes."""
 
     title: str
     x_label: str

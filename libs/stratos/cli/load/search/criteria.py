@@ -1,4 +1,4 @@
-"""What it means that a load is borne: a promise is kept, or latencies are not yet those of a queue."""
+"""Criteria of a load that is borne: a promise is kept, or latencies are not yet those of a queue."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SEARCH_RUN_S = 20.0
 
 
 class SearchMode(enum.StrEnum):
-    """What is looked for."""
+    """Kind of a limit."""
 
     CAPACITY = "capacity"
     """Requests per second of a Poisson process: that keep a promise, or up to the knee where none is made."""
@@ -52,13 +52,13 @@ class SearchAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What a search found, and every run of it."""
+    """Limit that a search found, and every run of it."""
 
     ask: SearchAsk
     bracket: Bracket
     runs: tuple[LoadMeasurement, ...]
     borne: tuple[bool, ...]
-    """Of each run."""
+    """Verdict on each run."""
     is_client_limit: bool
     """The last load that was not borne was one that the client could not send."""
 
