@@ -30,11 +30,15 @@ def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Seq
         return None
     syntax = model.chat.syntax if conversation.tools.may_call else None
     tags = None if body.options.grammar is not None else model.chat.reasoning
+    frame = model.chat.syntax.frame if model.chat.is_framed and body.options.grammar is None else None
+    if frame is not None:
+        return OutputShape(syntax=model.chat.syntax, frame=frame)
     if syntax is None and tags is None:
         return None
     end = "" if tags is None else model.tokenizer.decode(prompts[0][-_NUM_LAST_IDS:], skip_special=False)
     is_reasoning = tags is not None and end.rstrip().endswith(tags.begin)
-    return OutputShape(syntax=syntax, reasoning=tags, is_reasoning=is_reasoning)
+    schemas = {tool.name: tool.parameters or {} for tool in conversation.tools.tools} if syntax is not None else {}
+    return OutputShape(syntax=syntax, reasoning=tags, is_reasoning=is_reasoning, schemas=schemas)
 
 
 def special_ids(model: ServedModel, shape: OutputShape) -> dict[str, int]:
