@@ -6,6 +6,7 @@ Templates that their texts were taken from, for want of the models themselves:
 - mistral: mistralai/Mistral-Small-3.1-24B-Instruct-2503; the form with [ARGS] is not from a template that was at hand
 - llama: meta-llama/Llama-3.1-8B-Instruct; several objects with semicolons are as models write them, not the template
 - deepseek: deepseek-ai/DeepSeek-V3.1; the fenced form is that of DeepSeek-R1, whose template was not at hand
+- gemma 4: llama.cpp's template for it, models/templates/gemma4.jinja
 - glm: zai-org/GLM-4.5
 - phi: llama.cpp's template for microsoft/Phi-4-mini-instruct; the list is not from a template
 - qwen 3 coder, pythonic, harmony: written after the families' documents, with no template at hand
@@ -20,6 +21,7 @@ from typing import Any
 from stratos.text.output.parser import OutputShape
 from stratos.text.output.syntax import CallSyntax
 from stratos.text.output.syntaxes.deepseek import DEEPSEEK, DEEPSEEK_FENCED
+from stratos.text.output.syntaxes.gemma import GEMMA
 from stratos.text.output.syntaxes.glm import GLM
 from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
@@ -186,6 +188,17 @@ TRANSCRIPTS = (
         calls=(("f", '{"code": "a</arg_ b\\n", "n": 12, "other": {"a": [1]}}'),),
         text="\nYes.",
         schemas=TYPES,
+    ),
+    CallTranscript(
+        name="gemma 4: values of all types, two calls",
+        syntax=GEMMA,
+        output='I look.<|tool_call>call:f{city:<|"|>Z\u00fcrich "N", {x}\n<|"|>,days:[1,-2.5],'
+        "deep:{l:[],ok:true}}<tool_call|><|tool_call>call:g{}<tool_call|>",
+        calls=(
+            ("f", '{"city": "Z\u00fcrich \\"N\\", {x}\\n", "days": [1, -2.5], "deep": {"l": [], "ok": true}}'),
+            ("g", "{}"),
+        ),
+        text="I look.",
     ),
     CallTranscript(
         name="pythonic: two calls",

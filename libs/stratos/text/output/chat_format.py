@@ -18,6 +18,7 @@ from stratos.text.output.parser import ReasoningTags
 from stratos.text.output.syntax import CallSyntax
 from stratos.text.output.syntaxes import deepseek
 from stratos.text.output.syntaxes.deepseek import DEEPSEEK, DEEPSEEK_FENCED
+from stratos.text.output.syntaxes.gemma import GEMMA
 from stratos.text.output.syntaxes.glm import GLM
 from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
@@ -29,6 +30,7 @@ from stratos.text.output.syntaxes.qwen_coder import QWEN_CODER
 
 _ROWS: Sequence[tuple[tuple[str, ...], CallSyntax]] = (
     (("<|channel|>", "<|message|>"), HARMONY),
+    (("<|tool_call>", "call:"), GEMMA),
     (("<function=", "<parameter="), QWEN_CODER),
     (("<arg_key>", "<arg_value>"), GLM),
     ((deepseek.BEGIN, "```json"), DEEPSEEK_FENCED),
@@ -43,7 +45,7 @@ _ROWS: Sequence[tuple[tuple[str, ...], CallSyntax]] = (
 )
 """Spellings that a template has all of, and the syntax that they tell; the first row counts."""
 GENERIC = HERMES
-_REASONING = (ReasoningTags("<think>", "</think>"),)
+_REASONING = (ReasoningTags("<think>", "</think>"), ReasoningTags("<|channel>thought", "<channel|>"))
 _KNOWS_TOOLS = re.compile(r"\btools\b")
 _ABOUT_TOOLS = """# Tools
 

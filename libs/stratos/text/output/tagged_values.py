@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from stratos.text.output.json_text import is_json
 from stratos.text.output.reader import MalformedCall, Marks, Reading, TextReader, take_until
 from stratos.text.output.syntax import CallCount, Schema
 
@@ -91,8 +92,4 @@ def as_json(text: str, schema: Schema) -> str:
     plain = text.strip()
     if schema.get("type") in ("boolean", "null") or plain in _WORDS:
         plain = _WORDS.get(plain, plain)
-    try:
-        json.loads(plain)
-    except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    return plain
+    return plain if is_json(plain) else json.dumps(text, ensure_ascii=False)

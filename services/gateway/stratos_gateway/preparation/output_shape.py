@@ -44,9 +44,12 @@ def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Seq
 def special_ids(model: ServedModel, shape: OutputShape) -> dict[str, int]:
     """Special tokens that the output's forms are written with, by their spelling."""
     spellings = () if shape.syntax is None else shape.syntax.special
-    tags = () if shape.reasoning is None else (shape.reasoning.begin, shape.reasoning.end)
     special = model.tokenizer.special_tokens
-    return {text: special[text] for text in (*spellings, *tags) if text in special}
+    found = {text: special[text] for text in spellings if text in special}
+    if shape.reasoning is not None:
+        begin, end = shape.reasoning.begin, shape.reasoning.end
+        found |= {text: token for text, token in special.items() if begin.startswith(text) or text == end}
+    return found
 
 
 def tool_mode(body: GenerationBody) -> ToolMode:

@@ -17,6 +17,7 @@ TEMPLATES = {
     "{% if tools is none %}[TOOL_CALLS] [": "mistral",
     "{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]": "mistral with [ARGS]",
     "{% for tool in tools %}<|tool_call|>{{ tool }}<|/tool_call|>": "phi",
+    "{% if tools %}<|tool_call>call:{{ name }}": "gemma 4",
     "{% if tools %}<|python_tag|>": "llama 3 json",
     "{% if tools %}[func_name1(params_name1=params_value1)]": "pythonic",
     "{% if tools %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>": "deepseek",

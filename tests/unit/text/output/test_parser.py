@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from stratos.text.output.events import CallArguments, CallBegin, CallEnd, ReasoningDelta, TextDelta
 from stratos.text.output.parser import OutputParser, OutputShape, ReasoningTags
+from stratos.text.output.syntax import CallSyntax
+from stratos.text.output.syntaxes.gemma import GEMMA
+from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
+from stratos.text.output.syntaxes.pythonic import PYTHONIC
+from stratos.text.output.syntaxes.qwen_coder import QWEN_CODER
 from tests.support.examples import IS_THOROUGH, examples
 from tests.support.reference.call_transcripts import TRANSCRIPTS, CallTranscript
 from tests.support.reference.output_events import calls_of, events_of, text_of
@@ -147,6 +152,29 @@ def test_reasoning_is_told_from_the_answer(output: str, is_inside: bool, reasoni
         events = events_of(shape, pieces)
         assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == reasoning
         assert text_of(events) == text
+
+
+@pytest.mark.parametrize(
+    ("syntax", "output"),
+    [
+        (PYTHONIC, "[f(a=" + "[" * 5000 + "]" * 5000 + ")]"),
+        (PYTHONIC, "[f(a=b'x')]"),
+        (GEMMA, "<|tool_call>call:f{a:" + "[" * 5000),
+        (GEMMA, "<|tool_call>call:f{" + "x" * 5000),
+        (QWEN_CODER, "<function=f><parameter=a>" + "[" * 100_000),
+        (HERMES, '<tool_call>{"name": "f", "arguments": ' + "[" * 100_000),
+        (HARMONY, " to=functions.f<|message|>" + "[" * 100_000),
+    ],
+)
+def test_hostile_calls_are_not_complete(syntax: CallSyntax, output: str) -> None:
+    events = events_of(OutputShape(syntax=syntax, frame=syntax.frame), [output])
+    assert [e.is_complete for e in events if isinstance(e, CallEnd)] == [False]
+
+
+def test_values_that_are_no_json_are_texts() -> None:
+    output = "<function=f><parameter=a>NaN</parameter><parameter=b>-Infinity</parameter></function>"
+    [(_, arguments)] = calls_of(events_of(OutputShape(syntax=QWEN_CODER), [output]))
+    assert arguments == '{"a": "NaN", "b": "-Infinity"}'
 
 
 def test_the_law_would_find_a_parser_of_pieces() -> None:

@@ -9,11 +9,11 @@ the recipient before the channel, and the harmony format's own documents, in whi
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 
 from stratos.text.output.events import OutputEvent, ReasoningDelta, TextDelta
+from stratos.text.output.json_text import is_json
 from stratos.text.output.reader import Marks, Reading, TextReader
 from stratos.text.output.syntax import CallCount, CallSyntax
 
@@ -34,7 +34,7 @@ def read_frame(reader: TextReader, calls: CallCount) -> Reading[None]:
         if recipient is not None:
             yield calls.begin(recipient[1])
             arguments = yield from _body(reader, calls.arguments)
-            yield calls.end(is_complete=_is_json(arguments))
+            yield calls.end(is_complete=is_json(arguments))
         else:
             is_reasoning = f"{CHANNEL}analysis" in header
             yield from _body(reader, ReasoningDelta if is_reasoning else TextDelta)
@@ -70,14 +70,6 @@ def _body(reader: TextReader, show: Callable[[str], OutputEvent]) -> Reading[str
     if found.group() != START:
         reader.take(len(found.group()))
     return "".join(shown)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _read(reader: TextReader, mark: str, calls: CallCount) -> Reading[None]:

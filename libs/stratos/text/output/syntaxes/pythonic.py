@@ -11,7 +11,9 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 
+from stratos.text.output.json_text import is_json
 from stratos.text.output.reader import MalformedCall, Reading, TextReader, expect, next_char, skip_blanks
 from stratos.text.output.syntax import CallCount, CallSyntax
 
@@ -89,13 +91,12 @@ def _literal(reader: TextReader) -> Reading[str]:
 
 def as_json(text: str) -> str:
     """A Python literal as JSON; raises ``MalformedCall`` for anything else."""
+    if is_json(text):  # true, false, null, and most others
+        return text.strip()
     try:
-        return json.dumps(ast.literal_eval(text.strip()), ensure_ascii=False)
+        with warnings.catch_warnings(action="ignore"):  # of escapes that Python does not have
+            return json.dumps(ast.literal_eval(text.strip()), ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        pass
-    try:
-        return json.dumps(json.loads(text), ensure_ascii=False)  # true, false, null
-    except (ValueError, RecursionError):
         raise MalformedCall from None
 
 
