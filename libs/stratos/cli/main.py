@@ -22,6 +22,7 @@ from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.flags import with_flags_of
 from stratos.cli.commands.models import models_app
+from stratos.cli.commands.plan.app import plan_app
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
@@ -41,6 +42,7 @@ app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
 app.add_typer(models_app, name="models")
 app.add_typer(autoscaler_app, name="autoscaler")
+app.add_typer(plan_app, name="plan")
 app.command()(doctor)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest, NotFound, PermissionDenied
+from stratos.core.tenancy.plan import STANDARD
 from stratos.store.data_keys import PlatformKeys
 from stratos.store.keys import KeyRecord, KeyTerms, Peppers, check_tenant, key_mac, mint_key, parse_key
 from stratos.store.records.record import Kind, Record
@@ -75,6 +76,7 @@ class KeyStore:
         name: str,
         *,
         plan: str | None = None,
+        first_plan: str = STANDARD.name,
         key: str | None = None,
         terms: KeyTerms | None = None,
         makes_tenant: bool = True,
@@ -84,7 +86,8 @@ class KeyStore:
         Args:
             tenant: owner.
             name: for people.
-            plan: of a new tenant; ``None`` takes the default one, or what the tenant has.
+            plan: of the tenant; ``None`` takes what it has.
+            first_plan: of a new tenant, where ``plan`` names none.
             key: text made earlier by ``mint_key``; storing it again changes nothing.
             terms: what it may do.
             makes_tenant: else the tenant must be there.
@@ -94,7 +97,8 @@ class KeyStore:
             NotFound: there is no such tenant, or it was deleted since.
         """
         check_tenant(tenant)
-        owner = await (self.tenants.ensure(tenant, plan) if makes_tenant else self.tenants.ref(tenant))
+        made = self.tenants.ensure(tenant, plan, first_plan=first_plan) if makes_tenant else self.tenants.ref(tenant)
+        owner = await made
         text = key or mint_key()
         record = self._record(text, owner, name, terms or KeyTerms(), await self.now_s())
 
@@ -200,12 +204,7 @@ class KeyStore:
 
     async def _owner_of(self, key: KeyRecord) -> TenantRef:
         """The tenant of a key; of an older one that names no id, the one that has its name, if there is one."""
-        if key.tenant_id:
-            return key.owner
-        try:
-            return await self.tenants.ref(key.tenant)
-        except NotFound:
-            return key.owner
+        return key.owner if key.tenant_id else await self.tenants.ref_or_label(key.tenant)
 
     async def now_s(self) -> float:
         """Seconds since the epoch by which ends of keys are set."""

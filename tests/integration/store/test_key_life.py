@@ -124,6 +124,33 @@ async def test_an_override_changes_one_field_for_one_tenant(keys: KeyStore, gate
     assert (await gateway.keys.authenticate(other)).plan == STANDARD
 
 
+async def test_a_tenant_of_an_older_store_keeps_its_terms_until_it_is_given_a_plan(
+    keys: KeyStore, store: MarkedStore, gateway: Follower
+) -> None:
+    async def limit() -> int | None:
+        assert await gateway.follower.catch_up()
+        return (await gateway.keys.authenticate(key)).plan.requests_per_min
+
+    key = await keys.create_key("acme", "k")
+    text = await store.redis.hget("stratos:tenant", "acme")
+    body = json.loads(text.partition(" ")[2])
+    del body["value"]["built_in_version"]
+    await store.records.write(Kind.TENANT, "acme", json.dumps(body), seen=int(text.partition(" ")[0]))
+    assert await limit() is None
+    await keys.tenants.suspend("acme", is_suspended=True)
+    await keys.tenants.put("acme", plan="standard", overrides={"weight": 2}, is_suspended=False)
+    await keys.create_key("acme", "another", first_plan="local")
+    assert await limit() is None, "what is said again, in a file for one, gives no plan"
+    await keys.tenants.put_plan(replace(STANDARD, requests_per_min=7))
+    assert await limit() == 7
+    await keys.tenants.delete_plan("standard")
+    assert await limit() is None
+    await keys.tenants.set_plan("acme", "standard")
+    assert await limit() == STANDARD.requests_per_min == 60
+    await keys.tenants.put("acme", plan="local", overrides={}, is_suspended=False)
+    assert await limit() is None
+
+
 async def test_a_plan_that_tenants_have_stays(keys: KeyStore) -> None:
     await keys.tenants.put_plan(replace(STANDARD, name="gold"))
     await keys.create_key("acme", "k", plan="gold")

@@ -19,7 +19,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stratos.common.errors import BadRequest, DependencyDown, NotFound
+from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.records import scripts
 from stratos.store.records.audit import AuditEntry, parse_entry
 from stratos.store.records.followed_snapshot import Change, Malformed, Marker
@@ -27,7 +27,7 @@ from stratos.store.records.record import Kind, MalformedRecord, Record, parse_re
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 from stratos.store.redis_address import cluster_refused
-from stratos.store.tenants import Condition, TenantRef
+from stratos.store.tenants import Condition, TenantRef, unknown_tenant
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _PAGE = 512
@@ -205,7 +205,7 @@ class RecordStore:
                 ],
             )
         if outcome == "gone":
-            raise NotFound(f"there is no tenant {tenant.name[:64]!r}")
+            raise unknown_tenant(tenant.name)
         if outcome == "conflict":
             raise VersionConflict(detail)
         if outcome != "ok":

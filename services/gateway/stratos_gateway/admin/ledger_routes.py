@@ -22,7 +22,7 @@ from stratos.core.tenant import Tenant
 from stratos.store.keys import check_tenant
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import Spans, UsageReader
-from stratos.store.tenants import is_tenant_id
+from stratos.store.tenants import is_tenant_id, unknown_tenant
 from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number, place_of_query
 from stratos_gateway.ledger.readings import UsageReadings
 
@@ -156,7 +156,7 @@ async def _tenant(caller: LedgerCaller, request: Request) -> tuple[str, str]:
     if wanted in (caller.tenant.name, caller.tenant.id):
         return caller.tenant.id, caller.tenant.name
     if not caller.is_admin:
-        raise NotFound(f"there is no tenant {wanted!r}")
+        raise unknown_tenant(wanted)
     labels = await caller.labels()
     found = next((tenant for tenant, name in labels.items() if wanted in (tenant, name)), wanted)
     return found, labels.get(found, found)

@@ -29,8 +29,7 @@ from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenancy.tenant_keyring import TenantKeyring
-from stratos.store.tenancy.tenant_store import unknown_tenant
-from stratos.store.tenants import TenantRecord, TenantRef, block_id
+from stratos.store.tenants import TenantRecord, TenantRef, block_id, unknown_tenant
 from stratos_gateway.admin.content_records import (
     ContentRecords,
     check_policy_names,
@@ -98,7 +97,7 @@ class AdminCaller:
             NotFound: not for this caller, whether there is one or not.
         """
         if not self.is_admin and tenant != self.tenant.name:
-            raise NotFound(f"there is no tenant {tenant[:64]!r}")
+            raise unknown_tenant(tenant)
         return tenant
 
     async def find(self, name: str) -> TenantRecord:

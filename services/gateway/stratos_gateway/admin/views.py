@@ -25,6 +25,7 @@ def tenant_view(tenant: TenantRecord) -> dict[str, Any]:
         "name": tenant.name,
         "id": tenant.id,
         "plan": tenant.plan,
+        "built_in_version": tenant.built_in_version,
         "overrides": overrides_to_json(tenant.overrides),
         "suspended": tenant.is_suspended,
         "closing": tenant.is_closing,

@@ -74,14 +74,21 @@ class Endpoint(Generic[O]):
         request.prepared = prepared
         request.place.refusals.append(prepared.refusal)
         async with AsyncExitStack() as stack:
-            with ends_task():
-                for step in self._steps:
-                    await stack.enter_async_context(step.around(request))
-            await stack.enter_async_context(self._sender.waiting(request))
-            for source in self._sources:
-                async with source.open(request) as output:
-                    if output is not None:
-                        request.output = output
-                        return await self._sender.send(request, output)
-                request.output = None
-            raise Internal("no source answers this request")
+            try:
+                with ends_task():
+                    for step in self._steps:
+                        await stack.enter_async_context(step.around(request))
+                await stack.enter_async_context(self._sender.waiting(request))
+                await self._send_first_answer(request)
+            except BaseException as error:
+                request.error = error
+                raise
+
+    async def _send_first_answer(self, request: ClientRequest[Any]) -> None:
+        for source in self._sources:
+            async with source.open(request) as output:
+                if output is not None:
+                    request.output = output
+                    return await self._sender.send(request, output)
+            request.output = None
+        raise Internal("no source answers this request")

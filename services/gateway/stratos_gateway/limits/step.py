@@ -33,24 +33,23 @@ class LimitsStep(Step):
         cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences)
         reservation = self._limiter.claim(request.tenant, cost)
         request.num_claimed_tokens = cost.num_tokens
-        error: BaseException | None = None
         try:
             try:
                 await self._limiter.take(reservation)
+            except Retryable:
+                request.num_claimed_tokens = 0  # what is refused here takes nothing
+                raise
             finally:
                 request.exchange.headers = request.notices + reservation.headers
                 request.trail["limits"] = reservation.state
             yield
-        except BaseException as raised:
-            error = raised
-            raise
         finally:
-            reservation.settle(_num_taken(request, error))
+            reservation.settle(_num_taken(request))
 
 
-def _num_taken(request: ClientRequest[Any], error: BaseException | None) -> int:
+def _num_taken(request: ClientRequest[Any]) -> int:
     """Tokens that the request took; the platform's failure is not the tenant's use, beyond what came of it."""
     output = request.output
-    if isinstance(error, Retryable):
+    if isinstance(request.error, Retryable):
         return 0 if output is None else output.usage.num_output_tokens
     return request.num_claimed_tokens if output is None else output.num_limited_tokens

@@ -109,7 +109,7 @@ class CacheSource:
         try:
             yield KeptOutput(answer, plan, prepared.specs)
         except BaseException:
-            request.output = None  # it counts once it was taken
+            request.output, request.num_claimed_tokens = None, 0  # it counts once it was taken
             raise
 
     async def _find(self, key: bytes, tenant_id: str) -> KeptAnswer | None:

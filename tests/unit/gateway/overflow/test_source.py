@@ -103,6 +103,7 @@ async def test_one_entry(
             request.output = output
             await output.finish()
             if error is not None:
+                request.error = error
                 raise error
     entries = meter.take_ready()
     assert [(e.outcome, e.counts.num_prompt, e.counts.num_output) for e in entries] == expected

@@ -1,0 +1,13 @@
+"""The group of commands ``stratos plan``."""
+
+from __future__ import annotations
+
+import typer
+
+from stratos.cli.commands.plan.memory import kv, memory
+
+plan_app = typer.Typer(
+    help="Calculate memory, speed and money from formulas, without running anything.", no_args_is_help=True
+)
+for command in (kv, memory):
+    plan_app.command()(command)

@@ -1,0 +1,54 @@
+"""``stratos plan``: what it prints, in text and in JSON, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scripts.docs.plan_examples import DOCUMENTS, with_output
+from stratos.cli.main import app
+from tests.support.paths import ROOT
+
+
+def plan(*arguments: str) -> Any:
+    done = CliRunner().invoke(app, ["plan", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def values(answer: dict[str, Any]) -> dict[str, float]:
+    return {step["name"]: step["value"] for step in answer["steps"]}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_examples_of_the_documents_print_what_stands_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert "```console\n$ stratos plan" in text
+    assert with_output(text) == text, "run python -m scripts.docs.plan_examples"
+
+
+def test_json_has_formulas_values_tables_and_published_answers() -> None:
+    answer = plan("memory", "--model", "llama-2-13b", "--device", "a100-80", "--batch", "16")
+    assert values(answer)["token_bytes"] == 819_200
+    assert next(s for s in answer["steps"] if s["name"] == "kv_bytes")["formula"] == "batch * sequence_bytes"
+    assert [row["seq_len"] for row in answer["tables"][0]["rows"]] == [4096, 8192, 16384]
+    assert {one["claim"] for one in answer["published"]} == {"4.2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["kv"], "--model"),
+        (["kv", "--model", "llama-9"], "llama-9"),
+        (["kv", "--model", "llama-2-7b", "--seq-len", "0"], "seq_len must be above 0, not 0"),
+        (["memory", "--model", "llama-2-7b", "--device", "h300"], "h300"),
+    ],
+)
+def test_a_refusal_is_one_line_that_names_the_value(arguments: list[str], text: str) -> None:
+    done = CliRunner().invoke(app, ["plan", *arguments])
+    assert done.exit_code == 1
+    assert text in done.output
+    assert len(done.output.strip().splitlines()) == 1
