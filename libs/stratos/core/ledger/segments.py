@@ -48,16 +48,16 @@ class SegmentRef:
     """SHA-256 of its index, hexadecimal."""
     num_bytes: int
     index_bytes: int
-    """Of them, at the end."""
+    """Bytes of the index, at the end."""
 
     @property
     def key(self) -> str:
-        """Of the object: two segments of one number never overwrite each other."""
+        """Name of the object: two segments of one number never overwrite each other."""
         return f"{FOLDER}/{self.number:010}-{self.digest[:32]}.jsonl.gz"
 
     @property
     def text(self) -> str:
-        """As the next segment has it."""
+        """Text that the next segment has."""
         return f"{self.number} {self.digest} {self.num_bytes} {self.index_bytes}"
 
 

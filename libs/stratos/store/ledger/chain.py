@@ -11,7 +11,7 @@
 <prefix>:ledger:sealer     lease of the gateway that seals
 
 The horizon only rises.  An entry that stands in Redis is newer than what segments have of its request; one that arrived
-before the horizon and does not stand there may be in a segment.  So whoever writes such a one looks first, and the
+before the horizon and does not stand there may be in a segment.  So a writer of such a one looks there first, and the
 script refuses it where a segment was appended since then.
 """
 
@@ -70,7 +70,7 @@ class Chain:
         self._reads = GuardedReads(redis, config, store_id)
 
     async def state(self) -> ChainState:
-        """What there is now."""
+        """Read the chain as it is now."""
         await self._reads.check()
         with translate_redis_errors():
             names = ("number", "horizon", "cleared", "appended", "looked", "ordered")

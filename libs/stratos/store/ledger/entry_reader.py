@@ -1,7 +1,7 @@
 """Entries of a day, those in Redis and those in segments, in the order of their arrival, each one once.
 
 Of one request the entry in Redis is newer than that of any segment, and of segments the last one is.  Redis is read
-first: what leaves it meanwhile is in a segment that is read after.
+first: what leaves it after that is in a segment that is read after.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class EntryReader:
 
 @dataclass(frozen=True, slots=True)
 class _DayRange:
-    """What of a day comes after a place."""
+    """Part of a day after a place."""
 
     after: Place
     begin_ms: int

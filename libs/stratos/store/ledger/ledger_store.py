@@ -39,7 +39,7 @@ _DAY_S = 24 * 3600
 _MOVED_DAYS = 400
 """Days up to today that may have entries or sums under the name of a tenant."""
 _MAX_LOOKS = 8
-"""Looks into segments for one entry: each is in vain where another segment was appended meanwhile."""
+"""Looks into segments for one entry: each is in vain where another segment was appended during it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class LedgerStore:
         return answers
 
     async def _look(self, entry: LedgerEntry) -> _Look:
-        """What segments have of a request that may be in one."""
+        """Look into segments for a request that may be in one."""
         if self._segments is None:
             raise DependencyDown("entries of this time are in segments, and this gateway has no object store")
         num_segments, refs = await self._chain.refs_of_day(entry.day)
@@ -208,7 +208,7 @@ class _Look:
     """Result of a look into segments."""
 
     num_segments: int = -1
-    """Of how many; -1 for no look."""
+    """Segments that were looked into; -1 for no look."""
     number: int = -1
     text: str = ""
     """The entry that is there."""

@@ -42,7 +42,7 @@ class SealLimits:
     max_unsealed: int = 100_000
     """Entries in Redis, beyond which younger ones are sealed."""
     max_lines: int = 20_000
-    """Of one segment, about."""
+    """Lines of one segment, about."""
     older_days: int = 92
     """Days back for which a version that ordered no entries may have left some."""
 

@@ -24,7 +24,7 @@ from stratos.core.ledger.segments import (
 from stratos.store.object_store import ObjectStore
 
 _MAX_BLOCKS = 50_000
-"""Of indices in memory: some 20 MB."""
+"""Blocks of indices in memory: some 20 MB."""
 
 
 class SegmentStore:
@@ -44,7 +44,7 @@ class SegmentStore:
         await self._objects.put(ref.key, path)
 
     async def index(self, ref: SegmentRef) -> SegmentIndex:
-        """What a segment holds.
+        """Read what a segment holds.
 
         Raises:
             DependencyDown: it is missing, or not the one that was written.

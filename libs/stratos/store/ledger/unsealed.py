@@ -62,7 +62,7 @@ class UnsealedEntries:
         return min((int(first[0][1]) for first in found if first), default=0)
 
     async def lines(self, tenant: str, day: str, before_ms: int) -> AsyncIterator[list[SegmentLine]]:
-        """Entries of a day that arrived before a time, some at a time; one that is gone meanwhile has no text."""
+        """Entries of a day that arrived before a time, some at a time; one that has left since has no text."""
         with translate_redis_errors():
             places: list[tuple[str, float]] = await self._redis.zrangebyscore(
                 f"{self._head}:order:{tenant}:{day}", "-inf", f"({before_ms}", withscores=True
