@@ -35,11 +35,18 @@ class Figure:
     name: str
     """Name with its unit, as in ``kv_bytes``, in JSON and on the terminal."""
     value: Number
-    formula: str = ""
-    numbers: str = ""
-    """The formula with its numbers; empty where the value is an input."""
     source: str = ""
     """Where an input comes from, or why."""
+    formula: str = ""
+    """Empty where the value is an input."""
+    inputs: Mapping[str, Number] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> str:
+        """The formula with its numbers."""
+        if not self.formula:
+            return ""
+        return ast.unparse(_Substituted(self.inputs).visit(ast.parse(self.formula, mode="eval").body)).replace("'", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +61,14 @@ class Formula:
         object.__setattr__(self, "tree", ast.parse(self.text, mode="eval").body)
 
     def __call__(self, source: str = "", /, **values: Number) -> Figure:
-        """The step for these values; ``source`` says more about it. Every value must be used."""
-        names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)} - set(FUNCTIONS)
-        assert names == set(values), f"{self.name} needs {sorted(names)}, not {sorted(values)}"
-        return Figure(self.name, evaluate(self.tree, values), self.text, self._with_numbers(values), source)
+        """The figure for these values; ``source`` says more about it. Every value must be used."""
+        return Figure(self.name, self.of(**values), source, self.text, values)
 
     def of(self, **values: Number) -> Number:
-        """The value alone, for loops."""
+        """The value alone."""
+        names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)} - set(FUNCTIONS)
+        assert names == set(values), f"{self.name} needs {sorted(names)}, not {sorted(values)}"
         return evaluate(self.tree, values)
-
-    def _with_numbers(self, values: Mapping[str, Number]) -> str:
-        shown = _Substituted(values).visit(ast.parse(self.text, mode="eval").body)
-        return ast.unparse(shown).replace("'", "")
 
 
 def evaluate(node: ast.expr, values: Mapping[str, Number]) -> Number:

@@ -62,6 +62,14 @@ def published_breakeven(
     }
 
 
+def batch_claims(shape: ModelShape, memory_gb: float, weights_gb: float, seq_len: int) -> tuple[Published, ...]:
+    """Answer of ``optimal_batch_size`` for this model."""
+    value = published_batch_size(memory_gb, weights_gb, seq_len, shape.num_layers, shape.hidden_size)
+    call = f"optimal_batch_size({memory_gb:g}, {weights_gb:.4g}, {seq_len})"
+    why = "30 % of what the weights leave stays empty, KV counts all query heads, and no time is promised"
+    return (Published(claim="4.3", call=call, name="rows", value=value, why=why),)
+
+
 def kv_claims(model: str, seq_len: int, element_bytes: int) -> tuple[Published, ...]:
     """Claims about this model's KV in 16 bits."""
     if model not in KV_PER_TOKEN or element_bytes != 2:

@@ -38,14 +38,14 @@ class Published:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
     title: str
-    steps: tuple[Figure, ...]
+    figures: tuple[Figure, ...]
     grids: tuple[Grid, ...] = ()
     published: tuple[Published, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def __getitem__(self, name: str) -> Number:
         """The value of a step."""
-        return next(step.value for step in self.steps if step.name == name)
+        return next(step.value for step in self.figures if step.name == name)
 
     def differing(self) -> list[Published]:
         """Published answers that are not ours."""
@@ -54,9 +54,9 @@ class Sheet:
     def as_json(self) -> dict[str, Any]:
         return {
             "title": self.title,
-            "steps": [
+            "figures": [
                 {"name": s.name, "value": s.value, "formula": s.formula, "numbers": s.numbers, "source": s.source}
-                for s in self.steps
+                for s in self.figures
             ],
             "tables": [
                 {"title": g.title, "rows": [dict(zip(g.columns, row, strict=True)) for row in g.rows]}
@@ -72,7 +72,7 @@ class Sheet:
 
 def sheet_text(sheet: Sheet) -> str:
     """Lines for a terminal."""
-    parts = [sheet.title, "\n".join(line for step in sheet.steps for line in _step_lines(step))]
+    parts = [sheet.title, "\n".join(line for step in sheet.figures for line in _step_lines(step))]
     parts += [grid_text(grid) for grid in sheet.grids]
     parts += _published_parts(sheet)
     return "\n\n".join([*parts, *sheet.notes])

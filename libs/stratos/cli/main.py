@@ -26,6 +26,7 @@ from stratos.cli.commands.models import models_app
 from stratos.cli.commands.plan.app import plan_app
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.tenancy import tenancy_app
+from stratos.cli.commands.trace import trace_app
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
 
 app = typer.Typer(
@@ -42,6 +43,7 @@ app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
 app.add_typer(models_app, name="models")
+app.add_typer(trace_app, name="trace")
 app.add_typer(autoscaler_app, name="autoscaler")
 app.add_typer(plan_app, name="plan")
 app.command()(doctor)

@@ -42,6 +42,10 @@ class ListedKey:
         """Name and id, as far as it names one."""
         return TenantRef(self.tenant, self.tenant_id)
 
+    def is_shown_to(self, tenant: TenantRecord) -> bool:
+        """Whether it is one of a tenant; a revoked one that names no id may be of an earlier tenant of the name."""
+        return tenant.has_key(self.owner) and (not self.disabled or bool(self.tenant_id))
+
 
 class KeyStore:
     """Every method raises ``DependencyDown`` where Redis, or its marker, is gone.
@@ -196,11 +200,10 @@ class KeyStore:
             raise NotFound(f"there is no API key with id {key_id[:40]!r}")
         return found.value
 
-    async def list_keys(self, tenant: str | None = None, *, of: TenantRecord | None = None) -> list[ListedKey]:
-        """All keys, those of all tenants that ever had a name, or those of one tenant; by tenant and name."""
-        found = [_listed(record) for record in await self._records.records(Kind.KEY)]
-        wanted = [key for key in found if tenant in (None, key.tenant) and (of is None or _is_shown(key, of))]
-        return sorted(wanted, key=lambda key: (key.tenant, key.name, key.key_id))
+    async def list_keys(self) -> list[ListedKey]:
+        """All keys, by tenant and name."""
+        found = [listed_key(record) for record in await self._records.records(Kind.KEY)]
+        return sorted(found, key=lambda key: (key.tenant, key.name, key.key_id))
 
     async def _owner_of(self, key: KeyRecord) -> TenantRef:
         """The tenant of a key; of an older one that names no id, the one that has its name, if there is one."""
@@ -234,12 +237,8 @@ class KeyStore:
         await self._writer.change(Kind.KEY, key_id, action, edit, tenant=owner)
 
 
-def _is_shown(key: ListedKey, tenant: TenantRecord) -> bool:
-    """A revoked key that names no id may be one of an earlier tenant of the name."""
-    return tenant.has_key(key.owner) and (not key.disabled or bool(key.tenant_id))
-
-
-def _listed(record: Record) -> ListedKey:
+def listed_key(record: Record) -> ListedKey:
+    """The record of a key, which may be a tombstone."""
     key = record.value
     if isinstance(key, KeyRecord):
         return ListedKey(

@@ -46,6 +46,7 @@ from stratos_gateway.access.departed_tenants import DepartedTenants, living_tena
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
+from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
@@ -115,7 +116,7 @@ async def open_backends(
     reading = open_redis(settings.redis_url.get_secret_value(), max_connections=MAX_CONNECTIONS)
     stack.push_async_callback(reading.aclose)
     readings = UsageReadings(
-        UsageReader(reading, settings.records, store_id), clock, settings.ledger.usage_reads_per_min
+        UsageReader(reading, settings.records, store_id, segments), clock, settings.ledger.usage_reads_per_min
     )
     receipts = None
     if settings.ledger.receipts_max_bytes:
@@ -142,7 +143,7 @@ async def open_backends(
     return Backends(
         admin=AdminStores(
             records=store,
-            key_use=key_use,
+            lists=StoredLists(follower, key_use),
             peppers=peppers,
             store_id=store_id,
             ledger=ledger,

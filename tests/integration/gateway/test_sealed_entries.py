@@ -63,7 +63,7 @@ async def test_a_day_of_many_entries_has_pages_in_their_order_from_redis_and_seg
     tenant = (await admin.call("GET", "/tenants/acme")).json()["id"]
     made = [
         replace(ENTRY, request_id=f"gen-{n}", tenant=tenant, tag=replace(TAG, arrived_unix_ms=TAG.arrived_unix_ms + n))
-        for n in range(1200)
+        for n in range(2300)
     ]
     async with open_redis(redis_url) as redis:
         store = LedgerStore(redis, RecordStoreConfig(), segments=SegmentStore(LocalStore(tmp_path / "objects")))
@@ -77,8 +77,8 @@ async def test_a_day_of_many_entries_has_pages_in_their_order_from_redis_and_seg
             return {"data": rows if query["day"] == ENTRY.day else [], "next_cursor": 0}
 
     path = tmp_path / "acme.csv"
-    assert write_entries(path, "csv", entries_of_month(Client(), "", ENTRY.day[:7])) == 1200  # type: ignore[arg-type]
-    assert len(path.read_text().splitlines()) == 1201
+    assert write_entries(path, "csv", entries_of_month(Client(), "", ENTRY.day[:7])) == 2300  # type: ignore[arg-type]
+    assert len(path.read_text().splitlines()) == 2301
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "-", "1e9-a"])

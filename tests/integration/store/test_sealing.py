@@ -62,9 +62,9 @@ async def test_an_hour_old_entry_leaves_redis_and_is_shown_as_before(ledger: Sea
     assert await client.hkeys(f"stratos:ledger:entries:{ACME}:{DAY}") == ["gen-99"]
     assert await client.exists(*await client.keys(f"stratos:ledger:*:{BRAVO}:*")) == 2, "sums and spans stay"
     assert await ledger.entries(ACME, DAY, limit=2) == [*(one for one in written if one.tenant == ACME), young]
-    assert [one async for one in ledger.store.entries(BRAVO, DAY)] == [one for one in written if one.tenant == BRAVO]
+    assert [one async for one in ledger.usage.entries(BRAVO, DAY)] == [one for one in written if one.tenant == BRAVO]
     assert await ledger.sums(ACME, DAY) == before
-    found = await ledger.store.reader.find(ACME, DAY, (START_MS + 30, "gen-3"))
+    found = await ledger.store.find(ACME, DAY, (START_MS + 30, "gen-3"))
     assert found == next(one for one in written if one.request_id == "gen-3")
     assert await ledger.sealers[1].turn() == 0, "once an hour"
     await ledger.check(DAYS)
@@ -162,13 +162,13 @@ async def test_each_entry_is_on_one_page_also_when_it_is_sealed_between_or_withi
     written = [entry(n, ms=START_MS + n // 3) for n in range(30)]
     await ledger.store.write(written)
     shown: list[LedgerEntry] = []
-    page = await ledger.store.reader.page(ACME, DAY, limit=4)
+    page = await ledger.reader.page(ACME, DAY, limit=4)
     for horizon in range(1, 20):
         shown += page.entries
         if page.following is None:
             break
         page, _ = await asyncio.gather(
-            ledger.store.reader.page(ACME, DAY, page.following, 4), ledger.sealers[0].seal(START_MS + horizon)
+            ledger.reader.page(ACME, DAY, page.following, 4), ledger.sealers[0].seal(START_MS + horizon)
         )
     assert shown == sorted(written, key=lambda one: (one.tag.arrived_unix_ms, one.request_id))
 

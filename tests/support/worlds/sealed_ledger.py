@@ -15,6 +15,7 @@ from stratos.core.ledger.entry import LedgerEntry, RequestOutcome, StageTimes
 from stratos.core.ledger.pricing import Amounts
 from stratos.core.ledger.segments import SegmentLine
 from stratos.store.ledger.chain import Chain, ChainState
+from stratos.store.ledger.entry_reader import EntryReader
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.sealer import Sealer, SealLimits
 from stratos.store.ledger.segment_store import SegmentStore
@@ -93,7 +94,8 @@ class SealedLedger:
         self.folder.mkdir(exist_ok=True)
         self.segments = SegmentStore(FusedStore(self.folder, self.fuse))
         self.store = LedgerStore(self.redis, CONFIG, segments=self.segments)
-        self.usage = UsageReader(self.redis, CONFIG)
+        self.usage = UsageReader(self.redis, CONFIG, segments=self.segments)
+        self.reader = EntryReader(self.redis, CONFIG, self.segments)
         self.chain = FusedChain(self.redis, CONFIG)
         self.chain.fuse = self.fuse
         self.unsealed = UnsealedEntries(self.redis, CONFIG)
@@ -116,10 +118,10 @@ class SealedLedger:
 
     async def entries(self, tenant: str, day: str, limit: int = 500) -> list[LedgerEntry]:
         """All pages of a day."""
-        found, page = [], await self.store.reader.page(tenant, day, limit=limit)
+        found, page = [], await self.reader.page(tenant, day, limit=limit)
         while page.following is not None:
             found += page.entries
-            page = await self.store.reader.page(tenant, day, page.following, limit)
+            page = await self.reader.page(tenant, day, page.following, limit)
         return found + page.entries
 
     async def check(self, days: Iterable[tuple[str, str]]) -> None:

@@ -62,10 +62,10 @@ def estimate_gpu_memory(shape: ModelShape, ask: MemoryAsk, device: DeviceSpec | 
     weights = weight_steps(shape, scheme)
     runtime = _runtime(shape, scheme, ask)
     total = _TOTAL(weights_bytes=weights[-1].value, kv_bytes=kv["kv_bytes"], runtime_bytes=runtime.value)
-    kv_steps = tuple(step for step in kv.steps if step.name in ("token_bytes", "sequence_bytes", "kv_bytes"))
+    kv_steps = tuple(step for step in kv.figures if step.name in ("token_bytes", "sequence_bytes", "kv_bytes"))
     sheet = Sheet(
         title=f"Memory of {shape.name} ({shape.source})",
-        steps=(_parameters(shape), *weights, *kv_steps, runtime, total),
+        figures=(_parameters(shape), *weights, *kv_steps, runtime, total),
         published=memory_claims(shape, scheme.bits, ask.batch, ask.seq_len),
     )
     return sheet if device is None else _on_device(sheet, shape, ask, device)
@@ -119,7 +119,13 @@ def _on_device(sheet: Sheet, shape: ModelShape, ask: MemoryAsk, device: DeviceSp
     fits = _FITTING(pool_bytes=pool.value, device_sequence_bytes=_device_bytes(shape, ask, ask.seq_len))
     return replace(
         sheet,
-        steps=(*sheet.steps, Figure("memory_bytes", device.memory_bytes, source=device.source), weights, pool, fits),
+        figures=(
+            *sheet.figures,
+            Figure("memory_bytes", device.memory_bytes, source=device.source),
+            weights,
+            pool,
+            fits,
+        ),
         grids=(Grid("Sequences that fit, by their length", ("seq_len", "device_gb_each", "sequences"), rows),),
     )
 

@@ -39,9 +39,7 @@ class KvAsk:
     """Sequences to keep, and how."""
 
     weights: Annotated[str, "Weights: float32, bfloat16, float16, fp8, int8, int4 or mxfp4."] = "bfloat16"
-    kv_dtype: Annotated[str, "KV: auto (as the weights are computed), float32, bfloat16, float16, fp8 or int8."] = (
-        "auto"
-    )
+    kv_dtype: Annotated[str, "KV: auto (as weights are computed), float32, bfloat16, float16, fp8, int8."] = "auto"
     batch: Annotated[int, "Sequences at once."] = 1
     seq_len: Annotated[int, "Tokens of each sequence, prompt and output."] = 4096
     block_size: Annotated[int, "Tokens of a KV block."] = 16
@@ -74,7 +72,7 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
     parallel = (device,) if ask.tp * ask.pp > 1 else ()
     return Sheet(
         title=f"KV cache of {shape.name} ({shape.source})",
-        steps=(layer, token, held, *sequence, total, *parallel),
+        figures=(layer, token, held, *sequence, total, *parallel),
         published=kv_claims(shape.name, ask.seq_len, element),
     )
 

@@ -31,13 +31,18 @@ def entries_of_month(client: AdminClient, tenant: str, month: str) -> Iterator[d
         days = days_of(month)
     except ValueError as error:
         raise BadRequest(str(error), param="--month") from None
-    whose = {"tenant": tenant} if tenant else {}
     for day in days:
-        cursor: str | None = "0"
-        while cursor is not None:
-            page = client.call("GET", "/ledger", day=day, cursor=cursor, **whose)
-            yield from page["data"]
-            cursor = str(page["next_cursor"]) if page["next_cursor"] else None
+        yield from entries_of_day(client, tenant, day)
+
+
+def entries_of_day(client: AdminClient, tenant: str, day: str) -> Iterator[dict[str, Any]]:
+    """All entries of a tenant's day in the order of their arrival; raises what the admin API answers."""
+    whose = {"tenant": tenant} if tenant else {}
+    cursor: str | None = "0"
+    while cursor is not None:
+        page = client.call("GET", "/ledger", day=day, cursor=cursor, **whose)
+        yield from page["data"]
+        cursor = str(page["next_cursor"]) if page["next_cursor"] else None
 
 
 def write_entries(path: Path, shape: str, rows: Iterable[Mapping[str, Any]]) -> int:

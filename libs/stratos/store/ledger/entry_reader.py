@@ -6,6 +6,7 @@ first: what leaves it after that is in a segment that is read after.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +25,8 @@ from stratos.store.redis import translate_redis_errors
 
 PAGE = 500
 _DAY_MS = 24 * 3600 * 1000
-_START: Place = (-1, "")
+START: Place = (-1, "")
+"""Before all entries."""
 _Found = dict[Place, str]
 
 
@@ -57,7 +59,7 @@ class EntryReader:
         self._order = EntryOrder(redis, config)
         self._reads = GuardedReads(redis, config, store_id)
 
-    async def page(self, tenant: str, day: str, after: Place = _START, limit: int = PAGE) -> EntryPage:
+    async def page(self, tenant: str, day: str, after: Place = START, limit: int = PAGE) -> EntryPage:
         """Entries of a day after a place; raises ``DependencyDown``."""
         await self._reads.check()
         await self._order.make(tenant, [day])
@@ -67,12 +69,12 @@ class EntryReader:
             sealed = await self._in_segments(self._segments, refs, tenant, _DayRange.of(day, after), limit)
             found = sealed | found
         places = sorted(place for place in found if end is None or place <= end)[:limit]
-        entries = [entry_from_text(place[1], tenant, found[place]) for place in places]
+        entries = await asyncio.to_thread(lambda: [entry_from_text(place[1], tenant, found[place]) for place in places])
         return EntryPage(entries, places[-1] if len(places) == limit else end)
 
     async def all(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
         """The entries of a day, of which a page at a time is in memory."""
-        after: Place | None = _START
+        after: Place | None = START
         while after is not None:
             page = await self.page(tenant, day, after)
             for entry in page.entries:

@@ -8,14 +8,14 @@
 <prefix>:ledger:tenants                  set of all tenants that ever had an entry
 <prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
 
-Sums and spans are read by ``usage_reader``. A tenant is its id, also after its deletion: what comes late finds its
-place, and nothing here knows its name.
+Entries, sums and spans are read by ``usage_reader``. A tenant is its id, also after its deletion: what comes late finds
+its place, and nothing here knows its name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,6 +24,7 @@ from redis.asyncio import Redis
 
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry, entry_to_text
+from stratos.core.ledger.segments import Place
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
 from stratos.store.ledger.chain import Chain
@@ -79,7 +80,7 @@ class LedgerStore:
         self._segments = segments
         self._chain = Chain(redis, config, store_id)
         self._order = EntryOrder(redis, config)
-        self.reader = EntryReader(redis, config, segments, store_id)
+        self._reader = EntryReader(redis, config, segments, store_id)
         self._redis = redis
         self._head = f"{config.prefix}:ledger"
         self._kept_s = entries_kept_days * _DAY_S
@@ -139,9 +140,9 @@ class LedgerStore:
         with translate_redis_errors():
             return int(await self._redis.hget(f"{self._head}:spend:{tenant}", month) or 0)
 
-    def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
-        """The entries of a day by their arrival, wherever they are."""
-        return self.reader.all(tenant, day)
+    async def find(self, tenant: str, day: str, place: Place) -> LedgerEntry | None:
+        """The entry of one request by day, and by arrival and request id."""
+        return await self._reader.find(tenant, day, place)
 
     async def tenants(self) -> list[str]:
         """All tenants that ever had an entry, in order."""

@@ -1,4 +1,5 @@
-"""Sums of tenants, read beside what the platform lives of: a few connections of its own, slice by slice, in threads.
+"""Sums and entries of tenants, read beside what the platform lives of: a few connections of its own, slice by slice,
+in threads.
 
 A day has as many fields as the tenant has models, adapters and API keys, so no command reads all of a large one.
 """
@@ -7,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 
 from stratos.common.errors import BadRequest
+from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.segments import Place
 from stratos.core.ledger.sums import UsageGroup, keep_fields, table_of_day
 from stratos.core.ledger.violations import spans_of_day
 from stratos.store.counters.guard import GuardedReads, StoreId, any_store
+from stratos.store.ledger.entry_reader import START, EntryPage, EntryReader
+from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -24,6 +29,8 @@ MAX_CONNECTIONS = 4
 MAX_GROUPS = 20_000
 _DAYS_PER_SLICE = 8
 _SCAN_COUNT = 1000
+MAX_PAGE_ENTRIES = 2000
+"""Length of a page of entries."""
 
 Groups = dict[UsageGroup, Counter[str]]
 Spans = dict[tuple[str, int], Counter[str]]
@@ -36,9 +43,17 @@ class UsageReader:
         redis: with decoded answers; not the client of anything else.
         config: where records lie.
         store_id: of the store that is read; ``None`` before it is known.
+        segments: where entries are that have left Redis; ``None`` where none leave it.
     """
 
-    def __init__(self, redis: Redis, config: RecordStoreConfig, store_id: StoreId = any_store) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        config: RecordStoreConfig,
+        store_id: StoreId = any_store,
+        segments: SegmentStore | None = None,
+    ) -> None:
+        self._entries = EntryReader(redis, config, segments, store_id)
         self._redis = redis
         self._reads = GuardedReads(redis, config, store_id)
         self._head = f"{config.prefix}:ledger"
@@ -67,6 +82,14 @@ class UsageReader:
         """The promises of each day, by model and five minutes."""
         stored = await self._read([f"{self._head}:spans:{tenant}:{day}" for day in days])
         return await asyncio.to_thread(lambda: [spans_of_day(one) for one in stored])
+
+    async def entries_page(self, tenant: str, day: str, after: Place = START) -> EntryPage:
+        """Entries of a day by their arrival, after a place."""
+        return await self._entries.page(tenant, day, after, MAX_PAGE_ENTRIES)
+
+    def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
+        """The entries of a day by their arrival; some are in memory at a time."""
+        return self._entries.all(tenant, day)
 
     async def _read(self, names: Sequence[str]) -> list[dict[str, str]]:
         """Whole hashes, side by side, in pieces that Redis gives without holding others up."""

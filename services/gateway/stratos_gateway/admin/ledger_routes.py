@@ -95,10 +95,11 @@ class LedgerRoutes:
     async def _entries(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Some entries of a day in the order of their arrival; ``next_cursor`` is 0 at the end."""
         query, (tenant, label) = request.query_params, await _tenant(caller, request)
-        page = await self._store.reader.page(tenant, day_of_query(query), place_of_query(query))
-        rows = [entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in page.entries]
-        following = page.following
-        return {"data": rows, "next_cursor": 0 if following is None else f"{following[0]}-{following[1]}"}
+        async with self._readings.by(caller.tenant) as reader:
+            page = await reader.entries_page(tenant, day_of_query(query), place_of_query(query))
+        shown = (entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in page.entries)
+        following = 0 if page.following is None else f"{page.following[0]}-{page.following[1]}"
+        return {"data": await asyncio.to_thread(list, shown), "next_cursor": following}
 
     async def _tenants(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         labels = await caller.labels()
@@ -119,16 +120,9 @@ class LedgerRoutes:
             num_summed = sum(sums["violations"] for sums in spans.values())
             # Violations since the table was read are in the spans alone, so more of them are no gap.
             is_gap = num_summed < by_day.get(UsageGroup(day=day), Counter())["violations"]
-            whole = await self._spans_of_entries(tenant, day) if is_gap else spans
+            whole = await _spans_of_entries(reader, tenant, day) if is_gap else spans
             for span, sums in whole.items():
                 found.setdefault(span, Counter()).update(sums)
-        return found
-
-    async def _spans_of_entries(self, tenant: str, day: str) -> Spans:
-        """Promises of a day, of which some entries at a time are in memory."""
-        found: Spans = {}
-        async for entry in self._store.entries(tenant, day):
-            add_entry(found, entry)
         return found
 
     async def _costs(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +136,14 @@ class LedgerRoutes:
         if any(isinstance(value, int) and abs(value) > _MAX_AMOUNT for row in rows for value in row.values()):
             raise BadRequest("with this price and these hours an amount is too large", param="hour_price")
         return {"month": days[0][:7], "data": rows}
+
+
+async def _spans_of_entries(reader: UsageReader, tenant: str, day: str) -> Spans:
+    """Promises of a day, of which some entries at a time are in memory."""
+    found: Spans = {}
+    async for entry in reader.entries(tenant, day):
+        add_entry(found, entry)
+    return found
 
 
 async def _tenant(caller: LedgerCaller, request: Request) -> tuple[str, str]:

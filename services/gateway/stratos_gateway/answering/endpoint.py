@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import Internal, StratosError
+from stratos_gateway.answering.bugs import bugs_told
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
@@ -79,7 +80,8 @@ class Endpoint(Generic[O]):
                     for step in self._steps:
                         await stack.enter_async_context(step.around(request))
                 await stack.enter_async_context(self._sender.waiting(request))
-                await self._send_first_answer(request)
+                with bugs_told(request.exchange.request_id):
+                    await self._send_first_answer(request)
             except BaseException as error:
                 request.error = error
                 raise

@@ -1,4 +1,4 @@
-"""Server-sent events over ASGI: one write per engine step, bounded patience with slow clients."""
+"""Server-sent events over ASGI: one write per engine step; and bounded patience with slow clients."""
 
 from __future__ import annotations
 
@@ -31,17 +31,28 @@ def encode_events(events: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
 
 
+def patient_send(send: Send, timeout_s: float) -> Send:
+    """``send`` of ASGI, which waits while the client's buffers are full, for so long at most; raises ``SlowClient``."""
+
+    async def pass_on(message: Message) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await send(message)
+        except TimeoutError as error:
+            raise SlowClient from error
+
+    return pass_on
+
+
 class EventStream:
     """One response; headers go out with the first write.
 
     Args:
-        send: of ASGI; it waits while the client's buffers are full.
-        write_timeout_s: longest such wait.
+        send: of ASGI, as ``patient_send`` makes it.
     """
 
-    def __init__(self, send: Send, write_timeout_s: float) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._write_timeout_s = write_timeout_s
         self.is_started = False
         self._is_ended = False
         self._num_writing = 0
@@ -60,8 +71,8 @@ class EventStream:
         try:
             if not self.is_started:
                 self.is_started = True
-                await self._pass_on({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await self._pass_on({"type": "http.response.body", "body": data, "more_body": True})
+                await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
         finally:
             self._num_writing -= 1
 
@@ -100,11 +111,4 @@ class EventStream:
     async def end(self) -> None:
         """End the response; raises like ``write``."""
         self._is_ended = True
-        await self._pass_on({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _pass_on(self, message: Message) -> None:
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await self._send(message)
-        except TimeoutError as error:
-            raise SlowClient from error
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})

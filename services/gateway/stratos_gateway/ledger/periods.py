@@ -9,6 +9,7 @@ from stratos.common.errors import BadRequest
 from stratos.core.ledger.exports import GROUP_COLUMNS
 from stratos.core.ledger.segments import Place
 from stratos.core.ledger.statement import days_of
+from stratos.store.ledger.entry_reader import START
 
 MAX_DAYS = 366
 
@@ -67,7 +68,7 @@ def place_of_query(query: Mapping[str, str]) -> Place:
     ms, _, request_id = query.get("cursor", "0").partition("-")
     if not (ms.isascii() and ms.isdecimal() and len(ms) <= 15):
         raise BadRequest("cursor must be the next_cursor of an answer", param="cursor")
-    return (int(ms), request_id) if request_id else (-1, "")
+    return (int(ms), request_id) if request_id else START
 
 
 def _day(text: str, param: str) -> date:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stratos.common.errors import Retryable
 from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.draft import is_platform_failure
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.limits.limiter import Cost, TenantLimiter
 
@@ -50,6 +51,6 @@ class LimitsStep(Step):
 def _num_taken(request: ClientRequest[Any]) -> int:
     """Tokens that the request took; the platform's failure is not the tenant's use, beyond what came of it."""
     output = request.output
-    if isinstance(request.error, Retryable):
+    if is_platform_failure(request.error):
         return 0 if output is None else output.usage.num_output_tokens
     return request.num_claimed_tokens if output is None else output.num_limited_tokens

@@ -47,6 +47,6 @@ async def _billed(access: LedgerAccess, tenant: str, names: list[list[Any]]) -> 
     rows = []
     for day, request_id, *arrived in names:  # an older version wrote no time, by which an entry is found in a segment
         place = (int(arrived[0]) if arrived else -1, str(request_id))
-        if (entry := await access.store.reader.find(tenant, day, place)) is not None:
+        if (entry := await access.store.find(tenant, day, place)) is not None:
             rows.append(entry_row(entry, for_admin=False))
     return rows

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stratos.cli.load.options import LoadOptions, run_plan_of
+from tests.support.waiting import eventually
 from tests.support.worlds.money_platform import MoneyPlatform
 
 BENCH = ("bench", "--json", "--vocab-size", "200")
@@ -66,6 +67,32 @@ def test_a_trace_is_replayed_with_its_lengths_and_shared_prefixes(platform: Mone
     report = bench(platform, "--arrivals", f"trace:{path}", "--tenants", str(keys))
     assert (report["completed"], report["failed"]) == (2, 0)
     assert (report["total_input_tokens"], report["total_output_tokens"]) == (1120, 6)
+
+
+async def test_what_was_sent_is_exported_and_can_be_replayed(platform: MoneyPlatform, tmp_path: Path) -> None:
+    """Two prompts of one tenant share a block; the export says so, names no tenant, and is a trace again."""
+    rows = [
+        {"timestamp": ms, "input_length": 700, "output_length": 3, "hash_ids": [ms, ms + 1]} for ms in (0, 900, 901)
+    ]
+    rows[2]["hash_ids"] = rows[1]["hash_ids"]
+    sent, exported = tmp_path / "sent.jsonl", tmp_path / "exported.jsonl"
+    sent.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    key = ("--key", platform.keys["leaver"])
+    bench(platform, "--arrivals", f"trace:{sent}", "--trace-speed", "0.5", *key)
+    owner = ("--key", platform.keys["platform"], "--tenant", "leaver")
+
+    def is_whole() -> bool:
+        platform.process.stratos("trace", "export", str(exported), *owner)
+        return sum(json.loads(line)["input_length"] == 700 for line in exported.read_text().splitlines()) == 3
+
+    await eventually(is_whole, "all three requests in the ledger")
+    found = [row for row in map(json.loads, exported.read_text().splitlines()) if row["input_length"] == 700]
+    assert [row["output_length"] for row in found] == [3, 3, 3]
+    assert "leaver" not in exported.read_text()
+    assert found[1]["hash_ids"][0] == found[2]["hash_ids"][0] != found[0]["hash_ids"][0]
+    assert bench(platform, "--arrivals", f"trace:{exported}", *key)["completed"] == len(
+        exported.read_text().splitlines()
+    )
 
 
 def test_a_chat_is_counted_by_the_servers_tokens(platform: MoneyPlatform, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from scripts.docs.plan_examples import DOCUMENTS, with_output
 from stratos.cli.main import app
 from tests.support.paths import ROOT
 
+COMMANDS = ("kv", "memory", "batch", "gpu", "replicas")
+
 
 def plan(*arguments: str) -> Any:
     done = CliRunner().invoke(app, ["plan", *arguments, "--json"])
@@ -20,7 +23,7 @@ def plan(*arguments: str) -> Any:
 
 
 def values(answer: dict[str, Any]) -> dict[str, float]:
-    return {step["name"]: step["value"] for step in answer["steps"]}
+    return {step["name"]: step["value"] for step in answer["figures"]}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -33,9 +36,26 @@ def test_examples_of_the_documents_print_what_stands_there(name: str) -> None:
 def test_json_has_formulas_values_tables_and_published_answers() -> None:
     answer = plan("memory", "--model", "llama-2-13b", "--device", "a100-80", "--batch", "16")
     assert values(answer)["token_bytes"] == 819_200
-    assert next(s for s in answer["steps"] if s["name"] == "kv_bytes")["formula"] == "batch * sequence_bytes"
+    assert next(s for s in answer["figures"] if s["name"] == "kv_bytes")["formula"] == "batch * sequence_bytes"
     assert [row["seq_len"] for row in answer["tables"][0]["rows"]] == [4096, 8192, 16384]
     assert {one["claim"] for one in answer["published"]} == {"4.2"}
+
+
+def test_a_measured_sweep_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
+    bench, wrong = tmp_path / "bench.json", tmp_path / "wrong.json"
+    bench.write_text(json.dumps([{"concurrency": 8, "output_tokens_per_s": 900.5}]))
+    wrong.write_text(json.dumps([{"streams": 8}]))
+    flags = ("--model", "llama-3.1-8b", "--memory-gb", "64", "--bandwidth-gb-s", "29", "--tflops", "0.36")
+    rows = plan("batch", *flags, "--measured", str(bench))["tables"][0]["rows"]
+    assert {row["rows"]: row["measured_tokens_per_s"] for row in rows}[8] == 900.5
+    for path in (wrong, tmp_path / "absent.json"):
+        done = CliRunner().invoke(app, ["plan", "batch", *flags, "--measured", str(path)])
+        assert (done.exit_code, "--measured" in done.output) == (1, True)
+
+
+def test_every_command_is_there_and_says_what_it_does() -> None:
+    done = CliRunner().invoke(app, ["plan", "--help"])
+    assert [name for name in COMMANDS if name not in done.output] == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratos_gateway.http.sse import DONE, KEEP_ALIVE, EventStream, SlowClient
+from stratos_gateway.http.sse import DONE, KEEP_ALIVE, EventStream, SlowClient, patient_send
 from tests.support.virtual_loop import run_virtual
 
 
@@ -34,7 +34,7 @@ def test_a_client_that_reads_again_at_the_end_gets_no_comment_behind_it(
 ) -> None:
     async def answer() -> list[bytes]:
         client = Client()
-        stream = EventStream(client.send, 30.0)
+        stream = EventStream(patient_send(client.send, 30.0))
         async with stream.kept_alive(1.0):
             asyncio.get_running_loop().call_later(reads_before_s, client.reads.set)
             await stream.write(b"data: 1\n\n")
@@ -50,7 +50,7 @@ def test_a_silent_stream_gets_comments() -> None:
     async def answer() -> list[bytes]:
         client = Client()
         client.reads.set()
-        stream = EventStream(client.send, 30.0)
+        stream = EventStream(patient_send(client.send, 30.0))
         async with stream.kept_alive(1.0):
             await asyncio.sleep(2.5)
             await stream.write(DONE)
@@ -66,7 +66,7 @@ def test_a_client_that_took_nothing_of_the_answer_before_is_given_up_at_the_firs
     async def answer() -> float:
         client = Client()
         with pytest.raises(SlowClient):
-            await EventStream(client.send, 30.0).write(DONE)
+            await EventStream(patient_send(client.send, 30.0)).write(DONE)
         return asyncio.get_running_loop().time()
 
     assert run_virtual(answer()) == 1030.0
