@@ -15,7 +15,7 @@ its place, and nothing here knows its name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -182,14 +182,15 @@ class LedgerStore:
         name = f"{self._head}:workers"
         with translate_redis_errors():
             known = await self._redis.hget(name, worker.address)
-            if known is not None and json.loads(known).get("incarnation") == worker.incarnation:
+            if known is not None and _worker_from_text(worker.address, str(known)) == worker:
                 await self._redis.hdel(name, worker.address)
 
     async def workers(self) -> list[WorkerRef]:
-        """Workers that some gateway has noted."""
+        """Workers that some gateway has noted; a note that cannot be read, such as one of a newer version, is none."""
         with translate_redis_errors():
             found: Any = await self._redis.hgetall(f"{self._head}:workers")
-        return [_worker_from_json(address, json.loads(text)) for address, text in found.items()]
+        read = [_worker_from_text(address, text) for address, text in found.items()]
+        return [worker for worker in read if worker is not None]
 
     def _keys(self, entry: LedgerEntry) -> list[str]:
         tenant, day = entry.tenant, entry.day
@@ -219,7 +220,10 @@ def _worker_to_json(worker: WorkerRef) -> dict[str, Any]:
     return {"worker_id": worker.worker_id, "incarnation": worker.incarnation, "role": worker.role.value}
 
 
-def _worker_from_json(address: str, value: Mapping[str, str]) -> WorkerRef:
-    return WorkerRef(
-        worker_id=value["worker_id"], incarnation=value["incarnation"], address=address, role=WorkerRole(value["role"])
-    )
+def _worker_from_text(address: str, text: str) -> WorkerRef | None:
+    try:
+        value = json.loads(text)
+        worker_id, incarnation, role = value["worker_id"], value["incarnation"], WorkerRole(value["role"])
+        return WorkerRef(worker_id=worker_id, incarnation=incarnation, address=address, role=role)
+    except (ValueError, KeyError, TypeError):
+        return None
