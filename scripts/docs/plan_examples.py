@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from stratos.cli.commands.plan.app import plan_app
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("docs/capacity.md",)
+DOCUMENTS = ("docs/capacity.md", "docs/economics.md")
 _EXAMPLE = re.compile(r"```console\n\$ stratos plan (?P<arguments>(?:[^\n]*\\\n)*[^\n]*)\n.*?```", re.DOTALL)
 
 

@@ -85,6 +85,23 @@ def kv_claims(model: str, seq_len: int, element_bytes: int) -> tuple[Published, 
     return tuple(found)
 
 
+def cost_claims(requests: float, tokens: float, tokens_per_s: float, usd_per_hour: float) -> tuple[Published, ...]:
+    """Answer of ``calculate_cost`` for these requests."""
+    answer = published_cost(requests, tokens, tokens_per_s, usd_per_hour)
+    answer["usd_per_million_output"] = answer.pop("usd_per_million")
+    call = f"calculate_cost({requests:g}, {tokens:g}, {tokens_per_s:g}, {usd_per_hour:g})"
+    why = "no paid hour is idle"
+    return tuple(Published(claim="4.4", call=call, name=name, value=value, why=why) for name, value in answer.items())
+
+
+def breakeven_claims(own_usd: float, api_usd_per_request: float, requests_per_s: float) -> tuple[Published, ...]:
+    """Answer of ``calculate_breakeven`` as it was printed."""
+    answer = published_breakeven(own_usd, api_usd_per_request, requests_per_s)
+    call = f"calculate_breakeven at {requests_per_s:g} requests/s"
+    why = "the table has every second of the month used"
+    return tuple(Published(claim="3.12", call=call, name=name, value=value, why=why) for name, value in answer.items())
+
+
 def memory_claims(shape: ModelShape, bits: int, batch: int, seq_len: int) -> tuple[Published, ...]:
     """Answer of ``estimate_gpu_memory`` for this model."""
     billions = shape.parameters / 1e9

@@ -178,3 +178,18 @@ async def test_promises_are_summed_by_five_minutes_and_taken_back_with_their_ent
         span: Counter(), (span[0], span[1] + 1): Counter(promises=1),
     }  # fmt: skip
     assert spans[span[0], span[1] + 1]["promises"] == 1
+
+
+async def test_a_note_that_cannot_be_read_hides_no_other_and_ends_no_gateway(
+    store: LedgerStore, redis_url: str
+) -> None:
+    """A newer version may know roles that this one does not; who looks for workers is a root task."""
+    known = WorkerRef(worker_id="w", incarnation="i", address="10.0.0.1:1", role=WorkerRole.DECODE)
+    newer = '{"worker_id": "w", "incarnation": "i", "role": "translator"}'
+    await store.note_workers([known])
+    async with open_redis(redis_url) as redis:
+        await redis.hset("stratos:ledger:workers", mapping={"a:1": "{", "b:1": newer, "c:1": "[]", "d:1": "7"})
+        assert await store.workers() == [known]
+        await redis.hset("stratos:ledger:workers", known.address, newer)
+    await store.forget_worker(known)
+    assert await store.workers() == []

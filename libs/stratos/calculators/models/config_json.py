@@ -63,6 +63,7 @@ def _decoder_shape(fields: Fields) -> ModelShape:
         small_parameters=_small_parameters(config),
         widest=max(2 * config.intermediate_size, config.q_size + 2 * config.kv_size, config.hidden_size),
         attention_size=config.q_size,
+        adapter_features=sum(sum(shape) for i in layers for shape in config.projection_shapes(i).values()),
         is_served=True,
     )
 
@@ -123,6 +124,7 @@ def _latent_shape(fields: Fields) -> ModelShape:
         widest=max(2 * positive_int(fields, "intermediate_size"), q_size, hidden),
         # each head's query meets the latent vector itself: its length for scores, without the rotated part for values
         attention_size=heads * (2 * latent + rope) // 2,
+        adapter_features=0,
         is_served=False,
     )
 
@@ -148,5 +150,6 @@ def _gpt_oss_shape(fields: Fields) -> ModelShape:
         small_parameters=hidden * (2 * layers + 1 + experts * layers) + layers * biases,
         widest=max(2 * inner, q_size + 2 * kv_size, hidden),
         attention_size=q_size,
+        adapter_features=0,
         is_served=False,
     )

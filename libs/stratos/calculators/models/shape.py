@@ -38,6 +38,8 @@ class ModelShape:
     """Features of the widest activation of a token."""
     attention_size: int
     """Features of all query heads as attention multiplies them: 4 operations each, for a token, a position, a layer."""
+    adapter_features: int
+    """Features in and out of every projection that takes a LoRA adapter; 0 where none is served."""
     is_served: bool
     """The engine has the family; blocks of its cache then span all layers, also those with windows."""
 

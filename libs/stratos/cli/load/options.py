@@ -15,7 +15,7 @@ import typer
 from stratos.cli.load.client.run import RunPlan
 from stratos.cli.load.client.target import Target
 from stratos.cli.load.report.slo import LatencyPromise, parse_slo
-from stratos.cli.load.traces.replay import Replay, measured_length, replayed
+from stratos.cli.load.traces.replay import Replay, check_replay, replayed
 from stratos.cli.load.workload.arrivals import Arrivals, ClosedLoop, TraceArrivals, parse_arrivals
 from stratos.cli.load.workload.lengths import parse_lengths
 from stratos.cli.load.workload.prompts import FIRST_TOKEN
@@ -122,7 +122,7 @@ def run_plan_of(options: LoadOptions, arrivals: str) -> RunPlan:
     warm_up = first_requests(sessions(workload, None, f"{seed}/warm-up"), options.warm_up)
     if isinstance(parsed, TraceArrivals):
         replay = Replay(path=parsed.path, senders=workload.senders, models=workload.models, speed=options.trace_speed)
-        measured_length(replay)
+        check_replay(replay)
         found = replayed(replay, str(options.seed))
         if options.requests:
             found = itertools.islice(found, options.requests)

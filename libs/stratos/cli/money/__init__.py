@@ -1,5 +1,5 @@
 """Statements, costs and receipts from the ledger, for people and for other programs.
 
 Read in this order: ``statements`` (as text and HTML), ``ledger_files`` (entries as CSV and Parquet),
-``receipts`` (what became of one request).
+``ledger_traces`` (entries as a trace), ``receipts`` (what became of one request).
 """

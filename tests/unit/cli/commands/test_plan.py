@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from scripts.docs.plan_examples import DOCUMENTS, with_output
+from stratos.cli import main
+from stratos.cli.commands.plan import group
 from stratos.cli.main import app
 from tests.support.paths import ROOT
 
-COMMANDS = ("kv", "memory", "batch", "gpu", "replicas")
+COMMANDS = ("kv", "memory", "batch", "gpu", "replicas", "cost", "breakeven", "lora", "tier", "fleet", "claims")
 
 
 def plan(*arguments: str) -> Any:
@@ -43,7 +48,7 @@ def test_json_has_formulas_values_tables_and_published_answers() -> None:
 
 def test_a_measured_sweep_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
     bench, wrong = tmp_path / "bench.json", tmp_path / "wrong.json"
-    bench.write_text(json.dumps([{"concurrency": 8, "output_tokens_per_s": 900.5}]))
+    bench.write_text(json.dumps([{"max_concurrent_requests": 8, "output_throughput": 900.5}]))
     wrong.write_text(json.dumps([{"streams": 8}]))
     flags = ("--model", "llama-3.1-8b", "--memory-gb", "64", "--bandwidth-gb-s", "29", "--tflops", "0.36")
     rows = plan("batch", *flags, "--measured", str(bench))["tables"][0]["rows"]
@@ -51,6 +56,29 @@ def test_a_measured_sweep_is_read_and_a_wrong_one_refused(tmp_path: Path) -> Non
     for path in (wrong, tmp_path / "absent.json"):
         done = CliRunner().invoke(app, ["plan", "batch", *flags, "--measured", str(path)])
         assert (done.exit_code, "--measured" in done.output) == (1, True)
+
+
+def test_lists_of_flags_reach_the_calculators() -> None:
+    sizes = ("--size", "7=0.1", "--size", "70=1", "--task", "chat=1:0.8", "--measured", "7=0.5", "--measured", "70=0.8")
+    assert values(plan("tier", *sizes))["blended_usd_per_million"] == 1
+    parts = ("--region", "all=1:0", "--mix", "13b=1:340", "--usd-per-hour", "2")
+    assert values(plan("fleet", *parts))["usd_per_hour"] == 2
+    lora = plan("lora", "--model", "llama-2-7b", "--replica-requests-per-s", "9", "--device", "h100")
+    assert values(lora)["usd_per_hour"] == 3
+    assert len(plan("claims")["published"]) == 13
+    own = ("--requests-per-s", "9", "--api-output-usd", "9", "--device", "h100", "--prices", "published-1")
+    assert values(plan("breakeven", *own))["own_usd_per_month"] == 2.5 * 720
+
+
+def test_other_commands_do_not_import_the_calculators() -> None:
+    assert [name for name in imports(main) if ".plan" in name] == ["stratos.cli.commands.plan.group"]
+    assert [name for name in imports(group) if name.startswith("stratos")] == []
+
+
+def imports(module: ModuleType) -> list[str]:
+    """Modules that it imports when it is imported."""
+    body = ast.parse(inspect.getsource(module)).body
+    return [node.module or "" for node in body if isinstance(node, ast.ImportFrom)]
 
 
 def test_every_command_is_there_and_says_what_it_does() -> None:
@@ -65,6 +93,11 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         (["kv", "--model", "llama-9"], "llama-9"),
         (["kv", "--model", "llama-2-7b", "--seq-len", "0"], "seq_len must be above 0, not 0"),
         (["memory", "--model", "llama-2-7b", "--device", "h300"], "h300"),
+        (["cost", "--usd-per-hour", "2"], "output_tokens_per_s"),
+        (["cost", "--output-tokens-per-s", "9", "--device", "l4"], "--usd-per-hour"),
+        (["tier", "--size", "7", "--size", "large"], "'large' is not a number"),
+        (["tier", "--size", "7", "--size", "13", "--task", "chat=1"], "--task chat=1: it must be NAME=NUMBER:NUMBER"),
+        (["fleet", "--usd-per-hour", "2"], "--region"),
     ],
 )
 def test_a_refusal_is_one_line_that_names_the_value(arguments: list[str], text: str) -> None:

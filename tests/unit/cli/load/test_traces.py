@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.load.traces.mooncake import MAX_LINE, TraceRow, read_rows, write_rows
-from stratos.cli.load.traces.replay import Replay, TraceLength, measured_length, replayed
+from stratos.cli.load.traces.mooncake import MAX_LINE, TraceExtent, TraceRow, read_rows, write_rows
+from stratos.cli.load.traces.replay import Replay, check_replay, replayed
 from stratos.cli.load.workload.prompts import token_ids
 from stratos.cli.load.workload.senders import Sender, WeightedModel
 from stratos.common.errors import BadRequest
@@ -53,12 +53,12 @@ def replay(path: Path, *senders: str, speed: float = 1.0) -> Replay:
 def test_a_wrong_line_is_refused_by_its_number(tmp_path: Path, row: object, message: str) -> None:
     path = written(tmp_path, GOOD | {"timestamp": 10}, "", row)
     with pytest.raises(BadRequest, match=f"trace.jsonl:3: {message}"):
-        measured_length(replay(path, "ann", "bob"))
+        check_replay(replay(path, "ann", "bob"))
 
 
 def test_a_gap_is_a_pause_and_equal_times_a_burst(tmp_path: Path) -> None:
     path = written(tmp_path, *(GOOD | {"timestamp": ms} for ms in (0, 0, 3_600_000)))
-    assert measured_length(replay(path)) == TraceLength(3, 3600.0)
+    assert check_replay(replay(path)) == TraceExtent(3, 3600.0)
     assert [session.at_s for session in replayed(replay(path, speed=2.0), "1")] == [0.0, 0.0, 1800.0]
 
 
@@ -106,7 +106,7 @@ def test_a_row_is_written_as_it_is_read(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(BadRequest, match=r"/nowhere/t\.jsonl cannot be read"):
-        measured_length(replay(Path("/nowhere/t.jsonl")))
+        check_replay(replay(Path("/nowhere/t.jsonl")))
 
 
 def test_a_long_file_is_not_held_in_memory(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,11 +11,14 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect
 
 from stratos.common.clock import FakeClock
+from stratos.core.generation import ChoiceDelta
 from stratos.core.ledger.usage import MeterTag
+from stratos.core.requests.records import FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.limits.step import LimitsStep
@@ -24,7 +28,9 @@ from stratos_gateway.openai.requests import parse_completion
 from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, ResponseCache
 from stratos_gateway.response_cache.key import response_key
 from stratos_gateway.response_cache.source import CacheSource
+from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
 from tests.support.fakes.generous_limiter import GenerousLimiter
+from tests.support.reference.shipped_model import shipped_tokenizer
 
 TENANT = Tenant(name="t", id="tn_1", plan=Plan(name="kept", response_cache=True))
 SPEC = GenerationSpec(
@@ -63,3 +69,24 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
         assert not is_taken
     assert limiter.settled == [0]
     assert len(meter.take_ready()) == is_taken
+
+
+@pytest.mark.parametrize(("num_second", "is_kept"), [(100, True), (50, False)])
+async def test_an_answer_that_memory_cut_short_is_not_kept_whatever_the_other_prompts_may_have(
+    num_second: int, is_kept: bool
+) -> None:
+    """The first prompt leaves room for ten tokens, the second for a hundred."""
+    cache = ResponseCache(FakeClock(), 1 << 20, GatewayMetrics(CollectorRegistry()))
+    specs = [replace(SPEC, sampling=SamplingParams(temperature=0.0, max_tokens=most)) for most in (10, 100)]
+    output = Fanout(specs, 1, ((), False), shipped_tokenizer(), make_platform(FakeRouter(), FakeSessions([])))
+    request: Any = SimpleNamespace(
+        prepared=SimpleNamespace(options=OPTIONS, specs=specs), tenant=TENANT, output=output, screen=None
+    )
+    async with CacheSource(cache).open(request) as found:
+        assert found is None
+        for generation, number in zip(output.generations, (10, num_second), strict=True):
+            delta = ChoiceDelta(index=0, offset=0, token_ids=[7] * number, finish_reason=FinishReason.LENGTH)
+            generation.transcript.accept(delta)
+        request.when_sent(output.take())
+    async with CacheSource(cache).open(request) as found:
+        assert (found is not None) == is_kept

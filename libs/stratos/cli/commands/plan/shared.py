@@ -12,6 +12,7 @@ from stratos.calculators.models.known import find_shape
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.sheet import Sheet, sheet_text
 from stratos.cli.commands.shared import explained_errors
+from stratos.common.errors import BadRequest
 
 ModelOption = Annotated[str, typer.Option("--model", help="Known name, config.json, or a folder that has one.")]
 SetOption = Annotated[
@@ -24,6 +25,27 @@ DeviceOption = Annotated[str, typer.Option("--device", help="l4, a10, rtx-4090, 
 def shape_of(model: str, changes: list[str] | None) -> ModelShape:
     """The shape of what ``--model`` and ``--set`` name."""
     return find_shape(model, changes or ())
+
+
+def named_numbers(flag: str, text: str, count: int) -> tuple[str, list[float]]:
+    """Parts of ``NAME=NUMBER:NUMBER``.
+
+    Raises:
+        BadRequest: it is not of that form, or has another count of numbers.
+    """
+    name, _, numbers = text.partition("=")
+    parts = numbers.split(":")
+    if not name or len(parts) != count:
+        raise BadRequest(f"{flag} {text}: it must be NAME={':'.join(['NUMBER'] * count)}", param=flag)
+    return name, [number(flag, part) for part in parts]
+
+
+def number(flag: str, text: str) -> float:
+    """Raises ``BadRequest`` for a text that is no number."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise BadRequest(f"{flag}: {text!r} is not a number", param=flag) from error
 
 
 def show(calculate: Callable[[], Sheet], as_json: bool) -> None:

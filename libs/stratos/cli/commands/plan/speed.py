@@ -59,10 +59,10 @@ def replicas(*, make: Callable[..., ReplicasAsk], as_json: JsonOption = False) -
 
 
 def _sweep(path: Path | None) -> Mapping[int, float]:
-    """Output tokens per second by streams."""
+    """Output tokens per second by streams; fields as `vllm bench serve` names them."""
     try:
         rows = [] if path is None else json.loads(path.read_text(encoding="utf-8"))
-        return {int(row["concurrency"]): float(row["output_tokens_per_s"]) for row in rows}
+        return {int(row["max_concurrent_requests"]): float(row["output_throughput"]) for row in rows}
     except (OSError, TypeError, KeyError, ValueError) as error:
-        message = f"--measured {path}: it must be a list whose rows have concurrency and output_tokens_per_s"
+        message = f"--measured {path}: it must be a list whose rows have max_concurrent_requests and output_throughput"
         raise BadRequest(message, param="--measured") from error

@@ -47,6 +47,15 @@ class TraceRow:
         return json.dumps(content) + "\n"
 
 
+@dataclass(frozen=True, slots=True)
+class TraceExtent:
+    """Size of a file."""
+
+    num_requests: int
+    duration_s: float
+    """From its beginning to the last arrival."""
+
+
 def read_rows(path: Path, tenants: Container[str] | None = None) -> Iterator[TraceRow]:
     """Rows of a file, in bounded memory.
 
@@ -72,6 +81,14 @@ def read_rows(path: Path, tenants: Container[str] | None = None) -> Iterator[Tra
         raise BadRequest(f"{path} is not UTF-8", param="--arrivals") from None
 
 
+def trace_extent(path: Path, tenants: Container[str] | None = None) -> TraceExtent:
+    """Read a whole file; arguments and errors are those of ``read_rows``."""
+    count, last_ms = 0, 0.0
+    for row in read_rows(path, tenants):
+        count, last_ms = count + 1, row.timestamp_ms
+    return TraceExtent(count, last_ms / 1e3)
+
+
 def write_rows(path: Path, rows: Iterable[TraceRow]) -> int:
     """Write a file row by row; returns their number.
 
@@ -81,8 +98,9 @@ def write_rows(path: Path, rows: Iterable[TraceRow]) -> int:
     count = 0
     try:
         with path.open("w", encoding="utf-8") as file:
-            for count, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
+            for row in rows:
                 file.write(row.as_line())
+                count += 1
     except OSError as error:
         raise BadRequest(f"{path} cannot be written: {error.strerror}") from None
     return count

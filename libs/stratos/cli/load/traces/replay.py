@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from stratos.cli.load.traces.mooncake import BLOCK_TOKENS, TraceRow, read_rows
+from stratos.cli.load.traces.mooncake import BLOCK_TOKENS, TraceExtent, TraceRow, read_rows, trace_extent
 from stratos.cli.load.workload.prompts import Segment
 from stratos.cli.load.workload.senders import Sender, WeightedModel, drawn_model, drawn_sender
 from stratos.cli.load.workload.sessions import PlannedSession, PlannedTurn
@@ -26,20 +26,9 @@ class Replay:
     """Above 1 the arrivals come closer together."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceLength:
-    """Extent of a file."""
-
-    num_requests: int
-    duration_s: float
-
-
-def measured_length(replay: Replay) -> TraceLength:
+def check_replay(replay: Replay) -> TraceExtent:
     """Read the whole file once, so that a wrong line stops a run before its first request; raises ``BadRequest``."""
-    count, row = 0, TraceRow(timestamp_ms=0, num_prompt_tokens=1, num_output_tokens=1)
-    for count, row in enumerate(read_rows(replay.path, _names(replay)), 1):  # noqa: B007 - the last ones are meant
-        pass
-    return TraceLength(count, row.timestamp_ms / 1e3 / replay.speed)
+    return trace_extent(replay.path, _names(replay))
 
 
 def replayed(replay: Replay, seed: str) -> Iterator[PlannedSession]:
