@@ -108,6 +108,32 @@ def export(
         typer.echo(f"{asyncio.run(run_export(target, path))} records are in {path}")
 
 
+@admin_app.command("verify-ledger")
+def verify_ledger(
+    redis_url: RedisOption = "",
+    object_store: ObjectsOption = "",
+    s3_endpoint: S3Option = "",
+    prefix: PrefixOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Read all segments of the ledger: name what is missing or altered, and compare entries with sums.
+
+    Ends with exit code 1 where something is wrong. It changes nothing, and gateways may run beside it.
+    """
+    from stratos.cli.money.chain_check import verify_chain
+
+    with explained_errors():
+        report = asyncio.run(verify_chain(_find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)))
+    typer.echo(
+        f"{report.num_segments} segments with {report.num_lines} lines, {report.num_days} days of tenants compared"
+    )
+    for problem in report.problems:
+        typer.echo(f"error: {problem}", err=True)
+    if report.problems:
+        raise typer.Exit(1)
+
+
 @admin_app.command("adopt-store")
 def adopt_store(
     copies: Annotated[

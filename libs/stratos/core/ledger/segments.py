@@ -198,6 +198,8 @@ def read_index(ref: SegmentRef, data: bytes) -> SegmentIndex:
     Raises:
         BrokenSegment: they are not those that ``ref`` names.
     """
+    if len(data) < ref.index_bytes:
+        raise BrokenSegment("it ends early")
     if hashlib.sha256(data).hexdigest() != ref.digest:
         raise BrokenSegment("its index is not the one that was written")
     (value,) = _values(data)

@@ -83,6 +83,11 @@ class SegmentStore:
         data = await self._objects.read(ref.key, block.offset, block.num_bytes)
         return await asyncio.to_thread(read_block, block, data)
 
+    async def check_end(self, ref: SegmentRef) -> None:
+        """Look behind the end of a segment; raises ``BrokenSegment`` where something is there."""
+        if await self._objects.read(ref.key, ref.num_bytes, 1):
+            raise BrokenSegment("something follows its end")
+
     async def all_lines(self, ref: SegmentRef) -> AsyncIterator[list[SegmentLine]]:
         """A whole segment, block by block."""
         for block in (await self.index(ref)).blocks:
