@@ -2,5 +2,5 @@
 
 Read in this order: ``statements`` (as text and HTML), ``ledger_files`` (entries as CSV and Parquet),
 ``ledger_traces`` (entries as a trace), ``receipts`` (what became of one request),
-``chain_check`` (segments, verified).
+``ledger_copies`` (segments verified, copies for the day on which Redis is lost).
 """

@@ -28,6 +28,8 @@ from stratos.core.ledger.entry import LedgerEntry, day_of, entry_from_text
 
 BLOCK_LINES = 256
 FOLDER = "ledger/segments"
+HEAD_KEY = "ledger/head"
+"""The object that has the name of the last segment, for the day on which Redis is lost."""
 _VERSION = 1
 _LEVEL = 6
 Place = tuple[int, str]
