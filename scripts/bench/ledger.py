@@ -35,9 +35,9 @@ from stratos.core.ledger.usage import MeterTag
 from stratos.core.tenancy.plan import STANDARD, Plan
 from stratos.core.tenancy.prices import Price
 from stratos.store.ledger.chain import Chain
-from stratos.store.ledger.chain_check import ChainCheck
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.memory_share import MemoryShare
+from stratos.store.ledger.recovery.chain_check import ChainCheck
 from stratos.store.ledger.sealer import Sealer, SealLimits
 from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.ledger.unsealed import UnsealedEntries

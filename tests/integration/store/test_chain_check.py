@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from stratos.cli.main import app
 from stratos.core.ledger.entry import day_of
-from stratos.store.ledger.chain_check import ChainCheck, ChainReport
+from stratos.store.ledger.recovery.chain_check import ChainCheck, ChainReport
 from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.local_store import LocalStore
 from stratos.store.redis import open_redis

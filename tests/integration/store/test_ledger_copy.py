@@ -16,9 +16,9 @@ from stratos.cli.main import app
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.core.ledger.entry import day_of
 from stratos.store.keys import parse_key
-from stratos.store.ledger.chain_check import ChainCheck
-from stratos.store.ledger.ledger_copy import LedgerCopy
-from stratos.store.ledger.rebooking import book_again
+from stratos.store.ledger.recovery.chain_check import ChainCheck
+from stratos.store.ledger.recovery.ledger_copy import LedgerCopy
+from stratos.store.ledger.recovery.rebooking import book_again
 from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter

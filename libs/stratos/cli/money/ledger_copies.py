@@ -15,10 +15,10 @@ from stratos.cli.stores import StoreTarget
 from stratos.common.errors import BadRequest
 from stratos.common.ids import new_incarnation
 from stratos.store.ledger.chain import Chain
-from stratos.store.ledger.chain_check import ChainCheck, ChainReport
-from stratos.store.ledger.ledger_copy import LedgerCopy
 from stratos.store.ledger.ledger_store import LedgerStore
-from stratos.store.ledger.rebooking import book_again
+from stratos.store.ledger.recovery.chain_check import ChainCheck, ChainReport
+from stratos.store.ledger.recovery.ledger_copy import LedgerCopy
+from stratos.store.ledger.recovery.rebooking import book_again
 from stratos.store.ledger.sealer import Sealer, SealLimits
 from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.ledger.unsealed import UnsealedEntries
