@@ -178,6 +178,34 @@ async def test_tokens_and_log_probabilities_are_all_told(world: World) -> None:
     assert entries == len(ids)
 
 
+async def test_required_named_and_strict_calls_are_enforced_at_the_worker(world: World) -> None:
+    world.worker.script = say(CALL)
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+    cases: list[tuple[dict[str, Any], str, int]] = [
+        ({"tool_choice": "required"}, "tool_calls", 2),
+        ({"tool_choice": named}, "stop", 1),
+        ({"tools": [strict, NOW]}, "tool_calls", 2),
+        ({"parallel_tool_calls": False}, "tool_calls", 2),
+        ({"tool_choice": "auto"}, "tool_calls", 0),
+        ({"tool_choice": "none", "tools": [strict]}, "stop", 0),
+    ]
+    for fields, reason, num_tools in cases:
+        world.worker.submits.clear()
+        answer = await world.openai.chat.completions.create(**chat(**fields))
+        grammar = world.worker.submits[0].sampling.grammar
+        assert answer.choices[0].finish_reason == reason, fields
+        assert (grammar.kind, grammar.text.count("%json")) == ("calls" if num_tools else "", num_tools), fields
+
+
+async def test_the_schema_that_cannot_be_enforced_is_named(world: World) -> None:
+    odd = {"type": "function", "function": {"name": "odd", "parameters": {"type": "object", "not": {}}}}
+    with pytest.raises(openai.BadRequestError, match="not") as caught:
+        await world.openai.chat.completions.create(**chat(tools=[NOW, odd], tool_choice="required"))
+    assert caught.value.param == "tools[1].function.parameters"
+    await world.openai.chat.completions.create(**chat(tools=[NOW, odd]))  # nothing was asked for
+
+
 FUNCTION = {"name": "f"}
 
 

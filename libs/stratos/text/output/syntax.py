@@ -39,6 +39,20 @@ ReadCalls = Callable[[TextReader, str, CallCount], Reading[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallForm:
+    """Calls as they are written where they are enforced: the arguments are a JSON object between two texts."""
+
+    before: str
+    """Text of a call up to its arguments, with ``{name}`` in place of its name."""
+    after: str
+    between: str
+    """Text between two calls."""
+    opening: str = ""
+    """Text before the first call of several that belong together."""
+    closing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
     """One family's way to write calls."""
 
@@ -46,5 +60,7 @@ class CallSyntax:
     marks: tuple[str, ...]
     """Spellings that begin calls, wherever they stand; none begins with another one."""
     read: ReadCalls
+    form: CallForm | None = None
+    """``None`` where calls cannot be enforced."""
     special: tuple[str, ...] = ()
     """Spellings in it that are special tokens where the tokenizer has them: they are shown to the reader."""

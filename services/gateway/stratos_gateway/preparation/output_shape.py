@@ -37,14 +37,12 @@ def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Seq
     return OutputShape(syntax=syntax, reasoning=tags, is_reasoning=is_reasoning)
 
 
-def shown_ids(model: ServedModel, shape: OutputShape | None) -> frozenset[int]:
-    """Special tokens that the output's forms are written with."""
-    if shape is None:
-        return frozenset()
+def special_ids(model: ServedModel, shape: OutputShape) -> dict[str, int]:
+    """Special tokens that the output's forms are written with, by their spelling."""
     spellings = () if shape.syntax is None else shape.syntax.special
     tags = () if shape.reasoning is None else (shape.reasoning.begin, shape.reasoning.end)
     special = model.tokenizer.special_tokens
-    return frozenset(special[text] for text in (*spellings, *tags) if text in special)
+    return {text: special[text] for text in (*spellings, *tags) if text in special}
 
 
 def tool_mode(body: GenerationBody) -> ToolMode:

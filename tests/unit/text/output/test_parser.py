@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratos.text.output.events import CallArguments, CallBegin, CallEnd, OutputEvent, ReasoningDelta, TextDelta
+from stratos.text.output.events import CallArguments, CallBegin, CallEnd, ReasoningDelta, TextDelta
 from stratos.text.output.parser import OutputParser, OutputShape, ReasoningTags
 from stratos.text.output.syntaxes.hermes import HERMES
 from tests.support.reference.call_transcripts import TRANSCRIPTS, CallTranscript
-from tests.support.reference.output_events import events_of
+from tests.support.reference.output_events import calls_of, events_of, text_of
 
 TAGS = ReasoningTags("<think>", "</think>")
 HERMES_SHAPE = OutputShape(syntax=HERMES, reasoning=TAGS)
@@ -29,19 +29,6 @@ BROKEN = (
     " blanks  at the end \n ",
     "<tool_call><tool_call></tool_call>",
 )
-
-
-def calls_of(events: list[OutputEvent]) -> list[tuple[str, str]]:
-    names = [event.name for event in events if isinstance(event, CallBegin)]
-    arguments = [""] * len(names)
-    for event in events:
-        if isinstance(event, CallArguments):
-            arguments[event.index] += event.text
-    return list(zip(names, arguments, strict=True))
-
-
-def text_of(events: list[OutputEvent]) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.name)
