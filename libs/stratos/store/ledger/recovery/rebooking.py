@@ -1,7 +1,8 @@
 """Entries of segments that Redis does not know: those that were sealed after the copy from which it was filled again.
 
 They are written as any others are, each once: one that the copy has as well is met there, and sums count it once.  Then
-they are sealed anew, behind the last segment that the copy knows; the objects that they came from are named by nothing.
+they are sealed once more, behind the last segment that the copy knows; the objects from which they came have no name in
+the chain any more.
 """
 
 from __future__ import annotations
