@@ -10,7 +10,9 @@ from typing import Any
 import openai
 import pytest
 
+from stratos.core.tenancy.content import ContentPolicy
 from tests.support.reference.shipped_model import shipped_tokenizer
+from tests.support.worlds.gateway_keys import KEY
 from tests.support.worlds.gateway_world import END_ID, World, gateway_world, say
 
 ARGUMENTS = '{"city": "Z\u00fcrich", "days": [1, 2], "note": "\\"}{\\" \U0001f600"}'
@@ -204,6 +206,45 @@ async def test_the_schema_that_cannot_be_enforced_is_named(world: World) -> None
         await world.openai.chat.completions.create(**chat(tools=[NOW, odd], tool_choice="required"))
     assert caught.value.param == "tools[1].function.parameters"
     await world.openai.chat.completions.create(**chat(tools=[NOW, odd]))  # nothing was asked for
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function", "function": {"name": "f", "description": "some bad\nstuff"}}]},
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": ["bad stuff"]}}}]},
+        {"messages": [*QUESTION, {"role": "tool", "tool_call_id": "a", "content": "bad stuff"}]},
+        {"messages": [*QUESTION, {"role": "assistant", "content": "x", "reasoning": "bad stuff"}]},
+        {
+            "messages": [
+                *QUESTION,
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"id": "a", "function": {"name": "f", "arguments": '{"a": ["\\u0062ad\\nstuff"]}'}},
+                    ],
+                },
+            ]
+        },
+    ],
+    ids=["description", "schema", "result", "reasoning", "arguments in escapes"],
+)
+async def test_a_content_policy_reads_all_that_a_client_writes(world: World, fields: dict[str, Any]) -> None:
+    world.content.policies["rules"] = ContentPolicy(words={"foul": ("bad stuff",)})
+    await world.openai.chat.completions.create(**chat(**fields))
+    world.keys.change_plan(KEY, content_policy="rules")
+    with pytest.raises(openai.BadRequestError) as caught:
+        await world.openai.chat.completions.create(**chat(**fields))
+    assert (caught.value.code, world.placed) == ("content_filter", 1)
+
+
+async def test_a_hit_within_arguments_ends_the_answer_as_a_policy_does(world: World) -> None:
+    world.content.policies["rules"] = ContentPolicy(words={"foul": ("Z\u00fcrich",)}, replacement="[cut]")
+    world.keys.change_plan(KEY, content_policy="rules")
+    assert (await streamed(world))[2] == ["content_filter"]
+    whole = await world.openai.chat.completions.create(**chat())
+    assert (whole.choices[0].finish_reason, whole.choices[0].message.content) == ("content_filter", "[cut]")
+    assert whole.choices[0].message.tool_calls is None
 
 
 FUNCTION = {"name": "f"}

@@ -31,8 +31,8 @@ def take_tools(fields: Fields) -> ToolUse:
     mode, named = _choice(choice, tools)
     if not tools:
         return NO_TOOLS
-    text = check_tool_sizes(tools, "tools")
-    return ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel, text=text)
+    check_tool_sizes(tools, "tools")
+    return ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel)
 
 
 def _tools(value: Any) -> tuple[Tool, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import calls_grammar, schema_grammar
-from stratos.core.requests.tools import ToolUse
+from stratos.core.requests.tools import ToolMode, ToolUse
 from stratos.text.output.call_grammar import call_grammar, enforced_schemas, is_enforced
 from stratos.text.output.parser import OutputShape
 from stratos_gateway.models.grammar_check import GrammarCheck
@@ -29,7 +29,8 @@ async def enforce_calls(
         return body
     use = conversation.tools
     assert shape.syntax is not None, "there are tools"
-    if shape.syntax.form is None:
+    form = shape.syntax.form
+    if form is None or (use.mode is ToolMode.AUTO and not form.is_marked):
         text = f"calls in the syntax of this model ({shape.syntax.name}) cannot be enforced"
         raise BadRequest(text, param=_param(use), code="unsupported_parameter")
     text = call_grammar(use, shape, special_ids(model, shape))

@@ -18,7 +18,11 @@ from stratos.text.output.call_grammar import call_grammar, enforced_schemas, is_
 from stratos.text.output.events import CallEnd, ReasoningDelta
 from stratos.text.output.parser import OutputShape, ReasoningTags
 from stratos.text.output.syntax import CallSyntax
+from stratos.text.output.syntaxes.deepseek import DEEPSEEK, DEEPSEEK_FENCED
 from stratos.text.output.syntaxes.hermes import HERMES
+from stratos.text.output.syntaxes.llama_json import LLAMA_JSON
+from stratos.text.output.syntaxes.mistral import MISTRAL, MISTRAL_ARGS
+from stratos.text.output.syntaxes.phi import PHI
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.output_events import calls_of, events_of, text_of
 from tests.support.reference.shipped_model import VOCAB_SIZE, shipped_tokenizer
@@ -32,7 +36,7 @@ CITY = {
 }
 WEATHER, FREE = Tool("get_weather", parameters=CITY, is_strict=True), Tool("now", parameters={"maxProperties": 1})
 TAGS = ReasoningTags("<think>", "</think>")
-SYNTAXES = [HERMES]
+SYNTAXES = [HERMES, PHI, MISTRAL, MISTRAL_ARGS, LLAMA_JSON, DEEPSEEK, DEEPSEEK_FENCED]
 TOKENIZER = make_grammar_tokenizer((BASE_MODEL / "tokenizer.json").read_text(encoding="utf-8"), VOCAB_SIZE, [END_ID])
 
 
@@ -70,7 +74,7 @@ def test_random_tokens_make_calls_that_obey(syntax: CallSyntax, mode: ToolMode, 
         tools=(WEATHER, Tool("other", parameters=CITY)), mode=mode, named="get_weather", is_parallel=is_parallel
     )
     shape, num_outputs = OutputShape(syntax=syntax), 0
-    for seed in range(12):
+    for seed in range(6):
         output = random_output(matcher_of(use, shape), seed)
         if output is None:
             continue
@@ -84,7 +88,20 @@ def test_random_tokens_make_calls_that_obey(syntax: CallSyntax, mode: ToolMode, 
         for name, arguments in calls:
             jsonschema.validate(json.loads(arguments), CITY)
             assert name == "get_weather" or mode is ToolMode.REQUIRED
-    assert num_outputs > 3
+    assert num_outputs > 1
+
+
+@pytest.mark.parametrize("syntax", [s for s in SYNTAXES if s.form and s.form.is_marked], ids=lambda syntax: syntax.name)
+def test_calls_in_free_text_are_written_as_the_form_says(syntax: CallSyntax) -> None:
+    assert syntax.form is not None
+    form, use = syntax.form, ToolUse(tools=(WEATHER, FREE))
+    call = form.before.replace("{name}", "get_weather") + '{"city": "Paris", "days": 2}' + form.after
+    output = f"Well.{form.opening}{call}{form.between}{call}{form.closing}"
+    shape = OutputShape(syntax=syntax)
+    assert takes(matcher_of(use, shape), output)
+    assert not takes(matcher_of(use, shape), output.replace("Paris", "Rome"))
+    events = events_of(shape, [output])
+    assert (text_of(events), len(calls_of(events))) == ("Well.", 2)
 
 
 def call(name: str, arguments: Any) -> str:
