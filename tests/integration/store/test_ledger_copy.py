@@ -185,3 +185,7 @@ def test_the_drill_with_the_commands_of_an_operator(redis_url: str, tmp_path: Pa
     assert stratos("verify-ledger") == 0
     assert stratos("adopt-store", "--from", records, "--ledger", copy) == 1, "there is a ledger now"
     assert asyncio.run(found()) == before
+    asyncio.run(lose())
+    next((tmp_path / "objects/ledger/segments").iterdir()).unlink()
+    assert stratos("adopt-store", "--from", records) == 1, "a segment is missing, so sums would be too small"
+    assert stratos("adopt-store", "--from", records, "--without-ledger") == 0, "tenants and keys do not wait for it"

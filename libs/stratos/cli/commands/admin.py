@@ -161,6 +161,9 @@ def adopt_store(
     ledger: Annotated[
         Path | None, typer.Option("--ledger", help="Exported file of the ledger; its segments are in the object store.")
     ] = None,
+    skips_ledger: Annotated[
+        bool, typer.Option("--without-ledger", help="Leave the ledger as it is, where its segments cannot be read.")
+    ] = False,
     redis_url: RedisOption = "",
     object_store: ObjectsOption = "",
     s3_endpoint: S3Option = "",
@@ -182,7 +185,8 @@ def adopt_store(
         kept = [] if redis_url or copies or gateways else sorted((data_dir / "copies").glob("*.jsonl"))
         dialer = dialer_of(None if tls_folder is None else role_config(tls_folder, domain))
         fill = partial(fill_ledger, target, ledger)
-        found = run_adopt(target, copies or kept, gateways or (), replaces=replace, dialer=dialer, fill_ledger=fill)
+        paths, fill_or_not = copies or kept, None if skips_ledger else fill
+        found = run_adopt(target, paths, gateways or (), replaces=replace, dialer=dialer, fill_ledger=fill_or_not)
         adoption = asyncio.run(found)
     live = ", ".join(f"{num} {kind.value}s" for kind, num in adoption.num_live.items()) or "nothing"
     typer.echo(f"the store is {adoption.store_id}: {live}, {adoption.num_tombstones} tombstones")
