@@ -16,11 +16,18 @@ from scripts.bench.harness import ROOT
 
 
 class Platform:
-    """``stratos up`` as a child process."""
+    """``stratos up`` as a child process.
 
-    def __init__(self, data_dir: str, extra: tuple[str, ...]) -> None:
+    Args:
+        data_dir: its data directory.
+        extra: more arguments.
+        program: ``stratos`` of another checkout; ``None`` is this one's.
+    """
+
+    def __init__(self, data_dir: str, extra: tuple[str, ...], program: Path | None = None) -> None:
         self.data_dir = data_dir
-        command = [str(Path(sys.executable).with_name("stratos")), "up", "--data-dir", data_dir, *extra]
+        program = program or Path(sys.executable).with_name("stratos")
+        command = [str(program), "up", "--data-dir", data_dir, *extra]
         self.started = time.perf_counter()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
         self.url = self._read(r"(http://\S+/v1)")
@@ -41,10 +48,10 @@ class Platform:
 
 
 @contextmanager
-def running_platform(*arguments: str, data_dir: str = "") -> Iterator[Platform]:
+def running_platform(*arguments: str, data_dir: str = "", program: Path | None = None) -> Iterator[Platform]:
     """A platform with these arguments of ``stratos up``; its data directory is a new one unless it is given."""
     with nullcontext(data_dir) if data_dir else tempfile.TemporaryDirectory() as folder:
-        platform = Platform(folder, arguments)
+        platform = Platform(folder, arguments, program)
         try:
             yield platform
         finally:

@@ -81,6 +81,15 @@ async def test_a_receipt_says_where_a_request_ran_what_it_claimed_and_what_was_b
     assert entry["external_cost"] is None, "what the platform pays is not the tenant's"
 
 
+async def test_a_receipt_says_how_an_answer_was_constrained(world: World) -> None:
+    for worker in world.workers:
+        worker.script = say("ab")
+    assert await complete(world, "free") == 200
+    assert await complete(world, "bound", structured_outputs={"regex": "[ab]+"}) == 200
+    assert "constrained" not in (await receipt(world, "free"))["request"]
+    assert (await receipt(world, "bound"))["request"]["constrained"] == "regex"
+
+
 async def test_a_recovery_is_told_by_its_attempts(world: World) -> None:
     first, second = world.workers
     first.script = second.script = lambda submit, choice: [9] * 20
