@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from stratos.common.errors import Overloaded, ShedReason
 from stratos.core.ledger.receipt import SECTIONS
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.receipt_store import ReceiptStore
@@ -101,6 +102,17 @@ async def test_a_refused_request_has_its_receipt_with_the_limit_that_refused_it(
     (limit,) = found["limits"]
     assert limit["kind"] == "requests"
     assert limit["left"] < 1
+
+
+async def test_a_request_that_a_full_system_refused_says_why_everywhere(world: World) -> None:
+    world.router.errors = [Overloaded("full", reason=ShedReason.MEMORY_PRESSURE)]
+    body = {"model": "base", "prompt": [5, 6, 7, 8], "max_tokens": 6}
+    refused = await world.http.post("/v1/completions", json=body, headers={"x-request-id": "shed"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+    assert refused.headers["x-stratos-shed-reason"] == "memory_pressure"
+    answer = (await receipt(world, "shed", is_billed=False))["answer"]
+    assert (answer["error"], answer["shed_reason"]) == ("overloaded", "memory_pressure")
+    assert world.metric("stratos_requests_shed_total", reason="memory_pressure") == 1
 
 
 async def test_another_tenants_receipt_is_as_unknown_as_one_that_never_was(world: World) -> None:

@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Iterator, Mapping
 
-from stratos.common.errors import Overloaded
+from stratos.common.errors import Overloaded, ShedReason
 from stratos.core.fleet import QueueDepth
 from stratos.core.placement import PlacementRequest, Work
 from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
@@ -242,23 +242,24 @@ class PlacementQueue:
         if len(self._models) >= self._settings.max_models:
             idle = next((name for name, queue in self._models.items() if not len(queue)), None)
             if idle is None:
-                raise Overloaded("too many models have waiting requests; try again later")
+                raise Overloaded("too many models have waiting requests; try again later", reason=ShedReason.QUEUE_FULL)
             del self._models[idle]
         return self._models.setdefault(key, ModelQueue(self._settings))
 
     def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
         if ticket.request.is_move:
             if queue.num_moves >= self._settings.max_recoveries:
-                after_s = self.wait_s(ticket.request, now)
-                raise Overloaded("too many streams wait for recovery; try again later", after_s=after_s)
+                raise self._full("too many streams wait for recovery; try again later", ticket, now)
             return []
         victims = queue.victims_for(ticket)
         if victims is None:
-            after_s = self.wait_s(ticket.request, now)
-            raise Overloaded("the queue of this model is full; try again later", after_s=after_s)
+            raise self._full("the queue of this model is full; try again later", ticket, now)
         for victim in victims:
             queue.remove(victim)
         return victims
+
+    def _full(self, text: str, ticket: Ticket, now: float) -> Overloaded:
+        return Overloaded(text, after_s=self.wait_s(ticket.request, now), reason=ShedReason.QUEUE_FULL)
 
     def _compact(self) -> None:
         """Drop entries of tickets that left, before they outnumber the waiting ones."""

@@ -7,15 +7,24 @@ from typing import Any
 
 import pytest
 
-from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout, StratosError, WaitTooLong
+from stratos.common.errors import (
+    Draining,
+    Overloaded,
+    PromptRefused,
+    QueueTimeout,
+    ShedReason,
+    StratosError,
+    WaitTooLong,
+)
 from stratos.core.placement import Outcome, Placement, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.routing.bookings import BookingLedger
 from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
 from stratos.routing.fleet_state import FleetState, Member
 from stratos.routing.queueing.ticket import Ticket
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
-from tests.support.worlds.fleet_samples import make_request, make_status
+from tests.support.worlds.fleet_samples import ledger, make_request, make_status
 
 NUM_SLOTS = 2
 
@@ -87,9 +96,22 @@ def test_a_full_queue_displaces_the_newest_of_a_flooding_tenant() -> None:
     ((victim, error),) = world.dispatcher.push(make_request("polite", tenant="polite"), 1.0)[1]
     assert victim is flood[1]
     assert isinstance(error, Overloaded)
+    assert error.reason == ShedReason.LOAD_SHED
     assert flood[0].is_waiting
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded) as refused:
         world.push("more", tenant="flood")
+    assert refused.value.reason == ShedReason.QUEUE_FULL
+
+
+def test_scarce_kv_refuses_the_lowest_class_which_may_go_elsewhere() -> None:
+    world = World()
+    world.dispatcher.on_status("decode-0", make_status("decode-0", blocks=ledger(1000, allocated=1000)), 1.0)
+    with pytest.raises(Overloaded) as refused:
+        world.push("batch", priority_class=BATCH_CLASS)
+    assert refused.value.reason == ShedReason.MEMORY_PRESSURE
+    with pytest.raises(WaitTooLong):
+        world.push("batch", priority_class=BATCH_CLASS, overflow_after_ms=500)
+    assert world.push("standard").is_waiting
 
 
 def test_convictions_and_drains_answer_what_waits() -> None:
