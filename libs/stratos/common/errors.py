@@ -41,7 +41,6 @@ name our processes, stores or other tenants' load, the text that clients read in
 
 from __future__ import annotations
 
-import enum
 from typing import ClassVar
 
 
@@ -80,17 +79,6 @@ class Retryable(StratosError):
 
     def __init__(self, message: str = "", *, param: str | None = None, after_s: float | None = None) -> None:
         super().__init__(message, param=param, after_s=self.default_after_s if after_s is None else after_s)
-
-
-class ShedReason(enum.StrEnum):
-    """Why a full system refused a request; values of a header and of labels."""
-
-    QUEUE_FULL = "queue_full"
-    """There was no place for it."""
-    MEMORY_PRESSURE = "memory_pressure"
-    """The model's KV pools are nearly full, and it is of the lowest class."""
-    LOAD_SHED = "load_shed"
-    """It had a place, which another request got."""
 
 
 class Overloaded(Retryable):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from stratos.common.errors import ShedReason
+from stratos.common.shed_reason import ShedReason
 from stratos.core.generation import Receipt
 from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 
-from stratos.common.errors import Overloaded, QueueTimeout, ShedReason
+from stratos.common.errors import Overloaded, QueueTimeout
+from stratos.common.shed_reason import ShedReason
 from stratos.core.features import PROTOCOL_VERSION, can_speak_with
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import PlacementRequest, Work, WorkerRole

@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable
 
 from stratos.common.clock import Clock
-from stratos.common.errors import Overloaded, ShedReason, StratosError
+from stratos.common.errors import Overloaded, StratosError
+from stratos.common.shed_reason import ShedReason
 from stratos.core.fleet import Fleet, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stratos.common.errors import Overloaded, ShedReason
+from stratos.common.errors import Overloaded
+from stratos.common.shed_reason import ShedReason
 from stratos.core.ledger.receipt import SECTIONS
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.receipt_store import ReceiptStore
@@ -80,6 +81,22 @@ async def test_a_receipt_says_where_a_request_ran_what_it_claimed_and_what_was_b
     (entry,) = found["billed"]
     assert (entry["request_id"], entry["cached_tokens"]) == (generation["id"], 2)
     assert entry["external_cost"] is None, "what the platform pays is not the tenant's"
+
+
+async def test_a_receipt_says_what_the_first_placements_were_chosen_from(world: World) -> None:
+    choice = {"scores": {"decode-0": 0.75}, "rejections": {"decode-9": "kv_room"}, "num_unnamed": 4}
+    world.router.choice = {**choice, "queue_samples": (0, 3, 250, 1)}
+    for worker in world.workers:
+        worker.script = say("hello")
+    assert await complete(world, "chosen") == 200
+    ((attempt,),) = [one["attempts"] for one in (await receipt(world, "chosen"))["generations"]]
+    assert attempt["queue"] == [[0, 3], [250, 1]]
+    assert attempt["candidates"] == {"decode-0": 0.75}
+    assert attempt["rejected"] == {"decode-9": "kv_room"}
+    assert attempt["others"] == 4
+    assert await complete(world, "many", prompt=[[5, 6, 7, 8]] * 6) == 200
+    told = ["candidates" in one["attempts"][0] for one in (await receipt(world, "many"))["generations"]]
+    assert told == [True] * 4 + [False] * 2, "names are long, and a receipt is bounded"
 
 
 async def test_a_recovery_is_told_by_its_attempts(world: World) -> None:

@@ -19,11 +19,11 @@ from stratos.common.errors import (
     ModelNotFound,
     Overloaded,
     Retryable,
-    ShedReason,
     StratosError,
     WorkerLost,
     error_classes,
 )
+from stratos.common.shed_reason import ShedReason
 from stratos.rpc.clients.channel import channel, translate_errors, wait_serving
 from stratos.rpc.errors import MAX_MESSAGE_CHARS, from_error_detail, to_error_detail
 from tests.support.fakes.rpc_echo import EchoService, running

@@ -115,6 +115,7 @@ class Dispatcher:
         """
         self.fleet.observe(now)
         self._suspects.expire(now)
+        self._queue.note_positions(now)
         self._bounds.begin(now)
         place, reserve = partial(self._place, now, is_open), partial(self._reserve, now)
         for found in self._queue.dispatch(now, place, reserve, self._bounds):

@@ -9,10 +9,10 @@ from stratos.common.errors import (
     ContextLengthExceeded,
     FeatureUnavailable,
     Overloaded,
-    ShedReason,
     StratosError,
     WaitTooLong,
 )
+from stratos.common.shed_reason import ShedReason
 from stratos.core.features import name_features
 from stratos.core.placement import PlacementRequest, Work
 from stratos.routing.admission import Ask

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from stratos.common.errors import ConcurrencyLimited, Overloaded, ShedReason, StratosError
+from stratos.common.errors import ConcurrencyLimited, Overloaded, StratosError
+from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.task_end import TaskEnd
 

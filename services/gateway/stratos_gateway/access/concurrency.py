@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, ShedReason, StratosError
+from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, StratosError
+from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.task_end import TaskEnd
 from stratos_gateway.metrics import GatewayMetrics

@@ -26,12 +26,12 @@ from stratos.common.errors import (
     RateLimited,
     RequestOverRate,
     Retryable,
-    ShedReason,
     StratosError,
     UnsupportedEncoding,
     WaitTooLong,
     WorkerLost,
 )
+from stratos.common.shed_reason import ShedReason
 from stratos_gateway.http.retry_after import own_after_s, spread_after_s
 
 CHALLENGE = 'Bearer realm="StratosServe"'

@@ -28,8 +28,9 @@ from prometheus_client import Counter, Gauge
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from stratos.common.errors import BadRequest, Overloaded, ShedReason
+from stratos.common.errors import BadRequest, Overloaded
 from stratos.common.ids import new_id
+from stratos.common.shed_reason import ShedReason
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body, retry_headers
 from stratos_gateway.http.limits import HttpLimits

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratos.common.errors import BadRequest, Overloaded, ShedReason
+from stratos.common.errors import BadRequest, Overloaded
+from stratos.common.shed_reason import ShedReason
 from stratos.core.requests.grammar import GrammarSpec
 from stratos_gateway.models.grammar_sandbox import GrammarSandbox
 

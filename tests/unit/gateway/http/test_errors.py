@@ -5,6 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common import errors
+from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import bearer_key
 from stratos_gateway.access.concurrency import Admission
@@ -133,8 +134,8 @@ def test_the_time_of_a_full_system_is_bounded_and_never_the_same(
     assert len(set(drawn)) > 40
 
 
-@pytest.mark.parametrize("reason", errors.ShedReason)
-def test_a_full_system_says_why_it_refused(reason: errors.ShedReason) -> None:
+@pytest.mark.parametrize("reason", ShedReason)
+def test_a_full_system_says_why_it_refused(reason: ShedReason) -> None:
     assert retry_headers(errors.Overloaded("x", reason=reason), Random(1))[SHED_HEADER] == reason.value
 
 
