@@ -34,6 +34,8 @@ NOTHING_SELECTED = 5
 """Exit code of pytest for a file whose tests all belong to other groups."""
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1_000_000))\n"
 """Ends with its parent, however that ends."""
+MAX_LINES = 300
+"""Of the output of a run that is not green; they are printed."""
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _SUMMARY = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s.*$", re.MULTILINE)
@@ -93,7 +95,7 @@ def _measure(name: str, command: str, load: str) -> Run:
     began_s = time.monotonic()
     code, output, cpu_s = run(command)
     found = counts(output)
-    return Run(
+    done = Run(
         run=name,
         load=load,
         passed=found.get("passed", 0),
@@ -103,6 +105,9 @@ def _measure(name: str, command: str, load: str) -> Run:
         seconds=round(time.monotonic() - began_s, 1),
         cpu_seconds=round(cpu_s, 1),
     )
+    if not done.is_green:
+        print("\n".join(output.splitlines()[-MAX_LINES:]), flush=True)
+    return done
 
 
 def run(command: str) -> tuple[int, str, float]:

@@ -10,16 +10,15 @@ prompts, streamed greedy completions; each run has a seed of its own, so no cach
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.closed_load import closed_load, closed_row
 from scripts.bench.harness import flag, run_bench, show
 from scripts.bench.platform_process import running_platform
-from stratos.cli.load import LoadSpec, run_load
 
 LEVELS = ((1, 6, 128, 64), (8, 24, 128, 64), (32, 96, 128, 64), (1, 5, 1024, 2))
 """Streams, requests, prompt tokens, output tokens; the last is for TTFT of a long prompt."""
@@ -33,12 +32,12 @@ def shortened(level: tuple[int, int, int, int], share: float) -> tuple[int, int,
 
 def run_side(url: str, key: str, model: str, level: tuple[int, int, int, int], vocab_size: int, seed: int) -> Any:
     """One level on one server."""
-    concurrency, requests, prompt, output = level
-    spec = LoadSpec(
-        base_url=url, api_key=key, model=model, concurrency=concurrency, num_requests=requests,
-        num_prompt_tokens=prompt, num_output_tokens=output, vocab_size=vocab_size, seed=seed,
+    streams, requests, prompt, output = level
+    found = closed_load(
+        url, key, streams, models=(model,), requests=requests, prompt_tokens=str(prompt), output_tokens=str(output),
+        vocab_size=vocab_size, seed=seed,
     )  # fmt: skip
-    return asyncio.run(run_load(spec)).as_json()
+    return closed_row(found, streams)
 
 
 def summary(rows: list[dict[str, Any]], levels: list[tuple[int, int, int, int]]) -> list[dict[str, Any]]:

@@ -15,18 +15,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from scripts.bench.closed_load import closed_load
 from scripts.bench.harness import by_turns, flag, run_bench, show
 from scripts.bench.platform_process import Platform, running_platform
 from stratos.cli.data.platform_facts import PlatformFacts
@@ -64,42 +61,21 @@ async def wait_live(facts: PlatformFacts, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def tokens_per_s(platform: Platform, num_streams: int, window_s: float, seed: int) -> float:
+def tokens_per_s(platform: Platform, num_streams: int, window_s: float, seed: int) -> float:
     """Rate of a closed loop with so many streams, while all of them flow."""
-    rng, times = random.Random(seed), list[float]()
-    headers = {"authorization": f"Bearer {platform.key}"}
-    async with httpx.AsyncClient(headers=headers, timeout=120, limits=httpx.Limits(max_connections=None)) as client:
-
-        async def follow() -> None:
-            while True:
-                body = {
-                    "model": "base", "prompt": [rng.randrange(10, 4096) for _ in range(NUM_PROMPT)], "stream": True,
-                    "max_tokens": rng.randrange(NUM_OUTPUT // 2, NUM_OUTPUT * 3 // 2), "temperature": 0,
-                    "ignore_eos": True,
-                }  # fmt: skip
-                async with client.stream("POST", f"{platform.url}/completions", json=body) as answer:
-                    answer.raise_for_status()
-                    async for line in answer.aiter_lines():
-                        if line.startswith("data: {"):
-                            times.append(time.perf_counter())
-
-        streams = [asyncio.create_task(follow()) for _ in range(num_streams)]
-        await asyncio.sleep(SETTLE_S)
-        begin = time.perf_counter()
-        await asyncio.sleep(window_s)
-        end = time.perf_counter()
-        for stream in streams:
-            stream.cancel()
-        failed = [r for r in await asyncio.gather(*streams, return_exceptions=True) if isinstance(r, Exception)]
-    if failed:
-        raise failed[0]
-    return sum(begin <= moment < end for moment in times) / (end - begin)
+    found = closed_load(
+        platform.url, platform.key, num_streams, prompt_tokens=str(NUM_PROMPT), seed=seed, duration=SETTLE_S + window_s,
+        output_tokens=f"uniform:{NUM_OUTPUT // 2},{NUM_OUTPUT * 3 // 2 - 1}",
+    )  # fmt: skip
+    begin_s = min(request.intended_s for request in found.result.requests) + SETTLE_S
+    times = (time_s for request in found.result.requests for time_s in request.answer.token_times_s)
+    return sum(begin_s <= time_s < begin_s + window_s for time_s in times) / window_s
 
 
 def measure(count: int, args: argparse.Namespace, platform: Platform, turn: int) -> dict[str, Any]:
     """One number of workers, once."""
     with simulated(count, args.step_ms, platform.data_dir):
-        rate = asyncio.run(tokens_per_s(platform, round(EXTRA * SLOTS * count), args.window_s, 100 * turn + count))
+        rate = tokens_per_s(platform, round(EXTRA * SLOTS * count), args.window_s, 100 * turn + count)
     asyncio.run(wait_live(find_platform(Path(platform.data_dir)), 0))
     row = {"workers": count, "tokens_per_s": round(rate, 1), "load_average": round(os.getloadavg()[0], 1)}
     show(row)

@@ -10,32 +10,27 @@ prompt tokens in and 64 tokens out, greedy, no early end; prompts never repeat, 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import random
 import tempfile
 import time
 from typing import Any
 
+from scripts.bench.closed_load import closed_load, closed_row
 from scripts.bench.harness import MODEL, flag, run_bench, show
 from scripts.bench.platform_process import running_platform
-from stratos.cli.load import LoadSpec, run_load
 
 NUM_PROMPT, NUM_OUTPUT, VOCAB = 128, 64, 4096
 CONCURRENCIES = (1, 8, 32)
 
 
-def spec(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> LoadSpec:
-    """The workload of every level."""
-    return LoadSpec(
-        base_url=url, api_key=key, model=MODEL.name, concurrency=concurrency, num_requests=num_requests,
-        num_prompt_tokens=NUM_PROMPT, num_output_tokens=NUM_OUTPUT, vocab_size=VOCAB, seed=seed,
-    )  # fmt: skip
-
-
 def load(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
     """Closed loop of ``concurrency`` streams through the gateway."""
-    return asyncio.run(run_load(spec(url, key, concurrency, num_requests, seed))).as_json()
+    found = closed_load(
+        url, key, concurrency, models=(MODEL.name,), requests=num_requests, prompt_tokens=str(NUM_PROMPT),
+        output_tokens=str(NUM_OUTPUT), vocab_size=VOCAB, seed=seed,
+    )  # fmt: skip
+    return closed_row(found, concurrency)
 
 
 def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, float]:

@@ -13,7 +13,7 @@ from tests.support.chaos.report import ChaosReport
 from tests.support.chaos.streams import StreamResult, StreamRun
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
-REPLICAS = ("--gateways", "2", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
+REPLICAS = ("--gateways", "3", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
 
 
 @pytest.fixture(scope="session")

@@ -81,11 +81,12 @@ async def test_a_fault_aimed_at_nothing_fails_the_check_of_its_effect(platform: 
 
 def new_key(platform: PlatformProcess) -> str:
     """Key of a new tenant, whose prompts no worker has cached; all gateways know it."""
-    key = platform.stratos("keys", "create", "--tenant", f"chaos-{time.monotonic_ns()}").stdout.strip()
+    tenant = f"chaos-{time.monotonic_ns()}"
+    key = platform.stratos("keys", "create", "--tenant", tenant, "--plan", "local").stdout.strip()
     headers = {"authorization": f"Bearer {key}"}
 
-    def is_known() -> bool:  # each call is a connection of its own, at either gateway
-        answers = [httpx.get(f"{platform.base_url}/models", headers=headers, timeout=30) for _ in range(6)]
+    def is_known() -> bool:  # each call is a connection of its own, at any gateway
+        answers = [httpx.get(f"{platform.base_url}/models", headers=headers, timeout=30) for _ in range(12)]
         return all(answer.status_code == httpx.codes.OK for answer in answers)
 
     wait_until(is_known, "a new key at every gateway", timeout_s=60)

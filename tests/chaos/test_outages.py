@@ -28,7 +28,7 @@ from tests.support.worlds.platform_process import PlatformProcess, running_platf
 
 OUTAGE_S = float(os.environ.get("CHAOS_OUTAGE_S", "600"))
 """How long Redis and the object store are gone."""
-REPLICAS = ("--gateways", "2", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
+REPLICAS = ("--gateways", "3", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(OUTAGE_S + 1200)]
 
 
@@ -63,7 +63,8 @@ class Drill:
         self.longest_gap_s = max(self.longest_gap_s, *(result.longest_gap_s for result in run.results.values()))
 
     def new_key(self) -> str:
-        work = create_key(self.facts, self.platform.data_dir, tenant=f"t{time.monotonic_ns()}", name="drill")
+        tenant = f"t{time.monotonic_ns()}"
+        work = create_key(self.facts, self.platform.data_dir, tenant=tenant, name="drill", plan="local")
         return str(asyncio.run(work))
 
     def delete_adapter(self) -> None:

@@ -13,6 +13,7 @@ from stratos.cli.data.credentials import Credentials, load_credentials, save_cre
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.stores import open_records
+from stratos.core.tenancy.plan import LOCAL, STANDARD
 from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import KeyStore, ListedKey
 from stratos.store.keys import KeyTerms, Peppers, mint_key
@@ -30,7 +31,7 @@ async def ensure_api_key(redis_url: str, credentials: Credentials, data: DataDir
         key = credentials.api_key or mint_key()
         if credentials.api_key and await keys.is_revoked(key):
             key = mint_key()
-        await keys.create_key(OWN_TENANT, OWN_NAME, key=key)
+        await keys.create_key(OWN_TENANT, OWN_NAME, key=key, first_plan=LOCAL.name)
     if key != credentials.api_key:
         save_credentials(data, dataclasses.replace(credentials, api_key=key))
     return key
@@ -75,12 +76,20 @@ async def set_plan(facts: PlatformFacts, data_dir: Path, *, tenant: str, plan: s
 
 
 async def register_key(
-    redis_url: str, peppers: Peppers, key: str, *, tenant: str, name: str, role: Role = Role.TENANT, prefix: str = ""
+    redis_url: str,
+    peppers: Peppers,
+    key: str,
+    *,
+    tenant: str,
+    name: str,
+    first_plan: str = STANDARD.name,
+    role: Role = Role.TENANT,
+    prefix: str = "",
 ) -> None:
-    """Store a key that exists already, in the Redis of an installation."""
+    """Store a key that exists already, and its tenant if that is new, in the Redis of an installation."""
     async with open_records(redis_url, *([prefix] if prefix else [])) as records:
         keys = KeyStore(RecordWriter(records, actor=_person()), peppers)
-        await keys.create_key(tenant, name, key=key, terms=KeyTerms(role=role))
+        await keys.create_key(tenant, name, key=key, first_plan=first_plan, terms=KeyTerms(role=role))
 
 
 @asynccontextmanager

@@ -18,12 +18,15 @@ from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.adapters import adapters_app
 from stratos.cli.commands.admin import admin_app
 from stratos.cli.commands.autoscaler import autoscaler_app
+from stratos.cli.commands.bench import bench
 from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.flags import with_flags_of
 from stratos.cli.commands.models import models_app
+from stratos.cli.commands.plan.app import plan_app
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.tenancy import tenancy_app
+from stratos.cli.commands.trace import trace_app
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
 
 app = typer.Typer(
@@ -40,8 +43,11 @@ app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
 app.add_typer(models_app, name="models")
+app.add_typer(trace_app, name="trace")
 app.add_typer(autoscaler_app, name="autoscaler")
+app.add_typer(plan_app, name="plan")
 app.command()(doctor)
+app.command()(bench)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")
 
@@ -151,40 +157,6 @@ def explain(
         base_url = url or ("" if facts is None else facts.base_url)
         receipt = read_receipt(base_url, key or ("" if facts is None else facts.api_key), request_id)
     typer.echo(json.dumps(receipt, indent=2) if as_json else receipt_text(receipt))
-
-
-@app.command()
-def bench(
-    url: Annotated[str, typer.Option(help="Server with /v1; default: the running platform.")] = "",
-    key: Annotated[str, typer.Option(help="API key.")] = "",
-    model: Annotated[str, typer.Option(help="Model; default: the running platform's.")] = "",
-    concurrency: Annotated[list[int] | None, typer.Option(help="Streams at once; may be repeated.")] = None,
-    requests: Annotated[int, typer.Option(help="Requests per level; default: three per stream, at least 6.")] = 0,
-    prompt_tokens: Annotated[int, typer.Option(help="Random prompt tokens of each request.")] = 128,
-    output_tokens: Annotated[int, typer.Option(help="Output tokens of each request.")] = 64,
-    vocab_size: Annotated[int, typer.Option(help="Prompt ids are drawn below this.")] = 4096,
-    seed: Annotated[int, typer.Option(help="Of the prompts; a new one for each run, or a prefix cache answers.")] = 0,
-    data_dir: DataDirOption = DEFAULT_DATA_DIR,
-    run: RunOption = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Measure tokens per second, TTFT and ITL of a running platform, or of any OpenAI-compatible server."""
-    from stratos.cli.load import LoadSpec, check_spec, load_table, run_load
-    from stratos.cli.local.running import find_platform
-
-    with explained_errors():
-        if not url:
-            facts = find_platform(data_dir, run)
-            url, key, model = facts.base_url, key or facts.api_key, model or facts.model
-        reports = []
-        for streams in concurrency or [1, 8, 32]:
-            spec = LoadSpec(
-                base_url=url.rstrip("/"), api_key=key or "none", model=model, concurrency=streams,
-                num_requests=requests or max(6, 3 * streams), num_prompt_tokens=prompt_tokens,
-                num_output_tokens=output_tokens, vocab_size=vocab_size, seed=seed * 1000 + streams,
-            )  # fmt: skip
-            reports.append(asyncio.run(run_load(check_spec(spec))))
-    typer.echo(json.dumps([report.as_json() for report in reports], indent=2) if as_json else load_table(reports))
 
 
 @watermark_app.command("detect")

@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenancy.patterns import is_allowed
-from stratos.core.tenancy.plan import ALL_MODELS, STANDARD, CachePolicy, Plan
+from stratos.core.tenancy.plan import ALL_MODELS, LOCAL, CachePolicy, Plan
 from stratos.core.tenancy.roles import Role
 
 PLATFORM_TENANT = "stratos-health"
@@ -28,7 +28,7 @@ class Tenant:
     """Identity, by which everything of the customer goes; without a record of its own that is its name."""
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
-    plan: Plan = STANDARD
+    plan: Plan = LOCAL
     """Plan with the tenant's own overrides."""
     kept_kv: Mapping[str, float] = field(default_factory=dict)
     """KV that other plans than its own have reserved, by the label of the workers."""

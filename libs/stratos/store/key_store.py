@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest, NotFound, PermissionDenied
+from stratos.core.tenancy.plan import STANDARD
 from stratos.store.data_keys import PlatformKeys
 from stratos.store.keys import KeyRecord, KeyTerms, Peppers, check_tenant, key_mac, mint_key, parse_key
 from stratos.store.records.record import Kind, Record
@@ -40,6 +41,10 @@ class ListedKey:
     def owner(self) -> TenantRef:
         """Name and id, as far as it names one."""
         return TenantRef(self.tenant, self.tenant_id)
+
+    def is_shown_to(self, tenant: TenantRecord) -> bool:
+        """Whether it is one of a tenant; a revoked one that names no id may be of an earlier tenant of the name."""
+        return tenant.has_key(self.owner) and (not self.disabled or bool(self.tenant_id))
 
 
 class KeyStore:
@@ -75,6 +80,7 @@ class KeyStore:
         name: str,
         *,
         plan: str | None = None,
+        first_plan: str = STANDARD.name,
         key: str | None = None,
         terms: KeyTerms | None = None,
         makes_tenant: bool = True,
@@ -84,7 +90,8 @@ class KeyStore:
         Args:
             tenant: owner.
             name: for people.
-            plan: of a new tenant; ``None`` takes the default one, or what the tenant has.
+            plan: of the tenant; ``None`` takes what it has.
+            first_plan: of a new tenant, where ``plan`` names none.
             key: text made earlier by ``mint_key``; storing it again changes nothing.
             terms: what it may do.
             makes_tenant: else the tenant must be there.
@@ -94,7 +101,8 @@ class KeyStore:
             NotFound: there is no such tenant, or it was deleted since.
         """
         check_tenant(tenant)
-        owner = await (self.tenants.ensure(tenant, plan) if makes_tenant else self.tenants.ref(tenant))
+        made = self.tenants.ensure(tenant, plan, first_plan=first_plan) if makes_tenant else self.tenants.ref(tenant)
+        owner = await made
         text = key or mint_key()
         record = self._record(text, owner, name, terms or KeyTerms(), await self.now_s())
 
@@ -192,20 +200,14 @@ class KeyStore:
             raise NotFound(f"there is no API key with id {key_id[:40]!r}")
         return found.value
 
-    async def list_keys(self, tenant: str | None = None, *, of: TenantRecord | None = None) -> list[ListedKey]:
-        """All keys, those of all tenants that ever had a name, or those of one tenant; by tenant and name."""
-        found = [_listed(record) for record in await self._records.records(Kind.KEY)]
-        wanted = [key for key in found if tenant in (None, key.tenant) and (of is None or _is_shown(key, of))]
-        return sorted(wanted, key=lambda key: (key.tenant, key.name, key.key_id))
+    async def list_keys(self) -> list[ListedKey]:
+        """All keys, by tenant and name."""
+        found = [listed_key(record) for record in await self._records.records(Kind.KEY)]
+        return sorted(found, key=lambda key: (key.tenant, key.name, key.key_id))
 
     async def _owner_of(self, key: KeyRecord) -> TenantRef:
         """The tenant of a key; of an older one that names no id, the one that has its name, if there is one."""
-        if key.tenant_id:
-            return key.owner
-        try:
-            return await self.tenants.ref(key.tenant)
-        except NotFound:
-            return key.owner
+        return key.owner if key.tenant_id else await self.tenants.ref_or_label(key.tenant)
 
     async def now_s(self) -> float:
         """Seconds since the epoch by which ends of keys are set."""
@@ -235,12 +237,8 @@ class KeyStore:
         await self._writer.change(Kind.KEY, key_id, action, edit, tenant=owner)
 
 
-def _is_shown(key: ListedKey, tenant: TenantRecord) -> bool:
-    """A revoked key that names no id may be one of an earlier tenant of the name."""
-    return tenant.has_key(key.owner) and (not key.disabled or bool(key.tenant_id))
-
-
-def _listed(record: Record) -> ListedKey:
+def listed_key(record: Record) -> ListedKey:
+    """The record of a key, which may be a tombstone."""
     key = record.value
     if isinstance(key, KeyRecord):
         return ListedKey(

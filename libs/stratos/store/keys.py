@@ -165,7 +165,7 @@ def check_new_patterns(names: object) -> tuple[str, ...]:
     patterns = check_patterns(names)
     if len(patterns) > MAX_NEW_PATTERNS:
         raise BadRequest(f"models must be a list of at most {MAX_NEW_PATTERNS} names", param="models")
-    if any(pattern.count("*") > MAX_STARS or set(pattern) & OLD_SIGNS for pattern in patterns):
+    if any(pattern.count("*") > MAX_STARS or not OLD_SIGNS.isdisjoint(pattern) for pattern in patterns):
         raise BadRequest(f"models: a pattern has at most {MAX_STARS} stars, and no other signs", param="models")
     return patterns
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stratos.common.errors import NotFound
 from stratos.core.tenancy.plan import STANDARD, Plan
 
 ID_PREFIX = "tn_"
@@ -46,6 +47,16 @@ class TenantRef:
     name: str
     id: str
 
+    @property
+    def while_live(self) -> Condition:
+        """Condition on a write of what belongs to it; where no tenant is known there is nothing to ask for."""
+        return Condition.LIVE if self.id else Condition.NONE
+
+
+def unknown_tenant(name: str) -> NotFound:
+    """There is no tenant of this name, or none that the caller may know of."""
+    return NotFound(f"there is no tenant {name[:64]!r}")
+
 
 def tenant_id(cache_salt: bytes) -> str:
     """The id of the tenant with this salt; ``records.scripts`` has the same rule in Lua, which knows SHA-1 alone."""
@@ -67,6 +78,8 @@ class TenantRecord:
     """Its requests are refused until it is resumed."""
     is_closing: bool = False
     """It is being deleted: its keys do not work, and nothing is written for it any more."""
+    built_in_version: int = 1
+    """Version of the built-in plans when it was given its plan: newer ones change nothing for it."""
     is_legacy: bool = False
     """Made before tenants had ids: keys and a ledger without an id that have its name are its own."""
     id: str = field(init=False)

@@ -1,5 +1,6 @@
 """Text in and out: tokenizer, chat template, incremental detokeniser, stop strings. Never imports torch.
 
 Read in this order: ``tokenizer``, ``chat_template``, ``token_bytes``, ``detokenizer``, ``stop``, ``grammar``,
-``grammar_probe`` (the process that tries grammars), ``tenant_templates``, ``filtering`` (words and patterns).
+``grammar_probe`` (the process that tries grammars), ``tenant_templates``, ``filtering`` (words and patterns),
+``output`` (what an output's text says: reasoning, calls).
 """

@@ -23,6 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.model_files import read_json
+from stratos.core.requests.tools import Tool, ToolCall
 from stratos.text.tokenizer import Tokenizer
 
 
@@ -32,6 +33,17 @@ class ChatMessage:
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls that the message asked for."""
+    tool_call_id: str = ""
+    """The call whose result the message is."""
+    reasoning: str = ""
+    """Reasoning before the content; the template keeps or drops it."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Everything in it that a client has written."""
+        return (self.content, *(call.arguments for call in self.tool_calls), *filter(None, (self.reasoning,)))
 
 
 class _TemplateRefusal(Exception):
@@ -84,22 +96,28 @@ class ChatTemplate:
         self._cut = re.compile("|".join(f"({self._cut_pattern(s)})" for s in spellings)) if spellings else None
         self._cut_ids = [tokenizer.special_tokens[s] for s in spellings]
 
-    def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
         """Ids of the conversation, ending where the assistant's answer begins.
+
+        Args:
+            messages: of the conversation.
+            tools: shown to a template that knows them.
 
         Raises:
             BadRequest: the template refuses the conversation.
         """
         mask = _Mask(self._special)
-        conversation = [{"role": m.role, "content": mask.hide(m.content)} for m in messages]
-        rendered = self._render(conversation)
+        conversation = [_mapping(message, mask) for message in messages]
+        rendered = self._render(conversation, [mask.hide_all(tool.definition()) for tool in tools])
         if not mask.hidden:
             return self._tokenizer.encode(rendered)
         return self._encode_masked(rendered, mask)
 
-    def _render(self, conversation: list[dict[str, str]]) -> str:
+    def _render(self, conversation: list[dict[str, Any]], tools: list[Any]) -> str:
         try:
-            return self._template.render(messages=conversation, add_generation_prompt=True, tools=None, **self._names)
+            return self._template.render(
+                messages=conversation, add_generation_prompt=True, tools=tools or None, **self._names
+            )
         except _TemplateRefusal as error:
             text = f"the model's chat template refuses these messages: {error}"
             raise BadRequest(text[:500], param="messages") from error
@@ -137,12 +155,42 @@ class _Mask:
     def hide(self, content: str) -> str:
         return self._special.sub(self._replace, content) if self._special else content
 
+    def hide_all(self, value: Any) -> Any:
+        """``value`` with every text in it masked, names of fields too."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, dict):
+            return {self.hide(key): self.hide_all(child) for key, child in value.items()}
+        return [self.hide_all(child) for child in value] if isinstance(value, list) else value
+
     def show(self, text: str) -> str:
         return self._mark.sub(lambda match: self.hidden[int(match[1])], text)
 
     def _replace(self, match: re.Match[str]) -> str:
         self.hidden.append(match[0])
         return f"\ue000{self._nonce}:{len(self.hidden) - 1}\ue001"
+
+
+def _mapping(message: ChatMessage, mask: _Mask) -> dict[str, Any]:
+    """A message as templates read it; fields that it does not have are not defined there."""
+    found: dict[str, Any] = {"role": message.role, "content": mask.hide(message.content)}
+    if message.tool_calls:
+        found["tool_calls"] = [_call_mapping(call, mask) for call in message.tool_calls]
+    if message.tool_call_id:
+        found["tool_call_id"] = mask.hide(message.tool_call_id)
+    if message.reasoning:
+        found["reasoning_content"] = found["reasoning"] = mask.hide(message.reasoning)
+    return found
+
+
+def _call_mapping(call: ToolCall, mask: _Mask) -> dict[str, Any]:
+    """Arguments as the object that they are the text of, for templates write it in their own way."""
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.arguments
+    function = {"name": call.name, "arguments": mask.hide_all(arguments)}
+    return {"id": mask.hide(call.id), "type": "function", "function": function}
 
 
 def _token_text(value: Any) -> str:

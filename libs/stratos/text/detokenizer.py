@@ -20,13 +20,22 @@ class Detokenizer:
         tokenizer: shared.
         skip_special: special tokens give no text.
         is_continued: text stands before, so a blank at the beginning is no mark of a text's beginning (SentencePiece).
+        shown_ids: special tokens that give text all the same.
     """
 
     __slots__ = ("_bytes_of", "_decoder", "_hidden", "_strip_blank")
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, is_continued: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool = True,
+        is_continued: bool = False,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._bytes_of = tokenizer.token_bytes
-        self._hidden: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
+        hidden = tokenizer.special_ids if skip_special else frozenset[int]()
+        self._hidden = hidden - shown_ids if shown_ids else hidden
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip_blank = tokenizer.strips_leading_blank and not is_continued
 

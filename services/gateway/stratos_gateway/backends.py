@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import DependencyDown
 from stratos.common.ids import new_incarnation
-from stratos.core.tenancy.plan import Plan
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import exchange_gateways, fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -37,14 +36,16 @@ from stratos.store.redis import open_redis
 from stratos.store.sealed.answer_store import AnswerStore
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos_gateway.access.data_keys import MissingDataKeys
-from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants
+from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
+from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
 from stratos_gateway.ledger.readings import UsageReadings
+from stratos_gateway.limits.own_share import gateway_name
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.oidc.credentials import KeysAndTokens
@@ -115,20 +116,20 @@ async def open_backends(
         answers = AnswerStore(redis, settings.records, most, sub_keys.find, store_id)
         shared = SharedAnswers(answers)
         tasks["shared-answers"] = shared.run
+    stored = [kept.forget for kept in (receipts, answers) if kept is not None]
     departed = DepartedTenants(
-        partial(living_tenants, follower), partial(_forget, routers, receipts, answers), settings.admin.forget_after_s
+        partial(living_tenants, follower), [routers.forget_tenant, *stored], settings.admin.forget_after_s
     )
     departed.look()  # at what a restored copy says: it may be gone from the store by now
     follower.on_change(departed.look)
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
-    plan_of = partial(_plan_of, TenantLookup(follower), departed)
     if platform is not None:
         missing = MissingDataKeys(store, platform, follower, partial(living_tenants, follower), store_id)
         tasks["data-keys"] = missing.run
     return Backends(
         admin=AdminStores(
             records=store,
-            key_use=key_use,
+            lists=StoredLists(follower, key_use),
             peppers=peppers,
             store_id=store_id,
             ledger=ledger,
@@ -141,9 +142,11 @@ async def open_backends(
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
-        leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
+        leases=LeaseStore(redis, settings.records, gateway_name(name, new_incarnation()), store_id),
         exchange_gateways=partial(_exchange, peers, dialer),
-        ledger=LedgerAccess(store=ledger, plan_of=plan_of, receipts=receipts, readings=readings),
+        ledger=LedgerAccess(
+            store=ledger, plan_of=partial(plan_of, follower, departed), receipts=receipts, readings=readings
+        ),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
@@ -154,28 +157,11 @@ async def open_backends(
     )
 
 
-async def _forget(routers: RouterSet, receipts: ReceiptStore | None, answers: AnswerStore | None, tenant: str) -> bool:
-    """Drop what is kept of a deleted tenant; false where a worker did not answer."""
-    for kept in (receipts, answers):
-        if kept is not None:
-            await kept.forget(tenant)
-    return await routers.forget_tenant(tenant)
-
-
 async def _exchange(peers: PeerAddresses, dialer: Dialer, names: Collection[str]) -> Iterable[str]:
     """Names of the gateways that any other one knows."""
     asked = (exchange_gateways(address, names, dialer=dialer) for address in await peers.now())
     answers = await asyncio.gather(*asked, return_exceptions=True)
     return {name for answer in answers if not isinstance(answer, BaseException) for name in answer}
-
-
-def _plan_of(tenants: TenantLookup, departed: DepartedTenants, tenant: str) -> Plan | None:
-    """The plan of a tenant by its id; of a deleted one it is the last one, for counts that come late.
-
-    Counts of workers that were asked by an older gateway name the tenant instead.
-    """
-    found = departed.last_record(tenant) or tenants.record(tenant)
-    return None if found is None else tenants.plan_for(found)
 
 
 def _issuers(config: OidcConfig, clock: Clock) -> list[IssuerKeys]:

@@ -21,7 +21,7 @@ from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record import Kind, Record, make_body, version_of
 from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
 from stratos.store.records.values import adapter_id, encode_adapter, owner_and_name
-from stratos.store.tenants import Condition, TenantRecord, TenantRef
+from stratos.store.tenants import TenantRecord, TenantRef
 
 _log = logging.getLogger(__name__)
 _MANIFEST_WAIT_S = 1.0
@@ -169,7 +169,7 @@ class AdapterCatalogue:
         )  # fmt: skip
         version = await self._records.write(
             Kind.ADAPTER, record_id, body, seen=version_of(old), store_id=self._store_id, audit=entry,
-            tenant=owner, condition=Condition.LIVE if owner.id else Condition.NONE,
+            tenant=owner, condition=owner.while_live,
         )  # fmt: skip
         record = read_record(Kind.ADAPTER, record_id, f"{version} {body}")
         assert isinstance(record, Record), "what was written can be read"

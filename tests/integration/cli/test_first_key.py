@@ -42,6 +42,22 @@ def test_a_key_made_elsewhere_is_registered_once(installation: dict[str, str]) -
         assert key not in output
 
 
+def test_a_new_tenant_gets_the_plan_that_is_named_and_keeps_it(installation: dict[str, str]) -> None:
+    found = []
+    for plan in ("local", "batch"):  # an upgrade may name another one
+        arguments = ("add-key", "--tenant=team", f"--plan={plan}", "--prefix=site")
+        status, output = admin(*arguments, **installation, STRATOS_API_KEY=mint_key())
+        assert status == 0, output
+        found.append(asyncio.run(plan_of(installation["REDIS_URL"], "team")))
+    assert found == ["local", "local"]
+
+
+async def plan_of(redis_url: str, tenant: str) -> str:
+    async with open_redis(redis_url) as redis:
+        records = RecordStore(redis, RecordStoreConfig(prefix="site"))
+        return (await key_store(records, Peppers(current=PEPPER)).tenants.get(tenant)).plan
+
+
 async def list_keys(redis_url: str) -> list[ListedKey]:
     async with open_redis(redis_url) as redis:
         records = RecordStore(redis, RecordStoreConfig(prefix="site"))

@@ -8,11 +8,12 @@ import pytest
 
 from stratos.cli.data.credentials import Credentials, load_credentials
 from stratos.cli.data.folder import DataDir
-from stratos.cli.keyring import ensure_api_key
-from stratos.cli.stores import StoreTarget, set_up_own_store
+from stratos.cli.keyring import OWN_TENANT, ensure_api_key
+from stratos.cli.stores import StoreTarget, open_records, set_up_own_store
 from stratos.common.errors import DependencyDown
 from stratos.store.records.record_store import RecordStore
 from stratos.store.redis import open_redis
+from tests.support.servers.record_stores import key_store
 
 
 class Laptop:
@@ -53,6 +54,16 @@ async def test_a_new_data_directory_sets_its_store_up(laptop: Laptop) -> None:
     assert await laptop.start()  # a second start finds it
     key = await ensure_api_key(laptop.redis_url, laptop.credentials, laptop.data)
     assert await ensure_api_key(laptop.redis_url, laptop.credentials, laptop.data) == key
+    async with open_records(laptop.redis_url) as records:
+        assert (await key_store(records).tenants.get(OWN_TENANT)).plan == "local", "nothing of it is throttled"
+
+
+async def test_a_data_directory_whose_tenant_has_another_plan_keeps_it(laptop: Laptop) -> None:
+    await laptop.start()
+    async with open_records(laptop.redis_url) as records:
+        await key_store(records).create_key(OWN_TENANT, "of release 0.1")
+        await ensure_api_key(laptop.redis_url, laptop.credentials, laptop.data)
+        assert (await key_store(records).tenants.get(OWN_TENANT)).plan == "standard"
 
 
 async def test_a_start_over_an_emptied_redis_marks_nothing(laptop: Laptop) -> None:

@@ -48,7 +48,7 @@ def test_the_toolbox_runs_only_when_asked_and_acts_as_an_administrator(defaults:
 def test_the_first_key_has_the_role_that_the_values_name(defaults: list[Object]) -> None:
     for objects, role in ((defaults, "tenant"), (checked({"credentials": {"role": "admin"}}), "admin")):
         (command,) = [c["command"] for p in pods(objects) for c in p.containers if "add-key" in c.get("command", ())]
-        assert f"--role={role}" in command
+        assert {f"--role={role}", "--plan=local"} <= set(command)
 
 
 def test_policies_of_ones_own_may_be_named() -> None:

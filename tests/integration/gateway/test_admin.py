@@ -113,6 +113,20 @@ async def test_a_suspended_and_a_deleted_tenant_is_refused_within_a_second(
     assert (await admin.call("DELETE", "/tenants/platform")).status_code == 400, "not with a key of its own"
 
 
+async def test_calls_of_a_tenant_have_a_rate_and_those_of_the_platform_have_none(
+    redis_url: str, tmp_path: Path
+) -> None:
+    own = {"listen": "127.0.0.1:0", "calls_per_min": 1}
+    async with admin_world(redis_url, tmp_path, admin=own) as admin:
+        statuses = Counter([(await admin.call("GET", "/tenants", by="owner")).status_code for _ in range(62)])
+        assert statuses == {200: 60, 429: 2}
+        refused = await admin.call("GET", "/keys", by="owner")
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert int(refused.headers["retry-after"]) > 30
+        for by in ("admin", "stranger"):
+            assert (await admin.call("GET", "/keys", by=by)).status_code == 200, "another tenant, or none"
+
+
 HOSTILE: list[tuple[str, str, Any]] = [
     ("PUT", "/plans/gold", {"weight": "9"}),
     ("PUT", "/plans/gold", {"weight": 10**30}),

@@ -86,6 +86,23 @@ async def test_versions_never_change_and_what_is_in_use_stays(admin: AdminWorld)
     assert {"policy.put", "policy.delete", "template.put", "template.delete"} <= {entry["action"] for entry in log}
 
 
+async def test_an_owner_sees_in_its_audit_log_what_the_platform_took_away(admin: AdminWorld) -> None:
+    block = {"adapter": "tone", "tenant": "acme"}
+    for method, path, body in (
+        ("PUT", "/templates/acme/greet", TEMPLATE),
+        ("DELETE", "/templates/acme/greet", None),
+        ("POST", "/blocks", block),
+        ("DELETE", "/blocks", block),
+    ):
+        assert (await admin.call(method, path, body)).status_code == 200
+    seen = {
+        by: [entry["action"] for entry in (await admin.call("GET", "/audit", by=by)).json()["data"]]
+        for by in ("owner", "stranger")
+    }
+    assert seen["owner"][-4:] == ["template.put", "template.delete", "block.put", "block.delete"]
+    assert not {"template.delete", "block.delete"} & set(seen["stranger"])
+
+
 HOSTILE: list[tuple[str, Any]] = [
     ("/policies/careful", {"patterns": {"a": "("}}),
     ("/policies/careful", {"patterns": {"a": "a*"}}),

@@ -23,6 +23,7 @@ from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
 from stratos.rpc.serving.interceptors import _abort
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos_gateway.embedding.run import MAX_GROUP_INPUTS
@@ -287,7 +288,8 @@ async def test_open_requests_are_bounded_like_on_the_other_routes() -> None:
 
 async def test_vectors_are_billed_by_their_prompts_before_the_answer_and_failures_are_not(redis_url: str) -> None:
     async with AsyncExitStack() as stack:
-        store = LedgerStore(await stack.enter_async_context(open_redis(redis_url)), RecordStoreConfig())
+        redis = await stack.enter_async_context(open_redis(redis_url))
+        store, reader = LedgerStore(redis, RecordStoreConfig()), UsageReader(redis, RecordStoreConfig())
         access = LedgerAccess(store=store, plan_of=lambda tenant: PLAN)
         world = await stack.enter_async_context(gateway_world(ledger_access=access, ledger={"interval_s": 3600.0}))
         embedder = ScriptedEmbedder("prefill-0")
@@ -299,7 +301,7 @@ async def test_vectors_are_billed_by_their_prompts_before_the_answer_and_failure
         assert (await post(world, input=[[5, 6, 7], [8]])).status_code == 200
 
         async def entries() -> list[LedgerEntry]:
-            return [entry async for entry in store.entries("one", f"{datetime.now(UTC):%Y-%m-%d}")]
+            return [entry async for entry in reader.entries("one", f"{datetime.now(UTC):%Y-%m-%d}")]
 
         found = await entries()
         assert [(entry.counts.num_prompt, entry.counts.num_output, entry.tag.route) for entry in found] == [

@@ -43,10 +43,11 @@ TODAY = "{:%Y-%m-%d}"
 class Bench:
     world: World
     store: LedgerStore
+    reader: UsageReader
 
     async def entries(self, tenant: str = "one") -> list[LedgerEntry]:
         day = TODAY.format(datetime.now(UTC))
-        return [entry async for entry in self.store.entries(tenant, day)]
+        return [entry async for entry in self.reader.entries(tenant, day)]
 
     async def wait_entries(self, number: int) -> list[LedgerEntry]:
         while len(found := await self.entries()) < number:  # noqa: ASYNC110
@@ -64,12 +65,13 @@ async def bench_at(url: str, num_workers: int = 1, timeout_s: float = 5.0, **led
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(open_redis(url, timeout_s=timeout_s))
         store = LedgerStore(redis, RecordStoreConfig())
-        readings = UsageReadings(UsageReader(redis, RecordStoreConfig()), SystemClock(), 60)
+        reader = UsageReader(redis, RecordStoreConfig())
+        readings = UsageReadings(reader, SystemClock(), 60)
         access = LedgerAccess(store=store, plan_of=lambda tenant: PRICED, readings=readings)
         world = await stack.enter_async_context(
             gateway_world(num_workers, ledger_access=access, ledger={**QUICK, **ledger})
         )
-        yield Bench(world, store)
+        yield Bench(world, store, reader)
 
 
 @pytest.fixture

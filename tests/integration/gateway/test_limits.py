@@ -61,6 +61,20 @@ async def test_sequences_at_once_are_bounded_and_come_back_however_a_request_end
         assert (await complete(world, n=3, max_tokens=1)).status_code == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_the_platform_fails_at_takes_nothing_even_where_it_is_told_within_a_stream(stream: bool) -> None:
+    async with gateway_world(http={"sse_keepalive_s": 0.05}) as world:
+        world.keys.change_plan(KEY, tokens_per_min=6, burst_s=600)
+        world.worker.script, world.worker.step_s = lambda submit, choice: [4], 30.0
+        body = {"model": "base", "prompt": [5, 6, 7, 8], "max_tokens": 56, "stream": stream}
+        headers = {"authorization": f"Bearer {KEY}", "x-stratos-deadline-ms": "300"}
+        failed = await world.http.post("/v1/completions", json=body, headers=headers)
+        assert failed.status_code == (200 if stream else 503)
+        assert ('"error"' in failed.text, failed.text.startswith(": keep-alive")) == (True, stream)
+        world.worker.step_s = 0.0
+        assert (await complete(world, max_tokens=56)).status_code == 200, "60 are wanted, as many as there ever are"
+
+
 @pytest.mark.parametrize("seconds", [1.5, pytest.param(10.0, marks=pytest.mark.chaos)])
 async def test_two_gateways_at_one_redis_keep_one_limit(redis_url: str, seconds: float) -> None:
     """Real time at twice the limit or more; virtual hours of it are with the slices' own tests."""

@@ -175,7 +175,15 @@ async def stalled(asked: Asked, reply: Reply) -> None:
     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("script", [refusing, silent, garbage, odd, failing, broken, stalled])
+async def boasting(asked: Asked, reply: Reply) -> None:
+    """Counts that no ledger can add up."""
+    await reply.begin_events()
+    await reply.event({"choices": [{**choice_of(asked, 0, "from "), "finish_reason": "stop"}]})
+    await reply.event({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": (1 << 63) - 1}})
+    await reply.event("[DONE]")
+
+
+@pytest.mark.parametrize("script", [refusing, silent, garbage, odd, failing, broken, stalled, boasting])
 async def test_where_the_endpoint_fails_the_request_waits_here(
     world: World, endpoint: ScriptedHttp, script: Any
 ) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.tenancy.plan import BATCH
 from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos_gateway.ledger.billing import LedgerAccess
@@ -26,11 +27,11 @@ BODY = json.dumps({"model": "base", "prompt": "x", "max_tokens": 2}).encode()
 async def test_the_time_of_a_clients_own_upload_breaks_no_promise(redis_url: str) -> None:
     """The first token came after the last byte was sent, and before the answer was there."""
     async with open_redis(redis_url, timeout_s=5.0) as redis:
-        store = LedgerStore(redis, RecordStoreConfig())
+        store, reader = LedgerStore(redis, RecordStoreConfig()), UsageReader(redis, RecordStoreConfig())
         found: list[LedgerEntry] = []
 
         async def is_billed() -> bool:
-            found[:] = [entry async for entry in store.entries("one", f"{datetime.now(UTC):%Y-%m-%d}")]
+            found[:] = [entry async for entry in reader.entries("one", f"{datetime.now(UTC):%Y-%m-%d}")]
             return bool(found)
 
         access = LedgerAccess(store=store, plan_of=lambda tenant: PLAN)

@@ -16,6 +16,7 @@ from stratos.core.tenancy.roles import Role
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import KeyTerms, parse_key
+from stratos.store.records.audit import AuditEntry, AuditPage
 from stratos.store.records.record import Kind
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.records.writer import RecordWriter
@@ -124,6 +125,33 @@ async def test_an_override_changes_one_field_for_one_tenant(keys: KeyStore, gate
     assert (await gateway.keys.authenticate(other)).plan == STANDARD
 
 
+async def test_a_tenant_of_an_older_store_keeps_its_terms_until_it_is_given_a_plan(
+    keys: KeyStore, store: MarkedStore, gateway: Follower
+) -> None:
+    async def limit() -> int | None:
+        assert await gateway.follower.catch_up()
+        return (await gateway.keys.authenticate(key)).plan.requests_per_min
+
+    key = await keys.create_key("acme", "k")
+    text = await store.redis.hget("stratos:tenant", "acme")
+    body = json.loads(text.partition(" ")[2])
+    del body["value"]["built_in_version"]
+    await store.records.write(Kind.TENANT, "acme", json.dumps(body), seen=int(text.partition(" ")[0]))
+    assert await limit() is None
+    await keys.tenants.suspend("acme", is_suspended=True)
+    await keys.tenants.put("acme", plan="standard", overrides={"weight": 2}, is_suspended=False)
+    await keys.create_key("acme", "another", first_plan="local")
+    assert await limit() is None, "what is said again, in a file for one, gives no plan"
+    await keys.tenants.put_plan(replace(STANDARD, requests_per_min=7))
+    assert await limit() == 7
+    await keys.tenants.delete_plan("standard")
+    assert await limit() is None
+    await keys.tenants.set_plan("acme", "standard")
+    assert await limit() == STANDARD.requests_per_min == 60
+    await keys.tenants.put("acme", plan="local", overrides={}, is_suspended=False)
+    assert await limit() is None
+
+
 async def test_a_plan_that_tenants_have_stays(keys: KeyStore) -> None:
     await keys.tenants.put_plan(replace(STANDARD, name="gold"))
     await keys.create_key("acme", "k", plan="gold")
@@ -159,12 +187,12 @@ async def test_the_last_use_of_a_key_is_written_later(
     key = await keys.create_key("acme", "k")
     async with following(redis_url, wall_clock=clock, note_use=use.note_use) as gateway:
         await gateway.keys.authenticate(key)
-        assert await use.read() == {}
+        assert await use.last_uses([parse_key(key)]) == [None]
         await use.flush()
         clock.now_s -= 100  # another gateway, whose clock is behind ours, takes nothing back
         await gateway.keys.authenticate(key)
         await use.flush()
-    assert await use.read() == {parse_key(key): NOW_S}
+    assert await use.last_uses([parse_key(key), "absent"]) == [NOW_S, None]
 
 
 async def test_every_change_is_in_the_audit_log_with_its_author_and_without_secrets(
@@ -174,7 +202,7 @@ async def test_every_change_is_in_the_audit_log_with_its_author_and_without_secr
     await keys.tenants.put("acme", plan="batch", overrides={}, is_suspended=False)
     await keys.tenants.put("acme", plan="batch", overrides={}, is_suspended=False)  # changes nothing
     await keys.revoke_key(parse_key(key))
-    entries = await store.records.audit_log()
+    entries = (await store.records.audit_page()).entries
     assert [(entry.actor, entry.action, entry.tenant) for entry in entries] == [
         ("key:ops", action, "acme") for action in ("tenant.create", "key.create", "tenant.put", "key.revoke")
     ]
@@ -187,8 +215,36 @@ async def test_every_change_is_in_the_audit_log_with_its_author_and_without_secr
     text = json.dumps(await store.redis.xrange("stratos:audit"))
     assert record.cache_salt.hex() not in text
     assert not any(word in text for word in ("mac", "cache_salt", key.split("-")[2]))
-    later = await store.records.audit_log(after=entries[1].entry_id)
+    later = (await store.records.audit_page(entries[1].entry_id)).entries
     assert [entry.entry_id for entry in later] == [put.entry_id, revoked.entry_id]
+
+
+async def test_a_page_of_the_audit_log_has_entries_of_one_tenant_or_of_all_and_bounded_bytes(
+    store: MarkedStore, keys: KeyStore
+) -> None:
+    for number in range(20):
+        await keys.create_key("acme", f"a{number}")
+        await keys.create_key("other", f"o{number}")
+    acme = await keys.tenants.ref("acme")
+    of_acme = await store.records.audit_page(tenant=acme.id)
+    assert [entry.tenant_id for entry in of_acme.entries] == [acme.id] * 21
+    assert of_acme.next_after == of_acme.entries[-1].entry_id
+    assert await store.records.audit_page(of_acme.next_after, tenant=acme.id) == AuditPage([], None)
+    every = await store.records.audit_page()
+    assert [e for e in every.entries if e.tenant_id == acme.id] == of_acme.entries
+    later = await store.records.audit_page(of_acme.entries[18].entry_id, tenant=acme.id)
+    assert later.entries == of_acme.entries[19:]
+    for number in range(20):
+        name = f"t{number}"
+        large = AuditEntry(actor="a", action="b", kind="template", id=name, before=None, after={"text": "x" * 200_000})
+        await store.records.write(Kind.TEMPLATE, name, "{}", seen=0, audit=large)
+    found, after = list[str](), every.entries[-1].entry_id
+    while after is not None:
+        page = await store.records.audit_page(after)
+        assert sum(len(entry.as_text()) for entry in page.entries) < 4 << 20
+        found += [entry.id for entry in page.entries]
+        after = page.next_after
+    assert found == [f"t{number}" for number in range(20)]
 
 
 async def test_a_record_of_a_newer_build_is_not_overwritten(store: MarkedStore, keys: KeyStore) -> None:

@@ -36,6 +36,8 @@ class FakePeer:
     """Wait before it says that it serves."""
     holds: bool = False
     """Calls wait in its queue."""
+    refuses_reports: bool = False
+    num_refused: int = 0
     error: StratosError | None = None
     requests: list[PlacementRequest] = field(default_factory=list)
     reports: list[Sequence[AttemptReport]] = field(default_factory=list)
@@ -64,6 +66,9 @@ class FakePeer:
 
     async def complete(self, reports: Sequence[AttemptReport]) -> None:
         await self._answer()
+        if self.refuses_reports:
+            self.num_refused += 1
+            raise WorkerLost("the router did not take reports")
         self.reports.append(list(reports))
 
     async def exchange_convictions(self, update: ConvictionUpdate, *, timeout_s: float) -> ConvictionUpdate:

@@ -154,6 +154,7 @@ class LimitedGateways:
     def close(self) -> None:
         for gateway in self.gateways:
             gateway.kill()
+        self.server.client.close()
 
 
 def make_tenant(name: str = "t", **plan: int) -> Tenant:

@@ -11,7 +11,7 @@ from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenant import Tenant
 
 KEY, OTHER_KEY = "sk-one", "sk-two"
-PLAN = replace(STANDARD, priority_class=1)
+PLAN = replace(STANDARD, priority_class=1, requests_per_min=None, tokens_per_min=None)
 """Of the tenants of ``FakeKeys``."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from prometheus_client import Counter
@@ -10,7 +11,9 @@ from stratos.common.clock import Clock
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.usage import MeterTag, UsageCount
+from stratos.core.ledger.violations import add_entry
 from stratos.core.requests.records import RequestKey
+from stratos.store.ledger.usage_reader import Spans
 from stratos.worker.decode.usage_log import UsageLog
 from stratos.worker.meters.settings import UsageConfig
 
@@ -25,6 +28,13 @@ ENTRY = LedgerEntry(
     counts=TokenCounts(num_prompt=10, num_cached=4, num_output=3), amounts=Amounts(gross=100, cached_discount=20),
 )  # fmt: skip
 """What became of ``COUNT``."""
+
+
+def spans_of(entries: Iterable[LedgerEntry]) -> Spans:
+    spans: Spans = {}
+    for entry in entries:
+        add_entry(spans, entry)
+    return spans
 
 
 def count_of(request_id: str, attempt: int = 0) -> UsageCount:

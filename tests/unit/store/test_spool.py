@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -95,4 +96,22 @@ def test_it_is_read_in_slices_and_a_spoiled_line_is_counted(tmp_path: Path) -> N
     assert [entry.request_id for entry in second.entries] == ["gen-2", "gen-3"]
     assert names(spool, second.end) == ["gen-4"]
     assert spool.read(spool.num_bytes, 2).entries == []
+    spool.close()
+
+
+def test_a_reader_that_was_left_behind_spoils_no_other(tmp_path: Path) -> None:
+    """A process that ends leaves the thread of its last turn, and its very last turn begins another one."""
+    spool, found = Spool(tmp_path / "spool", 1 << 24), list[set[str]]()
+    spool.append(numbered(*range(4000)))
+
+    def read_all() -> None:
+        for _ in range(5):
+            found.append({entry.request_id for entry in spool.read(0, 4000).entries})
+
+    threads = [threading.Thread(target=read_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(len(one) == 4000 for one in found)
     spool.close()

@@ -2,5 +2,5 @@
 
 Read in this order: ``shared`` (options and errors of all commands), ``flags`` (fields of a record as flags), ``access``
 (keys and tenants), ``money`` (statements and costs), ``admin`` (the store), ``tenancy`` (plans and tenants),
-``certificates``, ``models``.
+``certificates``, ``models``, ``bench`` (load), ``trace``.
 """

@@ -19,6 +19,7 @@ from stratos.cli.commands.shared import (
 )
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest
+from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenancy.roles import Role
 from stratos.store.keys import DEFAULT_PEPPER_ID
 
@@ -66,6 +67,7 @@ def add_key(
     pepper_id: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER_ID")] = DEFAULT_PEPPER_ID,
     tenant: TenantOption = "default",
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
+    plan: Annotated[str, typer.Option(help="Plan of a new tenant; one that is there keeps its own.")] = STANDARD.name,
     role: Annotated[Role, typer.Option(help="What its owner may do; a key that is there keeps its own.")] = Role.TENANT,
     prefix: PrefixOption = "",
     wait_s: WaitOption = 0,
@@ -81,7 +83,9 @@ def add_key(
     with explained_errors():
         key_id = parse_key(key)
         peppers = Peppers(current=pepper, current_id=pepper_id)
-        register = partial(register_key, redis_url, peppers, key, tenant=tenant, name=name, role=role, prefix=prefix)
+        register = partial(
+            register_key, redis_url, peppers, key, tenant=tenant, name=name, first_plan=plan, role=role, prefix=prefix
+        )
         asyncio.run(once_answered(register, wait_s, SystemClock()))
     typer.echo(f"the key {key_id} is one of tenant {tenant}")
 

@@ -1,6 +1,7 @@
 """Flags of a command that are fields of a record: each is declared once, with its help and its default.
 
-A field is a flag if its annotation carries a ``typer.Option``; other fields are for the command to fill in.
+A field is a flag if its annotation carries a ``typer.Option``, or the text of its help: records of libraries that do
+not know typer have that.  Other fields are for the command to fill in.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
+import typer
 from typer.models import OptionInfo
 
 
@@ -45,7 +47,10 @@ def with_flags_of(record: Callable[..., Any]) -> Callable[[Callable[..., None]],
 def _flags(record: Any) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(record, include_extras=True)
     for field in dataclasses.fields(record):
-        if any(isinstance(extra, OptionInfo) for extra in getattr(hints[field.name], "__metadata__", ())):
-            yield inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-            )
+        hint = hints[field.name]
+        extras = getattr(hint, "__metadata__", ())
+        if any(isinstance(extra, str) for extra in extras):
+            hint = Annotated[hint.__origin__, typer.Option(help=next(e for e in extras if isinstance(e, str)))]
+        elif not any(isinstance(extra, OptionInfo) for extra in extras):
+            continue
+        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hint)

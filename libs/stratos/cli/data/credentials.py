@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from stratos.cli.data.folder import DataDir, write_json_atomically
 from stratos.common.errors import BadRequest
@@ -47,17 +49,26 @@ def load_platform_key(data: DataDir) -> str:
     """
     path = data.platform_key_file
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        return _read_private(path)
+        if not os.path.lexists(path):
+            _make_private(path, secrets.token_hex(KEY_BYTES))
     except OSError as error:
         raise BadRequest(f"{path} cannot be written: {error.strerror}") from error
-    text = secrets.token_hex(KEY_BYTES)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    return _read_private(path)
+
+
+def _make_private(path: Path, text: str) -> None:
+    """Make a file with all of its text, or none; where another process was quicker, its file stays."""
+    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-") as file:
         file.write(f"{text}\n")
         file.flush()
-        os.fsync(descriptor)
-    return text
+        os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(file.name, path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # what it wraps must not be on the disk before its name
+    finally:
+        os.close(descriptor)
 
 
 def _read_private(path: Path) -> str:

@@ -1,4 +1,5 @@
-"""Statements and costs from the ledger, for people and for other programs.
+"""Statements, costs and receipts from the ledger, for people and for other programs.
 
-Read in this order: ``statements`` (as text and HTML), ``ledger_files`` (entries as CSV and Parquet).
+Read in this order: ``statements`` (as text and HTML), ``ledger_files`` (entries as CSV and Parquet),
+``ledger_traces`` (entries as a trace), ``receipts`` (what became of one request).
 """

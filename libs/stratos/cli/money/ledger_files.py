@@ -28,17 +28,22 @@ def entries_of_month(client: AdminClient, tenant: str, month: str) -> Iterator[d
         days = days_of(month)
     except ValueError as error:
         raise BadRequest(str(error), param="--month") from None
-    whose = {"tenant": tenant} if tenant else {}
     for day in days:
-        seen: set[str] = set()
-        cursor = "0"
-        while True:
-            page = client.call("GET", "/ledger", day=day, cursor=cursor, **whose)
-            yield from (row for row in page["data"] if row["request_id"] not in seen)
-            seen |= {row["request_id"] for row in page["data"]}
-            cursor = str(page["next_cursor"])
-            if cursor == "0":
-                break
+        yield from entries_of_day(client, tenant, day)
+
+
+def entries_of_day(client: AdminClient, tenant: str, day: str) -> Iterator[dict[str, Any]]:
+    """All entries of a tenant's day, each once, in no order; raises what the admin API answers."""
+    whose = {"tenant": tenant} if tenant else {}
+    seen: set[str] = set()
+    cursor = "0"
+    while True:
+        page = client.call("GET", "/ledger", day=day, cursor=cursor, **whose)
+        yield from (row for row in page["data"] if row["request_id"] not in seen)
+        seen |= {row["request_id"] for row in page["data"]}
+        cursor = str(page["next_cursor"])
+        if cursor == "0":
+            return
 
 
 def write_entries(path: Path, shape: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stratos.core.ledger.entry import GROUP_SEPARATOR, LedgerEntry
@@ -33,14 +33,6 @@ def add_entry(spans: dict[tuple[str, int], Counter[str]], entry: LedgerEntry) ->
     if entry.is_kept is not None:
         sums = spans.setdefault((entry.tag.model, entry.tag.arrived_unix_ms // WINDOW_MS), Counter())
         sums.update(promises=1, violations=int(not entry.is_kept), credit=entry.amounts.credit)
-
-
-def spans_of(entries: Iterable[LedgerEntry]) -> dict[tuple[str, int], Counter[str]]:
-    """Sums over entries."""
-    spans: dict[tuple[str, int], Counter[str]] = {}
-    for entry in entries:
-        add_entry(spans, entry)
-    return spans
 
 
 def spans_of_day(stored: Mapping[str, str]) -> dict[tuple[str, int], Counter[str]]:

@@ -1,5 +1,5 @@
 """A request from the edge to the engine.
 
 Read in this order: ``terms``, ``records``, ``sampling_params``, ``limits`` (the one table and its validator),
-``grammar``, ``watermark``, ``embedding``, ``continuation``.
+``grammar``, ``tools``, ``watermark``, ``embedding``, ``continuation``.
 """

@@ -24,15 +24,15 @@ def _covers(pattern: str, other: str) -> bool:
         return True
     # A star stands for anything, other stars included: "a*" covers "a-*", as text. Other signs of patterns stand for
     # one character, which may not be one of the other pattern's.
-    return not set(pattern) & OLD_SIGNS and _matches(pattern, other)
+    return OLD_SIGNS.isdisjoint(pattern) and _matches(pattern, other)
 
 
 def _matches(pattern: str, name: str) -> bool:
     """Whether a pattern stands for a name, without a regular expression: to compile one takes up to a millisecond."""
-    if "*" not in pattern and not set(pattern) & OLD_SIGNS:
-        return name == pattern
-    if set(pattern) & OLD_SIGNS:
+    if not OLD_SIGNS.isdisjoint(pattern):
         return fnmatchcase(name, pattern)
+    if "*" not in pattern:
+        return name == pattern
     first, *middle, last = pattern.split("*")
     end = len(name) - len(last)
     if end < len(first) or not name.startswith(first) or not name.endswith(last):

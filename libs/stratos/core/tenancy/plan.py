@@ -1,13 +1,14 @@
-"""A plan: on which terms a tenant's requests run. Premium, standard and batch are there without any record.
+"""A plan: on which terms a tenant's requests run. Premium, standard, batch and local are there without any record.
 
 A plan in the store replaces the one of its name here; a tenant's own overrides replace single fields of its plan.
+Built-in plans have versions: a tenant keeps the terms of the version under which it was given its plan.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
@@ -115,10 +116,26 @@ class Plan:
         )
 
 
+BUILT_IN_VERSION = 2
+"""Of the built-in plans as they are now; 1 are those of release 0.1."""
 PREMIUM = Plan(name="premium", priority_class=DEFAULT_PRIORITY_CLASS - 1, weight=4, ttft_ms=1000, itl_ms=100)
-STANDARD = Plan(name="standard", ttft_ms=5000, itl_ms=250)
+STANDARD = Plan(name="standard", ttft_ms=5000, itl_ms=250, requests_per_min=60, tokens_per_min=100_000)
 BATCH = Plan(name="batch", priority_class=BATCH_CLASS, max_batch_ratio=0.75, kv_headroom_ratio=0.1)
-BUILT_IN_PLANS: Mapping[str, Plan] = {plan.name: plan for plan in (PREMIUM, STANDARD, BATCH)}
+LOCAL = Plan(name="local")
+"""Of the first key of an installation: no limits, no prices, no promises."""
+BUILT_IN_PLANS: Mapping[str, Plan] = {plan.name: plan for plan in (PREMIUM, STANDARD, BATCH, LOCAL)}
+_FIRST_PLANS = {"standard": replace(STANDARD, requests_per_min=None, tokens_per_min=None)}
+"""Plans of version 1 that have changed since."""
+
+
+def built_in_plan(name: str, version: int = BUILT_IN_VERSION) -> Plan | None:
+    """A built-in plan as it is for a tenant.
+
+    Args:
+        name: of the plan; ``None`` comes back where there is none of this name.
+        version: under which the tenant was given it.
+    """
+    return (_FIRST_PLANS.get(name) if version < BUILT_IN_VERSION else None) or BUILT_IN_PLANS.get(name)
 
 
 def reserved_beside(name: str, plans: Iterable[Plan]) -> Mapping[str, float]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -12,6 +14,8 @@ from stratos.common.tls.identity import PeerRole, dns_name
 from stratos.common.tls.settings import TlsConfig
 
 _TIMEOUT_S = 30.0
+_MAX_WAIT_S = 60.0
+"""Wait for a rate in one call."""
 
 
 class AdminClient:
@@ -48,7 +52,7 @@ class AdminClient:
             StratosError: what the API answers; ``DependencyDown`` where it does not.
         """
         try:
-            answer = self._http.request(method, path, json=body, params=query, extensions=self._extensions)
+            answer = self._answer(method, path, body, query)
             content: dict[str, Any] = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise DependencyDown(f"the admin API at {self._http.base_url} does not answer: {error}") from error
@@ -59,12 +63,22 @@ class AdminClient:
             )
         return content
 
-    def audit(self) -> list[dict[str, Any]]:
-        """The whole audit log, oldest first."""
-        entries: list[dict[str, Any]] = []
+    def _answer(self, method: str, path: str, body: Any, query: Mapping[str, str]) -> httpx.Response:
+        """The answer; one that a rate refuses is asked for again when it says so."""
+        waited_s = 0.0
+        while True:
+            answer = self._http.request(method, path, json=body, params=query, extensions=self._extensions)
+            after_ms = answer.headers.get("retry-after-ms", "")
+            if answer.status_code != 429 or not after_ms.isdecimal() or waited_s > _MAX_WAIT_S:
+                return answer
+            pause_s = int(after_ms) / 1000
+            time.sleep(pause_s)
+            waited_s += pause_s
+
+    def audit(self) -> Iterator[dict[str, Any]]:
+        """The whole audit log, oldest first, page by page."""
         after: str | None = "0"
         while after is not None:
             page = self.call("GET", "/audit", after=after)
-            entries += page["data"]
+            yield from page["data"]
             after = page["next_after"]
-        return entries

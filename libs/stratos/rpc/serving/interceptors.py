@@ -64,14 +64,16 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         run = _write_all(inner) if inspect.isasyncgenfunction(inner) else inner
 
         async def handler(request: Any, context: Any) -> Any:
-            self.num_unary_open += not is_stream
-            try:
-                async with self._edge(method, context, _request_label(request)):
-                    return await run(request, context)
-            finally:
-                self.num_unary_open -= not is_stream
+            if not is_stream:
+                self.num_unary_open += 1
+                context.add_done_callback(self._on_unary_end)  # its handler's end comes before the answer is out
+            async with self._edge(method, context, _request_label(request)):
+                return await run(request, context)
 
         return handler
+
+    def _on_unary_end(self, _context: Any) -> None:
+        self.num_unary_open -= 1
 
     @asynccontextmanager
     async def _edge(self, method: str, context: Any, label: str) -> AsyncIterator[None]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -78,9 +79,11 @@ class KeyUse:
             self._noted = {**noted, **self._noted}
             raise
 
-    async def read(self) -> Mapping[str, int]:
-        """Key id -> seconds since the epoch of its last use."""
+    async def last_uses(self, key_ids: Sequence[str]) -> list[int | None]:
+        """Seconds since the epoch of each key's last use; ``None`` for one that never was."""
+        if not key_ids:
+            return []
         await self._reads.check()
         with translate_redis_errors():
-            found = await self._redis.hgetall(self._name)
-        return {str(key_id): int(at) for key_id, at in found.items()}
+            found: Any = await self._redis.hmget(self._name, list(key_ids))
+        return [None if at is None else int(at) for at in found]

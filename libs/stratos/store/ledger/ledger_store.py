@@ -7,14 +7,14 @@
 <prefix>:ledger:tenants                  set of all tenants that ever had an entry
 <prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
 
-Sums and spans are read by ``usage_reader``. A tenant is its id, also after its deletion: what comes late finds its
-place, and nothing here knows its name.
+Entries, sums and spans are read by ``usage_reader``. A tenant is its id, also after its deletion: what comes late finds
+its place, and nothing here knows its name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,7 +29,6 @@ from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
-_SCAN_COUNT = 500
 _DAY_S = 24 * 3600
 _MOVED_DAYS = 400
 """Days up to today that may have entries or sums under the name of a tenant."""
@@ -118,22 +117,6 @@ class LedgerStore:
                 found: list[str | None] = await pipeline.execute()
         return [entry_from_text(name, tenant, text) for (_, name), text in zip(names, found, strict=True) if text]
 
-    async def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
-        """The entries of a day, in no order."""
-        name = f"{self._head}:entries:{tenant}:{day}"
-        await self._reads.check()
-        with translate_redis_errors():
-            async for request_id, text in self._redis.hscan_iter(name, count=_SCAN_COUNT):
-                yield entry_from_text(request_id, tenant, text)
-
-    async def entries_page(self, tenant: str, day: str, cursor: int) -> tuple[list[LedgerEntry], int]:
-        """Some entries of a day, and where the next ones are; 0 begins and ends. An entry may come twice."""
-        await self._reads.check()
-        with translate_redis_errors():
-            answer: Any = await self._redis.hscan(f"{self._head}:entries:{tenant}:{day}", cursor, count=_SCAN_COUNT)
-        following, found = answer
-        return [entry_from_text(request_id, tenant, text) for request_id, text in found.items()], int(following)
-
     async def tenants(self) -> list[str]:
         """All tenants that ever had an entry, in order."""
         await self._reads.check()
@@ -168,14 +151,15 @@ class LedgerStore:
         name = f"{self._head}:workers"
         with translate_redis_errors():
             known = await self._redis.hget(name, worker.address)
-            if known is not None and json.loads(known).get("incarnation") == worker.incarnation:
+            if known is not None and _worker_from_text(worker.address, str(known)) == worker:
                 await self._redis.hdel(name, worker.address)
 
     async def workers(self) -> list[WorkerRef]:
-        """Workers that some gateway has noted."""
+        """Workers that some gateway has noted; a note that cannot be read, such as one of a newer version, is none."""
         with translate_redis_errors():
             found: Any = await self._redis.hgetall(f"{self._head}:workers")
-        return [_worker_from_json(address, json.loads(text)) for address, text in found.items()]
+        read = [_worker_from_text(address, text) for address, text in found.items()]
+        return [worker for worker in read if worker is not None]
 
     def _keys(self, entry: LedgerEntry) -> list[str]:
         tenant, day = entry.tenant, entry.day
@@ -195,7 +179,10 @@ def _worker_to_json(worker: WorkerRef) -> dict[str, Any]:
     return {"worker_id": worker.worker_id, "incarnation": worker.incarnation, "role": worker.role.value}
 
 
-def _worker_from_json(address: str, value: Mapping[str, str]) -> WorkerRef:
-    return WorkerRef(
-        worker_id=value["worker_id"], incarnation=value["incarnation"], address=address, role=WorkerRole(value["role"])
-    )
+def _worker_from_text(address: str, text: str) -> WorkerRef | None:
+    try:
+        value = json.loads(text)
+        worker_id, incarnation, role = value["worker_id"], value["incarnation"], WorkerRole(value["role"])
+        return WorkerRef(worker_id=worker_id, incarnation=incarnation, address=address, role=role)
+    except (ValueError, KeyError, TypeError):
+        return None

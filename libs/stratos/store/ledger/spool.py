@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ class Spool:
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        """A process that ends leaves the thread of its last turn; two descriptors of a file share their place in it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -70,22 +73,23 @@ class Spool:
             OSError: the disk does not take them; none is kept.
         """
         data = b"".join(_line(entry) for entry in entries)
-        if self._end + len(data) > self._max_bytes:
-            return False
-        try:
-            self._cut()  # an earlier failure may have left something that could not be taken back then
-            _write_all(self._fd, data)
-            os.fsync(self._fd)
-        except OSError:
-            self._cut()
-            raise
-        self._end += len(data)
+        with self._lock:
+            if self._end + len(data) > self._max_bytes:
+                return False
+            try:
+                self._cut()  # an earlier failure may have left something that could not be taken back then
+                _write_all(self._fd, data)
+                os.fsync(self._fd)
+            except OSError:
+                self._cut()
+                raise
+            self._end += len(data)
         return True
 
     def read(self, offset: int, max_lines: int) -> SpoolSlice:
         """Lines from ``offset`` on, which is 0 or the end of another slice."""
         lines: list[bytes] = []
-        with os.fdopen(os.dup(self._fd), "rb") as file:
+        with self._lock, os.fdopen(os.dup(self._fd), "rb") as file:
             file.seek(offset)
             while offset < self._end and len(lines) < max_lines:
                 lines.append(file.readline())
@@ -95,13 +99,15 @@ class Spool:
 
     def clear(self) -> None:
         """Everything is in the ledger."""
-        self._end = 0
-        self._cut()
-        os.fsync(self._fd)
+        with self._lock:
+            self._end = 0
+            self._cut()
+            os.fsync(self._fd)
 
     def close(self) -> None:
         """Give the file up; what waits stays."""
-        os.close(self._fd)
+        with self._lock:
+            os.close(self._fd)
 
     def _cut(self) -> None:
         if os.fstat(self._fd).st_size > self._end:

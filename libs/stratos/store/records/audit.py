@@ -43,6 +43,15 @@ class AuditEntry:
         return json.dumps(fields, separators=(",", ":"))
 
 
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Some entries, oldest first."""
+
+    entries: list[AuditEntry]
+    next_after: str | None
+    """Id after which the next page begins; ``None`` at the end."""
+
+
 def parse_entry(entry_id: str, text: str) -> AuditEntry | None:
     """An entry as stored; ``None`` where it cannot be read."""
     try:

@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 
+from stratos.store.keys import KeyRecord
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.values import owner_and_name
 
@@ -104,6 +106,7 @@ class FollowedSnapshot:
         self.malformed: dict[tuple[Kind, str], str] = {}
         """Records that cannot be read now, and why."""
         self._records: dict[tuple[Kind, str], dict[str, Record]] = {}
+        self._keys: dict[str, dict[str, Record]] = {}
         self._load: _Load | None = None
         self._confirmed_s: float | None = None
         self._is_in_contact = False
@@ -130,6 +133,19 @@ class FollowedSnapshot:
     def of_owner(self, kind: Kind, owner: str) -> Mapping[str, Record]:
         """Records of an owner by name, tombstones included."""
         return self._records.get((kind, owner), {})
+
+    def of_kind(self, kind: Kind) -> list[Record]:
+        """Records of a kind by id, tombstones left out."""
+        groups = [group for (found, _), group in self._records.items() if found is kind]
+        return sorted((r for group in groups for r in group.values() if not r.is_deleted), key=attrgetter("id"))
+
+    def keys_of(self, tenant: str) -> list[Record]:
+        """Keys of all tenants that ever had a name by id, revoked ones included."""
+        return sorted(self._keys.get(tenant, {}).values(), key=attrgetter("id"))
+
+    def key_tenants(self) -> list[str]:
+        """Names of all tenants that ever had a key."""
+        return sorted(self._keys)
 
     def records(self) -> Iterable[Record]:
         """Everything that is known, tombstones included."""
@@ -166,7 +182,7 @@ class FollowedSnapshot:
     def begin_load(self, marker: Marker) -> None:
         """A read of everything begins; ``marker`` was read before it."""
         if self.store_id is None:  # remains of a load that another store interrupted
-            self._records.clear()
+            self._clear()
             self.malformed.clear()
         self._load = _Load(marker)
 
@@ -202,6 +218,8 @@ class FollowedSnapshot:
         if known is None or (content.version > known.version and (content.is_deleted or not _is_final(known))):
             group[name] = content
             self.num_merged += 1
+            if content.kind is Kind.KEY:
+                self._keys.setdefault(_tenant_of_key(known or content), {})[content.id] = content
 
     def lose(self) -> None:
         """The store did not answer; a load that runs is given up."""
@@ -218,11 +236,15 @@ class FollowedSnapshot:
             confirmed_s: when the store last confirmed them.
         """
         assert not self.is_complete, "a copy is for a process that knows nothing"
-        self._records.clear()
+        self._clear()
         for record in records:
             self.merge(record)
         self.store_id, self.position, self.is_complete = store_id, revision, True
         self._confirmed_s = confirmed_s
+
+    def _clear(self) -> None:
+        self._records.clear()
+        self._keys.clear()
 
     def _refuse(self) -> Look:
         self._load = None
@@ -231,6 +253,10 @@ class FollowedSnapshot:
 
     def _confirm(self, now: float) -> None:
         self._confirmed_s, self._is_in_contact, self._is_foreign = now, True, False
+
+
+def _tenant_of_key(record: Record) -> str:
+    return record.value.tenant if isinstance(record.value, KeyRecord) else str(record.remains.get("tenant", ""))
 
 
 def _is_final(record: Record) -> bool:

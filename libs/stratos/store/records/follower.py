@@ -95,7 +95,7 @@ class SnapshotFollower:
         return self._config.past_bound == "refuse" and self.is_past_bound
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after each turn in which a record changed; it must not raise."""
+        """Call ``listener`` after each turn in which a record changed, or a copy was taken; it must not raise."""
         self._listeners.append(listener)
 
     def not_ready_reason(self) -> str:
@@ -111,6 +111,7 @@ class SnapshotFollower:
         """
         age_s = max(0.0, unix_s - copy.confirmed_unix_s)
         self.snapshot.restore(copy.store_id, copy.revision, copy.records, self._clock.now() - age_s)
+        self._tell()
 
     async def run(self) -> None:
         """Root task of a process that serves from the snapshot."""
@@ -158,8 +159,11 @@ class SnapshotFollower:
             self.snapshot.lose()
             self._say(f"tenants, keys and adapters are not followed: {error}")
         if self.snapshot.num_merged != num_before:
-            for listener in self._listeners:
-                listener()
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     async def _look(self) -> None:
         now = self._clock.now()

@@ -5,6 +5,7 @@
                                      hashes, record id -> text of the record; nothing is ever taken out of them
     <prefix>:changes                 stream of the last changes {after, kind, id, text}; its ids are revisions
     <prefix>:audit                   stream of every change by a person {entry}; nothing is ever taken out of it
+    <prefix>:audit:<tenant id>       stream that has the ids of those entries which are about one tenant
 
 The marker is written by ``mark`` alone.  Without it, with another id than the caller expects, or where records are
 gone although nothing takes any out, a write is refused: Redis was emptied, or is another one.  Scripts use keys of
@@ -19,18 +20,21 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stratos.common.errors import BadRequest, DependencyDown, NotFound
+from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.records import scripts
-from stratos.store.records.audit import AuditEntry, parse_entry
+from stratos.store.records.audit import AuditEntry, AuditPage, parse_entry
 from stratos.store.records.followed_snapshot import Change, Malformed, Marker
 from stratos.store.records.record import Kind, MalformedRecord, Record, parse_record
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 from stratos.store.redis_address import cluster_refused
-from stratos.store.tenants import Condition, TenantRef
+from stratos.store.tenants import Condition, TenantRef, unknown_tenant
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _PAGE = 512
+_AUDIT_SLICE = 16
+_MAX_AUDIT_PAGE = 1000
+_AUDIT_PAGE_CHARS = 1 << 20
 _SCAN_PAGE = 128
 """Smaller: between two pages the streams of a gateway go on."""
 _ADVICE = "serving goes on from what is known; `stratos admin adopt-store` brings the records back"
@@ -190,7 +194,14 @@ class RecordStore:
         """
         with translate_redis_errors():
             outcome, detail = await self._write(
-                keys=[self._store, self._hashes[kind], self._changes, self._audit, self._hashes[Kind.TENANT]],
+                keys=[
+                    self._store,
+                    self._hashes[kind],
+                    self._changes,
+                    self._audit,
+                    self._hashes[Kind.TENANT],
+                    f"{self._audit}:{tenant.id}",
+                ],
                 args=[
                     store_id,
                     kind.value,
@@ -205,7 +216,7 @@ class RecordStore:
                 ],
             )
         if outcome == "gone":
-            raise NotFound(f"there is no tenant {tenant.name[:64]!r}")
+            raise unknown_tenant(tenant.name)
         if outcome == "conflict":
             raise VersionConflict(detail)
         if outcome != "ok":
@@ -217,12 +228,39 @@ class RecordStore:
         with translate_redis_errors():
             await self._scrub(keys=[self._changes, self._hashes[kind]], args=[kind.value, record_id])
 
-    async def audit_log(self, after: str = "0", count: int = _PAGE) -> list[AuditEntry]:
-        """Entries of the audit log after the one of an id, oldest first; ones that cannot be read are left out."""
-        with translate_redis_errors():
-            page = await self._redis.xrange(self._audit, min=f"({after}", count=count)
-        entries = [parse_entry(entry_id, fields.get("entry", "")) for entry_id, fields in page]
-        return [entry for entry in entries if entry is not None]
+    async def audit_page(self, after: str = "0", *, tenant: str = "") -> AuditPage:
+        """Entries of the audit log, oldest first; ones that cannot be read are left out.
+
+        Args:
+            after: id of the last entry that is known.
+            tenant: id of the tenant that they are about; "" takes all of them.
+        """
+        found: list[AuditEntry] = []
+        num_chars = 0
+        while num_chars < _AUDIT_PAGE_CHARS and len(found) < _MAX_AUDIT_PAGE:
+            with translate_redis_errors():
+                entries = await self._audit_slice(after, tenant)
+            for after, text in entries:
+                num_chars += len(text)
+                if (entry := parse_entry(after, text)) is not None:
+                    found.append(entry)
+            if len(entries) < _AUDIT_SLICE:
+                return AuditPage(found, after if found else None)
+        return AuditPage(found, after)
+
+    async def _audit_slice(self, after: str, tenant: str) -> list[tuple[str, str]]:
+        """Ids and texts of the next entries; few at a time, since one may be as large as a template."""
+        if not tenant:
+            page = await self._redis.xrange(self._audit, min=f"({after}", count=_AUDIT_SLICE)
+            return [(entry_id, fields.get("entry", "")) for entry_id, fields in page]
+        names = [
+            name for name, _ in await self._redis.xrange(f"{self._audit}:{tenant}", f"({after}", "+", _AUDIT_SLICE)
+        ]
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.xrange(self._audit, name, name)
+            pages = await pipeline.execute()
+        return [(name, page[0][1].get("entry", "") if page else "") for name, page in zip(names, pages, strict=True)]
 
     async def restore(self, records: Iterable[Record]) -> int:
         """Put records back with the versions they had, where no newer one is there; returns how many were put.

@@ -18,9 +18,9 @@ local function tenant_stands(text, id, condition)
 end
 """
 
-# KEYS: store, records of the kind, changes, audit log, tenants. ARGV: expected store id or "", kind, record id, version
-# seen or "", body, bound of the change stream, audit entry or "", name and id of a tenant, condition on it or "".
-# Answers {outcome, version or what stands against the write}.
+# KEYS: store, records of the kind, changes, audit log, tenants, audit entries of the tenant. ARGV: expected store id
+# or "", kind, record id, version seen or "", body, bound of the change stream, audit entry or "", name and id of a
+# tenant, condition on it or "". Answers {outcome, version or what stands against the write}.
 WRITE = (
     _TENANT
     + """
@@ -44,7 +44,10 @@ local text = version .. ' ' .. ARGV[5]
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], version .. '-0',
   'after', last, 'kind', ARGV[2], 'id', ARGV[3], 'text', text)
 redis.call('HSET', KEYS[2], ARGV[3], text)
-if ARGV[7] ~= '' then redis.call('XADD', KEYS[4], '*', 'entry', ARGV[7]) end
+if ARGV[7] ~= '' then
+  local at = redis.call('XADD', KEYS[4], '*', 'entry', ARGV[7])
+  if ARGV[9] ~= '' then redis.pcall('XADD', KEYS[6], at, 'at', '') end
+end
 redis.call('HSET', KEYS[1], 'revision', version, counter, redis.call('HLEN', KEYS[2]))
 return {'ok', version}
 """

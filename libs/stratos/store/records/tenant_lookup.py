@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stratos.common.errors import DependencyDown, InvalidApiKey, PermissionDenied, StratosError
-from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan, reserved_beside
+from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan, built_in_plan, reserved_beside
 from stratos.core.tenant import Tenant
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
@@ -98,7 +98,7 @@ class TenantLookup:
     def _plan(self, tenant: TenantRecord) -> Plan | None:
         found = self._follower.snapshot.get(Kind.PLAN, tenant.plan)
         stored = found.value if found is not None else None
-        return stored if isinstance(stored, Plan) else BUILT_IN_PLANS.get(tenant.plan)
+        return stored if isinstance(stored, Plan) else built_in_plan(tenant.plan, tenant.built_in_version)
 
 
 def deleted() -> InvalidApiKey:

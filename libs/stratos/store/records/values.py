@@ -84,6 +84,7 @@ def encode_tenant(tenant: TenantRecord) -> dict[str, Any]:
         "overrides": overrides_to_json(tenant.overrides),
         "suspended": tenant.is_suspended,
         **({} if tenant.is_legacy else {"id": tenant.id}),
+        **({} if tenant.built_in_version == 1 else {"built_in_version": tenant.built_in_version}),
         **({"closing": True} if tenant.is_closing else {}),
     }
 
@@ -153,6 +154,7 @@ def _tenant(name: str, value: Mapping[str, Any]) -> TenantRecord:
         is_suspended=_flag(value, "suspended"),
         is_closing=_flag(value, "closing"),
         is_legacy="id" not in value,
+        built_in_version=_version(value),
     )
 
 
@@ -216,6 +218,13 @@ def _flag(value: Mapping[str, Any], name: str, *, default: bool = False) -> bool
     found = value.get(name, default)
     if not isinstance(found, bool):
         raise MalformedValue(f"{name} is neither true nor false")
+    return found
+
+
+def _version(value: Mapping[str, Any]) -> int:
+    found = value.get("built_in_version", 1)
+    if type(found) is not int or found < 1:
+        raise MalformedValue("built_in_version is no number from 1 on")
     return found
 
 

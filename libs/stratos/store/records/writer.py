@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stratos.common.errors import DependencyDown, NotFound
+from stratos.common.errors import DependencyDown
 from stratos.store.records.audit import AuditEntry, shown_value
 from stratos.store.records.followed_snapshot import Malformed
 from stratos.store.records.record import Kind, Record, make_body, version_of
 from stratos.store.records.record_store import NO_TENANT, RecordStore, VersionConflict, read_record
-from stratos.store.tenants import Condition, TenantRef, tenant_id
+from stratos.store.tenants import Condition, TenantRef, tenant_id, unknown_tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class RecordWriter:
         """
         if self._within is not None:
             if tenant != self._within:
-                raise NotFound(f"there is no tenant {tenant.name[:64]!r}")
+                raise unknown_tenant(tenant.name)
             condition = Condition.LIVE
         while True:
             text = await self.records.text_of(kind, record_id)

@@ -20,8 +20,7 @@ from stratos.store.keys import KeyRecord
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.values import encode_tenant, owner_and_name
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos.store.tenancy.tenant_store import unknown_tenant
-from stratos.store.tenants import Condition, TenantRecord, TenantRef, owner_of_block
+from stratos.store.tenants import Condition, TenantRecord, TenantRef, owner_of_block, unknown_tenant
 
 
 async def delete_tenant(writer: RecordWriter, name: str) -> TenantRef:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from stratos.common.errors import BadRequest, NotFound
-from stratos.core.tenancy.plan import BUILT_IN_PLANS, STANDARD, Plan
+from stratos.core.tenancy.plan import BUILT_IN_PLANS, BUILT_IN_VERSION, STANDARD, Plan
 from stratos.store.data_keys import PlatformKeys
 from stratos.store.keys import check_tenant
 from stratos.store.records.record import Kind, Record
@@ -16,7 +16,7 @@ from stratos.store.records.record_store import NO_TENANT
 from stratos.store.records.values import encode_block, encode_plan, encode_tenant
 from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.tenancy.tenant_keyring import TenantKeyring, make_if_living
-from stratos.store.tenants import BlockRecord, Condition, TenantRecord, TenantRef, owner_of_block
+from stratos.store.tenants import BlockRecord, TenantRecord, TenantRef, owner_of_block, unknown_tenant
 
 _SALT_BYTES = 32
 
@@ -85,16 +85,27 @@ class TenantStore:
         """The tenant of this name, or none for "", which is all of them; raises ``NotFound``."""
         return (await self.get(owner)).ref if owner else NO_TENANT
 
-    async def ensure(self, name: str, plan: str | None = None) -> TenantRef:
+    async def ref_or_label(self, owner: str) -> TenantRef:
+        """Like ``ref``; the name alone where there is no such tenant any more."""
+        try:
+            return await self.ref(owner)
+        except NotFound:
+            return TenantRef(owner, "")
+
+    async def ensure(self, name: str, plan: str | None = None, *, first_plan: str = STANDARD.name) -> TenantRef:
         """Make a tenant if it is new.
+
+        Args:
+            name: of the tenant.
+            plan: that it has in any case; ``None`` takes what it has.
+            first_plan: of a new one, where ``plan`` names none.
 
         Raises:
             BadRequest: it has another plan, it is being deleted, or there is no such plan.
         """
         check_tenant(name)
-        if plan is not None:
-            await self._check_plan(plan)
-        fresh = standing = _fresh(name, plan or STANDARD.name)
+        await self._check_plan(plan or first_plan)
+        fresh = standing = _fresh(name, plan or first_plan)
 
         def edit(found: Record | None) -> Mapping[str, Any] | None:
             nonlocal standing
@@ -113,6 +124,8 @@ class TenantStore:
     async def put(self, name: str, *, plan: str, overrides: Mapping[str, Any], is_suspended: bool) -> bool:
         """Make a tenant, or change it to what is given; false where it is so already. Its salt stays.
 
+        A file of tenants says the same plan again and again, so that changes no terms of it; ``set_plan`` does.
+
         Raises:
             BadRequest: there is no such plan, or the tenant is being deleted.
         """
@@ -124,7 +137,9 @@ class TenantStore:
             nonlocal is_new
             old = _of(found)
             is_new = old is None
-            new = replace(old or fresh, plan=plan, overrides=overrides, is_suspended=is_suspended)
+            new = replace(old or fresh, overrides=overrides, is_suspended=is_suspended)
+            if plan != new.plan:
+                new = _given(new, plan)
             return None if new == old else encode_tenant(new)
 
         is_changed = await self._writer.change(Kind.TENANT, name, "tenant.put", edit)
@@ -133,13 +148,13 @@ class TenantStore:
         return is_changed
 
     async def set_plan(self, name: str, plan: str) -> None:
-        """Change the plan of a tenant's future requests.
+        """Change the plan of a tenant's future requests; a built-in one has its terms of today from then on.
 
         Raises:
             NotFound: no such tenant. BadRequest: no such plan.
         """
         await self._check_plan(plan)
-        await self._change(name, "tenant.set-plan", lambda tenant: replace(tenant, plan=plan))
+        await self._change(name, "tenant.set-plan", lambda tenant: _given(tenant, plan))
 
     async def suspend(self, name: str, *, is_suspended: bool) -> None:
         """Refuse a tenant's requests, or take them again; raises ``NotFound``."""
@@ -159,7 +174,7 @@ class TenantStore:
             "block.put",
             lambda found: None if found is not None and found.value == block else encode_block(block),
             tenant=owner,
-            condition=Condition.LIVE if owner.name else Condition.NONE,
+            condition=owner.while_live,
         )
 
     async def unblock(self, block_id: str) -> None:
@@ -170,7 +185,8 @@ class TenantStore:
                 raise NotFound("it is not blocked")
             return Tombstone({})
 
-        await self._writer.change(Kind.BLOCK, block_id, "block.delete", edit)
+        owner = await self.ref_or_label(owner_of_block(block_id))
+        await self._writer.change(Kind.BLOCK, block_id, "block.delete", edit, tenant=owner)
 
     async def blocks(self) -> dict[str, BlockRecord]:
         """Everything that is blocked, by record id."""
@@ -194,7 +210,12 @@ class TenantStore:
 
 
 def _fresh(name: str, plan: str) -> TenantRecord:
-    return TenantRecord(name=name, cache_salt=secrets.token_bytes(_SALT_BYTES), plan=plan)
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return TenantRecord(name=name, cache_salt=salt, plan=plan, built_in_version=BUILT_IN_VERSION)
+
+
+def _given(tenant: TenantRecord, plan: str) -> TenantRecord:
+    return replace(tenant, plan=plan, built_in_version=BUILT_IN_VERSION)
 
 
 def _of(found: Record | None) -> TenantRecord | None:
@@ -203,8 +224,3 @@ def _of(found: Record | None) -> TenantRecord | None:
     if tenant is not None and tenant.is_closing:
         raise BadRequest(f"tenant {tenant.name!r} is being deleted: delete it again, then make it", param="tenant")
     return tenant
-
-
-def unknown_tenant(name: str) -> NotFound:
-    """There is no tenant of this name, or none that the caller may know of."""
-    return NotFound(f"there is no tenant {name[:64]!r}")

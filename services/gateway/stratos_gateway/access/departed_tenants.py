@@ -1,8 +1,8 @@
-"""Drops caches of deleted tenants: their KV blocks at all workers, their answers in this gateway.
+"""Drops caches of deleted tenants: their KV blocks at all workers, their answers here and in Redis, their receipts.
 
 Every gateway sees each deletion in its followed snapshot, so it is enough that one of them lives.  A moment later, when
-the tenant's requests have ended everywhere, a router is asked to tell all workers, again and again until each of them
-has answered.  All of them know it by its id: the next tenant of its name loses nothing.
+the tenant's requests have ended everywhere, a router is asked to tell all workers, and the store is, each again and
+again until it has answered.  All of them know it by its id: the next tenant of its name loses nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from stratos.common.errors import StratosError
+from redis.exceptions import RedisError
+
+from stratos.common.errors import DependencyDown, StratosError
+from stratos.core.tenancy.plan import Plan
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
+from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.tenants import TenantRecord
 
 _log = logging.getLogger(__name__)
 MAX_REMEMBERED = 1000
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 60.0, 60.0)
 """Pauses before another try; a worker that is silent for longer keeps blocks that no request can hit."""
+Forget = Callable[[str], Awaitable[bool | None]]
+"""Drops what one place keeps of a tenant; false where not all of it answered. Raises ``StratosError``."""
 
 
 def living_tenants(follower: SnapshotFollower) -> dict[str, TenantRecord]:
@@ -34,14 +40,14 @@ class DepartedTenants:
 
     Args:
         living: the tenants that there are now, by id.
-        forget: has all workers drop a tenant's blocks; false where one did not answer. Raises ``StratosError``.
+        forget: each is asked by itself, so that one that is away keeps none from dropping its own.
         settle_s: after this the requests of a deleted tenant have ended.
     """
 
     def __init__(
         self,
         living: Callable[[], Mapping[str, TenantRecord]],
-        forget: Callable[[str], Awaitable[bool]],
+        forget: Sequence[Forget],
         settle_s: float,
     ) -> None:
         self._living = living
@@ -82,12 +88,34 @@ class DepartedTenants:
         await asyncio.sleep(self._settle_s)
         for listener in self._listeners:
             listener(tenant)
-        for pause_s in (*RETRY_S, None):
-            try:
-                if await self._forget(tenant):
-                    return
-            except StratosError as error:
-                _log.debug("no router forgets a deleted tenant: %s", error.message)
-            if pause_s is not None:
-                await asyncio.sleep(pause_s)
-        _log.warning("some workers did not drop the cache of deleted tenant %s: it is evicted with time", tenant)
+        left = self._forget
+        for pause_s in (0.0, *RETRY_S):
+            await asyncio.sleep(pause_s)
+            have_dropped = await asyncio.gather(*(_has_dropped(forget, tenant) for forget in left))
+            left = [forget for forget, is_done in zip(left, have_dropped, strict=True) if not is_done]
+            if not left:
+                return
+        _log.warning("some places did not drop what they keep of deleted tenant %s: it is evicted with time", tenant)
+
+
+async def _has_dropped(forget: Forget, tenant: str) -> bool:
+    try:
+        return await forget(tenant) is not False
+    except (StratosError, RedisError) as error:
+        _log.debug("a deleted tenant is forgotten later: %s", error)
+        return False
+
+
+def plan_of(follower: SnapshotFollower, departed: DepartedTenants, tenant: str) -> Plan | None:
+    """The plan of a tenant by its id; of a deleted one it is the last one, for counts that come late.
+
+    Counts of workers that were asked by an older gateway name the tenant instead.
+
+    Raises:
+        DependencyDown: no tenant is known yet.
+    """
+    if not follower.snapshot.is_complete:
+        raise DependencyDown("tenants were not loaded yet")
+    tenants = TenantLookup(follower)
+    found = departed.last_record(tenant) or tenants.record(tenant)
+    return None if found is None else tenants.plan_for(found)

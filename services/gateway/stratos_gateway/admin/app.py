@@ -10,6 +10,7 @@ from random import Random
 from starlette.requests import Request
 
 from stratos.core.tenant import Tenant
+from stratos_gateway.access.call_rate import CallRate
 from stratos_gateway.admin.routes import AdminRoutes, AdminStores
 from stratos_gateway.admin.settings import AdminConfig
 from stratos_gateway.app import GatewayApp
@@ -19,6 +20,9 @@ from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.observe.request_book import RequestBook
+
+_BURST = 60
+"""Calls of a tenant that may follow each other at once after a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +53,11 @@ def build_server(
         metrics: of the process; connections of both servers are counted together.
         book: requests of both are.
     """
-    most = port.config.max_body_bytes
-    app = GatewayApp(AdminRoutes(authenticate, stores, most).build(), book, Random())
+    limits = replace(port.limits, max_body_bytes=port.config.max_body_bytes)
+    rate = CallRate(book.clock, port.config.calls_per_min, _BURST, "calls of the admin API")
+    app = GatewayApp(AdminRoutes(authenticate, stores, limits, rate).build(), book, Random())
     state = ConnectionsState(
-        limits=replace(port.limits, max_body_bytes=most),
+        limits=limits,
         num_open=metrics.connections,
         num_refused=metrics.connections_refused,
     )

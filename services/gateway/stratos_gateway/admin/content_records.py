@@ -13,7 +13,7 @@ from stratos.store.records.record import Kind, Record
 from stratos.store.records.values import encode_policy, encode_template
 from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.tenancy.tenant_store import TenantStore
-from stratos.store.tenants import Condition, TenantRecord, TenantRef
+from stratos.store.tenants import TenantRecord
 from stratos.text.filtering.rules import Rules
 from stratos.text.tenant_templates import CompiledPrompt, check_defaults
 
@@ -108,14 +108,13 @@ class ContentRecords:
             return None if new == old else encode_template(new)
 
         owner = await TenantStore(self._writer).ref(template_id.rpartition("/")[0])
-        condition = Condition.LIVE if owner.name else Condition.NONE
         return await self._writer.change(
-            Kind.TEMPLATE, template_id, "template.put", edit, tenant=owner, condition=condition
+            Kind.TEMPLATE, template_id, "template.put", edit, tenant=owner, condition=owner.while_live
         )
 
     async def delete_template(self, template_id: str) -> None:
         """Delete all versions; raises ``NotFound``."""
-        owner = TenantRef(template_id.rpartition("/")[0], "")
+        owner = await TenantStore(self._writer).ref_or_label(template_id.rpartition("/")[0])
         await self._writer.change(Kind.TEMPLATE, template_id, "template.delete", _bury, tenant=owner)
 
 

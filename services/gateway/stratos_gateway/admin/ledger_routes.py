@@ -22,7 +22,7 @@ from stratos.core.tenant import Tenant
 from stratos.store.keys import check_tenant
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import Spans, UsageReader
-from stratos.store.tenants import is_tenant_id
+from stratos.store.tenants import is_tenant_id, unknown_tenant
 from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number
 from stratos_gateway.ledger.readings import UsageReadings
 
@@ -96,9 +96,10 @@ class LedgerRoutes:
         """Some entries of a day; ``next_cursor`` is 0 at the end."""
         query, (tenant, label) = request.query_params, await _tenant(caller, request)
         cursor = number(query, "cursor", 0) or 0
-        entries, following = await self._store.entries_page(tenant, day_of_query(query), cursor)
-        rows = [entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in entries]
-        return {"data": rows, "next_cursor": following}
+        async with self._readings.by(caller.tenant) as reader:
+            entries, following = await reader.entries_page(tenant, day_of_query(query), cursor)
+        shown = (entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in entries)
+        return {"data": await asyncio.to_thread(list, shown), "next_cursor": following}
 
     async def _tenants(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         labels = await caller.labels()
@@ -119,19 +120,9 @@ class LedgerRoutes:
             num_summed = sum(sums["violations"] for sums in spans.values())
             # Violations since the table was read are in the spans alone, so more of them are no gap.
             is_gap = num_summed < by_day.get(UsageGroup(day=day), Counter())["violations"]
-            whole = await self._spans_of_entries(tenant, day) if is_gap else spans
+            whole = await _spans_of_entries(reader, tenant, day) if is_gap else spans
             for span, sums in whole.items():
                 found.setdefault(span, Counter()).update(sums)
-        return found
-
-    async def _spans_of_entries(self, tenant: str, day: str) -> Spans:
-        """Promises of a day, of which some entries at a time are in memory."""
-        found: Spans = {}
-        seen: set[str] = set()  # a scan may give one twice
-        async for entry in self._store.entries(tenant, day):
-            if entry.request_id not in seen:
-                seen.add(entry.request_id)
-                add_entry(found, entry)
         return found
 
     async def _costs(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
@@ -147,6 +138,17 @@ class LedgerRoutes:
         return {"month": days[0][:7], "data": rows}
 
 
+async def _spans_of_entries(reader: UsageReader, tenant: str, day: str) -> Spans:
+    """Promises of a day, of which some entries at a time are in memory."""
+    found: Spans = {}
+    seen: set[str] = set()  # a scan may give one twice
+    async for entry in reader.entries(tenant, day):
+        if entry.request_id not in seen:
+            seen.add(entry.request_id)
+            add_entry(found, entry)
+    return found
+
+
 async def _tenant(caller: LedgerCaller, request: Request) -> tuple[str, str]:
     """Id and label of the tenant that is asked for, by its name or, as long as its ledger is kept, by its id.
 
@@ -159,7 +161,7 @@ async def _tenant(caller: LedgerCaller, request: Request) -> tuple[str, str]:
     if wanted in (caller.tenant.name, caller.tenant.id):
         return caller.tenant.id, caller.tenant.name
     if not caller.is_admin:
-        raise NotFound(f"there is no tenant {wanted!r}")
+        raise unknown_tenant(wanted)
     labels = await caller.labels()
     found = next((tenant for tenant, name in labels.items() if wanted in (tenant, name)), wanted)
     return found, labels.get(found, found)

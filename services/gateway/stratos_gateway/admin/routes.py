@@ -19,18 +19,18 @@ from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.content.forms import policy_to_json, template_to_json
 from stratos.store.counters.guard import StoreId, known
-from stratos.store.counters.key_use import KeyUse
 from stratos.store.data_keys import PlatformKeys
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.plans import plan_from_json
+from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenancy.tenant_keyring import TenantKeyring
-from stratos.store.tenancy.tenant_store import unknown_tenant
-from stratos.store.tenants import TenantRecord, TenantRef, block_id
+from stratos.store.tenants import TenantRecord, TenantRef, block_id, unknown_tenant
+from stratos_gateway.access.call_rate import CallRate
 from stratos_gateway.admin.content_records import (
     ContentRecords,
     check_policy_names,
@@ -48,12 +48,14 @@ from stratos_gateway.admin.declaration import (
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.key_bounds import check_bounds
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
-from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
+from stratos_gateway.admin.lists import StoredLists
+from stratos_gateway.admin.views import audit_view, plan_view, record_view, tenant_view
 from stratos_gateway.http.body import OrjsonResponse, read_json
+from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.row_stream import Rows, RowStream
 from stratos_gateway.ledger.readings import UsageReadings
 
 _BODY_TIMEOUT_S = 10.0
-_MAX_AUDIT = 1000
 _DAY_S = 24 * 3600
 _ENTRY_ID = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 
@@ -63,7 +65,7 @@ class AdminStores:
     """Stores that the admin API reads and writes."""
 
     records: RecordStore
-    key_use: KeyUse
+    lists: StoredLists
     peppers: Peppers
     store_id: StoreId
     """Store that is meant; another one, or an emptied one, is neither read nor written."""
@@ -98,7 +100,7 @@ class AdminCaller:
             NotFound: not for this caller, whether there is one or not.
         """
         if not self.is_admin and tenant != self.tenant.name:
-            raise NotFound(f"there is no tenant {tenant[:64]!r}")
+            raise unknown_tenant(tenant)
         return tenant
 
     async def find(self, name: str) -> TenantRecord:
@@ -110,9 +112,7 @@ class AdminCaller:
 
     async def labels(self) -> Mapping[str, str]:
         """Names of all tenants, or of the caller's own, by id."""
-        if not self.is_admin:
-            return {self.tenant.id: self.tenant.name}
-        return {tenant.id: tenant.name for tenant in await self.tenants.list()}
+        return await self.stores.lists.tenant_names() if self.is_admin else {self.tenant.id: self.tenant.name}
 
     async def reach_key(self, key_id: str) -> str:
         """The id of a key of a tenant that the caller may work on; raises ``NotFound``."""
@@ -125,7 +125,7 @@ class AdminCaller:
         return key_id
 
 
-Answer = Mapping[str, Any] | list[Any] | None
+Answer = Mapping[str, Any] | Rows
 Handler = Callable[[AdminCaller, Request, dict[str, Any]], Awaitable[Answer]]
 
 
@@ -135,18 +135,21 @@ class AdminRoutes:
     Args:
         authenticate: whose key a request carries.
         stores: what is read and written.
-        max_body_bytes: of a request.
+        limits: of bodies and slow clients.
+        rate: at which tenants may call; admins of the platform may always.
     """
 
     def __init__(
         self,
         authenticate: Callable[[Request], Awaitable[Tenant]],
         stores: AdminStores,
-        max_body_bytes: int,
+        limits: HttpLimits,
+        rate: CallRate,
     ) -> None:
         self._authenticate = authenticate
         self._stores = stores
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes, self._write_timeout_s = limits.max_body_bytes, limits.write_timeout_s
+        self._rate = rate
 
     def build(self) -> list[BaseRoute]:
         """All routes, below /admin/v1."""
@@ -191,13 +194,16 @@ class AdminRoutes:
             tenant = await self._authenticate(request)
             if not tenant.role.includes(role):
                 raise PermissionDenied(f"this needs a key of the role {role.value}")
+            if tenant.role is not Role.ADMIN:
+                self._rate.pay(tenant.id)
             has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
             body = (
                 await read_json(request, max_bytes=self._max_body_bytes, timeout_s=_BODY_TIMEOUT_S) if has_body else {}
             )
             stores = self._stores
             await stores.records.require_marker(known(stores.store_id))
-            return OrjsonResponse(await handler(AdminCaller(tenant, stores), request, body) or {})
+            found = await handler(AdminCaller(tenant, stores), request, body)
+            return OrjsonResponse(found) if isinstance(found, Mapping) else RowStream(found, self._write_timeout_s)
 
         return answer
 
@@ -217,7 +223,7 @@ class AdminRoutes:
     async def _list_tenants(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         if not caller.is_admin:
             return {"data": [tenant_view(await caller.find(caller.tenant.name))]}
-        return {"data": [tenant_view(tenant) for tenant in await caller.tenants.list()]}
+        return await self._stores.lists.of_kind(Kind.TENANT, record_view)
 
     async def _get_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         return tenant_view(await caller.find(request.path_params["name"]))
@@ -244,12 +250,10 @@ class AdminRoutes:
         return tenant_view(await caller.tenants.get(name))
 
     async def _list_keys(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
+        lists = self._stores.lists
         if caller.is_admin:
-            found = await caller.keys.list_keys(request.query_params.get("tenant"))
-        else:
-            found = await caller.keys.list_keys(of=await caller.find(caller.tenant.name))
-        last_use = await self._stores.key_use.read()
-        return {"data": [key_view(key, last_use) for key in found]}
+            return await lists.keys(request.query_params.get("tenant"))
+        return await lists.keys_of(await caller.find(caller.tenant.name))
 
     async def _create_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         only(body, "tenant", "name", "plan", "role", "models", "networks", "expires_in_s")
@@ -283,8 +287,7 @@ class AdminRoutes:
         return {"key_id": key_id, "suspended": is_suspended}
 
     async def _list_blocks(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        blocks = await caller.tenants.blocks()
-        return {"data": [{"what": name, "reason": block.reason} for name, block in sorted(blocks.items())]}
+        return await self._stores.lists.of_kind(Kind.BLOCK, record_view)
 
     async def _block(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         what = _blocked(body)
@@ -296,8 +299,7 @@ class AdminRoutes:
         return {"unblocked": True}
 
     async def _list_policies(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        found = await caller.content.policies()
-        return {"data": [{"name": name, **policy_to_json(policy)} for name, policy in found.items()]}
+        return await self._stores.lists.of_kind(Kind.POLICY, record_view)
 
     async def _put_policy(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
@@ -310,8 +312,7 @@ class AdminRoutes:
         return {"deleted": True}
 
     async def _list_templates(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        found = await caller.content.templates()
-        return {"data": [{"name": name, **template_to_json(template)} for name, template in found.items()]}
+        return await self._stores.lists.of_kind(Kind.TEMPLATE, record_view)
 
     async def _put_template(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
@@ -322,28 +323,25 @@ class AdminRoutes:
         await caller.content.delete_template(request.path_params["name"])
         return {"deleted": True}
 
-    @property
     def _platform(self) -> PlatformKeys:
         if self._stores.platform is None:
             raise NotFound("this gateway has no platform key")
         return self._stores.platform
 
     async def _data_keys(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        found = await TenantKeyring(caller.writer, self._platform).listed()
-        return {"data": [{"tenant_id": tenant, "platform_key_id": key} for tenant, key in sorted(found.items())]}
+        self._platform()  # there are none without it
+        return await self._stores.lists.of_kind(Kind.DATA_KEY, record_view)
 
     async def _rewrap(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        num = await TenantKeyring(caller.writer, self._platform).rewrap()
-        return {"rewrapped": num, "platform_key_id": self._platform.current_id}
+        num = await TenantKeyring(caller.writer, self._platform()).rewrap()
+        return {"rewrapped": num, "platform_key_id": self._platform().current_id}
 
     async def _audit(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         after = request.query_params.get("after", "0")
         if _ENTRY_ID.fullmatch(after) is None:
             raise BadRequest("after is the entry_id of an entry", param="after")
-        entries = await self._stores.records.audit_log(after, _MAX_AUDIT)
-        shown = [entry for entry in entries if caller.is_admin or entry.tenant_id == caller.tenant.id]
-        last = entries[-1].entry_id if entries else None
-        return {"data": [audit_view(entry) for entry in shown], "next_after": last}
+        page = await self._stores.records.audit_page(after, tenant="" if caller.is_admin else caller.tenant.id)
+        return {"data": [audit_view(entry) for entry in page.entries], "next_after": page.next_after}
 
     async def _declaration(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         return declared(await _stored(caller))

@@ -23,5 +23,8 @@ class AdminConfig:
     forget_after_s: Annotated[float, Gt(0)] = 4.0
     """Seconds from the deletion of a tenant until its caches are dropped: more than SNAPSHOT__POLL_S, so that its
     requests have ended."""
+    calls_per_min: Annotated[int, Ge(1)] = 120
+    """Calls that each gateway answers the keys of one tenant a minute, those of the role admin left out. After a pause
+    60 may follow each other at once."""
     max_body_bytes: Annotated[int, Ge(1024)] = 4 * 1024 * 1024
     """Largest body, such as a declaration of all tenants."""

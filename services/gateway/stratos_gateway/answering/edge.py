@@ -22,6 +22,7 @@ from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.http.body import read_json
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.sse import patient_send
 
 HEADER = "x-stratos-deadline-ms"
 
@@ -111,7 +112,7 @@ class Edge:
             place.refusals.append(partial(self.authenticator.refusal, tenant))
             yield ClientRequest(
                 http=http,
-                send=send,
+                send=patient_send(send, self.limits.write_timeout_s),
                 exchange=exchange_of(http),
                 tenant=tenant,
                 place=place,

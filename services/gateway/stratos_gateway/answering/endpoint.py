@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import Internal, StratosError
+from stratos_gateway.answering.bugs import bugs_told
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
@@ -74,14 +75,22 @@ class Endpoint(Generic[O]):
         request.prepared = prepared
         request.place.refusals.append(prepared.refusal)
         async with AsyncExitStack() as stack:
-            with ends_task():
-                for step in self._steps:
-                    await stack.enter_async_context(step.around(request))
-            await stack.enter_async_context(self._sender.waiting(request))
-            for source in self._sources:
-                async with source.open(request) as output:
-                    if output is not None:
-                        request.output = output
-                        return await self._sender.send(request, output)
-                request.output = None
-            raise Internal("no source answers this request")
+            try:
+                with ends_task():
+                    for step in self._steps:
+                        await stack.enter_async_context(step.around(request))
+                await stack.enter_async_context(self._sender.waiting(request))
+                with bugs_told(request.exchange.request_id):
+                    await self._send_first_answer(request)
+            except BaseException as error:
+                request.error = error
+                raise
+
+    async def _send_first_answer(self, request: ClientRequest[Any]) -> None:
+        for source in self._sources:
+            async with source.open(request) as output:
+                if output is not None:
+                    request.output = output
+                    return await self._sender.send(request, output)
+            request.output = None
+        raise Internal("no source answers this request")

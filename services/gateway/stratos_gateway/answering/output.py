@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -91,19 +91,24 @@ class ChunkOutput(Output, Chunks):
 
 async def collected(chunks: Chunks) -> list[ChoiceChunk]:
     """All chunks of an output, one a choice; raises like ``news``."""
-    found: dict[int, ChoiceChunk] = {}
+    found: list[ChoiceChunk] = []
     while fresh := await chunks.news():
-        for chunk in fresh:
-            old = found.get(chunk.index)
-            found[chunk.index] = chunk if old is None else _joined(old, chunk)
-    return list(found.values())
+        found += fresh
+    return merge_chunks(found)
 
 
-def _joined(old: ChoiceChunk, new: ChoiceChunk) -> ChoiceChunk:
-    return replace(
-        old,
-        text=old.text + new.text,
-        token_ids=[*old.token_ids, *new.token_ids],
-        entries=[*old.entries, *new.entries],
-        finish_reason=new.finish_reason,
-    )
+def merge_chunks(chunks: Iterable[ChoiceChunk]) -> list[ChoiceChunk]:
+    """One chunk a choice, in time that grows with their number and no faster."""
+    by_choice: dict[int, list[ChoiceChunk]] = {}
+    for chunk in chunks:
+        by_choice.setdefault(chunk.index, []).append(chunk)
+    return [
+        replace(
+            parts[0],
+            text="".join(part.text for part in parts),
+            token_ids=[token_id for part in parts for token_id in part.token_ids],
+            entries=[entry for part in parts for entry in part.entries],
+            finish_reason=parts[-1].finish_reason,
+        )
+        for parts in by_choice.values()
+    ]

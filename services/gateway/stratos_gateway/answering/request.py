@@ -61,6 +61,8 @@ class GenerationSpec:
     """Hash of the client's own name for its session, salted; 0 for none."""
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
+    shown_ids: frozenset[int] = frozenset()
+    """Special tokens that are text of the output: marks that its reader looks for."""
     meter: MeterTag | None = None
     """Tag that it is billed by; ``None`` is not billed."""
     can_be_convicted: bool = True
@@ -126,8 +128,8 @@ class ClientRequest(Generic[P]):
     """Why the last source that was tried gave way to the next one."""
     output: Output | None = None
     """The answer; ``None`` before there is one, and again where its source gave way or it counts as nothing."""
-    told_error: StratosError | None = None
-    """Error that was told within a stream: the answer ends without an exception."""
+    error: BaseException | None = None
+    """Why it ended without its whole answer: what steps find raised around them, or what was told within a stream."""
     trail: dict[str, Any] = field(default_factory=dict)
     """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
     sent: list[ChoiceChunk] = field(default_factory=list)
@@ -158,5 +160,5 @@ class ClientRequest(Generic[P]):
     def fail_in_stream(self, error: StratosError) -> None:
         """Note an error that ends a stream which has begun."""
         self.exchange.name_param(error)
-        self.told_error = error
+        self.error = error
         self.exchange.note_error(error)

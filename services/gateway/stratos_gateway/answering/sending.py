@@ -22,7 +22,7 @@ class ChunkSender:
     """Shared by the generation routes.
 
     Args:
-        limits: how long a slow client is waited for, when a silent stream gets a comment.
+        limits: when a silent stream gets a comment.
     """
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -45,7 +45,7 @@ class ChunkSender:
         if not request.prepared.options.stream:
             yield
             return
-        stream = request.exchange.stream = EventStream(request.send, self._limits.write_timeout_s)
+        stream = request.exchange.stream = EventStream(request.send)
         try:
             async with stream.kept_alive(self._limits.sse_keepalive_s):
                 yield

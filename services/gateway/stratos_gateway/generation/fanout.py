@@ -168,7 +168,7 @@ def _journals(
     return [
         ChoiceJournal(
             index,
-            Detokenizer(tokenizer, is_continued=is_continued),
+            Detokenizer(tokenizer, is_continued=is_continued, shown_ids=spec.shown_ids),
             StopMatcher(stops, include_stop=include, min_tokens=least),
         )
         for index in range(num_choices)

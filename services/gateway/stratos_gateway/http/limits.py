@@ -24,7 +24,7 @@ class HttpLimits:
     body_timeout_s: Annotated[float, Gt(0)] = 10.0
     """Longest time a client may take to send its body."""
     write_timeout_s: Annotated[float, Gt(0)] = 30.0
-    """A stream whose client takes nothing for this long is cancelled; so is an ended connection with unread bytes."""
+    """An answer whose client takes nothing for this long is cancelled; so is an ended connection with unread bytes."""
     sse_keepalive_s: Annotated[float, Ge(0)] = 15.0
     """A stream that has sent nothing for this long sends a comment, and before its first token status 200 and headers:
     proxies end connections that are silent. From then on an error is the stream's last event. 0 sends none."""

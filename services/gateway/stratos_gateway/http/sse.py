@@ -1,4 +1,4 @@
-"""Server-sent events over ASGI: one write per engine step, bounded patience with slow clients."""
+"""Server-sent events over ASGI: one write per engine step; and bounded patience with slow clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from stratos.common.background import BackgroundTasks
 
@@ -31,19 +31,31 @@ def encode_events(events: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
 
 
+def patient_send(send: Send, timeout_s: float) -> Send:
+    """``send`` of ASGI, which waits while the client's buffers are full, for so long at most; raises ``SlowClient``."""
+
+    async def pass_on(message: Message) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await send(message)
+        except TimeoutError as error:
+            raise SlowClient from error
+
+    return pass_on
+
+
 class EventStream:
     """One response; headers go out with the first write.
 
     Args:
-        send: of ASGI; it waits while the client's buffers are full.
-        write_timeout_s: longest such wait.
+        send: of ASGI, as ``patient_send`` makes it.
     """
 
-    def __init__(self, send: Send, write_timeout_s: float) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._write_timeout_s = write_timeout_s
         self.is_started = False
         self._is_ended = False
+        self._num_writing = 0
         self._wrote_s = asyncio.get_running_loop().time()
 
     async def write(self, data: bytes) -> None:
@@ -55,10 +67,14 @@ class EventStream:
         if not data:
             return
         self._wrote_s = asyncio.get_running_loop().time()
-        if not self.is_started:
-            self.is_started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        await self._send_body(data, more_body=True)
+        self._num_writing += 1
+        try:
+            if not self.is_started:
+                self.is_started = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        finally:
+            self._num_writing -= 1
 
     @asynccontextmanager
     async def kept_alive(self, idle_s: float) -> AsyncIterator[None]:
@@ -87,18 +103,12 @@ class EventStream:
             await comments.close()  # bounded by the time that a write gets
 
     async def _comment(self) -> None:
-        with suppress(SlowClient):  # the next event's write finds out as well
-            if not self._is_ended:
+        # Where full buffers hold a write up the client would hear of a comment no sooner, perhaps after the end.
+        if not (self._is_ended or self._num_writing):
+            with suppress(SlowClient):  # the next event's write finds out as well
                 await self.write(KEEP_ALIVE)
 
     async def end(self) -> None:
         """End the response; raises like ``write``."""
         self._is_ended = True
-        await self._send_body(b"", more_body=False)
-
-    async def _send_body(self, data: bytes, *, more_body: bool) -> None:
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await self._send({"type": "http.response.body", "body": data, "more_body": more_body})
-        except TimeoutError as error:
-            raise SlowClient from error
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -29,7 +29,8 @@ class LedgerAccess:
 
     store: LedgerStore
     plan_of: Callable[[str], Plan | None]
-    """The plan of a tenant by its id; ``None`` where there is no such tenant any more."""
+    """The plan of a tenant by its id; ``None`` where there is no such tenant any more. Raises ``DependencyDown``
+    before tenants are known."""
     receipts: ReceiptStore | None = None
     """Where receipts of requests are; ``None`` keeps none."""
     readings: UsageReadings | None = None

@@ -44,5 +44,5 @@ class LedgerConfig:
     budget_interval_s: Annotated[float, Gt(0)] = 1.0
     """Seconds between two looks at what tenants with a budget have spent at other gateways."""
     usage_reads_per_min: Annotated[int, Ge(1)] = 60
-    """Questions about usage (``GET /v1/usage``, and statements that a tenant asks for) that each gateway answers one
-    tenant a minute, one at a time. After a pause ten may follow each other at once."""
+    """Questions about usage (``GET /v1/usage``, and statements and pages of entries that a tenant asks for) that each
+    gateway answers one tenant a minute, one at a time. After a pause ten may follow each other at once."""

@@ -44,15 +44,11 @@ class AccountStep(Step):
     @asynccontextmanager
     async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
         """Bill the answer at its end; an error that was told within a stream counts as one."""
-        error: BaseException | None = None
         try:
             yield
-        except BaseException as raised:
-            error = raised
-            raise
         finally:
             if request.output is not None:
-                drafts = request.output.drafts(error or request.told_error)
+                drafts = request.output.drafts(request.error)
                 for draft in drafts:
                     self._meter.end(draft)
                 names = [[day_of(draft.tag.arrived_unix_ms), draft.request_id] for draft in drafts]

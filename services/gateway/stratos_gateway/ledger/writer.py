@@ -50,7 +50,8 @@ class LedgerWriter:
         meter: what has ended.
         spool: keeps entries while the ledger is away; ``None`` keeps them in memory.
         config: how often, how many.
-        plan_of: the plan of a tenant by its id; ``None`` where there is no such tenant any more.
+        plan_of: the plan of a tenant by its id; ``None`` where there is no such tenant any more. Raises
+            ``DependencyDown`` before tenants are known.
         metrics: of the process.
         note_due: told what a tenant owes for a month, after each write.
         note_claim: told of each count that was written for a gateway that died.
@@ -95,11 +96,11 @@ class LedgerWriter:
         """
         self._pending += self._meter.take_ready(waits=waits)
         counts = self._meter.take_claims()
-        claims = [claimed_entry(count, plan) for count in counts if (plan := self._plan_of(count.tenant)) is not None]
         try:
             await self._write(self._pending)
             self._pending = []
-            await self._write(claims)
+            priced = [(count, self._plan_of(count.tenant)) for count in counts]
+            await self._write([claimed_entry(count, plan) for count, plan in priced if plan is not None])
             if self._note_claim is not None:
                 for count in counts:
                     self._note_claim(count)

@@ -17,7 +17,7 @@ from stratos.common.errors import DependencyDown
 from stratos.store.counters.leases import LeaseTurn
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
 from stratos_gateway.limits.leases import Leases
-from stratos_gateway.limits.own_share import share_ratio
+from stratos_gateway.limits.own_share import share_ratio, shares_buckets
 from stratos_gateway.limits.settings import LimitsConfig
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Leaser:
 
     @property
     def gateways(self) -> frozenset[str]:
-        """All that are known, this one included."""
+        """All of its model that are known, this one included."""
         return self._gateways
 
     @property
@@ -79,10 +79,15 @@ class Leaser:
         """Seconds until slices grow freely again, after an outage or this gateway's start; 0 where they do."""
         return max(0.0, self._settles_at - self._clock.now())
 
+    def of_model(self, names: Iterable[str]) -> frozenset[str]:
+        """The gateways that take from the same buckets: those of other models have none of them."""
+        return frozenset(name for name in names if shares_buckets(self._leases.gateway, name))
+
     def note_gateways(self, names: Iterable[str]) -> None:
         """Another gateway says who is there; that counts until Redis says it."""
-        if not self._gateways.issuperset(names) or not self._is_counted:
-            self._gateways, self._is_counted = self._gateways | frozenset(names), True
+        found = self.of_model(names)
+        if not self._gateways.issuperset(found) or not self._is_counted:
+            self._gateways, self._is_counted = self._gateways | found, True
             self._miss([bucket for bucket in self._buckets.values() if bucket.is_own])
 
     def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
@@ -181,12 +186,12 @@ class Leaser:
         return self._part(bucket) if self.is_away or now < self._settles_at else None
 
     def _on_heard(self, turn: LeaseTurn) -> None:
-        now = self._clock.now()
+        now, gateways = self._clock.now(), self.of_model(turn.gateways)
         if self._away_at is not None:
             _log.info("slices of rate limits are renewed again")
-            if len(turn.gateways) > 1:  # one that is alone has reported all there is
+            if len(gateways) > 1:  # one that is alone has reported all there is
                 self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
-        self._away_at, self._gateways, self.has_heard = None, frozenset(turn.gateways), True
+        self._away_at, self._gateways, self.has_heard = None, gateways, True
         self._is_counted = True
 
     def _on_missed(self, error: Exception, begun_at: float) -> None:

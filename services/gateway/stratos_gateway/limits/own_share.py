@@ -1,6 +1,6 @@
 """The part of a bucket that a gateway may use while Redis is away, so that all gateways together keep the limit.
 
-Every gateway that was heard in the last minutes has a share; the shares are whole numbers whose sum is the capacity.
+Every gateway of the model that was heard in the last minutes has a share; their sum is the capacity, in whole numbers.
 From the first call that found Redis away a gateway earns its share of the rate, and may hold, ``s`` being its slice:
 
     s + (share - s) * min(1, t * rate / capacity)           after t seconds
@@ -32,6 +32,17 @@ class OwnShare:
         share = self.part * capacity
         grown = min(1.0, max(0.0, now - self.since_s) * rate_per_s / capacity)
         return self.slice_held + (share - self.slice_held) * grown
+
+
+def gateway_name(model_name: str, incarnation: str) -> str:
+    """Name of a gateway where gateways are counted: it says which of them share buckets, those of one model."""
+    return f"{blake2b(model_name.encode(), digest_size=4).hexdigest()}/{incarnation}"
+
+
+def shares_buckets(gateway: str, other: str) -> bool:
+    """Whether two gateways may take from one bucket; the names of an older version do not say."""
+    pool, others = (name.rpartition("/")[0] for name in (gateway, other))
+    return pool == others or not (pool and others)
 
 
 def share_ratio(bucket: str, capacity: float, gateways: Sequence[str], gateway: str) -> float:

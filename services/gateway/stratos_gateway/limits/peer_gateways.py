@@ -53,6 +53,6 @@ class LimitsServicer(limits_pb2_grpc.LimitsServiceServicer):
         leaser = self._leaser()
         if leaser is None:
             return limits_pb2.ExchangeGatewaysResponse()
-        if leaser.is_away:
-            leaser.note_gateways(request.gateways)
+        if leaser.is_away and (found := leaser.of_model(request.gateways)):
+            leaser.note_gateways(found)
         return limits_pb2.ExchangeGatewaysResponse(gateways=sorted({*leaser.gateways, *request.gateways}))

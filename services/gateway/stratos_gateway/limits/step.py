@@ -8,6 +8,7 @@ from typing import Any
 
 from stratos.common.errors import Retryable
 from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.draft import is_platform_failure
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.limits.limiter import Cost, TenantLimiter
 
@@ -33,24 +34,23 @@ class LimitsStep(Step):
         cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences)
         reservation = self._limiter.claim(request.tenant, cost)
         request.num_claimed_tokens = cost.num_tokens
-        error: BaseException | None = None
         try:
             try:
                 await self._limiter.take(reservation)
+            except Retryable:
+                request.num_claimed_tokens = 0  # what is refused here takes nothing
+                raise
             finally:
                 request.exchange.headers = request.notices + reservation.headers
                 request.trail["limits"] = reservation.state
             yield
-        except BaseException as raised:
-            error = raised
-            raise
         finally:
-            reservation.settle(_num_taken(request, error))
+            reservation.settle(_num_taken(request))
 
 
-def _num_taken(request: ClientRequest[Any], error: BaseException | None) -> int:
+def _num_taken(request: ClientRequest[Any]) -> int:
     """Tokens that the request took; the platform's failure is not the tenant's use, beyond what came of it."""
     output = request.output
-    if isinstance(error, Retryable):
+    if is_platform_failure(request.error):
         return 0 if output is None else output.usage.num_output_tokens
     return request.num_claimed_tokens if output is None else output.num_limited_tokens

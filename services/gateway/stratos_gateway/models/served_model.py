@@ -11,7 +11,9 @@ from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidChec
 from stratos.core.files.embedding_files import read_embedding_config
 from stratos.core.files.model_files import read_model_files
 from stratos.core.requests.limits import MAX_EMBEDDING_TOKENS, check_input_lengths, check_prompt_length
+from stratos.core.requests.tools import Tool
 from stratos.text.chat_template import ChatMessage, ChatTemplate, read_template
+from stratos.text.output.chat_format import ChatFormat, chat_format
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.catalogue import BaseModel
 from stratos_gateway.models.grammar_check import GrammarCheck
@@ -30,6 +32,7 @@ class ServedModel:
     base: BaseModel
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    chat: ChatFormat
     max_input_tokens: int
     grammars: GrammarCheck
 
@@ -61,22 +64,25 @@ class ServedModel:
             ),
             tokenizer=tokenizer,
             template=None if source is None else ChatTemplate(source, tokenizer),
+            chat=chat_format(source or ""),
             max_input_tokens=config.max_input_tokens,
             grammars=GrammarCheck(path, files.vocab_size, files.eos_token_ids),
         )
 
-    async def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
-        """Ids of a conversation.
+    async def encode_chat(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        """Ids of a conversation, with the tools that the model is told of.
 
         Raises:
             BadRequest: empty, too long, or refused by the template.
         """
         if self.template is None:
             raise BadRequest("this model has no chat template; use /v1/completions", param="messages")
-        template = self.template
-        text = "".join(m.content for m in messages)
-        is_short = len(text) + _MESSAGE_CHARS * len(messages) <= INLINE_CHARS
-        return await self._encode(text, lambda: template.encode(messages), "messages", is_short=is_short)
+        template, chat = self.template, self.chat
+        messages = chat.written(messages, tools)
+        told = tools if chat.is_native else ()
+        text = "".join(text for message in messages for text in message.texts)
+        is_short = not tools and len(text) + _MESSAGE_CHARS * len(messages) <= INLINE_CHARS
+        return await self._encode(text, lambda: template.encode(messages, told), "messages", is_short=is_short)
 
     async def encode_prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Ids of a plain prompt, which speaks for itself: special tokens in it are read as such.

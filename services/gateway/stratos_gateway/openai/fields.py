@@ -117,7 +117,7 @@ def take_grammar(fields: Fields) -> WantedGrammar | None:
 def _response_format(value: Any) -> WantedGrammar | None:
     if value is None:
         return None
-    fields = _object(value, "response_format")
+    fields = object_fields(value, "response_format")
     kind = fields.take("type")
     schema = fields.take("json_schema")
     fields.end()
@@ -134,7 +134,7 @@ def _response_format(value: Any) -> WantedGrammar | None:
 def _named_schema(value: Any) -> WantedGrammar:
     """OpenAI's wrapper of a schema; with or without ``strict`` the output obeys it."""
     path = "response_format.json_schema"
-    fields = _object(value, path)
+    fields = object_fields(value, path)
     name, schema = fields.take("name"), fields.take("schema")
     fields.flag("strict")
     fields.ignore("description")
@@ -148,7 +148,7 @@ def _named_schema(value: Any) -> WantedGrammar:
 def _structured(value: Any) -> WantedGrammar | None:
     if value is None:
         return None
-    fields = _object(value, "structured_outputs")
+    fields = object_fields(value, "structured_outputs")
     schema, regex, choice = fields.take("json"), fields.take("regex"), fields.take("choice")
     lark, any_object = fields.take("grammar"), fields.flag("json_object")
     fields.end()
@@ -171,7 +171,8 @@ def _structured(value: Any) -> WantedGrammar | None:
     return wanted[0]
 
 
-def _object(value: Any, path: str) -> Fields:
+def object_fields(value: Any, path: str) -> Fields:
+    """The fields of a value that must be an object."""
     if not isinstance(value, dict):
         raise BadRequest(f"{path} must be an object", param=path)
     return Fields(value, f"{path}.")

@@ -11,11 +11,8 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import (
-    MAX_ALL_CONTENT_PARTS,
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_TOKEN_IDS,
-    MAX_CONTENT_PARTS,
-    MAX_MESSAGES,
     check_bad_words,
     check_logit_bias,
     check_model_name,
@@ -25,12 +22,14 @@ from stratos.core.requests.limits import (
     check_token_id_list,
     check_token_ids,
 )
+from stratos.core.requests.tools import NO_TOOLS, ToolUse
 from stratos.text.chat_template import ChatMessage
 from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
+from stratos_gateway.openai.messages import check_messages
+from stratos_gateway.openai.tools import take_tools
 
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 """OpenAI's default of the completions route."""
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +64,18 @@ class Conversation:
     """The prompt of a chat."""
 
     messages: tuple[ChatMessage, ...]
+    tools: ToolUse = NO_TOOLS
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Everything that the client has written."""
+        texts = tuple(text for message in self.messages for text in message.texts)
+        return (*texts, self.tools.text) if self.tools.text else texts
+
+    @property
+    def is_plain(self) -> bool:
+        """Roles and contents are all there is to it."""
+        return not self.tools.tools and all(m == ChatMessage(m.role, m.content) for m in self.messages)
 
 
 Prompt = Conversation | str | tuple[int, ...]
@@ -88,7 +99,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         BadRequest: says which parameter is wrong, and how.
     """
     fields = Fields(body)
-    messages = _messages(fields.take("messages"))
+    messages, tools = check_messages(fields.take("messages")), take_tools(fields)
     wants, top = fields.flag("logprobs"), fields.number("top_logprobs", "num_logprobs")
     if top is not None and not wants:
         raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
@@ -100,7 +111,10 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         max_tokens=newer if newer is not None else max_tokens,
         num_logprobs=(top or 0) if wants else None,
     )
-    return GenerationBody(options=options, prompts=(Conversation(messages),))
+    if tools.may_call and options.grammar is not None:
+        text = "tools cannot be combined with a grammar for the whole answer; use tool_choice: none"
+        raise BadRequest(text, param=options.grammar.param, code="unsupported_parameter")
+    return GenerationBody(options=options, prompts=(Conversation(messages, tools),))
 
 
 def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
@@ -182,60 +196,9 @@ def _include_usage(value: Any, stream: bool) -> bool:
 
 
 def _refuse_chat_features(fields: Fields) -> None:
-    fields.refuse("tools", [])
-    fields.refuse("functions", [])
-    fields.refuse("tool_choice", "none", "auto")
-    fields.refuse("function_call", "none", "auto")
     fields.refuse("modalities", ["text"])
     for name in ("audio", "prediction", "reasoning_effort", "verbosity", "web_search_options", "moderation"):
         fields.refuse(name)
-    fields.ignore("parallel_tool_calls")
-
-
-def _messages(value: Any) -> tuple[ChatMessage, ...]:
-    if not isinstance(value, list) or not value:
-        raise BadRequest("messages must be a non-empty list", param="messages")
-    if len(value) > MAX_MESSAGES:
-        raise BadRequest(f"messages may hold at most {MAX_MESSAGES} entries", param="messages")
-    contents = [entry.get("content") for entry in value if isinstance(entry, dict)]
-    if sum(len(content) for content in contents if isinstance(content, list)) > MAX_ALL_CONTENT_PARTS:
-        raise BadRequest(f"messages may hold at most {MAX_ALL_CONTENT_PARTS} parts together", param="messages")
-    return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
-
-
-def _message(entry: Any, param: str) -> ChatMessage:
-    if not isinstance(entry, dict):
-        raise BadRequest(f"{param} must be an object", param=param)
-    role = entry.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise BadRequest(f"{param}.role must be one of {', '.join(_ROLES)}", param=f"{param}.role")
-    for name in ("tool_calls", "function_call", "audio"):
-        if entry.get(name):
-            text = f"{param}.{name} is not supported by this server"
-            raise BadRequest(text, param=f"{param}.{name}", code="unsupported_parameter")
-    return ChatMessage(_ROLES[role], _content(entry.get("content"), f"{param}.content"))
-
-
-def _content(value: Any, param: str) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        raise BadRequest(f"{param} must be a string or a non-empty list of parts", param=param)
-    if len(value) > MAX_CONTENT_PARTS:
-        raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} parts", param=param)
-    texts = []
-    for index, part in enumerate(value):
-        where = f"{param}[{index}]"
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise BadRequest(f"{where} must be an object with a type", param=where)
-        if part["type"] != "text":
-            raise BadRequest(
-                f"{where}: only parts of type text are supported", param=where, code="unsupported_parameter"
-            )
-        if not isinstance(part.get("text"), str):
-            raise BadRequest(f"{where}.text must be a string", param=f"{where}.text")
-        texts.append(part["text"])
-    return "".join(texts)
 
 
 def _prompts(value: Any, vocab_size: int) -> tuple[str | tuple[int, ...], ...]:

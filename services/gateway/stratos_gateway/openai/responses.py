@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.core.requests.records import TokenLogprob
+from stratos.core.requests.tools import ToolMode
+from stratos.text.output.parser import OutputShape
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.prompt_logprobs import by_token_id, finite, legacy, top_by_text
@@ -34,6 +36,9 @@ class Answer:
     """Token ids, one sequence per prompt."""
     num_choices: int
     """Per prompt."""
+    shape: OutputShape | None = None
+    """Forms that are looked for in the output; ``None`` shows it as it is."""
+    tool_mode: ToolMode = ToolMode.NONE
 
     @property
     def wants_logprobs(self) -> bool:

@@ -17,12 +17,17 @@ from stratos_gateway.overflow.events import BadStream
 
 SERVED_ELSEWHERE = (b"x-stratos-served-by", b"external")
 """Header of an answer that an external endpoint has made."""
+_MOST_TOKENS = 1 << 31
+"""Of one request: what it is charged stays a number that the ledger can add up."""
 _REASONS = frozenset({"stop", "length", "content_filter"})
 
 
 @dataclass(slots=True)
 class _Choice:
     text: str = ""
+    num_counted: int = 0
+    """Characters of the text that ``num_tokens`` is of."""
+    num_tokens: int = 0
     is_started: bool = False
     is_ended: bool = False
 
@@ -74,8 +79,13 @@ class ExternalOutput(ChunkOutput):
         """The endpoint's counts, else those of our tokenizer for what came."""
         if self._told is not None:
             return self._told
-        num_output = sum(self._count_tokens(choice.text) for choice in self._choices if choice.text)
-        return Usage(self._num_own_prompt_tokens, num_output)
+        return Usage(self._num_own_prompt_tokens, sum(map(self._num_tokens, self._choices)))
+
+    def _num_tokens(self, choice: _Choice) -> int:
+        """Count once for all that ask at the end: it takes the event loop milliseconds."""
+        if choice.num_counted != len(choice.text):
+            choice.num_tokens, choice.num_counted = self._count_tokens(choice.text), len(choice.text)
+        return choice.num_tokens
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
@@ -178,7 +188,7 @@ class ExternalOutput(ChunkOutput):
         if usage:
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
             counts = (usage["prompt_tokens"], usage["completion_tokens"], cached)
-            if not all(type(count) is int and count >= 0 for count in counts):
+            if not all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
                 raise ValueError("counts")
             self._told = Usage(*counts)
 

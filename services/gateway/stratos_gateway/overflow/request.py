@@ -26,6 +26,8 @@ def external_request(body: GenerationBody) -> ExternalRequest | None:
     if body.echo or len(body.prompts) != 1:
         return None
     prompt = body.prompts[0]
+    if isinstance(prompt, Conversation) and not prompt.is_plain:
+        return None
     if isinstance(prompt, Conversation):
         messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
         return _external("/chat/completions", {"messages": messages}, body.options)

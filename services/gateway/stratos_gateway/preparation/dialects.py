@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.openai.chat_events import EventRenderer
 from stratos_gateway.openai.requests import GenerationBody, parse_chat, parse_completion
 from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
 from stratos_gateway.policies.prompts import PromptRenderer
@@ -21,7 +22,7 @@ async def no_template(templates: PromptRenderer, body: Body, tenant: str) -> Bod
 
 def render_chat(answer: Answer, tokenizer: Tokenizer, echoes: Sequence[str]) -> Renderer:
     """Renderer of one conversation, which is not echoed."""
-    return ChatRenderer(answer, tokenizer)
+    return ChatRenderer(answer, tokenizer) if answer.shape is None else EventRenderer(answer, tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from stratos.common.errors import BadRequest
 from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
+from stratos.text.output.parser import OutputShape
 from stratos_gateway.answering.request import GenerationSpec, PreparedGeneration
 from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
@@ -24,6 +25,7 @@ from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.options import check_request, sampling_params
+from stratos_gateway.preparation.output_shape import encode_conversation, output_shape, shown_ids, tool_mode
 
 Prompts = Sequence[tuple[int, ...]]
 
@@ -80,13 +82,14 @@ class GenerationPreparer:
         options = parsed.options
         target = await tools.catalogue.resolve(tenant, options.model)
         prompts = [
-            await (model.encode_chat(p.messages) if isinstance(p, Conversation) else model.encode_prompt(p))
+            await (encode_conversation(model, p) if isinstance(p, Conversation) else model.encode_prompt(p))
             for p in parsed.prompts
         ]
+        shape = output_shape(model, parsed, prompts)
         texts = await off_loop(sum(counts), partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
-        specs = self._specs(options, prompts, tenant, target, trace)
-        answer = self._answer(options, prompts)
+        specs = self._specs(options, prompts, tenant, target, trace, shown_ids(model, shape))
+        answer = self._answer(parsed, prompts, shape)
         return PreparedGeneration(
             model=options.model,
             operation=dialect.operation,
@@ -104,7 +107,7 @@ class GenerationPreparer:
         texts, decode = list[str](), self._tools.model.tokenizer.decode
         for prompt in body.prompts:
             if isinstance(prompt, Conversation):
-                texts += [message.content for message in prompt.messages]
+                texts += prompt.texts
             elif isinstance(prompt, str):
                 texts.append(prompt)
             elif body.echo or tenant.plan.content_policy:
@@ -112,7 +115,13 @@ class GenerationPreparer:
         return tuple(texts)
 
     def _specs(
-        self, options: GenerationOptions, prompts: Prompts, tenant: Tenant, target: ModelTarget, trace: TraceContext
+        self,
+        options: GenerationOptions,
+        prompts: Prompts,
+        tenant: Tenant,
+        target: ModelTarget,
+        trace: TraceContext,
+        shown: frozenset[int],
     ) -> tuple[GenerationSpec, ...]:
         """One per prompt; a seed that the client does not give is drawn once for all."""
         tools, dialect = self._tools, self._dialect
@@ -132,12 +141,14 @@ class GenerationPreparer:
                 trace=trace,
                 session_key=session_key(tenant.cache_salt, tenant.name, options.session),
                 continues_prompt=dialect.continues_prompt,
+                shown_ids=shown,
                 meter=tag,
             )
             for prompt in prompts
         )
 
-    def _answer(self, options: GenerationOptions, prompts: Prompts) -> Answer:
+    def _answer(self, body: GenerationBody, prompts: Prompts, shape: OutputShape | None) -> Answer:
+        options = body.options
         return Answer(
             id=new_id(self._dialect.id_prefix),
             created=int(self._tools.wall_clock()),
@@ -149,4 +160,6 @@ class GenerationPreparer:
             include_usage=options.include_usage,
             prompts=prompts,
             num_choices=options.n,
+            shape=shape,
+            tool_mode=tool_mode(body),
         )

@@ -24,14 +24,9 @@ def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
     }
 
 
-def answer_section(request: ClientRequest[Any], error: BaseException | None, now_s: float) -> dict[str, Any]:
-    """How it ended.
-
-    Args:
-        request: at its end.
-        error: of the answer, raised or told within its stream; ``None`` where it was sent whole.
-        now_s: monotonic seconds.
-    """
+def answer_section(request: ClientRequest[Any], now_s: float) -> dict[str, Any]:
+    """How it ended; ``now_s`` is in monotonic seconds."""
+    error = request.error
     section: dict[str, Any] = {
         "outcome": outcome_of(error).value,
         "duration_ms": round((now_s - request.arrival_s) * 1e3, 1),

@@ -29,12 +29,8 @@ class ReceiptStep(Step):
     @asynccontextmanager
     async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
         """Gather at the end what was noted on the way."""
-        error: BaseException | None = None
         try:
             yield
-        except BaseException as raised:
-            error = raised
-            raise
         finally:
             now_s = self._clock.now()
             if request.output is not None or self._desk.takes_refusal(now_s):
@@ -43,6 +39,6 @@ class ReceiptStep(Step):
                     **request.trail,
                     **output,
                     "request": request_section(request),
-                    "answer": answer_section(request, error or request.told_error, now_s),
+                    "answer": answer_section(request, now_s),
                 }
                 self._desk.put(request_receipt(request.tenant.id, request.exchange.request_id, sections))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stratos.common.clock import Clock
@@ -34,9 +35,13 @@ class KeptAnswer:
         """The chunks, for one more answer."""
         return [replace(chunk) for chunk in self.chunks]
 
-    def is_cut_short(self, max_tokens: int) -> bool:
-        """Some choice ended for its length before ``max_tokens``."""
-        return any(c.finish_reason == "length" and len(c.token_ids) < max_tokens for c in self.chunks)
+    def is_cut_short(self, most_tokens: Sequence[int]) -> bool:
+        """Some choice ended for its length before it had as many tokens as its prompt leaves room for."""
+        num_choices = len(self.chunks) // len(most_tokens)
+        return any(
+            chunk.finish_reason == "length" and len(chunk.token_ids) < most_tokens[chunk.index // num_choices]
+            for chunk in self.chunks
+        )
 
     @property
     def usage(self) -> Usage:

@@ -24,7 +24,7 @@ def response_key(plan: Plan, options: GenerationOptions, specs: Sequence[Generat
     seed = options.seed if any(spec.sampling.temperature > 0 for spec in specs) else None
     parts = [
         (s.terms.tenant, s.terms.cache_salt, s.model_digest, s.terms.adapter.digest, s.prompt_ids, s.sampling,
-         s.continues_prompt)
+         s.continues_prompt, sorted(s.shown_ids))
         for s in specs
     ]  # fmt: skip
     return hashlib.sha256(repr((parts, options.n, options.stop, options.include_stop, seed)).encode()).digest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from stratos.core.ledger.entry import RequestOutcome
 from stratos.core.ledger.pricing import Times, TokenCounts
 from stratos.core.tenancy.plan import Plan
 from stratos_gateway.answering.draft import Draft
-from stratos_gateway.answering.output import ChunkOutput
+from stratos_gateway.answering.output import ChunkOutput, merge_chunks
 from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
@@ -109,7 +108,7 @@ class CacheSource:
         try:
             yield KeptOutput(answer, plan, prepared.specs)
         except BaseException:
-            request.output = None  # it counts once it was taken
+            request.output, request.num_claimed_tokens = None, 0  # it counts once it was taken
             raise
 
     async def _find(self, key: bytes, tenant_id: str) -> KeptAnswer | None:
@@ -133,24 +132,9 @@ class CacheSource:
             )
             for generation in output.generations
         )
-        kept = KeptAnswer(chunks=merge_chunks(sent), prompts=prompts)
-        if kept.is_cut_short(output.generations[0].spec.sampling.max_tokens):
+        kept = KeptAnswer(chunks=tuple(merge_chunks(sent)), prompts=prompts)
+        if kept.is_cut_short([generation.spec.sampling.max_tokens for generation in output.generations]):
             return  # for want of memory: the next one may get further
         self._cache.keep(key, tenant.id, kept, tenant.plan.response_ttl_s)
         if self._shared is not None:
             self._shared.keep(key, tenant.id, kept, tenant.plan.response_ttl_s)
-
-
-def merge_chunks(chunks: Sequence[ChoiceChunk]) -> tuple[ChoiceChunk, ...]:
-    """Merge the chunks of a stream into one per choice."""
-    merged: dict[int, ChoiceChunk] = {}
-    for chunk in chunks:
-        known = merged.get(chunk.index)
-        if known is None:
-            merged[chunk.index] = replace(chunk, token_ids=list(chunk.token_ids), entries=list(chunk.entries))
-            continue
-        known.text += chunk.text
-        known.token_ids += chunk.token_ids
-        known.entries += chunk.entries
-        known.finish_reason = chunk.finish_reason
-    return tuple(merged.values())

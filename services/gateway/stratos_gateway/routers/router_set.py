@@ -194,12 +194,13 @@ class RouterSet:
 
     async def _active(self) -> RouterLink:
         """The model's first choice among the routers that answer; waits for one."""
-        await self._is_any_up.wait()
-        return self._first_up()
+        while (link := self._first_up()) is None:  # one that was up when it woke this call may be away again
+            await self._is_any_up.wait()
+        return link
 
-    def _first_up(self) -> RouterLink:
-        up = [address for address, link in self._links.items() if link.is_up]
-        return self._links[preferred(self._model_name, up)[0]]
+    def _first_up(self) -> RouterLink | None:
+        up = preferred(self._model_name, [address for address, link in self._links.items() if link.is_up])
+        return self._links[up[0]] if up else None
 
     def suspects(self, tenant: str) -> bool:
         """Whether so many prompts of a tenant are convicted that all of them begin as suspects."""

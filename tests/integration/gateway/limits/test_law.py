@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -123,7 +122,6 @@ class LawMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_order_of_events_passes_a_limit(redis_url: str) -> None:
     machine = type("Machine", (LawMachine,), {"url": redis_url})
     run_state_machine_as_test(

@@ -173,8 +173,8 @@ async def test_limits_of_one_route(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("route", "param", "value"),
     [
-        ("/v1/chat/completions", "tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("/v1/chat/completions", "tool_choice", "required"),
+        ("/v1/chat/completions", "functions", [{"name": "f"}]),
+        ("/v1/chat/completions", "function_call", {"name": "f"}),
         ("/v1/chat/completions", "audio", {"voice": "x"}),
         ("/v1/chat/completions", "modalities", ["text", "audio"]),
         ("/v1/completions", "suffix", "x"),

@@ -15,11 +15,12 @@ from tests.support.servers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import eventually
 from tests.support.worlds.money_platform import MAX_OPEN, MoneyPlatform
 
+UNLIMITED = {"requests_per_min": None, "tokens_per_min": None}
 TENANTS: dict[str, dict[str, Any]] = {
     "premium": {"plan": "premium"},
-    "standard": {"plan": "standard"},
+    "standard": {"plan": "standard", "overrides": UNLIMITED},
     "batch": {"plan": "batch", "overrides": {"max_batch_ratio": 1.0, "kv_headroom_ratio": 0.0}},
-    "heavy": {"plan": "standard", "overrides": {"weight": 3}},
+    "heavy": {"plan": "standard", "overrides": {**UNLIMITED, "weight": 3}},
 }
 CLASSES = {"premium": 1, "standard": 2, "heavy": 2, "batch": 3}
 AGEING_S = 2.0

@@ -18,9 +18,9 @@ from tests.support.worlds.platform_process import PlatformProcess
 LONG = "import os\nimport sys\n" * 40
 """A prompt that a prefill worker computes."""
 TENANTS: dict[str, dict[str, Any]] = {
-    "rated": {"plan": "standard", "overrides": {"tokens_per_min": 4, "burst_s": 3600}},
-    "single": {"plan": "standard", "overrides": {"max_sequences": 1}},
-    "counted": {"plan": "standard"},
+    "rated": {"plan": "standard", "overrides": {"requests_per_min": None, "tokens_per_min": 4, "burst_s": 3600}},
+    "single": {"plan": "local", "overrides": {"max_sequences": 1}},
+    "counted": {"plan": "local"},
 }
 CAPACITY = 240
 """Tokens of the tenant rated, which come back at one in a quarter of a minute."""

@@ -38,7 +38,7 @@ class Drill:
         return asyncio.run(work)
 
     def new_key(self, tenant: str) -> str:
-        return str(self.run(create_key(self.facts, self.platform.data_dir, tenant=tenant, name="drill")))
+        return str(self.run(create_key(self.facts, self.platform.data_dir, tenant=tenant, name="drill", plan="local")))
 
     def complete(self, key: str, model: str) -> str:
         client = openai.OpenAI(base_url=self.facts.base_url, api_key=key, max_retries=0, timeout=60)

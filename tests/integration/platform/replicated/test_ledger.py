@@ -82,18 +82,24 @@ async def client_of(platform: PlatformProcess) -> AsyncIterator[httpx.AsyncClien
         yield http
 
 
+@dataclass
+class Ledger:
+    store: LedgerStore
+    reader: UsageReader
+
+
 @asynccontextmanager
-async def ledger_of(platform: PlatformProcess) -> AsyncIterator[LedgerStore]:
+async def ledger_of(platform: PlatformProcess) -> AsyncIterator[Ledger]:
     async with open_redis(platform.facts()["redis_url"]) as connection:
-        yield LedgerStore(connection, RecordStoreConfig())
+        yield Ledger(LedgerStore(connection, RecordStoreConfig()), UsageReader(connection, RecordStoreConfig()))
 
 
-async def entries_of(store: LedgerStore, names: set[str]) -> list[LedgerEntry]:
+async def entries_of(ledger: Ledger, names: set[str]) -> list[LedgerEntry]:
     """All entries of requests with these ids, once each of them has one."""
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     while True:
         try:
-            found = [entry for tenant in await store.tenants() async for entry in store.entries(tenant, day)]
+            found = [e for tenant in await ledger.store.tenants() async for e in ledger.reader.entries(tenant, day)]
         except DependencyDown:
             found = []
         own = [entry for entry in found if entry.tag.http_request_id in names]
@@ -132,13 +138,13 @@ async def test_device_seconds_of_tenants_the_platform_and_nothing_are_all_there_
 
     Every worker says with a step how long it was idle, so both looks follow some requests.
     """
-    async with client_of(platform) as http, ledger_of(platform) as store:
+    async with client_of(platform) as http, ledger_of(platform) as ledger:
         before, early = await look(platform, http, "before")
         calls = [Call(f"device-{number}", body_of(number, 60)) for number in range(8)]
         await asyncio.gather(*(call.run(http) for call in calls))
         await asyncio.sleep(1.0)  # idle
         after, late = await look(platform, http, "after")
-        entries = await entries_of(store, {call.name for call in calls} | {f"after-{n}" for n in range(NUM_ROUND)})
+        entries = await entries_of(ledger, {call.name for call in calls} | {f"after-{n}" for n in range(NUM_ROUND)})
     billed_s = sum(entry.stages.device_us for entry in entries) / 1e6
     taken_s = sum(after[name]["tenant"] - before[name]["tenant"] for name in WORKERS)
     assert billed_s == pytest.approx(taken_s, rel=0.01)
@@ -191,48 +197,46 @@ async def test_totals_are_those_of_the_clients_while_workers_are_killed(platform
         Call("mix-several", body_of(400, 60, n=2)),
         Call("mix-stop", body_of(500, 80, stop=["e", "a", "o", "t"])),
     ]
-    async with client_of(platform) as http, ledger_of(platform) as store:
+    async with client_of(platform) as http, ledger_of(platform) as ledger:
         running = [asyncio.create_task(call.run(http)) for call in calls]
         await asyncio.to_thread(wait_until, lambda: calls[3].num_received > 20, what="tokens of a stream")
         processes = await asyncio.to_thread(platform.processes)
         for name in ("decode-0", "prefill-0", "router-0"):
             os.kill(processes[name]["pid"], signal.SIGKILL)
         await asyncio.gather(*running)
-        entries = await entries_of(store, {call.name for call in calls})
+        entries = await entries_of(ledger, {call.name for call in calls})
         by_name = {entry.tag.http_request_id: entry for entry in entries}
         assert len(by_name) == len(entries) == len(calls)
         for call in calls:
             check(call, by_name[call.name])
-        await check_sums(platform, store)
+        await check_sums(ledger)
     await asyncio.to_thread(
         wait_until, lambda: [w["is_live"] for w in platform.status()["workers"]] == [True] * 3, what="all workers"
     )
 
 
-async def check_sums(platform: PlatformProcess, store: LedgerStore) -> None:
+async def check_sums(ledger: Ledger) -> None:
     """Sums of the store equal those of its entries."""
     day = f"{datetime.now(UTC):%Y-%m-%d}"
-    async with open_redis(platform.facts()["redis_url"]) as connection:
-        reader = UsageReader(connection, RecordStoreConfig())
-        while True:
-            expected: Counter[str] = Counter()
-            (tenant,) = await store.tenants()
-            async for entry in store.entries(tenant, day):
-                expected.update(entry.measures)
-            (total,) = (await reader.table(tenant, [day], ())).values()
-            if +total == expected:
-                return
-            await asyncio.sleep(0.1)
+    while True:
+        expected: Counter[str] = Counter()
+        (tenant,) = await ledger.store.tenants()
+        async for entry in ledger.reader.entries(tenant, day):
+            expected.update(entry.measures)
+        (total,) = (await ledger.reader.table(tenant, [day], ())).values()
+        if +total == expected:
+            return
+        await asyncio.sleep(0.1)
 
 
 async def until_noted(platform: PlatformProcess) -> None:
     """Gateways have noted every decode worker for those that follow them."""
     statuses = await asyncio.to_thread(lambda: platform.status()["workers"])
     wanted = {worker["incarnation"] for worker in statuses if worker["role"] == "decode"}
-    async with ledger_of(platform) as store:
+    async with ledger_of(platform) as ledger:
 
         async def is_noted() -> bool:
-            return wanted <= {worker.incarnation for worker in await store.workers()}
+            return wanted <= {worker.incarnation for worker in await ledger.store.workers()}
 
         await eventually(is_noted, "every decode worker is noted")
 
@@ -243,8 +247,8 @@ async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_on
     with redis.Redis.from_url(platform.facts()["redis_url"]) as connection:
         async with client_of(platform) as http:
             await asyncio.gather(*(Call(f"warm-{n}", body_of(700 + n, 5)).run(http) for n in range(4)))
-            async with ledger_of(platform) as store:
-                await entries_of(store, {f"warm-{n}" for n in range(4)})
+            async with ledger_of(platform) as ledger:
+                await entries_of(ledger, {f"warm-{n}" for n in range(4)})
             processes = await asyncio.to_thread(platform.processes)
             gateways = [psutil.Process(processes[f"gateway-{n}"]["pid"]) for n in range(2)]
             await until_noted(platform)
@@ -256,11 +260,11 @@ async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_on
                 await asyncio.to_thread(wait_until, lambda: gone(gateways), what="the end of both gateways")
             finally:
                 connection.execute_command("CLIENT", "UNPAUSE")
-    async with ledger_of(platform) as store:
-        entries = await entries_of(store, {call.name for call in calls})
+    async with ledger_of(platform) as ledger:
+        entries = await entries_of(ledger, {call.name for call in calls})
         by_name = {entry.tag.http_request_id: entry for entry in entries}
         assert len(by_name) == len(entries) == len(calls)
         for call in calls:
             check(call, by_name[call.name])
         assert RequestOutcome.RECOVERED in {entry.outcome for entry in entries}
-        await check_sums(platform, store)
+        await check_sums(ledger)

@@ -21,8 +21,8 @@ from stratos.core.ledger.exports import ENTRY_COLUMNS, cost_rows, csv_text, entr
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.statement import make_statement
 from stratos.core.ledger.sums import UsageGroup
-from stratos.core.ledger.violations import spans_of, violation_windows
-from tests.support.worlds.usage_counts import TAG
+from stratos.core.ledger.violations import violation_windows
+from tests.support.worlds.usage_counts import TAG, spans_of
 
 ENTRY = LedgerEntry(
     request_id="gen-1", tenant="<acme>", plan="premium", tag=replace(TAG, adapter="=x", http_request_id="req-9"),

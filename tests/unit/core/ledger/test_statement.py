@@ -22,7 +22,8 @@ from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
 from stratos.core.ledger.statement import days_of, make_statement
 from stratos.core.ledger.sums import UsageGroup, due_of, keep_fields, regroup, table_of_day
 from stratos.core.ledger.usage import MeterTag
-from stratos.core.ledger.violations import WINDOW_MS, spans_of, violation_windows
+from stratos.core.ledger.violations import WINDOW_MS, violation_windows
+from tests.support.worlds.usage_counts import spans_of
 
 NOON_MS = 1_795_521_600_000 + 12 * 3_600_000
 ENTRY = LedgerEntry(

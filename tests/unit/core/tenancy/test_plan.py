@@ -14,11 +14,13 @@ from stratos.core.tenancy.patterns import covers, is_allowed
 from stratos.core.tenancy.plan import (
     BATCH,
     BUILT_IN_PLANS,
+    LOCAL,
     MAX_KEPT_RATIO,
     PREMIUM,
     STANDARD,
     CachePolicy,
     Plan,
+    built_in_plan,
     reserved_beside,
 )
 from stratos.core.tenancy.roles import Role
@@ -29,8 +31,24 @@ GILDED = (("gold", "near"), ("gilt", "far"))
 
 def test_premium_goes_before_standard_and_standard_before_batch() -> None:
     assert PREMIUM.priority_class < STANDARD.priority_class < BATCH.priority_class == BATCH_CLASS
-    assert [plan.max_prompt_tokens for plan in BUILT_IN_PLANS.values()] == [4096] * 3
-    assert set(BUILT_IN_PLANS) == {"premium", "standard", "batch"}
+    assert [plan.max_prompt_tokens for plan in BUILT_IN_PLANS.values()] == [4096] * 4
+    assert set(BUILT_IN_PLANS) == {"premium", "standard", "batch", "local"}
+
+
+def test_the_local_plan_has_no_limits_prices_and_promises() -> None:
+    assert replace(LOCAL, name="standard") == Plan()
+    assert not LOCAL.prices
+    assert LOCAL.priority_class == STANDARD.priority_class
+    limits = (LOCAL.requests_per_min, LOCAL.tokens_per_min, LOCAL.max_sequences, LOCAL.ttft_ms, LOCAL.itl_ms)
+    assert set(limits) == {None}
+
+
+def test_standard_has_limits_since_version_2() -> None:
+    assert (STANDARD.requests_per_min, STANDARD.tokens_per_min) == (60, 100_000)
+    first = built_in_plan("standard", 1)
+    assert first == Plan(ttft_ms=5000, itl_ms=250)
+    assert [built_in_plan(name, 1) for name in ("batch", "none")] == [BATCH, None]
+    assert built_in_plan("standard") is STANDARD
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 from prometheus_client import CollectorRegistry
 
@@ -12,15 +14,24 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 from stratos.core.ledger.pricing import Times, TokenCounts
-from stratos.core.tenancy.plan import STANDARD
+from stratos.core.tenancy.plan import STANDARD, Plan
 from stratos.store.ledger.ledger_store import Written
 from stratos.store.ledger.spool import Spool, SpoolSlice
+from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.follower import SnapshotFollower
+from stratos.store.records.record import Kind, Record, make_body
+from stratos.store.records.record_store import RecordStore, read_record
+from stratos.store.records.settings import SnapshotConfig
+from stratos.store.records.snapshot_copy import SnapshotCopy
+from stratos.store.records.values import encode_tenant
+from stratos.store.tenants import TenantRecord
+from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.ledger.writer import LedgerWriter
 from stratos_gateway.metrics import GatewayMetrics
-from tests.support.worlds.usage_counts import ENTRY, TAG
+from tests.support.worlds.usage_counts import COUNT, ENTRY, TAG
 
 
 @dataclass
@@ -55,6 +66,7 @@ class CountingSpool(Spool):
         return found
 
 
+TENANT = TenantRecord(name="acme", cache_salt=b"0123456789abcdef")
 DRAFT = Draft(
     request_id="emb-1", tenant="acme", plan=STANDARD, tag=TAG, outcome=RequestOutcome.FINISHED,
     counts=TokenCounts(num_prompt=3), times=Times(),
@@ -73,11 +85,11 @@ class Bench:
         return self.registry.get_sample_value(name)
 
 
-def bench(path: Path, store: Store | None = None) -> Bench:
+def bench(path: Path, store: Store | None = None, plan_of: Callable[[str], Plan | None] = lambda tenant: None) -> Bench:
     registry, store, spool = CollectorRegistry(), store or Store(), CountingSpool(path, 1 << 24)
     meter = Meter(FakeClock(), 1.0)
     writer = LedgerWriter(
-        store, meter, spool, LedgerConfig(), lambda tenant: None, GatewayMetrics(registry),
+        store, meter, spool, LedgerConfig(), plan_of, GatewayMetrics(registry),
         lambda tenant, month, due: None,
     )  # fmt: skip
     return Bench(writer, meter, store, spool, registry)
@@ -145,3 +157,34 @@ async def test_what_a_disk_spoiled_is_counted_and_stops_nothing(tmp_path: Path) 
     assert made.store.ids == ["gen-0", "gen-2"]
     assert made.metric("stratos_ledger_dropped_total") == 2
     assert made.spool.num_bytes == 0
+
+
+class Session:
+    """A session that tells a count once, and hears what the ledger has."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[str] = []
+
+    def acknowledge_usage(self, request_ids: Sequence[str]) -> None:
+        self.acknowledged += request_ids
+
+
+async def test_counts_of_a_dead_gateway_wait_until_it_is_known_whose_they_are(tmp_path: Path) -> None:
+    """A gateway that starts while Redis is away has sessions, by its health probe, before it knows any tenant."""
+    snapshot, session = FollowedSnapshot(), Session()
+    follower = SnapshotFollower(snapshot, cast("RecordStore", None), FakeClock(), SnapshotConfig())
+    departed = DepartedTenants(partial(living_tenants, follower), (), 0.0)
+    follower.on_change(departed.look)
+    made = bench(tmp_path / "spool", plan_of=partial(plan_of, follower, departed))
+    made.meter.on_counts(session, [replace(COUNT, tenant=TENANT.id)])
+    await made.writer.turn()
+    assert (made.store.ids, session.acknowledged) == ([], [])
+    text = f"1 {make_body(encode_tenant(TENANT))}"
+    content = read_record(Kind.TENANT, TENANT.name, text)
+    assert isinstance(content, Record)
+    follower.restore(SnapshotCopy(store_id="store", revision=1, confirmed_unix_s=0.0, records=[content]), 0.0)
+    await made.writer.turn()
+    assert (made.store.ids, session.acknowledged) == (["gen-1"], ["gen-1"])
+    made.meter.on_counts(session, [replace(COUNT, tenant="tn_unknown")])
+    await made.writer.turn()
+    assert made.store.ids == ["gen-1"], "there is no such tenant"

@@ -31,7 +31,8 @@ ROUTE_NUMBERS = {
 LISTS = ["stop_token_ids", "allowed_token_ids", "bad_token_ids", "bad_words"]
 OTHERS = ["stop", "logit_bias", "stream", "stream_options", "response_format", "structured_outputs", "ignore_eos"]
 OTHERS += ["include_stop_str_in_output", "return_token_ids", "echo", "logprobs", "model", "messages", "prompt", "user"]
-OTHERS += ["service_tier", "skip_special_tokens", "tools", "suffix", "metadata"]
+OTHERS += ["service_tier", "skip_special_tokens", "tools", "suffix", "metadata", "tool_choice"]
+OTHERS += ["parallel_tool_calls"]
 
 NO_NUMBERS = [
     "NaN",
@@ -145,18 +146,40 @@ async def test_bodies_that_are_none_are_refused(client: httpx.AsyncClient, conte
         assert (status, error["type"]) == (400, "invalid_request_error")
 
 
+NAMES = ["type", "json_schema", "name", "schema", "regex", "choice", "role", "content", "text", "5", "function"]
+NAMES += ["parameters", "tool_calls", "tool_call_id", "arguments", "id", "reasoning_details"]
 JSON = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8)
-    | st.sampled_from(["text", "json_object", "json_schema", "a+", "base", "auto", "user", "5"]),
+    | st.sampled_from(
+        ["text", "json_object", "json_schema", "a+", "base", "auto", "user", "5", "function", "tool", "assistant"]
+    ),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
             st.sampled_from(
-                ["type", "json_schema", "name", "schema", "regex", "choice", "role", "content", "text", "5"]
+                [
+                    "type",
+                    "json_schema",
+                    "name",
+                    "schema",
+                    "regex",
+                    "choice",
+                    "role",
+                    "content",
+                    "text",
+                    "5",
+                    "function",
+                    "parameters",
+                    "tool_calls",
+                    "tool_call_id",
+                    "arguments",
+                    "id",
+                    "reasoning_details",
+                ]
             )
             | st.text(max_size=4),
             inner,

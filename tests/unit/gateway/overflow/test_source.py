@@ -103,6 +103,7 @@ async def test_one_entry(
             request.output = output
             await output.finish()
             if error is not None:
+                request.error = error
                 raise error
     entries = meter.take_ready()
     assert [(e.outcome, e.counts.num_prompt, e.counts.num_output) for e in entries] == expected
@@ -132,3 +133,17 @@ async def test_what_the_endpoint_charges_is_in_the_ledger_while_it_answers() -> 
         RequestOutcome.RECOVERED, TokenCounts(num_prompt=5, num_output=1), 5 * 2 + 5,
     )  # fmt: skip
     assert meter.take_ready() == []
+
+
+async def test_a_text_of_which_the_endpoint_tells_no_tokens_is_counted_once_for_all_that_ask() -> None:
+    counted: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return len(text)
+
+    output = ExternalOutput(events(), 1, count, 5)
+    assert await output.news()
+    assert {output.usage.num_output_tokens for _ in range(5)} == {2}
+    assert output.num_limited_tokens == output.receipt.num_prompt_tokens + 2
+    assert counted == ["hi"]

@@ -279,3 +279,20 @@ async def test_a_stopped_router_does_not_hold_up_a_conviction() -> None:
         stopped.state = "stopped"
         await world.routers.convict(POISON)
         assert other.table.holds("a", b"poison", world.clock.now())
+
+
+async def test_a_router_that_answers_for_a_moment_alone_leaves_calls_waiting() -> None:
+    """The reports that wait for it fail as soon as it is back, before the calls that wait have had their turn."""
+    async with router_set(A) as world:
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 1)
+        [peer] = world.peers.values()
+        placement = await world.routers.schedule(make_request())
+        peer.state = "killed"
+        await eventually(lambda: world.metric("stratos_routers", state="away") == 1)
+        world.routers.report(placement, Outcome.FINISHED, 1)
+        waiting = asyncio.create_task(world.routers.schedule(make_request()))
+        num_refused = peer.num_refused
+        peer.refuses_reports, peer.state = True, "up"
+        await eventually(lambda: peer.num_refused > num_refused, "it was up, and refused the reports")
+        peer.refuses_reports = False
+        assert (await waiting).router_address == peer.address

@@ -1,0 +1,92 @@
+"""KV cache of sequences of one length: what the engine's blocks take, per device of a parallel group.
+
+With windows in every layer the engine keeps a window, a step and two ends of a sequence.  Where only some layers have
+one, its blocks span all layers and keep everything; families that it does not serve are counted layer by layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from stratos.calculators.bounds import above_zero
+from stratos.calculators.formula import Figure, Formula
+from stratos.calculators.memory.schemes import find_scheme, kv_element_bytes
+from stratos.calculators.models.shape import ModelShape
+from stratos.calculators.published import kv_claims
+from stratos.calculators.sheet import Sheet
+
+_TOKEN_LAYER = Formula("token_layer_bytes", "2 * kv_heads * head_dim * element_bytes")
+_LATENT_LAYER = Formula("token_layer_bytes", "latent_size * element_bytes")
+_TOKEN = Formula("token_bytes", "layers * token_layer_bytes")
+_HELD = Formula("held_tokens", "ceil(seq_len / block_size) * block_size")
+_WINDOW_HELD = Formula(
+    "window_held_tokens", "min(held_tokens, (ceil((window + step_tokens) / block_size) + 2) * block_size)"
+)
+_LAYER_HELD = Formula("window_held_tokens", "min(held_tokens, ceil(window / block_size) * block_size)")
+_SEQUENCE = Formula("sequence_bytes", "held_tokens * token_bytes")
+_MIXED = Formula(
+    "sequence_bytes", "(held_tokens * full_layers + window_held_tokens * window_layers) * token_layer_bytes"
+)
+_TOTAL = Formula("kv_bytes", "batch * sequence_bytes")
+_DEVICE_SHARE = Formula(
+    "device_sequence_bytes", "sequence_bytes * ceil(kv_heads / tp) / kv_heads * ceil(layers / pp) / layers"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvAsk:
+    """Sequences to keep, and how."""
+
+    weights: Annotated[str, "Weights: float32, bfloat16, float16, fp8, int8, int4 or mxfp4."] = "bfloat16"
+    kv_dtype: Annotated[str, "KV: auto (as weights are computed), float32, bfloat16, float16, fp8, int8."] = "auto"
+    batch: Annotated[int, "Sequences at once."] = 1
+    seq_len: Annotated[int, "Tokens of each sequence, prompt and output."] = 4096
+    block_size: Annotated[int, "Tokens of a KV block."] = 16
+    step_tokens: Annotated[int, "Tokens of a step of the engine; its activations and windows follow from it."] = 2048
+    tp: Annotated[int, "Devices that share each layer (tensor parallel)."] = 1
+    pp: Annotated[int, "Stages of layers (pipeline parallel)."] = 1
+
+
+def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
+    """KV of ``ask.batch`` sequences.
+
+    Raises:
+        BadRequest: a value that makes no sense, by name.
+    """
+    sizes = {"batch": ask.batch, "seq_len": ask.seq_len, "block_size": ask.block_size, "step_tokens": ask.step_tokens}
+    above_zero(**sizes, tp=ask.tp, pp=ask.pp)
+    element = kv_element_bytes(ask.kv_dtype, find_scheme(ask.weights))
+    if shape.latent_size:
+        layer = _LATENT_LAYER("one latent vector for all heads", latent_size=shape.latent_size, element_bytes=element)
+    else:
+        layer = _TOKEN_LAYER(kv_heads=shape.num_kv_heads, head_dim=shape.head_dim, element_bytes=element)
+    token = _TOKEN(layers=shape.num_layers, token_layer_bytes=layer.value)
+    held = _HELD(seq_len=ask.seq_len, block_size=ask.block_size)
+    sequence = _sequence(shape, ask, held, token, layer)
+    total = _TOTAL(batch=ask.batch, sequence_bytes=sequence[-1].value)
+    device = _DEVICE_SHARE(
+        "the cache of latent vectors is whole on every device of tp" if shape.latent_size else "",
+        sequence_bytes=sequence[-1].value, kv_heads=shape.num_kv_heads, layers=shape.num_layers, tp=ask.tp, pp=ask.pp,
+    )  # fmt: skip
+    parallel = (device,) if ask.tp * ask.pp > 1 else ()
+    return Sheet(
+        title=f"KV cache of {shape.name} ({shape.source})",
+        figures=(layer, token, held, *sequence, total, *parallel),
+        published=kv_claims(shape.name, ask.seq_len, element),
+    )
+
+
+def _sequence(shape: ModelShape, ask: KvAsk, held: Figure, token: Figure, layer: Figure) -> tuple[Figure, ...]:
+    """Steps whose last one is the bytes of a sequence."""
+    sizes = [window for window in shape.windows if window is not None]
+    if not sizes or (shape.is_served and not shape.max_window):
+        return (_SEQUENCE(held_tokens=held.value, token_bytes=token.value),)
+    held_by = {"held_tokens": held.value, "window": max(sizes), "block_size": ask.block_size}
+    if shape.is_served:
+        window = _WINDOW_HELD("a window, a step and two ends", step_tokens=ask.step_tokens, **held_by)
+    else:
+        window = _LAYER_HELD("layer by layer", **held_by)
+    counts = {"full_layers": shape.num_layers - len(sizes), "window_layers": len(sizes)}
+    lengths = {"held_tokens": held.value, "window_held_tokens": window.value}
+    return window, _MIXED(**lengths, **counts, token_layer_bytes=layer.value)

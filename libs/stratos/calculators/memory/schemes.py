@@ -1,0 +1,58 @@
+"""Bytes of an element: of weights by scheme, of KV by type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.calculators.bounds import one_of
+from stratos.calculators.formula import Figure, Formula
+from stratos.calculators.models.shape import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class WeightScheme:
+    """How products are stored; tables, norms and biases stay in the compute type."""
+
+    bits: int
+    scale_bits: int
+    """Bits of the scale that ``group_size`` weights share."""
+    group_size: int
+    compute: str
+
+
+WEIGHT_SCHEMES = {
+    "float32": WeightScheme(32, 0, 1, "float32"),
+    "bfloat16": WeightScheme(16, 0, 1, "bfloat16"),
+    "float16": WeightScheme(16, 0, 1, "float16"),
+    "fp8": WeightScheme(8, 0, 1, "bfloat16"),
+    "int8": WeightScheme(8, 0, 1, "bfloat16"),
+    "int4": WeightScheme(4, 16, 128, "bfloat16"),
+    "mxfp4": WeightScheme(4, 8, 32, "bfloat16"),
+}
+"""One scale of fp8 and int8 serves a whole row: less than a thousandth."""
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
+
+_PRODUCTS = Formula("product_bytes", "ceil(product_parameters * (bits + scale_bits / group_size) / 8)")
+_KEPT = Formula("kept_bytes", "kept_parameters * element_bytes")
+
+
+def find_scheme(name: str) -> WeightScheme:
+    """Raises ``BadRequest`` for an unknown one."""
+    return one_of("--weights", name, WEIGHT_SCHEMES)
+
+
+def product_bytes(parameters: int, scheme: WeightScheme) -> Figure:
+    """Bytes of parameters of products, with their scales."""
+    values = {"bits": scheme.bits, "scale_bits": scheme.scale_bits, "group_size": scheme.group_size}
+    return _PRODUCTS(product_parameters=parameters, **values)
+
+
+def kept_bytes(shape: ModelShape, scheme: WeightScheme) -> Figure:
+    """Bytes of what no scheme changes."""
+    source = "tables, norms, biases and routers in the compute type"
+    return _KEPT(source, kept_parameters=shape.kept_parameters, element_bytes=ELEMENT_BYTES[scheme.compute])
+
+
+def kv_element_bytes(kv_dtype: str, scheme: WeightScheme) -> int:
+    """Bytes of an element of KV; "auto" is the compute type. Raises ``BadRequest`` for an unknown type."""
+    return one_of("--kv-dtype", scheme.compute if kv_dtype == "auto" else kv_dtype, ELEMENT_BYTES)

@@ -1,0 +1,155 @@
+"""Shape of a model from its ``config.json``: families of the engine by the engine's parser, two more by fields alone.
+
+DeepSeek's latent attention (``DeepseekV2``, ``DeepseekV3``: also Kimi K2) and gpt-oss are sized here and not served.
+Any other architecture is refused: a wrong size is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stratos.calculators.models.shape import ModelShape
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.checkpoint.fields import flag, positive_int, shown
+from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
+
+Fields = Mapping[str, Any]
+LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
+GPT_OSS = "GptOssForCausalLM"
+MODEL_TYPES = {"deepseek_v2": LATENT[0], "deepseek_v3": LATENT[1], "kimi_k2": LATENT[1], "gpt_oss": GPT_OSS}
+
+
+def shape_of(fields: Fields, name: str, source: str) -> ModelShape:
+    """Shape that the fields of a ``config.json`` describe.
+
+    Raises:
+        InvalidCheckpoint: an architecture that is not known, or a field that is missing or makes no sense, by name.
+    """
+    stated = fields.get("architectures") or [MODEL_TYPES.get(str(fields.get("model_type")), "")]
+    architecture = str(stated[0]) if isinstance(stated, list) else ""
+    if architecture in LATENT:
+        shape = _latent_shape(fields)
+    elif architecture == GPT_OSS:
+        shape = _gpt_oss_shape(fields)
+    else:
+        shape = _decoder_shape(fields)
+    return replace(shape, name=name, source=source)
+
+
+def _decoder_shape(fields: Fields) -> ModelShape:
+    # quantisation changes how weights are stored, not the shape; the engine's parser refuses what it cannot load
+    config = parse_decoder_config({key: value for key, value in fields.items() if key != "quantization_config"})
+    layers, moe = range(config.num_layers), config.moe
+    linear = sum(rows * columns for i in layers for rows, columns in config.projection_shapes(i).values())
+    return ModelShape(
+        name="",
+        source="",
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        latent_size=0,
+        max_model_len=config.max_model_len,
+        windows=config.windows,
+        is_tied=config.tie_word_embeddings,
+        linear_parameters=linear,
+        expert_parameters=3 * config.hidden_size * moe.intermediate_size * len(moe.layers) if moe else 0,
+        num_experts=moe.num_experts if moe else 0,
+        num_chosen=moe.num_chosen if moe else 0,
+        small_parameters=_small_parameters(config),
+        widest=max(2 * config.intermediate_size, config.q_size + 2 * config.kv_size, config.hidden_size),
+        attention_size=config.q_size,
+        adapter_features=sum(sum(shape) for i in layers for shape in config.projection_shapes(i).values()),
+        is_served=True,
+    )
+
+
+def _small_parameters(config: DecoderConfig) -> int:
+    """Norms, biases and routers."""
+    layers = range(config.num_layers)
+    biases = sum(
+        rows for i in layers for name, (rows, _) in config.projection_shapes(i).items() if config.has_bias(name)
+    )
+    norms = (2 * config.num_layers + 1) * config.hidden_size
+    head_norms = 2 * config.head_dim * config.num_layers if config.has_qk_norm else 0
+    routers = config.moe.num_experts * config.hidden_size * len(config.moe.layers) if config.moe else 0
+    return biases + norms + head_norms + routers
+
+
+def _common(fields: Fields) -> dict[str, Any]:
+    """Fields that both families outside of the engine state alike."""
+    return {
+        "name": "",
+        "source": "",
+        "num_layers": positive_int(fields, "num_hidden_layers"),
+        "hidden_size": positive_int(fields, "hidden_size"),
+        "vocab_size": positive_int(fields, "vocab_size"),
+        "num_heads": positive_int(fields, "num_attention_heads"),
+        "max_model_len": positive_int(fields, "max_position_embeddings"),
+        "is_tied": flag(fields, "tie_word_embeddings", False),
+        "num_chosen": positive_int(fields, "num_experts_per_tok"),
+    }
+
+
+def _latent_shape(fields: Fields) -> ModelShape:
+    """Keys and values of all heads come from one latent vector, which is all that a token keeps."""
+    common = _common(fields)
+    layers, hidden, heads = common["num_layers"], common["hidden_size"], common["num_heads"]
+    latent, rope = positive_int(fields, "kv_lora_rank"), positive_int(fields, "qk_rope_head_dim")
+    plain_dim, value_dim = positive_int(fields, "qk_nope_head_dim"), positive_int(fields, "v_head_dim")
+    q_rank, q_size = fields.get("q_lora_rank"), heads * (plain_dim + rope)
+    query = hidden * q_size if q_rank is None else positive_int(fields, "q_lora_rank") * (hidden + q_size)
+    attention = query + hidden * (latent + rope) + latent * heads * (plain_dim + value_dim) + heads * value_dim * hidden
+    num_dense = fields.get("first_k_dense_replace", 0)
+    if isinstance(num_dense, bool) or not isinstance(num_dense, int) or not 0 <= num_dense <= layers:
+        raise InvalidCheckpoint(f"config.json: first_k_dense_replace must be 0 .. {layers}, not {shown(num_dense)}")
+    dense = 3 * hidden * positive_int(fields, "intermediate_size") * num_dense
+    expert = 3 * hidden * positive_int(fields, "moe_intermediate_size") * (layers - num_dense)
+    num_experts = positive_int(fields, "n_routed_experts")
+    routers = (hidden + 1) * num_experts * (layers - num_dense)
+    return ModelShape(
+        **common,
+        num_kv_heads=1,
+        head_dim=rope,
+        latent_size=latent + rope,
+        windows=(None,) * layers,
+        linear_parameters=layers * attention + dense + expert * positive_int(fields, "n_shared_experts"),
+        expert_parameters=expert,
+        num_experts=num_experts,
+        small_parameters=hidden * (2 * layers + 1) + routers + layers * (latent + (q_rank or 0)),
+        widest=max(2 * positive_int(fields, "intermediate_size"), q_size, hidden),
+        # each head's query meets the latent vector itself: its length for scores, without the rotated part for values
+        attention_size=heads * (2 * latent + rope) // 2,
+        adapter_features=0,
+        is_served=False,
+    )
+
+
+def _gpt_oss_shape(fields: Fields) -> ModelShape:
+    """Every second layer sees a window; attention and experts have biases, and each head a sink."""
+    common = _common(fields)
+    layers, hidden, heads = common["num_layers"], common["hidden_size"], common["num_heads"]
+    kv_heads, head_dim = positive_int(fields, "num_key_value_heads"), positive_int(fields, "head_dim")
+    inner, experts = positive_int(fields, "intermediate_size"), positive_int(fields, "num_local_experts")
+    window = positive_int(fields, "sliding_window")
+    q_size, kv_size = heads * head_dim, kv_heads * head_dim
+    biases = q_size + 2 * kv_size + hidden + heads + experts * (2 * inner + hidden + 1)
+    return ModelShape(
+        **common,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        latent_size=0,
+        windows=tuple(None if layer % 2 else window for layer in range(layers)),
+        linear_parameters=layers * 2 * hidden * (q_size + kv_size),
+        expert_parameters=layers * 3 * hidden * inner,
+        num_experts=experts,
+        small_parameters=hidden * (2 * layers + 1 + experts * layers) + layers * biases,
+        widest=max(2 * inner, q_size + 2 * kv_size, hidden),
+        attention_size=q_size,
+        adapter_features=0,
+        is_served=False,
+    )

@@ -1,0 +1,77 @@
+"""Shape of a model: what its memory and its arithmetic follow from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A decoder-only transformer, counted in elements; ``config_json`` makes it."""
+
+    name: str
+    source: str
+    """Where its ``config.json`` comes from."""
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    latent_size: int
+    """Elements that a token and layer keep with latent attention (MLA), in place of keys and values; 0 without."""
+    max_model_len: int
+    windows: tuple[int | None, ...]
+    """Per layer, how many tokens a token sees; ``None`` for all before it."""
+    is_tied: bool
+    """The output layer is the table of embeddings."""
+    linear_parameters: int
+    """Products of all layers, without routed experts."""
+    expert_parameters: int
+    """One routed expert in each layer that has them; 0 without."""
+    num_experts: int
+    num_chosen: int
+    """Routed experts of a token."""
+    small_parameters: int
+    """Norms, biases, routers: kept in the compute type by every scheme."""
+    widest: int
+    """Features of the widest activation of a token."""
+    attention_size: int
+    """Features of all query heads as attention multiplies them: 4 operations each, for a token, a position, a layer."""
+    adapter_features: int
+    """Features in and out of every projection that takes a LoRA adapter; 0 where none is served."""
+    is_served: bool
+    """The engine has the family; blocks of its cache then span all layers, also those with windows."""
+
+    @property
+    def table_parameters(self) -> int:
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def product_parameters(self) -> int:
+        """Products of all layers, routed experts included: what a quantisation scheme changes."""
+        return self.linear_parameters + self.num_experts * self.expert_parameters
+
+    @property
+    def kept_parameters(self) -> int:
+        """Tables and small ones: what no scheme changes."""
+        return self.small_parameters + self.table_parameters * (1 if self.is_tied else 2)
+
+    @property
+    def parameters(self) -> int:
+        return self.product_parameters + self.kept_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Elements that one token is multiplied with, the output layer included."""
+        return self.linear_parameters + self.num_chosen * self.expert_parameters + self.table_parameters
+
+    def seen(self, num_tokens: int) -> int:
+        """Tokens that the last of ``num_tokens`` sees, added up over the layers."""
+        return sum(num_tokens if window is None else min(num_tokens, window) for window in self.windows)
+
+    @property
+    def max_window(self) -> int:
+        """Tokens that any layer sees at most; 0 where some layer sees all."""
+        sizes = [window for window in self.windows if window is not None]
+        return max(sizes) if len(sizes) == self.num_layers else 0

@@ -1,0 +1,123 @@
+"""Small models before large ones: what quality a size keeps, what it saves, and which tasks it may take.
+
+Loss falls with the size as a power: (small / large) ** 0.076, Kaplan's exponent for parameters.  That is a law about
+pretraining loss, not about tasks: scores that were measured replace the exponent by the one that fits them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stratos.calculators.bounds import above_zero, shares
+from stratos.calculators.formula import Figure, Formula
+from stratos.calculators.sheet import Grid, Sheet
+from stratos.common.errors import BadRequest
+
+KAPLAN = 0.076
+_KEPT = Formula("kept_quality", "(billions / largest_billions) ** exponent")
+_PRICE = Formula("price_ratio", "largest_usd / usd")
+_LEAST = Formula("least_success_share", "usd / largest_usd")
+_BLENDED = Formula("saved_share", "1 - blended_usd_per_million / largest_usd")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """A size on offer."""
+
+    billions: float
+    usd: float
+    """Per million tokens; 0 takes its size as its price."""
+
+    @property
+    def price(self) -> float:
+        return self.usd or self.billions
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedTask:
+    """A kind of work."""
+
+    name: str
+    share: float
+    """Share of all tokens."""
+    floor: float
+    """Quality that it needs, as a share of the largest model's."""
+
+
+def plan_tiers(sizes: list[ModelSize], tasks: list[RoutedTask], measured: Mapping[float, float] | None = None) -> Sheet:
+    """Quality, price and tasks of each size.
+
+    Args:
+        sizes: at least two.
+        tasks: their shares add up to 1; empty for none.
+        measured: scores by billions of parameters, two or more, in place of Kaplan's exponent.
+
+    Raises:
+        BadRequest: a value that makes no sense, by name.
+    """
+    _check(sizes, tasks)
+    ordered = sorted(sizes, key=lambda size: size.billions)
+    largest, exponent = ordered[-1], _exponent(measured or {})
+    scale = {"largest_billions": largest.billions, "exponent": exponent.value}
+    kept = {size: float(_KEPT.of(billions=size.billions, **scale)) for size in ordered}
+    chosen = {task: _cheapest(kept, task) for task in tasks}
+    routed = {size: sum(task.share for task in tasks if chosen[task] == size) for size in ordered}
+    rows = tuple(
+        (
+            size.billions, kept[size], _PRICE.of(largest_usd=largest.price, usd=size.price),
+            _LEAST.of(usd=size.price, largest_usd=largest.price), routed[size],
+        )
+        for size in ordered
+    )  # fmt: skip
+    columns = ("billions", "kept_quality", "price_ratio", "least_success_share", "routed_share")
+    by_task = tuple((task.name, task.share, task.floor, chosen[task].billions) for task in tasks)
+    grids = (Grid("Sizes", columns, rows), Grid("Tasks", ("task", "share", "floor", "billions"), by_task))
+    return Sheet(
+        title="Sizes for tasks",
+        figures=(exponent, *_saving(largest, routed, tasks)),
+        grids=grids if tasks else grids[:1],
+        notes=(
+            f"kept_quality = {_KEPT.text}; price_ratio = {_PRICE.text}.",
+            f"least_success_share = {_LEAST.text}: trying this size first, and the largest where it fails, costs less "
+            "than the largest alone when it succeeds more often.",
+        ),
+    )
+
+
+def _saving(largest: ModelSize, routed: Mapping[ModelSize, float], tasks: list[RoutedTask]) -> tuple[Figure, ...]:
+    if not tasks:
+        return ()
+    blended = Figure("blended_usd_per_million", sum(share * size.price for size, share in routed.items()), "by share")
+    return blended, _BLENDED(blended_usd_per_million=blended.value, largest_usd=largest.price)
+
+
+def _cheapest(kept: Mapping[ModelSize, float], task: RoutedTask) -> ModelSize:
+    """The cheapest size that keeps what the task needs; the largest always does."""
+    return min((size for size, quality in kept.items() if quality >= task.floor), key=lambda size: size.price)
+
+
+def _exponent(measured: Mapping[float, float]) -> Figure:
+    """Slope of ln score over ln size, by least squares."""
+    if not measured:
+        return Figure("exponent", KAPLAN, "Kaplan's, of loss over parameters")
+    if len(measured) < 2:
+        raise BadRequest("--measured needs two sizes or more", param="--measured")
+    for billions, score in measured.items():
+        above_zero(**{"--measured": min(billions, score)})
+    x, y = [math.log(size) for size in measured], [math.log(score) for score in measured.values()]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
+    return Figure("exponent", slope, f"fitted to {len(measured)} measured scores")
+
+
+def _check(sizes: list[ModelSize], tasks: list[RoutedTask]) -> None:
+    if len({size.billions for size in sizes}) < 2:
+        raise BadRequest("--size must be given for two sizes or more, as 13 or 13=0.9", param="--size")
+    for size in sizes:
+        above_zero(**{"--size": size.billions, "usd of --size": size.price})
+    for task in tasks:
+        shares(**{f"share of --task {task.name}": task.share, f"floor of --task {task.name}": task.floor})
+    if tasks and not math.isclose(sum(task.share for task in tasks), 1, abs_tol=1e-6):
+        raise BadRequest("the shares of --task must add up to 1", param="--task")

@@ -1,0 +1,154 @@
+"""Tools that a request offers to its model, and the one validator of their names, numbers and sizes."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratos.common.errors import BadRequest
+
+MAX_TOOLS = 128
+"""OpenAI's bound."""
+MAX_TOOL_CHARS = 16_384
+"""Of one tool: name, description and the JSON of its schema."""
+MAX_ALL_TOOL_CHARS = 262_144
+"""Of all tools of a request together."""
+MAX_SCHEMA_DEPTH = 32
+MAX_SCHEMA_NODES = 4096
+"""Objects, lists and plain values in one schema."""
+MAX_MESSAGE_CALLS = 128
+"""Calls of one message."""
+MAX_CALL_ID_CHARS = 256
+MAX_CALL_DEPTH = 64
+"""Levels of the arguments of a call that a message brings back."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ToolMode(enum.StrEnum):
+    """Whether an answer may, must or must not have calls."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+    NAMED = "named"
+    """One call, of a tool that the request names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One function that a model may ask to be called."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | None = None
+    """JSON schema of its arguments; ``None`` where it has none."""
+    is_strict: bool = False
+    """Arguments must obey the schema."""
+
+    def definition(self) -> dict[str, Any]:
+        """Its definition as chat templates read it."""
+        function: dict[str, Any] = {"name": self.name, "description": self.description}
+        function["parameters"] = self.parameters or {"type": "object", "properties": {}}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an earlier answer asked for."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """Tools of one request, and what its answer does with them."""
+
+    tools: tuple[Tool, ...] = ()
+    mode: ToolMode = ToolMode.AUTO
+    named: str = ""
+    """The tool of mode ``NAMED``."""
+    is_parallel: bool = True
+    """An answer may have several calls."""
+    text: str = field(default="", compare=False)
+    """JSON of all definitions, for counts and content policies."""
+
+    @property
+    def may_call(self) -> bool:
+        """Calls are looked for in the answer."""
+        return bool(self.tools) and self.mode is not ToolMode.NONE
+
+
+NO_TOOLS = ToolUse(mode=ToolMode.NONE)
+
+
+def check_tool_name(name: object, param: str) -> str:
+    """Check the name of a function."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadRequest(f"{param} must be 1 to 64 letters, digits, underscores or dashes", param=param)
+    return name
+
+
+def check_num_tools(tools: Sequence[object], param: str) -> None:
+    """Bound the number of tools."""
+    if len(tools) > MAX_TOOLS:
+        raise BadRequest(f"{param} may hold at most {MAX_TOOLS} tools", param=param)
+
+
+def check_schema(schema: object, param: str) -> Mapping[str, Any]:
+    """Check that a schema is an object within its bounds; whether it can be enforced is for its grammar to say.
+
+    Raises:
+        BadRequest: with ``param``.
+    """
+    if not isinstance(schema, dict):
+        raise BadRequest(f"{param} must be a JSON schema: an object", param=param)
+    check_depth(schema, MAX_SCHEMA_DEPTH, param, most_nodes=MAX_SCHEMA_NODES)
+    if schema.get("type", "object") != "object":
+        raise BadRequest(f"{param}.type must be object", param=f"{param}.type")
+    return schema
+
+
+def check_depth(value: object, most: int, param: str, most_nodes: int = MAX_SCHEMA_NODES) -> None:
+    """Bound levels and number of the values in a JSON value; raises ``BadRequest``."""
+    level, num_nodes = [value], 0
+    for _ in range(most + 1):
+        num_nodes += len(level)
+        if num_nodes > most_nodes:
+            raise BadRequest(f"{param} may hold at most {most_nodes} values", param=param)
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    raise BadRequest(f"{param} is nested deeper than {most} levels", param=param)
+
+
+def _children(node: object) -> Sequence[object]:
+    if isinstance(node, dict):
+        return list(node.values())
+    return node if isinstance(node, list) else ()
+
+
+def check_tool_sizes(tools: Sequence[Tool], param: str) -> str:
+    """Check what all tools of a request take together; returns the JSON of their definitions.
+
+    Raises:
+        BadRequest: one is too large, all are, or two have one name.
+    """
+    texts, names = list[str](), set[str]()
+    for index, tool in enumerate(tools):
+        where = f"{param}[{index}]"
+        if tool.name in names:
+            raise BadRequest(f"{where}.function.name: there are two tools {tool.name!r}", param=where)
+        names.add(tool.name)
+        texts.append(json.dumps(tool.definition(), ensure_ascii=False))
+        if len(texts[-1]) > MAX_TOOL_CHARS:
+            raise BadRequest(f"{where} may have at most {MAX_TOOL_CHARS} characters", param=where)
+    if sum(map(len, texts)) > MAX_ALL_TOOL_CHARS:
+        raise BadRequest(f"{param} may have at most {MAX_ALL_TOOL_CHARS} characters together", param=param)
+    return "\n".join(texts)

@@ -1,0 +1,95 @@
+"""The table of formats: which syntax a model's calls have, by its chat template, and whether it reasons.
+
+A template that knows tools is given them.  For one that does not, definitions, calls and results are written into
+ordinary messages in the generic syntax, which is that of Hermes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stratos.core.requests.tools import Tool, ToolCall
+from stratos.text.chat_template import ChatMessage
+from stratos.text.output.parser import ReasoningTags
+from stratos.text.output.syntax import CallSyntax
+from stratos.text.output.syntaxes.hermes import HERMES
+
+_ROWS: Sequence[tuple[tuple[str, ...], CallSyntax]] = ((("<tool_call>",), HERMES),)
+"""Spellings that a template has all of, and the syntax that they tell; the first row counts."""
+GENERIC = HERMES
+_REASONING = (ReasoningTags("<think>", "</think>"),)
+_KNOWS_TOOLS = re.compile(r"\btools\b")
+_ABOUT_TOOLS = """# Tools
+
+You may call functions. Each line between <tools> and </tools> is the JSON definition of one of them:
+<tools>
+{definitions}
+</tools>
+
+To call a function, write a JSON object with its name and its arguments between tags:
+<tool_call>
+{{"name": <name>, "arguments": <arguments>}}
+</tool_call>"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFormat:
+    """How a model's conversations have tools and reasoning."""
+
+    syntax: CallSyntax
+    is_native: bool
+    """The template writes tools, calls and results itself."""
+    reasoning: ReasoningTags | None = None
+
+    def written(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Sequence[ChatMessage]:
+        """Messages that the template can read as they are."""
+        if self.is_native or not (tools or any(m.role == "tool" or m.tool_calls for m in messages)):
+            return messages
+        return _with_tools(_plain(messages), tools)
+
+
+def chat_format(source: str) -> ChatFormat:
+    """The format of a model with this chat template."""
+    rows = _ROWS if _KNOWS_TOOLS.search(source) else ()
+    native = next((syntax for hints, syntax in rows if all(hint in source for hint in hints)), None)
+    reasoning = next((tags for tags in _REASONING if tags.end in source), None)
+    return ChatFormat(syntax=native or GENERIC, is_native=native is not None, reasoning=reasoning)
+
+
+def _plain(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Calls as text, results as messages of the user; results that follow one another are one message."""
+    plain = list[ChatMessage]()
+    is_result = False
+    for message in messages:
+        was_result, is_result = is_result, message.role == "tool"
+        if is_result:
+            text = f"<tool_response>\n{message.content}\n</tool_response>"
+            if was_result:
+                plain[-1] = ChatMessage("user", f"{plain[-1].content}\n{text}")
+            else:
+                plain.append(ChatMessage("user", text))
+        elif message.tool_calls:
+            parts = [message.content] if message.content else []
+            parts += [_call_text(call) for call in message.tool_calls]
+            plain.append(ChatMessage(message.role, "\n".join(parts)))
+        else:
+            plain.append(message)
+    return plain
+
+
+def _call_text(call: ToolCall) -> str:
+    return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
+
+
+def _with_tools(messages: list[ChatMessage], tools: Sequence[Tool]) -> list[ChatMessage]:
+    """Definitions at the end of the system message, which is made where there is none."""
+    if not tools:
+        return messages
+    definitions = "\n".join(json.dumps(tool.definition(), ensure_ascii=False) for tool in tools)
+    about = _ABOUT_TOOLS.format(definitions=definitions)
+    if messages and messages[0].role == "system":
+        return [replace(messages[0], content=f"{messages[0].content}\n\n{about}"), *messages[1:]]
+    return [ChatMessage("system", about), *messages]

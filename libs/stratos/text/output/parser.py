@@ -1,0 +1,99 @@
+"""The parser of one choice: pieces of its text in, events out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.text.output.events import OutputEvent, ReasoningDelta, TextDelta
+from stratos.text.output.reader import MalformedCall, Marks, Reading, TextReader, skip_blanks, take_if_next, text_until
+from stratos.text.output.syntax import CallCount, CallSyntax
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningTags:
+    """Tags around the reasoning that comes before an answer."""
+
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputShape:
+    """Forms that are looked for in an output."""
+
+    syntax: CallSyntax | None = None
+    """Form of its calls; ``None`` where the request has no tools."""
+    reasoning: ReasoningTags | None = None
+    is_reasoning: bool = False
+    """The prompt ends within the reasoning, so the output begins there."""
+
+
+class OutputParser:
+    """State of one choice.
+
+    The events of all pieces, texts put together, are those of the whole text.
+
+    Args:
+        shape: shared.
+    """
+
+    __slots__ = ("_reader", "_reading")
+
+    def __init__(self, shape: OutputShape) -> None:
+        self._reader = TextReader()
+        self._reading = _read(self._reader, shape)
+
+    def feed(self, text: str) -> list[OutputEvent]:
+        """Events that are certain after this piece."""
+        self._reader.text += text
+        return self._events()
+
+    def finish(self) -> list[OutputEvent]:
+        """The rest, at the end of the text."""
+        self._reader.is_ended = True
+        return self._events()
+
+    def _events(self) -> list[OutputEvent]:
+        events = list[OutputEvent]()
+        for event in self._reading:
+            if event is None:
+                break
+            events.append(event)
+        return events
+
+
+def _read(reader: TextReader, shape: OutputShape) -> Reading[None]:
+    if shape.reasoning is not None:
+        yield from _read_reasoning(reader, shape.reasoning, is_inside=shape.is_reasoning)
+    syntax = shape.syntax
+    marks, calls = Marks(() if syntax is None else syntax.marks), CallCount()
+    while mark := (yield from text_until(reader, marks, TextDelta)):
+        assert syntax is not None, "without marks none is found"
+        yield from _read_calls(reader, mark, syntax, calls)
+        yield from skip_blanks(reader)
+
+
+def _read_reasoning(reader: TextReader, tags: ReasoningTags, *, is_inside: bool) -> Reading[None]:
+    """Reasoning at the beginning; blanks around it and around its tags are shown nowhere."""
+    reader.kept = []
+    has_tag = yield from take_if_next(reader, tags.begin)
+    if not (has_tag or is_inside):
+        reader.text = "".join(reader.kept) + reader.text
+        return
+    yield from skip_blanks(reader)
+    yield from text_until(reader, Marks((tags.end,)), ReasoningDelta)
+    yield from skip_blanks(reader)
+
+
+def _read_calls(reader: TextReader, mark: str, syntax: CallSyntax, calls: CallCount) -> Reading[None]:
+    """Calls after a mark; one that is malformed before its name is known is text like any other."""
+    try:
+        for event in syntax.read(reader, mark, calls):
+            if event is not None:
+                reader.kept = None if calls.is_open else []
+            yield event
+    except MalformedCall:
+        if calls.is_open:
+            yield calls.end(is_complete=False)
+        elif reader.kept:
+            yield TextDelta("".join(reader.kept))

@@ -1,0 +1,37 @@
+"""Calls a minute that one tenant may make of something that costs more than its answer shows."""
+
+from __future__ import annotations
+
+from stratos.common.clock import Clock
+from stratos.common.errors import RateLimited
+
+_MAX_REMEMBERED = 10_000
+
+
+class CallRate:
+    """Belongs to the event loop.
+
+    Args:
+        clock: monotonic.
+        calls_per_min: of one tenant at this gateway.
+        burst: calls that may follow each other at once after a pause.
+        what: for people.
+    """
+
+    def __init__(self, clock: Clock, calls_per_min: int, burst: int, what: str) -> None:
+        self._clock = clock
+        self._interval_s = 60 / calls_per_min
+        self._burst = burst
+        self._what = what
+        self._paid_until_s: dict[str, float] = {}
+
+    def pay(self, tenant: str) -> None:
+        """Count a call of a tenant, by its id; raises ``RateLimited``."""
+        now_s = self._clock.now()
+        paid_s = max(now_s, self._paid_until_s.get(tenant, 0.0)) + self._interval_s
+        over_s = paid_s - now_s - self._burst * self._interval_s
+        if over_s > 1e-9:
+            raise RateLimited(f"too many {self._what} a minute", after_s=over_s)
+        self._paid_until_s[tenant] = paid_s
+        if len(self._paid_until_s) > _MAX_REMEMBERED:
+            self._paid_until_s = {name: until_s for name, until_s in self._paid_until_s.items() if until_s > now_s}

@@ -1,0 +1,139 @@
+"""Messages of a chat -> checked records: texts, calls that were asked for, results of calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PARTS, MAX_MESSAGES
+from stratos.core.requests.tools import (
+    MAX_CALL_DEPTH,
+    MAX_CALL_ID_CHARS,
+    MAX_MESSAGE_CALLS,
+    ToolCall,
+    check_depth,
+    check_tool_name,
+)
+from stratos.text.chat_template import ChatMessage
+from stratos_gateway.openai.fields import object_fields
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_REASONING = ("reasoning_content", "reasoning")
+"""Names that clients have for an assistant's reasoning; they are one text."""
+
+
+def check_messages(value: Any) -> tuple[ChatMessage, ...]:
+    """Check the ``messages`` parameter.
+
+    Raises:
+        BadRequest: says which entry is wrong, and how.
+    """
+    if not isinstance(value, list) or not value:
+        raise BadRequest("messages must be a non-empty list", param="messages")
+    if len(value) > MAX_MESSAGES:
+        raise BadRequest(f"messages may hold at most {MAX_MESSAGES} entries", param="messages")
+    contents = [entry.get("content") for entry in value if isinstance(entry, dict)]
+    if sum(len(content) for content in contents if isinstance(content, list)) > MAX_ALL_CONTENT_PARTS:
+        raise BadRequest(f"messages may hold at most {MAX_ALL_CONTENT_PARTS} parts together", param="messages")
+    return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
+
+
+def _message(entry: Any, param: str) -> ChatMessage:
+    if not isinstance(entry, dict):
+        raise BadRequest(f"{param} must be an object", param=param)
+    role = entry.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BadRequest(f"{param}.role must be one of {', '.join(_ROLES)}", param=f"{param}.role")
+    for name in ("function_call", "audio") if role == "assistant" else ("function_call", "audio", "tool_calls"):
+        if entry.get(name):
+            text = f"{param}.{name} is not supported by this server"
+            raise BadRequest(text, param=f"{param}.{name}", code="unsupported_parameter")
+    calls = _calls(entry.get("tool_calls"), f"{param}.tool_calls")
+    content = entry.get("content")
+    is_empty = content is None and bool(calls)
+    return ChatMessage(
+        _ROLES[role],
+        "" if is_empty else _content(content, f"{param}.content"),
+        tool_calls=calls,
+        tool_call_id=_call_id(entry.get("tool_call_id"), f"{param}.tool_call_id") if role == "tool" else "",
+        reasoning=_reasoning(entry, param) if role == "assistant" else "",
+    )
+
+
+def _calls(value: Any, param: str) -> tuple[ToolCall, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise BadRequest(f"{param} must be a list", param=param)
+    if len(value) > MAX_MESSAGE_CALLS:
+        raise BadRequest(f"{param} may hold at most {MAX_MESSAGE_CALLS} calls", param=param)
+    return tuple(_call(entry, f"{param}[{index}]") for index, entry in enumerate(value))
+
+
+def _call(value: Any, param: str) -> ToolCall:
+    fields = object_fields(value, param)
+    call_id, kind, function = _call_id(fields.take("id"), f"{param}.id"), fields.take("type"), fields.take("function")
+    if kind not in (None, "function"):
+        raise BadRequest(f"{param}.type must be function", param=f"{param}.type", code="unsupported_parameter")
+    within = object_fields(function, f"{param}.function")
+    name = check_tool_name(within.take("name"), f"{param}.function.name")
+    arguments = within.take("arguments")
+    return ToolCall(call_id, name, _arguments(arguments, f"{param}.function.arguments"))
+
+
+def _arguments(value: Any, param: str) -> str:
+    """JSON text; what a model has left unfinished goes back to it as it is."""
+    if not isinstance(value, str):
+        raise BadRequest(f"{param} must be a string", param=param)
+    if not value.strip():
+        return "{}"
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return value
+    except RecursionError:
+        raise BadRequest(f"{param} is nested deeper than {MAX_CALL_DEPTH} levels", param=param) from None
+    check_depth(parsed, MAX_CALL_DEPTH, param, most_nodes=len(value))
+    return value
+
+
+def _call_id(value: Any, param: str) -> str:
+    if not isinstance(value, str) or not value or len(value) > MAX_CALL_ID_CHARS:
+        raise BadRequest(f"{param} must be a string of 1 to {MAX_CALL_ID_CHARS} characters", param=param)
+    return value
+
+
+def _reasoning(entry: dict[str, Any], param: str) -> str:
+    """Earlier reasoning under any of its names."""
+    given = [(name, entry[name]) for name in _REASONING if entry.get(name) is not None]
+    for name, text in given:
+        if not isinstance(text, str):
+            raise BadRequest(f"{param}.{name} must be a string", param=f"{param}.{name}")
+    details = entry.get("reasoning_details")
+    if not given and isinstance(details, list):
+        texts = [part.get("text") for part in details if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return str(given[0][1]) if given else ""
+
+
+def _content(value: Any, param: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise BadRequest(f"{param} must be a string or a non-empty list of parts", param=param)
+    if len(value) > MAX_CONTENT_PARTS:
+        raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} parts", param=param)
+    texts = []
+    for index, part in enumerate(value):
+        where = f"{param}[{index}]"
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise BadRequest(f"{where} must be an object with a type", param=where)
+        if part["type"] != "text":
+            raise BadRequest(
+                f"{where}: only parts of type text are supported", param=where, code="unsupported_parameter"
+            )
+        if not isinstance(part.get("text"), str):
+            raise BadRequest(f"{where}.text must be a string", param=f"{where}.text")
+        texts.append(part["text"])
+    return "".join(texts)

@@ -1,0 +1,107 @@
+"""Fields of a chat that are about tools: ``tools``, ``tool_choice``, ``parallel_tool_calls``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.core.requests.tools import (
+    NO_TOOLS,
+    Tool,
+    ToolMode,
+    ToolUse,
+    check_num_tools,
+    check_schema,
+    check_tool_name,
+    check_tool_sizes,
+)
+from stratos_gateway.openai.fields import Fields, object_fields
+
+
+def take_tools(fields: Fields) -> ToolUse:
+    """Read the fields of one request.
+
+    Raises:
+        BadRequest: malformed, out of bounds, or not supported, with ``param``.
+    """
+    fields.refuse("functions", [])
+    fields.refuse("function_call", "none", "auto")
+    tools = _tools(fields.take("tools"))
+    choice, is_parallel = fields.take("tool_choice"), fields.flag("parallel_tool_calls", default=True)
+    mode, named = _choice(choice, tools)
+    if not tools:
+        return NO_TOOLS
+    text = check_tool_sizes(tools, "tools")
+    use = ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel, text=text)
+    _refuse_unenforced(use)
+    return use
+
+
+def _refuse_unenforced(use: ToolUse) -> None:
+    """Refuse what asks for more than a model does by itself."""
+    refused = {
+        "tool_choice": use.mode in (ToolMode.REQUIRED, ToolMode.NAMED),
+        "parallel_tool_calls": not use.is_parallel,
+        "tools": any(tool.is_strict for tool in use.tools),
+    }
+    for param in (name for name, is_asked in refused.items() if is_asked and use.mode is not ToolMode.NONE):
+        text = f"{param} asks for calls that are enforced, which this server does not do yet"
+        raise BadRequest(text, param=param, code="unsupported_parameter")
+
+
+def _tools(value: Any) -> tuple[Tool, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise BadRequest("tools must be a list", param="tools")
+    check_num_tools(value, "tools")
+    return tuple(_tool(entry, f"tools[{index}]") for index, entry in enumerate(value))
+
+
+def _tool(value: Any, path: str) -> Tool:
+    fields = object_fields(value, path)
+    kind, function = fields.take("type"), fields.take("function")
+    if kind != "function":
+        text = f"{path}.type: only tools of type function are supported"
+        raise BadRequest(text, param=f"{path}.type", code="unsupported_parameter")
+    fields.end()
+    return _function(function, f"{path}.function")
+
+
+def _function(value: Any, path: str) -> Tool:
+    fields = object_fields(value, path)
+    name, description, parameters = fields.take("name"), fields.take("description"), fields.take("parameters")
+    is_strict = fields.flag("strict")
+    fields.end()
+    if description is not None and not isinstance(description, str):
+        raise BadRequest(f"{path}.description must be a string", param=f"{path}.description")
+    return Tool(
+        name=check_tool_name(name, f"{path}.name"),
+        description=description or "",
+        parameters=None if parameters is None else check_schema(parameters, f"{path}.parameters"),
+        is_strict=is_strict,
+    )
+
+
+def _choice(value: Any, tools: tuple[Tool, ...]) -> tuple[ToolMode, str]:
+    """Mode, and the tool that it names; without a word it is auto where there are tools."""
+    if value is None:
+        return ToolMode.AUTO, ""
+    if isinstance(value, str):
+        if value not in (ToolMode.NONE, ToolMode.AUTO, ToolMode.REQUIRED):
+            raise BadRequest("tool_choice must be none, auto, required or a function", param="tool_choice")
+        if value == ToolMode.REQUIRED and not tools:
+            raise BadRequest("tool_choice required needs tools", param="tool_choice")
+        return ToolMode(value), ""
+    fields = object_fields(value, "tool_choice")
+    kind, function = fields.take("type"), fields.take("function")
+    if kind != "function":
+        text = "tool_choice.type: only function is supported"
+        raise BadRequest(text, param="tool_choice.type", code="unsupported_parameter")
+    fields.end()
+    named = object_fields(function, "tool_choice.function")
+    name = named.take("name")
+    named.end()
+    if name not in [tool.name for tool in tools]:
+        raise BadRequest("tool_choice names a function that tools does not have", param="tool_choice.function.name")
+    return ToolMode.NAMED, name

@@ -1,0 +1,53 @@
+"""Conversations with tools: how the model is told of them, and what is looked for in its output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratos.core.requests.tools import ToolMode
+from stratos.text.output.parser import OutputShape
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.openai.requests import Conversation, GenerationBody
+
+_NUM_LAST_IDS = 16
+"""Ids of a prompt's end that are looked at for a tag."""
+
+
+async def encode_conversation(model: ServedModel, conversation: Conversation) -> tuple[int, ...]:
+    """Ids of a conversation; with ``tool_choice: none`` the model is told of no tools.
+
+    Raises:
+        BadRequest: empty, too long, or refused by the template.
+    """
+    use = conversation.tools
+    return await model.encode_chat(conversation.messages, use.tools if use.may_call else ())
+
+
+def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Sequence[int]]) -> OutputShape | None:
+    """Forms of a chat's output; ``None`` where there are none, which costs nothing."""
+    [conversation, *_] = body.prompts
+    if not isinstance(conversation, Conversation):
+        return None
+    syntax = model.chat.syntax if conversation.tools.may_call else None
+    tags = None if body.options.grammar is not None else model.chat.reasoning
+    if syntax is None and tags is None:
+        return None
+    end = "" if tags is None else model.tokenizer.decode(prompts[0][-_NUM_LAST_IDS:], skip_special=False)
+    is_reasoning = tags is not None and end.rstrip().endswith(tags.begin)
+    return OutputShape(syntax=syntax, reasoning=tags, is_reasoning=is_reasoning)
+
+
+def shown_ids(model: ServedModel, shape: OutputShape | None) -> frozenset[int]:
+    """Special tokens that the output's forms are written with."""
+    if shape is None:
+        return frozenset()
+    spellings = () if shape.syntax is None else shape.syntax.special
+    tags = () if shape.reasoning is None else (shape.reasoning.begin, shape.reasoning.end)
+    special = model.tokenizer.special_tokens
+    return frozenset(special[text] for text in (*spellings, *tags) if text in special)
+
+
+def tool_mode(body: GenerationBody) -> ToolMode:
+    """How the answer may use tools."""
+    [prompt, *_] = body.prompts
+    return prompt.tools.mode if isinstance(prompt, Conversation) and prompt.tools.may_call else ToolMode.NONE

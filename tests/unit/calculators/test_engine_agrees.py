@@ -1,0 +1,65 @@
+"""Sizes by formula against the engine: every family that it has, every type, windows, and the memory it takes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from stratos.calculators.memory.gpu_memory import RUNTIME, MemoryAsk, estimate_gpu_memory, weight_steps
+from stratos.calculators.memory.kv import KvAsk, estimate_kv
+from stratos.calculators.memory.schemes import find_scheme
+from stratos.calculators.models.known import find_shape
+from stratos.core.kv import KvGeometry
+from stratos.engine.kv_cache.window import make_window
+from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.sizing.case import Room, SizingCase
+from stratos.engine.sizing.need import DTYPE_BYTES, read_need
+from tests.support.reference.tiny_models import FAMILIES, save_tiny
+from tests.support.worlds.plan_driver import load_runner
+
+BATCH, SEQ_LEN, BLOCK = 3, 41, 4
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prefix, changes = FAMILIES[request.param]
+    path: Path = tmp_path_factory.mktemp(request.param)
+    save_tiny(path, prefix, **changes)
+    return path
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_weights_are_those_that_the_engine_counts(folder: Path, dtype: str) -> None:
+    weights = weight_steps(find_shape(str(folder)), find_scheme(dtype))[-1].value
+    assert weights == read_need(folder).weight_bytes(dtype)
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_a_token_takes_what_the_engine_counts(folder: Path, dtype: str, kv_dtype: str) -> None:
+    sheet = estimate_kv(find_shape(str(folder)), KvAsk(weights=dtype, kv_dtype=kv_dtype))
+    assert sheet["token_bytes"] == read_need(folder).token_bytes(dtype, kv_dtype)
+
+
+def test_a_batch_takes_the_pages_that_the_engine_allocates(folder: Path) -> None:
+    runner = load_runner(folder, block_size=BLOCK)
+    geometry: KvGeometry = runner.info.geometry
+    blocks = math.ceil(SEQ_LEN / BLOCK)
+    scheduler = SchedulerConfig(max_num_batched_tokens=6)
+    if window := make_window(runner.info, scheduler):
+        blocks = min(blocks, window.max_blocks)
+    pages = KvPages(geometry, BATCH * blocks, torch.float32, torch.device("cpu"))
+    ask = KvAsk(weights="float32", batch=BATCH, seq_len=SEQ_LEN, block_size=BLOCK, step_tokens=6)
+    assert estimate_kv(find_shape(str(folder)), ask)["kv_bytes"] == pages.tensor.nbytes
+
+
+def test_the_run_time_is_that_of_the_engine_on_a_gpu(folder: Path) -> None:
+    need, scheduler = read_need(folder), SchedulerConfig(max_num_seqs=7).for_device("cuda")
+    room = Room(is_gpu=True, total_bytes=1 << 34, free_bytes=1 << 34)
+    case = SizingCase(need=need, room=room, config=RunnerConfig(), scheduler=scheduler)
+    sheet = estimate_gpu_memory(find_shape(str(folder)), MemoryAsk(max_num_seqs=7))
+    assert sheet["runtime_bytes"] == case.fixed_bytes("bfloat16")[RUNTIME]

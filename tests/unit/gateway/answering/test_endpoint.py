@@ -1,0 +1,161 @@
+"""A bug while an answer is sent: the client is told, and the tenant does not pay for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.pricing import Times, TokenCounts
+from stratos.core.ledger.usage import MeterTag
+from stratos.core.tenancy.plan import STANDARD
+from stratos.core.tenant import Tenant
+from stratos.core.trace import NO_TRACE
+from stratos.rpc.tracing import Span
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.answering.draft import Draft, is_platform_failure, outcome_of
+from stratos_gateway.answering.edge import TimeAllowed
+from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.output import ChunkOutput
+from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.sending import ChunkSender
+from stratos_gateway.http.exchange import Exchange
+from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.ledger.meter import Meter
+from stratos_gateway.ledger.step import AccountStep
+from stratos_gateway.limits.step import LimitsStep
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from tests.support.fakes.generous_limiter import GenerousLimiter
+
+TENANT = Tenant(name="t", id="tn_1")
+
+
+class Answer(ChunkOutput):
+    """Two tokens, of which the renderer takes the first alone."""
+
+    usage = Usage(100, 2)
+
+    def __init__(self) -> None:
+        self._left = [ChoiceChunk(0, text, [1], [], None, text == "a") for text in "ab"]
+
+    async def news(self) -> list[ChoiceChunk]:
+        return [self._left.pop(0)] if self._left else []
+
+    async def finish(self) -> list[ChoiceChunk]:
+        return [ChoiceChunk(0, "ab", [1, 1], [], "stop", True)]
+
+    def end_choice(self, index: int, reason: str) -> None: ...
+
+    def drafts(self, error: BaseException | None) -> Sequence[Draft]:
+        return [
+            Draft(
+                request_id="gen-1",
+                tenant=TENANT.id,
+                plan=STANDARD,
+                tag=MeterTag(model="m"),
+                outcome=outcome_of(error),
+                counts=TokenCounts(),
+                times=Times(),
+                is_platform_failure=is_platform_failure(error),
+            )
+        ]
+
+
+class Renderer:
+    """Has a bug."""
+
+    answer = SimpleNamespace(include_usage=False, id="cmpl-1")
+
+    def events(self, chunks: Sequence[ChoiceChunk]) -> list[dict[str, Any]]:
+        if chunks[0].text == "b":
+            raise KeyError("a bug")
+        return [{"text": chunks[0].text}]
+
+    def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
+        raise KeyError("a bug")
+
+
+class Source:
+    @asynccontextmanager
+    async def open(self, request: ClientRequest[Any]) -> AsyncIterator[Answer]:
+        yield Answer()
+
+
+class Preparer:
+    prompt_param = "prompt"
+
+    def __init__(self, *, stream: bool) -> None:
+        self._stream = stream
+
+    async def prepare(self, body: Any, tenant: Tenant, trace: object) -> Any:
+        return SimpleNamespace(
+            options=SimpleNamespace(stream=self._stream), renderer=Renderer(), describe=lambda exchange: None,
+            refusal=lambda: None, num_tokens=1000, num_sequences=1,
+        )  # fmt: skip
+
+
+class Edge:
+    """Lets everything in."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.admission = Admission(1, 1, GatewayMetrics(CollectorRegistry()))
+
+    async def authenticate(self, http: object) -> Tenant:
+        return TENANT
+
+    def allowed(self, http: object) -> TimeAllowed:
+        return TimeAllowed(60.0, 60.0)
+
+    async def read(self, http: object, tenant: Tenant, prompt_param: str) -> dict[str, Any]:
+        return {}
+
+    @contextmanager
+    def admit(self, http: Any, send: Any, tenant: Tenant, arrival_s: float, allowed: object) -> Iterator[Any]:
+        with self.admission.enter(tenant) as place:
+            yield ClientRequest(
+                http=http, send=send, exchange=Exchange(Span(NO_TRACE), send, ""), tenant=tenant, place=place,
+                arrival_s=0.0, received_s=0.0, deadline_s=60.0, end_s=60.0,
+            )  # fmt: skip
+
+
+async def receive() -> dict[str, Any]:
+    await asyncio.Event().wait()
+    raise AssertionError("the client stays")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_bug_is_told_and_neither_billed_nor_limited_beyond_what_came(stream: bool) -> None:
+    sent, meter, limiter = list[Any](), Meter(FakeClock(), 1.0), GenerousLimiter()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    endpoint = Endpoint(
+        cast("Any", Edge()), Preparer(stream=stream), [LimitsStep(cast("Any", limiter)), AccountStep(meter)],
+        [Source()], ChunkSender(HttpLimits()),
+    )  # fmt: skip
+    code = ""
+    try:
+        await endpoint({"type": "http", "headers": []}, receive, send)
+    except Exception as error:
+        code = getattr(error, "code", repr(error))
+    if stream:
+        events = [line.partition(b": ")[2] for message in sent for line in message.get("body", b"").split(b"\n\n")]
+        *shown, told = [orjson.loads(event) for event in events if event]
+        assert shown == [{"text": "a"}]
+        code = told["error"]["code"]
+        assert sent[-1]["more_body"] is False
+    assert code == "internal_error"
+    (entry,) = meter.take_ready()
+    assert entry.outcome is RequestOutcome.FAILED
+    assert limiter.settled == [2]

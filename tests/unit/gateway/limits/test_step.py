@@ -1,0 +1,55 @@
+"""What of its reservation a request has taken in the end, however it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stratos.common.errors import BadRequest, Internal, QueueTimeout, StratosError
+from stratos_gateway.answering.output import Output
+from stratos_gateway.limits.step import LimitsStep
+from stratos_gateway.openai.chunks import Usage
+from tests.support.fakes.generous_limiter import GenerousLimiter
+
+CLAIMED = 1000
+
+
+class Answer(Output):
+    """Seven tokens so far, to a prompt of a hundred."""
+
+    usage = Usage(100, 7)
+
+
+async def settled_at(output: Output | None, error: BaseException | None, *, is_raised: bool = True) -> int:
+    limiter = GenerousLimiter()
+    request: Any = SimpleNamespace(
+        prepared=SimpleNamespace(num_tokens=CLAIMED, num_sequences=1), tenant=None, notices=[], trail={},
+        exchange=SimpleNamespace(headers=[]), output=output, error=error, num_claimed_tokens=0,
+    )  # fmt: skip
+    try:
+        async with LimitsStep(cast("Any", limiter)).around(request):
+            if error is not None and is_raised:
+                raise error
+    except BaseException as raised:
+        if raised is not error:
+            raise
+    [found] = limiter.settled
+    return found
+
+
+@pytest.mark.parametrize("is_raised", [False, True], ids=["within a stream", "with a status"])
+@pytest.mark.parametrize("error", [QueueTimeout("no room in time"), Internal("a bug")])
+async def test_a_failure_of_the_platform_counts_for_no_more_than_came_of_it(
+    error: StratosError, is_raised: bool
+) -> None:
+    assert await settled_at(Answer(), error, is_raised=is_raised) == 7
+    assert await settled_at(None, error, is_raised=is_raised) == 0
+
+
+async def test_else_what_an_answer_took_counts_and_without_one_all_that_was_claimed() -> None:
+    assert await settled_at(Answer(), None) == 107
+    assert await settled_at(Answer(), BadRequest("no")) == 107
+    assert await settled_at(None, asyncio.CancelledError()) == CLAIMED

@@ -1,0 +1,138 @@
+"""The law of the parsers: pieces of a text give the events of the whole text, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratos.text.output.events import CallArguments, CallBegin, CallEnd, OutputEvent, ReasoningDelta, TextDelta
+from stratos.text.output.parser import OutputParser, OutputShape, ReasoningTags
+from stratos.text.output.syntaxes.hermes import HERMES
+from tests.support.reference.call_transcripts import TRANSCRIPTS, CallTranscript
+from tests.support.reference.output_events import events_of
+
+TAGS = ReasoningTags("<think>", "</think>")
+HERMES_SHAPE = OutputShape(syntax=HERMES, reasoning=TAGS)
+BROKEN = (
+    "a <tool_call> is not JSON </tool_call> b",
+    '<tool_call>\n{"name": "f", "arguments": {"a": "unfin',
+    '<tool_call>\n{"name": "f", "arguments": {"a": 1}, 5}</tool_call> rest',
+    '<tool_call>{"name": 5}</tool_call>',
+    '<tool_call>{"arguments": {"a": 1}}</tool_call> <tool_call>{"name": "g"}',
+    '<tool_call>{"name": "' + "n" * 2000 + '"}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": ' + "1" * 2000 + "}</tool_call>",
+    '<tool_call>{"name": "f\\u00',
+    "<think>\nnever ends <tool_call>",
+    "  <thin",
+    "<think></think>",
+    " blanks  at the end \n ",
+    "<tool_call><tool_call></tool_call>",
+)
+
+
+def calls_of(events: list[OutputEvent]) -> list[tuple[str, str]]:
+    names = [event.name for event in events if isinstance(event, CallBegin)]
+    arguments = [""] * len(names)
+    for event in events:
+        if isinstance(event, CallArguments):
+            arguments[event.index] += event.text
+    return list(zip(names, arguments, strict=True))
+
+
+def text_of(events: list[OutputEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.name)
+def test_calls_come_back_byte_for_byte(transcript: CallTranscript) -> None:
+    events = events_of(OutputShape(syntax=transcript.syntax), [transcript.output])
+    assert calls_of(events) == list(transcript.calls)
+    assert text_of(events) == transcript.text
+    assert [e.is_complete for e in events if isinstance(e, CallEnd)] == [True] * len(transcript.calls)
+
+
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.name)
+def test_every_one_and_two_cut_split_gives_the_same(transcript: CallTranscript) -> None:
+    text, shape = transcript.output, OutputShape(syntax=transcript.syntax, reasoning=TAGS)
+    whole = events_of(shape, [text])
+    for begin in range(len(text) + 1):
+        for end in range(begin, len(text) + 1):
+            assert events_of(shape, [text[:begin], text[begin:end], text[end:]]) == whole, (begin, end)
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_broken_outputs_give_the_same_in_every_split(text: str) -> None:
+    whole = events_of(HERMES_SHAPE, [text])
+    assert events_of(HERMES_SHAPE, list(text)) == whole
+    step = 1 if len(text) < 200 else 97
+    for begin in range(0, len(text) + 1, step):
+        for end in range(begin, len(text) + 1, step):
+            assert events_of(HERMES_SHAPE, [text[:begin], text[begin:end], text[end:]]) == whole, (begin, end)
+
+
+PARTS = [
+    "<tool_call>", "</tool_call>", "<think>", "</think>", '{"name": "f"', ', "arguments": {"a": ', '"x"', "}}", "}",
+    "\n", " ", "text", "<tool", "\\", '"', "{", "]",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=14), st.data())
+def test_any_text_in_random_deltas_gives_the_same(parts: list[str], data: st.DataObject) -> None:
+    text = "".join(parts)
+    pieces, left = [], text
+    while left:
+        size = data.draw(st.integers(1, 9))
+        pieces.append(left[:size])
+        left = left[size:]
+    assert events_of(HERMES_SHAPE, pieces) == events_of(HERMES_SHAPE, [text])
+
+
+@given(st.lists(st.sampled_from([part for part in PARTS if part not in (" ", "\n")]), max_size=14))
+def test_nothing_of_a_text_without_a_call_is_lost(parts: list[str]) -> None:
+    text = "".join(parts)
+    events = events_of(OutputShape(syntax=HERMES), [text])
+    if not calls_of(events):
+        assert text_of(events) == text
+
+
+def test_plain_text_never_waits() -> None:
+    parser = OutputParser(HERMES_SHAPE)
+    for piece in ("Hello", " world", "! 1 < 2", " and more"):
+        assert "".join(event.text for event in parser.feed(piece) if isinstance(event, TextDelta)) == piece
+
+
+def test_names_and_fragments_leave_as_soon_as_they_are_known() -> None:
+    parser = OutputParser(HERMES_SHAPE)
+    assert parser.feed('<tool_call>\n{"name": "get_') == []
+    assert parser.feed('weather"') == [CallBegin(0, "get_weather")]
+    assert parser.feed(', "arguments": {"ci') == [CallArguments(0, '{"ci')]
+    assert parser.feed('ty": "P') == [CallArguments(0, 'ty": "P')]
+    assert parser.feed('aris"}}') == [CallArguments(0, 'aris"}'), CallEnd(0, is_complete=True)]
+
+
+@pytest.mark.parametrize(
+    ("output", "is_inside", "reasoning", "text"),
+    [
+        ("<think>\nfirst\n</think>\n\nanswer", False, "first", "answer"),
+        ("first\n</think>\n\nanswer", True, "first", "answer"),
+        ("<think>first</think>answer", True, "first", "answer"),
+        ("answer <think> no</think>", False, "", "answer <think> no</think>"),
+        ("<think>\n\n</think>\n\nanswer", False, "", "answer"),
+        ("<think>cut short", False, "cut short", ""),
+    ],
+)
+def test_reasoning_is_told_from_the_answer(output: str, is_inside: bool, reasoning: str, text: str) -> None:
+    shape = OutputShape(reasoning=TAGS, is_reasoning=is_inside)
+    for pieces in ([output], list(output)):
+        events = events_of(shape, pieces)
+        assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == reasoning
+        assert text_of(events) == text
+
+
+def test_the_law_would_find_a_parser_of_pieces() -> None:
+    """Control: a reader that looks at each piece by itself loses calls that a cut goes through."""
+    text = TRANSCRIPTS[0].output
+    halves = [text[:5], text[5:]]
+    alone = [event for half in halves for event in events_of(HERMES_SHAPE, [half])]
+    assert alone != events_of(HERMES_SHAPE, [text])
