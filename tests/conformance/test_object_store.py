@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -70,6 +71,22 @@ async def test_only_the_names_asked_for(store: ObjectStore, folder: Path, tmp_pa
     assert [p.name for p in (tmp_path / "got").iterdir()] == ["config.json"]
     with pytest.raises(NotFound, match=r"none of absent\.json"):
         await store.download_folder("a", tmp_path / "none", names=("absent.json",))
+
+
+async def test_a_part_of_an_object_is_read_alone(store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(range(200)))
+    await store.put("a/b", tmp_path / "file")
+    assert await store.read("a/b", 10, 5) == bytes(range(10, 15))
+    assert await store.read("a/b", 190, 50) == bytes(range(190, 200))
+    assert await store.read("a/b", 300, 5) == b""
+    with pytest.raises(NotFound):
+        await store.read("a/c", 0, 5)
+
+
+async def test_one_object_is_put_by_several_at_a_time(store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    await asyncio.gather(*(store.put("a/b", tmp_path / "file") for _ in range(8)))
+    assert [(info.key, info.num_bytes) for info in await store.list_folder("a")] == [("a/b", 7)]
 
 
 async def test_put_replaces(store: ObjectStore, tmp_path: Path) -> None:

@@ -5,5 +5,5 @@ simulated; the autoscaler's decisions are those of ``stratos.planning``.
 
 Read in this order: ``formula`` (text that is evaluated), ``sheet`` (the answer), ``bounds`` (refusals), ``tables``,
 ``models``, ``hardware``, ``published`` (others' answers to the same questions), ``memory``, ``speed``,
-``money``.
+``money``, ``contradictions`` (published figures against their own inputs).
 """

@@ -98,7 +98,7 @@ class _Substituted(ast.NodeTransformer):
 
 def plain(value: Number) -> str:
     """A number for people: separators, and no more than five significant digits behind the point."""
-    if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
+    if isinstance(value, int) or (abs(value) < 1e18 and value == int(value)):
         return f"{int(value):,}"
     if abs(value) >= 1000:
         return f"{value:,.1f}"

@@ -23,7 +23,7 @@ from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.flags import with_flags_of
 from stratos.cli.commands.models import models_app
-from stratos.cli.commands.plan.app import plan_app
+from stratos.cli.commands.plan.group import plan_group
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
@@ -45,7 +45,7 @@ app.add_typer(adapters_app, name="adapters")
 app.add_typer(models_app, name="models")
 app.add_typer(trace_app, name="trace")
 app.add_typer(autoscaler_app, name="autoscaler")
-app.add_typer(plan_app, name="plan")
+app.add_typer(plan_group, name="plan")
 app.command()(doctor)
 app.command()(bench)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)

@@ -30,6 +30,7 @@ class Feature(enum.StrEnum):
     ADAPTERS = "adapters"
     ALLOWED_TOKENS = "allowed_tokens"
     BAD_SEQUENCES = "bad_sequences"
+    CALL_GRAMMAR = "call_grammar"
     EMBEDDINGS = "embeddings"
     GRAMMAR = "grammar"
     PROMPT_LOGPROBS = "prompt_logprobs"
@@ -104,9 +105,13 @@ EMBED: Mapping[str, Feature | None] = {
 }
 """Fields of an embeddings call."""
 
-GRAMMARS: Mapping[GrammarKind, Feature] = dict.fromkeys(
-    (GrammarKind.JSON_SCHEMA, GrammarKind.REGEX, GrammarKind.CHOICE, GrammarKind.LARK), Feature.GRAMMAR
-)
+GRAMMARS: Mapping[GrammarKind, Feature] = {
+    GrammarKind.JSON_SCHEMA: Feature.GRAMMAR,
+    GrammarKind.REGEX: Feature.GRAMMAR,
+    GrammarKind.CHOICE: Feature.GRAMMAR,
+    GrammarKind.LARK: Feature.GRAMMAR,
+    GrammarKind.CALLS: Feature.CALL_GRAMMAR,
+}
 POOLINGS: Mapping[PoolingKind, Feature] = dict.fromkeys((PoolingKind.LAST, PoolingKind.MEAN), Feature.EMBEDDINGS)
 
 _SAMPLING_DEFAULTS = SamplingParams()

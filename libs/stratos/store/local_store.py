@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 from pathlib import Path
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge
@@ -26,6 +27,10 @@ class LocalStore(ObjectStore):
     async def fetch(self, key: str, path: Path, max_bytes: int) -> int:
         """Copy one file."""
         return await asyncio.to_thread(self._fetch, check_key(key), path, max_bytes)
+
+    async def read(self, key: str, offset: int, num_bytes: int) -> bytes:
+        """Read a part of one file."""
+        return await asyncio.to_thread(self._read, check_key(key), offset, num_bytes)
 
     async def put(self, key: str, path: Path) -> None:
         """Copy a file into the store; a reader sees all of it or none."""
@@ -55,22 +60,36 @@ class LocalStore(ObjectStore):
         return sorted(found, key=lambda info: info.key)
 
     def _fetch(self, key: str, path: Path, max_bytes: int) -> int:
-        source = self._inside(key)
-        if not source.is_file():
-            raise NotFound(f"the object store has no object {key!r}")
         try:
-            return _copy(source, path, max_bytes, key)
+            return _copy(self._file(key), path, max_bytes, key)
         except OSError as error:
             raise _explain(error, key) from error
+
+    def _read(self, key: str, offset: int, num_bytes: int) -> bytes:
+        try:
+            with self._file(key).open("rb") as file:
+                file.seek(offset)
+                return file.read(num_bytes)
+        except OSError as error:
+            raise _explain(error, key) from error
+
+    def _file(self, key: str) -> Path:
+        path = self._inside(key)
+        if not path.is_file():
+            raise NotFound(f"the object store has no object {key!r}")
+        return path
 
     def _put(self, key: str, path: Path) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         target = self._inside(key)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        # Two may put one object at a time, and processes of two containers have the same number.
+        part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy(path, part, path.stat().st_size, key)
+            _sync(part)
             part.replace(target)
+            _sync(target.parent)
         except OSError as error:
             raise _explain(error, key) from error
         finally:
@@ -86,6 +105,15 @@ def _copy(source: Path, path: Path, max_bytes: int, key: str) -> int:
                 raise RequestTooLarge(f"the object {key!r} is larger than {max_bytes} bytes")
             writer.write(chunk)
     return num_bytes
+
+
+def _sync(path: Path) -> None:
+    """Let a file, or the names in a folder, outlive the machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _explain(error: OSError, key: str) -> DependencyDown:

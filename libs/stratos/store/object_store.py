@@ -1,4 +1,4 @@
-"""The object store contract: base weights, adapters and batch files by relative key.
+"""The object store contract: base weights, adapters and segments of the ledger by relative key.
 
 A key is a relative path of ordinary names joined by "/"; a folder is the common head of keys.  Stored objects
 are never trusted: sizes are bounded while reading, digests are checked by the callers that know them.  A folder is
@@ -74,8 +74,16 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
+    async def read(self, key: str, offset: int, num_bytes: int) -> bytes:
+        """A part of one object; fewer bytes where it ends before.
+
+        Raises:
+            NotFound: no such object.
+        """
+
+    @abstractmethod
     async def put(self, key: str, path: Path) -> None:
-        """Store a file under ``key``, replacing what was there."""
+        """Store a file under ``key`` durably, replacing what was there."""
 
     async def open(self) -> None:  # noqa: B027
         """Get everything ready that takes long and needs no server; the first call does it otherwise."""

@@ -17,6 +17,7 @@ from redis.exceptions import (
     ClusterCrossSlotError,
     ClusterDownError,
     ConnectionError,
+    MasterDownError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
@@ -30,6 +31,8 @@ from stratos.store.redis_sentinel import open_master
 FOREIGN_STORE = "FOREIGNSTORE"
 """In the error of a script that does not write into another store."""
 FOREIGN = "this Redis was emptied, or holds another store"
+NOT_NOW = ("MISCONF ", "NOREPLICAS ", "BUSY ")
+"""In errors of a server whose disk is full, that lacks replicas, or that runs a long script."""
 DEFAULT_TIMEOUT_S = 0.8
 """Callers promise an answer within one second."""
 
@@ -70,6 +73,8 @@ def translate_redis_errors() -> Iterator[None]:
     """
     try:
         yield
+    except MasterDownError as error:  # a kind of the next ones to the client, though any replica may say so
+        raise DependencyDown("Redis is a replica that has lost its master; try again shortly") from error
     except (AskError, ClusterDownError, ClusterCrossSlotError) as error:
         raise cluster_refused() from error
     except AuthenticationError as error:
@@ -83,9 +88,11 @@ def translate_redis_errors() -> Iterator[None]:
     except (ReadOnlyError, OutOfMemoryError) as error:
         raise DependencyDown(f"Redis takes no writes now ({type(error).__name__})") from error
     except ResponseError as error:
-        if FOREIGN_STORE not in str(error):
-            raise
-        raise DependencyDown(FOREIGN) from error
+        if FOREIGN_STORE in str(error):
+            raise DependencyDown(FOREIGN) from error
+        if found := [code for code in NOT_NOW if code in str(error)]:
+            raise DependencyDown(f"Redis takes no writes now ({found[0].strip()})") from error
+        raise
 
 
 def _certificate_problem(error: BaseException | None) -> str | None:

@@ -19,6 +19,7 @@ from stratos.store.settings import ObjectStoreConfig
 
 _CHUNK_BYTES = 1 << 20
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+_BEHIND_THE_END = frozenset({"416", "InvalidRange"})
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -48,6 +49,10 @@ class S3Store(ObjectStore):
     async def fetch(self, key: str, path: Path, max_bytes: int) -> int:
         """Download one object."""
         return await self._call(self._fetch, check_key(key), path, max_bytes)
+
+    async def read(self, key: str, offset: int, num_bytes: int) -> bytes:
+        """Download a part of one object."""
+        return await self._call(self._read, check_key(key), offset, num_bytes)
 
     async def put(self, key: str, path: Path) -> None:
         """Upload one file."""
@@ -108,6 +113,18 @@ class S3Store(ObjectStore):
                     raise RequestTooLarge(f"the object {key!r} is larger than {max_bytes} bytes")
                 file.write(chunk)
         return num_bytes
+
+    def _read(self, key: str, offset: int, num_bytes: int) -> bytes:
+        where = f"bytes={offset}-{offset + num_bytes - 1}"
+        try:
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, Range=where)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in _BEHIND_THE_END:
+                raise
+            return b""
+        with closing(answer["Body"]) as body:
+            data: bytes = body.read(num_bytes)
+            return data
 
     def _put(self, key: str, path: Path) -> None:
         with path.open("rb") as file:

@@ -10,7 +10,7 @@ from annotated_types import Gt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreConfig:
-    """Where adapters are kept."""
+    """Where adapters, and segments of the ledger, are kept."""
 
     url: str
     """file:///folder or s3://bucket/prefix. No default: a wrong store would refuse every adapter."""

@@ -43,7 +43,8 @@ class ChatMessage:
     @property
     def texts(self) -> tuple[str, ...]:
         """Everything in it that a client has written."""
-        return (self.content, *(call.arguments for call in self.tool_calls), *filter(None, (self.reasoning,)))
+        calls = (text for call in self.tool_calls for text in call.texts)
+        return (self.content, *calls, *filter(None, (self.reasoning,)))
 
 
 class _TemplateRefusal(Exception):
@@ -107,8 +108,11 @@ class ChatTemplate:
             BadRequest: the template refuses the conversation.
         """
         mask = _Mask(self._special)
-        conversation = [_mapping(message, mask) for message in messages]
-        rendered = self._render(conversation, [mask.hide_all(tool.definition()) for tool in tools])
+        told = [mask.hide_all(tool.definition()) for tool in tools]
+        try:
+            rendered = self._render([_mapping(message, mask) for message in messages], told)
+        except TypeError:  # a template that puts arguments together as text, as DeepSeek's does
+            rendered = self._render_again([_mapping(message, mask, as_text=True) for message in messages], told)
         if not mask.hidden:
             return self._tokenizer.encode(rendered)
         return self._encode_masked(rendered, mask)
@@ -122,6 +126,12 @@ class ChatTemplate:
             text = f"the model's chat template refuses these messages: {error}"
             raise BadRequest(text[:500], param="messages") from error
         except jinja2.TemplateError as error:
+            raise BadRequest("the model's chat template cannot render these messages", param="messages") from error
+
+    def _render_again(self, conversation: list[dict[str, Any]], tools: list[Any]) -> str:
+        try:
+            return self._render(conversation, tools)
+        except TypeError as error:
             raise BadRequest("the model's chat template cannot render these messages", param="messages") from error
 
     def _encode_masked(self, rendered: str, mask: _Mask) -> list[int]:
@@ -171,11 +181,11 @@ class _Mask:
         return f"\ue000{self._nonce}:{len(self.hidden) - 1}\ue001"
 
 
-def _mapping(message: ChatMessage, mask: _Mask) -> dict[str, Any]:
+def _mapping(message: ChatMessage, mask: _Mask, *, as_text: bool = False) -> dict[str, Any]:
     """A message as templates read it; fields that it does not have are not defined there."""
     found: dict[str, Any] = {"role": message.role, "content": mask.hide(message.content)}
     if message.tool_calls:
-        found["tool_calls"] = [_call_mapping(call, mask) for call in message.tool_calls]
+        found["tool_calls"] = [_call_mapping(call, mask, as_text=as_text) for call in message.tool_calls]
     if message.tool_call_id:
         found["tool_call_id"] = mask.hide(message.tool_call_id)
     if message.reasoning:
@@ -183,10 +193,10 @@ def _mapping(message: ChatMessage, mask: _Mask) -> dict[str, Any]:
     return found
 
 
-def _call_mapping(call: ToolCall, mask: _Mask) -> dict[str, Any]:
-    """Arguments as the object that they are the text of, for templates write it in their own way."""
+def _call_mapping(call: ToolCall, mask: _Mask, *, as_text: bool) -> dict[str, Any]:
+    """Arguments as the object that they are the text of, for most templates write it in their own way."""
     try:
-        arguments = json.loads(call.arguments)
+        arguments = call.arguments if as_text else json.loads(call.arguments)
     except (ValueError, RecursionError):
         arguments = call.arguments
     function = {"name": call.name, "arguments": mask.hide_all(arguments)}

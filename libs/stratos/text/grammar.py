@@ -66,7 +66,7 @@ def _definition(spec: GrammarSpec) -> str:
         case GrammarKind.CHOICE:
             choices = [json.dumps(choice, ensure_ascii=False) for choice in choices_of(spec)]
             return str(LLMatcher.grammar_from_lark("start: " + " | ".join(choices)))
-        case GrammarKind.LARK:
+        case GrammarKind.LARK | GrammarKind.CALLS:
             return str(LLMatcher.grammar_from_lark(spec.text))
 
 

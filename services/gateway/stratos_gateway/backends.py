@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Collection, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -23,9 +24,13 @@ from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
 from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
+from stratos.store.ledger.chain import Chain
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.receipt_store import ReceiptStore
+from stratos.store.ledger.sealer import Sealer
+from stratos.store.ledger.segment_store import SegmentStore
+from stratos.store.ledger.unsealed import UnsealedEntries
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
@@ -35,6 +40,7 @@ from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
 from stratos.store.sealed.answer_store import AnswerStore
 from stratos.store.tenancy.sub_keys import SubKeys
+from stratos.store.urls import open_store
 from stratos_gateway.access.data_keys import MissingDataKeys
 from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of
 from stratos_gateway.access.peer_copies import PeerCopies
@@ -45,6 +51,8 @@ from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
 from stratos_gateway.ledger.readings import UsageReadings
+from stratos_gateway.ledger.sealing import Sealing
+from stratos_gateway.ledger.settings import seal_limits
 from stratos_gateway.limits.own_share import gateway_name
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
@@ -98,11 +106,17 @@ async def open_backends(
             await store.check_server()
 
     share = MemoryShare(redis, settings.ledger.redis_share, clock, metrics.redis_memory.set)
-    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share)
+    segments = _open_segments(settings, stack)
+    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share, segments)
+    if segments is not None:
+        unsealed = UnsealedEntries(redis, settings.records, store_id)
+        chain, limits = Chain(redis, settings.records, store_id), seal_limits(settings.ledger)
+        sealer = Sealer(unsealed, chain, segments, limits, new_incarnation(), time.time)
+        tasks["ledger-sealing"] = Sealing(sealer, metrics, settings.ledger.seal_poll_s).run
     reading = open_redis(settings.redis_url.get_secret_value(), max_connections=MAX_CONNECTIONS)
     stack.push_async_callback(reading.aclose)
     readings = UsageReadings(
-        UsageReader(reading, settings.records, store_id), clock, settings.ledger.usage_reads_per_min
+        UsageReader(reading, settings.records, store_id, segments), clock, settings.ledger.usage_reads_per_min
     )
     receipts = None
     if settings.ledger.receipts_max_bytes:
@@ -155,6 +169,15 @@ async def open_backends(
         on_departure=departed.on_departure,
         not_ready_reason=follower.not_ready_reason,
     )
+
+
+def _open_segments(settings: GatewaySettings, stack: AsyncExitStack) -> SegmentStore | None:
+    """Where entries go that leave Redis; raises ``BadRequest`` for a URL that names no object store."""
+    if settings.object_store is None:
+        return None
+    objects = open_store(settings.object_store)
+    stack.push_async_callback(objects.close)
+    return SegmentStore(objects)
 
 
 async def _exchange(peers: PeerAddresses, dialer: Dialer, names: Collection[str]) -> Iterable[str]:

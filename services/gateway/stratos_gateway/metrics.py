@@ -143,6 +143,13 @@ class GatewayMetrics(Instruments):
     ledger_pending = gauge("stratos_ledger_pending", "Entries in memory that could not be written or spooled.")
     ledger_spool_bytes = gauge("stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.")
     ledger_dropped = counter("stratos_ledger_dropped", "Entries given up: too many waited, or a disk lost them.")
+    ledger_unsealed = gauge(
+        "stratos_ledger_unsealed_entries", "Entries of the ledger in Redis, of all gateways, that no segment has yet."
+    )
+    ledger_seal_lag = gauge(
+        "stratos_ledger_seal_lag_seconds",
+        "Time since all entries that were due had gone from Redis to the object store.",
+    )
     redis_memory = gauge("stratos_redis_memory_ratio", "Part of Redis's maxmemory that is used, 0 without a bound.")
     budget_used = gauge(
         "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", "tenant"

@@ -10,6 +10,7 @@ from stratos.rpc.settings import ServiceSettings
 from stratos.store.data_keys import DEFAULT_PLATFORM_KEY_ID
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
+from stratos.store.settings import ObjectStoreConfig
 from stratos_gateway.access.settings import RequestsConfig
 from stratos_gateway.admin.settings import AdminConfig
 from stratos_gateway.http.limits import HttpLimits
@@ -54,6 +55,8 @@ class GatewaySettings(ServiceSettings):
     """Id of that secret, which each data key wrapped under it names."""
     older_platform_keys: dict[str, SecretStr] = Field(default_factory=dict)
     """Secrets of earlier ids by id, as JSON: data keys wrapped under them still open, until they are wrapped again."""
+    object_store: ObjectStoreConfig | None = None
+    """Where entries of the ledger go after a while, the same at every gateway; unset keeps them in Redis alone."""
     zone: str = ""
     """Where it runs, for the scorer and the filter of this name at the router."""
     max_block_names: int = Field(128, ge=0, le=4096)

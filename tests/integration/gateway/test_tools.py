@@ -10,7 +10,9 @@ from typing import Any
 import openai
 import pytest
 
+from stratos.core.tenancy.content import ContentPolicy
 from tests.support.reference.shipped_model import shipped_tokenizer
+from tests.support.worlds.gateway_keys import KEY
 from tests.support.worlds.gateway_world import END_ID, World, gateway_world, say
 
 ARGUMENTS = '{"city": "Z\u00fcrich", "days": [1, 2], "note": "\\"}{\\" \U0001f600"}'
@@ -176,6 +178,73 @@ async def test_tokens_and_log_probabilities_are_all_told(world: World) -> None:
         entries += len(choice.logprobs.content or []) if choice.logprobs else 0
     assert ids == [*shipped_tokenizer().encode_plain(TEXT), END_ID]
     assert entries == len(ids)
+
+
+async def test_required_named_and_strict_calls_are_enforced_at_the_worker(world: World) -> None:
+    world.worker.script = say(CALL)
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+    cases: list[tuple[dict[str, Any], str, int]] = [
+        ({"tool_choice": "required"}, "tool_calls", 2),
+        ({"tool_choice": named}, "stop", 1),
+        ({"tools": [strict, NOW]}, "tool_calls", 2),
+        ({"parallel_tool_calls": False}, "tool_calls", 2),
+        ({"tool_choice": "auto"}, "tool_calls", 0),
+        ({"tool_choice": "none", "tools": [strict]}, "stop", 0),
+    ]
+    for fields, reason, num_tools in cases:
+        world.worker.submits.clear()
+        answer = await world.openai.chat.completions.create(**chat(**fields))
+        grammar = world.worker.submits[0].sampling.grammar
+        assert answer.choices[0].finish_reason == reason, fields
+        assert (grammar.kind, grammar.text.count("%json")) == ("calls" if num_tools else "", num_tools), fields
+
+
+async def test_the_schema_that_cannot_be_enforced_is_named(world: World) -> None:
+    odd = {"type": "function", "function": {"name": "odd", "parameters": {"type": "object", "not": {}}}}
+    with pytest.raises(openai.BadRequestError, match="not") as caught:
+        await world.openai.chat.completions.create(**chat(tools=[NOW, odd], tool_choice="required"))
+    assert caught.value.param == "tools[1].function.parameters"
+    await world.openai.chat.completions.create(**chat(tools=[NOW, odd]))  # nothing was asked for
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function", "function": {"name": "f", "description": "some bad\nstuff"}}]},
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": ["bad stuff"]}}}]},
+        {"messages": [*QUESTION, {"role": "tool", "tool_call_id": "a", "content": "bad stuff"}]},
+        {"messages": [*QUESTION, {"role": "assistant", "content": "x", "reasoning": "bad stuff"}]},
+        {
+            "messages": [
+                *QUESTION,
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"id": "a", "function": {"name": "f", "arguments": '{"a": ["\\u0062ad\\nstuff"]}'}},
+                    ],
+                },
+            ]
+        },
+    ],
+    ids=["description", "schema", "result", "reasoning", "arguments in escapes"],
+)
+async def test_a_content_policy_reads_all_that_a_client_writes(world: World, fields: dict[str, Any]) -> None:
+    world.content.policies["rules"] = ContentPolicy(words={"foul": ("bad stuff",)})
+    await world.openai.chat.completions.create(**chat(**fields))
+    world.keys.change_plan(KEY, content_policy="rules")
+    with pytest.raises(openai.BadRequestError) as caught:
+        await world.openai.chat.completions.create(**chat(**fields))
+    assert (caught.value.code, world.placed) == ("content_filter", 1)
+
+
+async def test_a_hit_within_arguments_ends_the_answer_as_a_policy_does(world: World) -> None:
+    world.content.policies["rules"] = ContentPolicy(words={"foul": ("Z\u00fcrich",)}, replacement="[cut]")
+    world.keys.change_plan(KEY, content_policy="rules")
+    assert (await streamed(world))[2] == ["content_filter"]
+    whole = await world.openai.chat.completions.create(**chat())
+    assert (whole.choices[0].finish_reason, whole.choices[0].message.content) == ("content_filter", "[cut]")
+    assert whole.choices[0].message.tool_calls is None
 
 
 FUNCTION = {"name": "f"}

@@ -44,6 +44,31 @@ async def test_a_wrong_password_is_named(redis_server: RedisServer) -> None:
             await client.ping()
 
 
+@pytest.mark.parametrize("state", ["too few replicas", "a replica that lost its master"])
+async def test_a_server_that_answers_nothing_now_is_down_and_no_cluster(redis_server: RedisServer, state: str) -> None:
+    """Each ended the root tasks of a gateway, or was an internal error to who wrote."""
+    async with open_redis(redis_server.url) as client:
+        if state == "too few replicas":
+            await client.config_set("min-replicas-to-write", "1")
+        else:
+            await client.config_set("replica-serve-stale-data", "no")
+            await client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        script = client.register_script("return redis.call('SET', KEYS[1], ARGV[1])")
+        async with client.pipeline(transaction=False) as pipeline:
+            pipeline.set("k", "v")
+            for command in (client.set("k", "v"), script(keys=["k"], args=["v"]), pipeline.execute()):
+                with pytest.raises(DependencyDown), translate_redis_errors():
+                    await command
+
+
+@pytest.mark.parametrize(
+    "text", ["MISCONF Redis is configured to save snapshots", "BUSY Redis is busy running a script"]
+)
+def test_a_server_with_a_full_disk_or_a_long_script_is_down(text: str) -> None:
+    with pytest.raises(DependencyDown), translate_redis_errors():
+        raise ResponseError(text)
+
+
 async def test_a_wrong_command_stays_a_bug(redis_url: str) -> None:
     async with open_redis(redis_url) as client:
         await client.set("text", "x")

@@ -154,6 +154,11 @@ PROOFS: dict[str, Proof] = {
     "StratosRedisFills": Proof(
         series={f'stratos_redis_memory_ratio{{{R}, instance="i"}}': "0.75+0x10 0.5+0x10"}, fires_at=8, resolved_at=14
     ),
+    "StratosLedgerUnsealed": Proof(
+        series={f'stratos_ledger_seal_lag_seconds{{{R}, instance="i"}}': "1700 1760 1820+60x10 5+0x10"},
+        fires_at=9,
+        resolved_at=15,
+    ),
     "StratosLedgerWaits": Proof(
         series={f"stratos_ledger_spool_bytes{{{R}}}": "100+0x15 0+0x10"}, fires_at=12, resolved_at=20
     ),

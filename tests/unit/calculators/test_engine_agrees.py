@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from stratos.calculators.hardware.devices import find_device
 from stratos.calculators.memory.gpu_memory import RUNTIME, MemoryAsk, estimate_gpu_memory, weight_steps
 from stratos.calculators.memory.kv import KvAsk, estimate_kv
 from stratos.calculators.memory.schemes import find_scheme
@@ -18,6 +19,7 @@ from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.case import Room, SizingCase
 from stratos.engine.sizing.need import DTYPE_BYTES, read_need
+from stratos.engine.sizing.plan import plan_engine
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.plan_driver import load_runner
 
@@ -57,9 +59,21 @@ def test_a_batch_takes_the_pages_that_the_engine_allocates(folder: Path) -> None
     assert estimate_kv(find_shape(str(folder)), ask)["kv_bytes"] == pages.tensor.nbytes
 
 
-def test_the_run_time_is_that_of_the_engine_on_a_gpu(folder: Path) -> None:
-    need, scheduler = read_need(folder), SchedulerConfig(max_num_seqs=7).for_device("cuda")
-    room = Room(is_gpu=True, total_bytes=1 << 34, free_bytes=1 << 34)
-    case = SizingCase(need=need, room=room, config=RunnerConfig(), scheduler=scheduler)
-    sheet = estimate_gpu_memory(find_shape(str(folder)), MemoryAsk(max_num_seqs=7))
-    assert sheet["runtime_bytes"] == case.fixed_bytes("bfloat16")[RUNTIME]
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_all_parts_are_those_that_the_engine_plans_with(folder: Path, device: str) -> None:
+    scheduler = SchedulerConfig(max_num_seqs=7).for_device(device)
+    room = Room(is_gpu=device == "cuda", total_bytes=1 << 34, free_bytes=1 << 34)
+    case = SizingCase(need=read_need(folder), room=room, config=RunnerConfig(), scheduler=scheduler)
+    sheet = estimate_gpu_memory(find_shape(str(folder)), MemoryAsk(max_num_seqs=7, on_cpu=device == "cpu"))
+    parts = case.fixed_bytes("bfloat16")
+    assert {"weights": sheet["weights_bytes"], RUNTIME: sheet["runtime_bytes"]} == parts
+    assert sheet["total_bytes"] == sum(parts.values()) + sheet["kv_bytes"]
+
+
+def test_the_pool_of_a_device_is_the_engines(folder: Path) -> None:
+    device = find_device("", memory_gb=16, bandwidth_gb_s=1, tflops=1)
+    room = Room(is_gpu=True, total_bytes=device.memory_bytes, free_bytes=device.memory_bytes)
+    config = RunnerConfig(dtype="bfloat16")
+    case = SizingCase(need=read_need(folder), room=room, config=config, scheduler=SchedulerConfig())
+    sheet = estimate_gpu_memory(find_shape(str(folder)), MemoryAsk(), device)
+    assert sheet["pool_bytes"] == pytest.approx(plan_engine(case).kv_pool_bytes, rel=1e-4)

@@ -94,7 +94,7 @@ def test_more_sequences_and_longer_ones_never_take_less(model: str, batch: int, 
     ("change", "name"),
     [({"batch": 0}, "batch"), ({"seq_len": -1}, "seq_len"), ({"tp": 0}, "tp"), ({"utilization": 1.2}, "utilization"),
      ({"weights": "int3"}, "--weights"), ({"kv_dtype": "int4"}, "--kv-dtype"), ({"batch": 10**19}, "batch"),
-     ({"runtime_gb": float("nan")}, "runtime_gb")],
+     ({"runtime_gb": float("nan")}, "runtime_gb"), ({"on_cpu": True}, "on_cpu")],
 )  # fmt: skip
 def test_values_out_of_range_are_refused_by_name(change: dict[str, float], name: str) -> None:
     with pytest.raises(BadRequest) as caught:

@@ -19,7 +19,8 @@ from stratos.calculators.memory.schemes import (
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.published import memory_claims
 from stratos.calculators.sheet import Grid, Sheet
-from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.common.errors import BadRequest
+from stratos.engine.settings import RunnerConfig
 from stratos.engine.sizing.case import Room, SizingCase
 from stratos.engine.sizing.need import ModelNeed
 
@@ -58,6 +59,8 @@ def estimate_gpu_memory(shape: ModelShape, ask: MemoryAsk, device: DeviceSpec | 
     above_zero(max_num_seqs=ask.max_num_seqs)
     not_below_zero(ep=ask.ep, runtime_gb=ask.runtime_gb)
     shares(utilization=ask.utilization)
+    if device is not None and ask.on_cpu:
+        raise BadRequest("on_cpu: the devices of the table are GPUs; leave one of both out", param="on_cpu")
     scheme, kv = find_scheme(ask.weights), estimate_kv(shape, ask)
     weights = weight_steps(shape, scheme)
     runtime = _runtime(shape, scheme, ask)
@@ -96,10 +99,10 @@ def _runtime(shape: ModelShape, scheme: WeightScheme, ask: MemoryAsk) -> Figure:
         stored_dtype=scheme.compute, num_weights=0, table_bytes=0, kv_elements=0, max_model_len=shape.max_model_len,
         vocab_size=shape.vocab_size, widest=shape.widest, has_window=shape.max_window > 0,
     )  # fmt: skip
-    scheduler = SchedulerConfig(max_num_seqs=ask.max_num_seqs, max_num_batched_tokens=ask.step_tokens)
-    room = Room(is_gpu=True, total_bytes=0, free_bytes=0)
+    why = f"the engine's own sizing on a {'CPU' if ask.on_cpu else 'GPU'}"
+    room, scheduler = Room(is_gpu=not ask.on_cpu, total_bytes=0, free_bytes=0), ask.scheduler(ask.max_num_seqs)
     case = SizingCase(need=need, room=room, config=RunnerConfig(block_size=ask.block_size), scheduler=scheduler)
-    return Figure("runtime_bytes", case.fixed_bytes(scheme.compute)[RUNTIME], source="the engine's own sizing on a GPU")
+    return Figure("runtime_bytes", case.fixed_bytes(scheme.compute)[RUNTIME], source=why)
 
 
 def _on_device(sheet: Sheet, shape: ModelShape, ask: MemoryAsk, device: DeviceSpec) -> Sheet:

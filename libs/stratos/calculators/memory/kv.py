@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from stratos.calculators.bounds import above_zero
+from stratos.calculators.bounds import above_zero, not_below_zero
 from stratos.calculators.formula import Figure, Formula
 from stratos.calculators.memory.schemes import find_scheme, kv_element_bytes
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.published import kv_claims
 from stratos.calculators.sheet import Sheet
+from stratos.engine.settings import SchedulerConfig
 
 _TOKEN_LAYER = Formula("token_layer_bytes", "2 * kv_heads * head_dim * element_bytes")
 _LATENT_LAYER = Formula("token_layer_bytes", "latent_size * element_bytes")
@@ -43,9 +44,15 @@ class KvAsk:
     batch: Annotated[int, "Sequences at once."] = 1
     seq_len: Annotated[int, "Tokens of each sequence, prompt and output."] = 4096
     block_size: Annotated[int, "Tokens of a KV block."] = 16
-    step_tokens: Annotated[int, "Tokens of a step of the engine; its activations and windows follow from it."] = 2048
+    on_cpu: Annotated[bool, "An engine on a CPU."] = False
+    step_tokens: Annotated[int, "Tokens of a step; 0: the engine's own. Activations and windows follow from it."] = 0
     tp: Annotated[int, "Devices that share each layer (tensor parallel)."] = 1
     pp: Annotated[int, "Stages of layers (pipeline parallel)."] = 1
+
+    def scheduler(self, max_num_seqs: int = 1) -> SchedulerConfig:
+        """Bounds of a step on the kind of device."""
+        config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=self.step_tokens or None)
+        return config.for_device("cpu" if self.on_cpu else "cuda")
 
 
 def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
@@ -54,8 +61,8 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
     Raises:
         BadRequest: a value that makes no sense, by name.
     """
-    sizes = {"batch": ask.batch, "seq_len": ask.seq_len, "block_size": ask.block_size, "step_tokens": ask.step_tokens}
-    above_zero(**sizes, tp=ask.tp, pp=ask.pp)
+    above_zero(batch=ask.batch, seq_len=ask.seq_len, block_size=ask.block_size, tp=ask.tp, pp=ask.pp)
+    not_below_zero(step_tokens=ask.step_tokens)
     element = kv_element_bytes(ask.kv_dtype, find_scheme(ask.weights))
     if shape.latent_size:
         layer = _LATENT_LAYER("one latent vector for all heads", latent_size=shape.latent_size, element_bytes=element)
@@ -84,7 +91,7 @@ def _sequence(shape: ModelShape, ask: KvAsk, held: Figure, token: Figure, layer:
         return (_SEQUENCE(held_tokens=held.value, token_bytes=token.value),)
     held_by = {"held_tokens": held.value, "window": max(sizes), "block_size": ask.block_size}
     if shape.is_served:
-        window = _WINDOW_HELD("a window, a step and two ends", step_tokens=ask.step_tokens, **held_by)
+        window = _WINDOW_HELD("a window, a step and two ends", step_tokens=ask.scheduler().token_budget, **held_by)
     else:
         window = _LAYER_HELD("layer by layer", **held_by)
     counts = {"full_layers": shape.num_layers - len(sizes), "window_layers": len(sizes)}

@@ -85,6 +85,5 @@ def ledger(
     from stratos.cli.money.ledger_files import entries_of_month, write_entries
 
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
-        rows = list(entries_of_month(client, tenant, month))
-        write_entries(path, shape, rows)
-    typer.echo(f"{len(rows)} entries are in {path}")
+        num_entries = write_entries(path, shape, entries_of_month(client, tenant, month))
+    typer.echo(f"{num_entries} entries are in {path}")

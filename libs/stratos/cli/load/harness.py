@@ -46,20 +46,26 @@ async def measure_load(
 
     Raises:
         BadRequest: a flag makes no sense.
-        DependencyDown: no request was answered; says why.
     """
     plan, target = run_plan_of(options, arrivals), options.target(base_url)
     now, began_unix_s = asyncio.get_running_loop().time, time.time()
     allow_sockets()
     async with HttpSender(target, now) as sender:
         result = await run_plan(plan, sender, progress, now)
-    report = load_report(result, options.promise)
-    if not report.all.num_completed:
-        why = ", ".join(f"{count} x {reason}" for reason, count in report.refusals.items()) or "none was sent"
-        raise DependencyDown(f"{target.base_url} answered no request: {why}")
     return LoadMeasurement(
-        arrivals=arrivals, result=result, report=report, conditions=_conditions(options, arrivals, began_unix_s)
+        arrivals=arrivals,
+        result=result,
+        report=load_report(result, options.promise),
+        conditions=_conditions(options, arrivals, began_unix_s),
     )
+
+
+def check_answered(found: LoadMeasurement, base_url: str) -> LoadMeasurement:
+    """The measurement itself; raises ``DependencyDown`` where no request was answered, and says why."""
+    if not found.report.all.num_completed:
+        why = ", ".join(f"{count} x {reason}" for reason, count in found.report.refusals.items()) or "none was sent"
+        raise DependencyDown(f"{base_url} answered no request: {why}")
+    return found
 
 
 def _conditions(options: LoadOptions, arrivals: str, began_unix_s: float) -> dict[str, Any]:

@@ -73,11 +73,12 @@ def cost_rows(costs: Iterable[ModelCost]) -> list[dict[str, Any]]:
     return [{name: getattr(cost, name) for name in names} for cost in costs]
 
 
-def csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as CSV with a head; a text that a spreadsheet would take for a formula gets an apostrophe."""
+def csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, has_head: bool = True) -> str:
+    """Rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(columns)
+    if has_head:
+        writer.writerow(columns)
     for row in rows:
         writer.writerow([_cell(row[name]) for name in columns])
     return file.getvalue()

@@ -96,7 +96,7 @@ def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
             }
         ],
         "answer": {"outcome": "recovered"},
-        "entries": [[day, count.key.request_id]],
+        "entries": [[day, count.key.request_id, tag.arrived_unix_ms]],
     }
     return request_receipt(count.tenant, tag.http_request_id, sections, rank=CLAIMED_RANK)
 

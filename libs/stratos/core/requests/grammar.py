@@ -28,6 +28,8 @@ class GrammarKind(enum.StrEnum):
     CHOICE = "choice"
     """A JSON list of strings: the output is one of them."""
     LARK = "lark"
+    CALLS = "calls"
+    """Lark's syntax, made by the gateway: calls of tools around JSON schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,17 @@ def _patterns(schema: object) -> Iterator[str]:
             yield from (pattern,) if isinstance(pattern, str) else ()
         elif isinstance(value, list):
             left.extend(value)
+
+
+def calls_grammar(text: str, schemas: Sequence[object], param: str) -> GrammarSpec:
+    """The grammar of calls whose arguments obey these schemas.
+
+    Raises:
+        BadRequest: they are too large together.
+    """
+    if sum(len(pattern) for schema in schemas for pattern in _patterns(schema)) > MAX_REGEX_BYTES:
+        raise BadRequest(f"the patterns of {param} may have at most {MAX_REGEX_BYTES} characters", param=param)
+    return check_grammar(GrammarKind.CALLS, text, param)
 
 
 def choice_grammar(choices: object, param: str) -> GrammarSpec:

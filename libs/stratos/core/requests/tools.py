@@ -6,7 +6,7 @@ import enum
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -65,6 +65,14 @@ class ToolCall:
     arguments: str
     """JSON text."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Names and values of its arguments, without the escapes that JSON may hide them in."""
+        try:
+            return tuple(scalar_texts(json.loads(self.arguments)))
+        except (ValueError, RecursionError):
+            return (self.arguments,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
@@ -76,13 +84,16 @@ class ToolUse:
     """The tool of mode ``NAMED``."""
     is_parallel: bool = True
     """An answer may have several calls."""
-    text: str = field(default="", compare=False)
-    """JSON of all definitions, for counts and content policies."""
 
     @property
     def may_call(self) -> bool:
         """Calls are looked for in the answer."""
         return bool(self.tools) and self.mode is not ToolMode.NONE
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Everything that the definitions say."""
+        return tuple(text for tool in self.tools for text in scalar_texts(tool.definition()))
 
 
 NO_TOOLS = ToolUse(mode=ToolMode.NONE)
@@ -134,21 +145,38 @@ def _children(node: object) -> Sequence[object]:
     return node if isinstance(node, list) else ()
 
 
-def check_tool_sizes(tools: Sequence[Tool], param: str) -> str:
-    """Check what all tools of a request take together; returns the JSON of their definitions.
+def scalar_texts(value: object) -> list[str]:
+    """Names and plain values of a JSON value as texts."""
+    left, found = [value], list[str]()
+    while left:
+        match left.pop():
+            case dict() as fields:
+                found += fields
+                left += fields.values()
+            case list() as entries:
+                left += entries
+            case None | bool():
+                pass
+            case plain:
+                found.append(str(plain))
+    return found
+
+
+def check_tool_sizes(tools: Sequence[Tool], param: str) -> None:
+    """Check what all tools of a request take together.
 
     Raises:
         BadRequest: one is too large, all are, or two have one name.
     """
-    texts, names = list[str](), set[str]()
+    num_chars, names = 0, set[str]()
     for index, tool in enumerate(tools):
         where = f"{param}[{index}]"
         if tool.name in names:
             raise BadRequest(f"{where}.function.name: there are two tools {tool.name!r}", param=where)
         names.add(tool.name)
-        texts.append(json.dumps(tool.definition(), ensure_ascii=False))
-        if len(texts[-1]) > MAX_TOOL_CHARS:
+        size = len(json.dumps(tool.definition(), ensure_ascii=False))
+        if size > MAX_TOOL_CHARS:
             raise BadRequest(f"{where} may have at most {MAX_TOOL_CHARS} characters", param=where)
-    if sum(map(len, texts)) > MAX_ALL_TOOL_CHARS:
+        num_chars += size
+    if num_chars > MAX_ALL_TOOL_CHARS:
         raise BadRequest(f"{param} may have at most {MAX_ALL_TOOL_CHARS} characters together", param=param)
-    return "\n".join(texts)

@@ -34,13 +34,28 @@ STORE_ALERTS = (
         expr="max by (release) (stratos_redis_memory_ratio) > 0.7",
         lasting="5m",
         summary="Redis uses 70 % of its memory.",
-        meaning="Entries of the ledger fill it (560 bytes each, for 92 days). At 80 % they wait on gateways' disks and "
-        "budgets are no longer counted; keys, suspensions and limits go on.",
-        check=("`redis-cli info memory`; requests per day times 560 bytes times `LEDGER__ENTRIES_KEPT_DAYS`.",),
-        act=(
-            "Give Redis more memory (`redis.maxMemory`), or keep entries for fewer days, after an export "
-            "(`stratos admin ledger`).",
+        meaning="At 80 % entries of the ledger wait on gateways' disks and budgets are no longer counted; keys, "
+        "suspensions and limits go on. Entries take 0.7 KB each until they go to the object store, at most 70 MB; sums "
+        "by day, model, adapter and key stay.",
+        check=(
+            "`redis-cli info memory`, `redis-cli --bigkeys`.",
+            "`stratos_ledger_unsealed_entries`: is it beyond `LEDGER__MAX_UNSEALED`? Then see StratosLedgerUnsealed.",
         ),
+        act=("Give Redis more memory (`redis.maxMemory`), or lower `LEDGER__MAX_UNSEALED`.",),
+    ),
+    Alert(
+        name="StratosLedgerUnsealed",
+        expr="max by (release) (stratos_ledger_seal_lag_seconds) > 1800",
+        lasting="5m",
+        summary="Entries of the ledger do not get from Redis into the object store.",
+        meaning="For half an hour no gateway has brought all that was due into segments. Nothing is lost: entries stay "
+        "in Redis, whose memory they fill, and what comes late waits on gateways' disks.",
+        check=(
+            'Log of the gateways: "entries of the ledger stay in Redis" says why.',
+            "Does the object store answer, may gateways write to it, and has it room?",
+            "`stratos_ledger_unsealed_entries`: 0.7 KB of Redis each.",
+        ),
+        act=("Bring the object store back; the next look of any gateway goes on where it was.",),
     ),
     Alert(
         name="StratosLedgerWaits",

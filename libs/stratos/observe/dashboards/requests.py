@@ -115,10 +115,12 @@ TENANTS = Dashboard(
             queries=(Query(rate("stratos_ledger_entries_total", "outcome"), "{{outcome}}"),),
         ),
         Panel(
-            title="Entries that wait for Redis",
-            text="Bytes on disk; entries in memory are those that the disk did not take.",
+            title="Entries that wait",
+            text="Bytes on disk; entries in memory are those that the disk did not take. Entries in Redis are in no "
+            "segment yet.",
             queries=(
                 Query("sum (stratos_ledger_spool_bytes{@})", "bytes on disk"),
+                Query("max (stratos_ledger_unsealed_entries{@})", "entries in Redis"),
                 Query("sum (stratos_ledger_pending{@})", "entries in memory"),
             ),
         ),

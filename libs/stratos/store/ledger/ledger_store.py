@@ -1,6 +1,7 @@
 """The ledger in Redis.
 
-<prefix>:ledger:entries:<tenant>:<day>   hash, request id -> entry; kept for ``entries_kept_days``
+<prefix>:ledger:entries:<tenant>:<day>   hash, request id -> entry; until it is in a segment (``chain``), or for
+                                         ``entries_kept_days`` where there are none
 <prefix>:ledger:sums:<tenant>:<day>      hash, group and measure -> number; kept
 <prefix>:ledger:spans:<tenant>:<day>     hash, model, five minutes and measure -> number; kept as entries are
 <prefix>:ledger:spend:<tenant>           hash, month -> what is due, micro-units; kept
@@ -14,24 +15,32 @@ its place, and nothing here knows its name.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redis.asyncio import Redis
 
-from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
+from stratos.common.errors import DependencyDown
+from stratos.core.ledger.entry import LedgerEntry, entry_to_text
+from stratos.core.ledger.segments import Place
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
+from stratos.store.ledger.chain import Chain
+from stratos.store.ledger.entry_order import EntryOrder
+from stratos.store.ledger.entry_reader import EntryReader
 from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
+from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
 _DAY_S = 24 * 3600
 _MOVED_DAYS = 400
 """Days up to today that may have entries or sums under the name of a tenant."""
+_MAX_LOOKS = 8
+"""Looks into segments for one entry: each is in vain where another segment was appended during it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +61,10 @@ class LedgerStore:
     Args:
         redis: with decoded answers.
         config: where records lie.
-        entries_kept_days: after which single entries are gone; sums stay.
+        entries_kept_days: after which single entries are gone from Redis where none are sealed; sums stay.
         store_id: of the store that takes what is written and that is read; ``None`` before it is known.
         share: of Redis's memory; ``None`` takes all of it.
+        segments: where entries are that have left Redis; ``None`` where none leave it.
     """
 
     def __init__(
@@ -64,8 +74,13 @@ class LedgerStore:
         entries_kept_days: int = 92,
         store_id: StoreId = any_store,
         share: MemoryShare | None = None,
+        segments: SegmentStore | None = None,
     ) -> None:
         self._share = share
+        self._segments = segments
+        self._chain = Chain(redis, config, store_id)
+        self._order = EntryOrder(redis, config)
+        self._reader = EntryReader(redis, config, segments, store_id)
         self._redis = redis
         self._head = f"{config.prefix}:ledger"
         self._kept_s = entries_kept_days * _DAY_S
@@ -91,13 +106,33 @@ class LedgerStore:
         ]
 
     async def _write(self, entries: Sequence[LedgerEntry]) -> list[tuple[str, str]]:
-        if not entries:
-            return []
+        answers = await self._send((entry, _Look()) for entry in entries)
+        for _ in range(_MAX_LOOKS):
+            late = [place for place, (outcome, _) in enumerate(answers) if outcome == "late"]
+            if not late:
+                return answers
+            looks = [await self._look(entries[place]) for place in late]
+            found = await self._send((entries[place], look) for place, look in zip(late, looks, strict=True))
+            for place, answer in zip(late, found, strict=True):
+                answers[place] = answer
+        raise DependencyDown("segments of the ledger are appended faster than they can be read")
+
+    async def _send(self, entries: Iterable[tuple[LedgerEntry, _Look]]) -> list[tuple[str, str]]:
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for entry in entries:
-                await self._write_entry(self._keys(entry), self._args(entry), pipeline=pipeline)
+            for entry, look in entries:
+                await self._write_entry(self._keys(entry), self._args(entry, look), pipeline=pipeline)
             answers: list[tuple[str, str]] = await pipeline.execute()
         return answers
+
+    async def _look(self, entry: LedgerEntry) -> _Look:
+        """Look into segments for a request that may be in one."""
+        if self._segments is None:
+            raise DependencyDown("entries of this time are in segments, and this gateway has no object store")
+        num_segments, refs = await self._chain.refs_of_day(entry.day)
+        found = await self._segments.find(refs, entry.tenant, (entry.tag.arrived_unix_ms, entry.request_id))
+        if found is None:
+            return _Look(num_segments)
+        return _Look(num_segments, found[0], found[1].text)
 
     async def spend(self, tenant: str, month: str) -> int:
         """Amount that a tenant owes for a month so far, micro-units."""
@@ -105,17 +140,9 @@ class LedgerStore:
         with translate_redis_errors():
             return int(await self._redis.hget(f"{self._head}:spend:{tenant}", month) or 0)
 
-    async def find(self, tenant: str, names: Sequence[tuple[str, str]]) -> list[LedgerEntry]:
-        """Single entries by day and request id, in one round trip; those that are not there are left out."""
-        if not names:
-            return []
-        await self._reads.check()
-        with translate_redis_errors():
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for day, request_id in names:
-                    pipeline.hget(f"{self._head}:entries:{tenant}:{day}", request_id)
-                found: list[str | None] = await pipeline.execute()
-        return [entry_from_text(name, tenant, text) for (_, name), text in zip(names, found, strict=True) if text]
+    async def find(self, tenant: str, day: str, place: Place) -> LedgerEntry | None:
+        """The entry of one request by day, and by arrival and request id."""
+        return await self._reader.find(tenant, day, place)
 
     async def tenants(self) -> list[str]:
         """All tenants that ever had an entry, in order."""
@@ -137,6 +164,10 @@ class LedgerStore:
             keys += [f"{self._head}:{part}:{who}:{day}" for who in (name, tenant) for part in ("entries", "sums")]
         with translate_redis_errors():
             moved: Any = await self._move(keys, [name, tenant, self._kept_s, *(day[:7] for day in days)])
+            if moved:
+                await self._redis.delete(*(f"{self._head}:order:{name}:{day}" for day in days))
+                await self._redis.srem(f"{self._head}:open", *(f"{name} {day}" for day in days))
+                await self._order.make(tenant, days)
         return int(moved)
 
     async def note_workers(self, workers: Sequence[WorkerRef]) -> None:
@@ -163,16 +194,26 @@ class LedgerStore:
 
     def _keys(self, entry: LedgerEntry) -> list[str]:
         tenant, day = entry.tenant, entry.day
-        return [
-            f"{self._head}:entries:{tenant}:{day}",
-            f"{self._head}:sums:{tenant}:{day}",
-            f"{self._head}:spend:{tenant}",
-            f"{self._head}:tenants",
-            f"{self._head}:spans:{tenant}:{day}",
-        ]
+        parts = ("entries:{}:{}", "sums:{}:{}", "spend:{}", "tenants", "spans:{}:{}", "order:{}:{}", "corrects:{}:{}")
+        return [f"{self._head}:{part.format(tenant, day)}" for part in (*parts, "chain", "open")]
 
-    def _args(self, entry: LedgerEntry) -> list[str | int]:
-        return [entry.request_id, entry.rank, entry_to_text(entry), entry.tenant, entry.day[:7], self._kept_s]
+    def _args(self, entry: LedgerEntry, look: _Look) -> list[str | int]:
+        kept_s = self._kept_s if self._segments is None else 0
+        return [
+            entry.request_id, entry.rank, entry_to_text(entry), entry.tenant, entry.day[:7], kept_s, self._kept_s,
+            entry.tag.arrived_unix_ms, entry.day, look.num_segments, look.number, look.text,
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Result of a look into segments."""
+
+    num_segments: int = -1
+    """Segments that were looked into; -1 for no look."""
+    number: int = -1
+    text: str = ""
+    """The entry that is there."""
 
 
 def _worker_to_json(worker: WorkerRef) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """One entry of the ledger, written once, as a Lua script: the entry and all its sums, or nothing. Keys are declared.
 
 An entry of a higher rank takes the place of one of a lower rank, whose measures are taken back in the same step.
+Where that one is in a segment already, the caller brings it: a request that arrived before the horizon of the chain is
+written only by one who has looked into all segments that there are.
 """
 
 from __future__ import annotations
@@ -45,12 +47,18 @@ local function with_devices(text, other)
 end
 """
 
-# KEYS: entries of the day, sums of the day, spend by month, tenants, spans of the day. ARGV: request id, rank, text,
-# tenant, month, seconds that entries are kept. Answers {outcome, what the tenant owes for the month}.
+# KEYS: entries of the day, sums of the day, spend by month, tenants, spans of the day, order of the day, corrections of
+# the day, chain of segments, days in use. ARGV: request id, rank, text, tenant, month, seconds that entries are kept or
+# 0, seconds that spans are kept, milliseconds of arrival, day, number of segments that the caller has looked into,
+# number of the one that has the entry, text that is there. Answers {outcome, what the tenant owes for the month}, or
+# {'late', number of segments}.
 WRITE_ENTRY = (
     _MEASURE
     + _DEVICES
     + """
+local function keep(key, seconds)
+  if seconds ~= '0' and redis.call('TTL', key) < 0 then redis.call('EXPIRE', key, seconds) end
+end
 local function add(text, sign)
   local group, measures, due, value = measure(text)
   for name, number in pairs(measures) do
@@ -65,10 +73,17 @@ local function add(text, sign)
         redis.call('HINCRBY', KEYS[5], head .. name, string.format('%.0f', sign * measures[name]))
       end
     end
-    if redis.call('TTL', KEYS[5]) < 0 then redis.call('EXPIRE', KEYS[5], ARGV[6]) end
+    keep(KEYS[5], ARGV[7])
   end
 end
-local old = redis.call('HGET', KEYS[1], ARGV[1])
+local old, sealed = redis.call('HGET', KEYS[1], ARGV[1]), false
+if not old then
+  local chain = redis.call('HMGET', KEYS[8], 'number', 'horizon')
+  if tonumber(ARGV[8]) < tonumber(chain[2] or '-1') then
+    if ARGV[10] ~= chain[1] then return {'late', chain[1]} end
+    if ARGV[12] ~= '' then old, sealed = ARGV[12], true end
+  end
+end
 local outcome, text = 'new', ARGV[3]
 if old then
   local rank = cjson.decode(old)['rank'] or 0
@@ -81,8 +96,15 @@ if old then
   add(old, -1)
 end
 redis.call('HSET', KEYS[1], ARGV[1], text)
-if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], ARGV[6]) end
+redis.call('ZADD', KEYS[6], ARGV[8], ARGV[1])
+keep(KEYS[1], ARGV[6])
+keep(KEYS[6], ARGV[6])
+if sealed then
+  redis.call('HSET', KEYS[7], ARGV[1], ARGV[11] .. ' ' .. old)
+  keep(KEYS[7], ARGV[6])
+end
 redis.call('SADD', KEYS[4], ARGV[4])
+redis.call('SADD', KEYS[9], ARGV[4] .. ' ' .. ARGV[9])
 add(text, 1)
 return {outcome, redis.call('HGET', KEYS[3], ARGV[5])}
 """
@@ -138,3 +160,66 @@ redis.call('SADD', KEYS[1], ARGV[2])
 return num
 """
 )
+
+# KEYS: chain, names of segments, segments of days. ARGV: number of segments that the caller knows of, name of the last
+# one or "", name of the new one, its horizon, now in milliseconds, then its days. Answers whether it is the next one.
+APPEND = """
+local number = redis.call('HGET', KEYS[1], 'number') or '0'
+if number ~= ARGV[1] then return 0 end
+if (redis.call('HGET', KEYS[2], tonumber(number) - 1) or '') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[2], number, ARGV[3])
+local horizon = redis.call('HGET', KEYS[1], 'horizon') or '0'
+if tonumber(ARGV[4]) > tonumber(horizon) then horizon = ARGV[4] end
+redis.call('HSET', KEYS[1], 'number', tonumber(number) + 1, 'horizon', horizon, 'appended', ARGV[5])
+for i = 6, #ARGV do
+  local ranges = redis.call('HGET', KEYS[3], ARGV[i]) or ''
+  local head, last = string.match(ranges, '^(.*)%-(%d+)$')
+  if last and tonumber(last) == tonumber(number) - 1 then
+    ranges = head .. '-' .. number
+  else
+    ranges = ranges .. (ranges == '' and '' or ',') .. number .. '-' .. number
+  end
+  redis.call('HSET', KEYS[3], ARGV[i], ranges)
+end
+return 1
+"""
+
+# KEYS: entries, order and corrections of a day, days in use. ARGV: tenant and day, number of the segment, then request
+# id and text of each of its lines, or no text for an id that has no entry. What was written again since it was read for
+# the segment stays and corrects it.
+CLEAR = """
+local segment = tonumber(ARGV[2])
+for i = 3, #ARGV, 2 do
+  local id, text = ARGV[i], ARGV[i + 1]
+  local found = redis.call('HGET', KEYS[1], id)
+  local base = tonumber(string.match(redis.call('HGET', KEYS[3], id) or '', '^%d+') or '-1')
+  if found == text and base < segment then
+    redis.call('HDEL', KEYS[1], id)
+    redis.call('ZREM', KEYS[2], id)
+    redis.call('HDEL', KEYS[3], id)
+  elseif found and text ~= '' and base < segment then
+    redis.call('HSET', KEYS[3], id, ARGV[2] .. ' ' .. text)
+  elseif not found then
+    redis.call('ZREM', KEYS[2], id)
+  end
+end
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('DEL', KEYS[2])
+  redis.call('SREM', KEYS[4], ARGV[1])
+end
+"""
+
+# KEYS: chain. ARGV: name and value of a number that only rises.
+NOTE = """
+if tonumber(ARGV[2]) > tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0') then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+end
+"""
+
+# KEYS: lease. ARGV: holder, milliseconds that it lasts, 0 to give it up. Answers whether the caller has it.
+TAKE_LEASE = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+if ARGV[2] == '0' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+return 1
+"""

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 
 from stratos.common.errors import BadRequest
-from stratos.core.ledger.entry import LedgerEntry, entry_from_text
+from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.segments import Place
 from stratos.core.ledger.sums import UsageGroup, keep_fields, table_of_day
 from stratos.core.ledger.violations import spans_of_day
 from stratos.store.counters.guard import GuardedReads, StoreId, any_store
+from stratos.store.ledger.entry_reader import START, EntryPage, EntryReader
+from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -27,8 +30,7 @@ MAX_GROUPS = 20_000
 _DAYS_PER_SLICE = 8
 _SCAN_COUNT = 1000
 MAX_PAGE_ENTRIES = 2000
-"""From which on a page of entries ends."""
-_ENTRIES_PER_SCAN = 250
+"""Length of a page of entries."""
 
 Groups = dict[UsageGroup, Counter[str]]
 Spans = dict[tuple[str, int], Counter[str]]
@@ -41,9 +43,17 @@ class UsageReader:
         redis: with decoded answers; not the client of anything else.
         config: where records lie.
         store_id: of the store that is read; ``None`` before it is known.
+        segments: where entries are that have left Redis; ``None`` where none leave it.
     """
 
-    def __init__(self, redis: Redis, config: RecordStoreConfig, store_id: StoreId = any_store) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        config: RecordStoreConfig,
+        store_id: StoreId = any_store,
+        segments: SegmentStore | None = None,
+    ) -> None:
+        self._entries = EntryReader(redis, config, segments, store_id)
         self._redis = redis
         self._reads = GuardedReads(redis, config, store_id)
         self._head = f"{config.prefix}:ledger"
@@ -73,28 +83,13 @@ class UsageReader:
         stored = await self._read([f"{self._head}:spans:{tenant}:{day}" for day in days])
         return await asyncio.to_thread(lambda: [spans_of_day(one) for one in stored])
 
-    async def entries_page(self, tenant: str, day: str, cursor: int) -> tuple[list[LedgerEntry], int]:
-        """Some entries of a day, and where the next ones are; 0 begins and ends. An entry may come twice."""
-        name = f"{self._head}:entries:{tenant}:{day}"
-        found: list[LedgerEntry] = []
-        await self._reads.check()
-        while len(found) < MAX_PAGE_ENTRIES:
-            with translate_redis_errors():
-                answer: Any = await self._redis.hscan(name, cursor, count=_ENTRIES_PER_SCAN)
-            cursor = int(answer[0])
-            found += await asyncio.to_thread(_parsed, tenant, answer[1])
-            if not cursor:
-                break
-        return found, cursor
+    async def entries_page(self, tenant: str, day: str, after: Place = START) -> EntryPage:
+        """Entries of a day by their arrival, after a place."""
+        return await self._entries.page(tenant, day, after, MAX_PAGE_ENTRIES)
 
-    async def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
-        """The entries of a day, in no order; some are in memory at a time, and one may come twice."""
-        cursor, is_begun = 0, False
-        while cursor or not is_begun:
-            page, cursor = await self.entries_page(tenant, day, cursor)
-            is_begun = True
-            for entry in page:
-                yield entry
+    def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
+        """The entries of a day by their arrival; some are in memory at a time."""
+        return self._entries.all(tenant, day)
 
     async def _read(self, names: Sequence[str]) -> list[dict[str, str]]:
         """Whole hashes, side by side, in pieces that Redis gives without holding others up."""
@@ -114,10 +109,6 @@ class UsageReader:
                     following[place] = int(cursor)
             cursors = following
         return found
-
-
-def _parsed(tenant: str, texts: Mapping[str, str]) -> list[LedgerEntry]:
-    return [entry_from_text(request_id, tenant, text) for request_id, text in texts.items()]
 
 
 def _add(

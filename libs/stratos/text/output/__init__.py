@@ -1,5 +1,6 @@
 """An output's text as events: plain text, reasoning, tool calls. Functions of the text, however it is cut.
 
 Read in this order: ``events``, ``reader`` (text in pieces, and what waits for more of it), ``json_text``, ``syntax``
-(the contract of a family's calls), ``json_call``, ``syntaxes`` (one file each), ``parser``, ``chat_format``.
+(the contract of a family's calls), ``json_call``, ``tagged_values``, ``syntaxes`` (one file each), ``parser``,
+``chat_format`` (the table), ``call_grammar`` (calls that must obey).
 """

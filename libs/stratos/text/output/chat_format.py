@@ -6,6 +6,7 @@ ordinary messages in the generic syntax, which is that of Hermes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -15,12 +16,36 @@ from stratos.core.requests.tools import Tool, ToolCall
 from stratos.text.chat_template import ChatMessage
 from stratos.text.output.parser import ReasoningTags
 from stratos.text.output.syntax import CallSyntax
+from stratos.text.output.syntaxes import deepseek
+from stratos.text.output.syntaxes.deepseek import DEEPSEEK, DEEPSEEK_FENCED
+from stratos.text.output.syntaxes.gemma import GEMMA
+from stratos.text.output.syntaxes.glm import GLM
+from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
+from stratos.text.output.syntaxes.llama_json import LLAMA_JSON
+from stratos.text.output.syntaxes.mistral import MISTRAL, MISTRAL_ARGS
+from stratos.text.output.syntaxes.phi import PHI
+from stratos.text.output.syntaxes.pythonic import PYTHONIC
+from stratos.text.output.syntaxes.qwen_coder import QWEN_CODER
 
-_ROWS: Sequence[tuple[tuple[str, ...], CallSyntax]] = ((("<tool_call>",), HERMES),)
+_ROWS: Sequence[tuple[tuple[str, ...], CallSyntax]] = (
+    (("<|channel|>", "<|message|>"), HARMONY),
+    (("<|tool_call>", "call:"), GEMMA),
+    (("<function=", "<parameter="), QWEN_CODER),
+    (("<arg_key>", "<arg_value>"), GLM),
+    ((deepseek.BEGIN, "```json"), DEEPSEEK_FENCED),
+    ((deepseek.BEGIN,), DEEPSEEK),
+    (("[TOOL_CALLS]", "[ARGS]"), MISTRAL_ARGS),
+    (("[TOOL_CALLS]",), MISTRAL),
+    (("<|tool_call|>",), PHI),
+    (("<tool_call>",), HERMES),
+    (("<|python_start|>",), PYTHONIC),
+    (("func_name1(",), PYTHONIC),
+    (("<|python_tag|>",), LLAMA_JSON),
+)
 """Spellings that a template has all of, and the syntax that they tell; the first row counts."""
 GENERIC = HERMES
-_REASONING = (ReasoningTags("<think>", "</think>"),)
+_REASONING = (ReasoningTags("<think>", "</think>"), ReasoningTags("<|channel>thought", "<channel|>"))
 _KNOWS_TOOLS = re.compile(r"\btools\b")
 _ABOUT_TOOLS = """# Tools
 
@@ -44,8 +69,15 @@ class ChatFormat:
     """The template writes tools, calls and results itself."""
     reasoning: ReasoningTags | None = None
 
+    @property
+    def is_framed(self) -> bool:
+        """Every output is read by the syntax."""
+        return self.is_native and self.syntax.frame is not None
+
     def written(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Sequence[ChatMessage]:
         """Messages that the template can read as they are."""
+        if self.is_native and self.syntax.call_id_chars:
+            return [_with_ids(message, self.syntax.call_id_chars) for message in messages]
         if self.is_native or not (tools or any(m.role == "tool" or m.tool_calls for m in messages)):
             return messages
         return _with_tools(_plain(messages), tools)
@@ -57,6 +89,17 @@ def chat_format(source: str) -> ChatFormat:
     native = next((syntax for hints, syntax in rows if all(hint in source for hint in hints)), None)
     reasoning = next((tags for tags in _REASONING if tags.end in source), None)
     return ChatFormat(syntax=native or GENERIC, is_native=native is not None, reasoning=reasoning)
+
+
+def _with_ids(message: ChatMessage, length: int) -> ChatMessage:
+    """A message whose ids of calls are as long as the template wants them."""
+    calls = tuple(replace(call, id=_short(call.id, length)) for call in message.tool_calls)
+    return replace(message, tool_calls=calls, tool_call_id=_short(message.tool_call_id, length))
+
+
+def _short(call_id: str, length: int) -> str:
+    is_fit = not call_id or (len(call_id) == length and call_id.isalnum())
+    return call_id if is_fit else hashlib.blake2b(call_id.encode()).hexdigest()[:length]
 
 
 def _plain(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

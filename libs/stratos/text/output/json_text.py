@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import NoReturn
 
 from stratos.text.output.events import OutputEvent
 from stratos.text.output.reader import MalformedCall, Reading, TextReader, next_char, skip_blanks
@@ -76,6 +77,19 @@ def decoded_string(text: str) -> str:
     if not isinstance(value, str):
         raise MalformedCall
     return value
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON as its standard has it, without ``NaN`` and ``Infinity``."""
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)
 
 
 def _word(reader: TextReader, show: Callable[[str], OutputEvent] | None) -> Reading[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stratos.text.output.events import OutputEvent, ReasoningDelta, TextDelta
 from stratos.text.output.reader import MalformedCall, Marks, Reading, TextReader, skip_blanks, take_if_next, text_until
-from stratos.text.output.syntax import CallCount, CallSyntax
+from stratos.text.output.syntax import CallCount, CallSyntax, ReadFrame, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,17 @@ class OutputShape:
     syntax: CallSyntax | None = None
     """Form of its calls; ``None`` where the request has no tools."""
     reasoning: ReasoningTags | None = None
+    frame: ReadFrame | None = None
+    """Reads the whole output, where everything in it is framed; the other forms are then not looked for."""
+    schemas: Mapping[str, Schema] = field(default_factory=dict)
+    """Schemas of the functions' arguments, by name."""
     is_reasoning: bool = False
     """The prompt ends within the reasoning, so the output begins there."""
+
+    @property
+    def has_reasoning(self) -> bool:
+        """Reasoning is told apart."""
+        return self.reasoning is not None or self.frame is not None
 
 
 class OutputParser:
@@ -63,14 +73,30 @@ class OutputParser:
 
 
 def _read(reader: TextReader, shape: OutputShape) -> Reading[None]:
+    if shape.frame is not None:
+        yield from shape.frame(reader, CallCount(shape.schemas))
+        return
     if shape.reasoning is not None:
         yield from _read_reasoning(reader, shape.reasoning, is_inside=shape.is_reasoning)
     syntax = shape.syntax
-    marks, calls = Marks(() if syntax is None else syntax.marks), CallCount()
+    marks, calls = Marks(() if syntax is None else syntax.marks), CallCount(shape.schemas)
+    if syntax is not None and syntax.starts_with:
+        yield from _read_start(reader, syntax, calls)
     while mark := (yield from text_until(reader, marks, TextDelta)):
         assert syntax is not None, "without marks none is found"
         yield from _read_calls(reader, mark, syntax, calls)
         yield from skip_blanks(reader)
+
+
+def _read_start(reader: TextReader, syntax: CallSyntax, calls: CallCount) -> Reading[None]:
+    """A call without a mark, if the answer begins with one; blanks before other text stay its own."""
+    reader.kept = []
+    yield from skip_blanks(reader)
+    if reader.text and reader.text[0] in syntax.starts_with:
+        yield from _read_calls(reader, "", syntax, calls)
+        yield from skip_blanks(reader)
+    else:
+        reader.text = "".join(reader.kept) + reader.text
 
 
 def _read_reasoning(reader: TextReader, tags: ReasoningTags, *, is_inside: bool) -> Reading[None]:

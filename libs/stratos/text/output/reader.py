@@ -48,6 +48,8 @@ class Marks:
     def __init__(self, spellings: Sequence[str]) -> None:
         self._pattern = re.compile("|".join(map(re.escape, spellings)) if spellings else r"(?!)")
         self._spellings = tuple(spellings)
+        self._longest = max(map(len, spellings), default=0)
+        self._first_chars = {spelling[0] for spelling in spellings}
 
     def find(self, text: str) -> re.Match[str] | None:
         """The earliest mark."""
@@ -55,13 +57,19 @@ class Marks:
 
     def num_held(self, text: str) -> int:
         """Length of the end of a text that may become a mark, with the blanks before it."""
+        return len(text) - len(text[: len(text) - self.num_begun(text)].rstrip(BLANKS))
+
+    def num_begun(self, text: str) -> int:
+        """Length of the end of a text that may become a mark."""
+        if self._first_chars.isdisjoint(text[-self._longest :]):
+            return 0  # as nearly always
         longest = 0
         for mark in self._spellings:
             for length in range(min(len(mark) - 1, len(text)), longest, -1):
                 if text.endswith(mark[:length]):
                     longest = length
                     break
-        return len(text) - len(text[: len(text) - longest].rstrip(BLANKS))
+        return longest
 
 
 def text_until(reader: TextReader, marks: Marks, show: Callable[[str], OutputEvent]) -> Reading[str]:
@@ -127,12 +135,12 @@ def take_if_next(reader: TextReader, spelling: str) -> Reading[bool]:
 
 def take_until(reader: TextReader, end: str) -> Reading[str]:
     """Take the text before a spelling, and the spelling; raises ``MalformedCall`` where the text ends before."""
-    parts = list[str]()
-    while (found := reader.text.find(end)) < 0:
+    begin = 0
+    while (found := reader.text.find(end, begin)) < 0:
         if reader.is_ended:
             raise MalformedCall
-        parts.append(reader.take(max(0, len(reader.text) - len(end) + 1)))
+        begin = max(0, len(reader.text) - len(end) + 1)
         yield None
-    parts.append(reader.take(found))
+    text = reader.take(found)
     reader.take(len(end))
-    return "".join(parts)
+    return text

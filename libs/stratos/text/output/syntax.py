@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from stratos.text.output.events import CallArguments, CallBegin, CallEnd, OutputEvent
 from stratos.text.output.reader import Reading, TextReader
 
+Schema = Mapping[str, Any]
+
 
 class CallCount:
-    """Calls of one choice so far; makes their events."""
+    """Calls of one choice so far; makes their events.
 
-    __slots__ = ("index", "is_open")
+    Args:
+        schemas: of the arguments, by function, for syntaxes that write values without their types.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_schemas", "index", "is_open")
+
+    def __init__(self, schemas: Mapping[str, Schema] | None = None) -> None:
+        self._schemas = schemas or {}
         self.index = -1
         self.is_open = False
         """The last one has begun and not ended."""
+
+    def property_schema(self, function: str, name: str) -> Schema:
+        """Schema of one argument of a function; empty where there is none."""
+        properties = self._schemas.get(function, {}).get("properties")
+        found = properties.get(name) if isinstance(properties, dict) else None
+        return found if isinstance(found, dict) else {}
 
     def begin(self, name: str) -> CallBegin:
         """The next call."""
@@ -34,8 +48,26 @@ class CallCount:
         return CallEnd(self.index, is_complete)
 
 
+ReadFrame = Callable[[TextReader, CallCount], Reading[None]]
+"""Reads all of an output; raises nothing."""
 ReadCalls = Callable[[TextReader, str, CallCount], Reading[None]]
 """Reads what follows a mark, the mark being taken; raises ``MalformedCall`` where it is no call, or breaks off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallForm:
+    """Calls as they are written where they are enforced: the arguments are a JSON object between two texts."""
+
+    before: str
+    """Text of a call up to its arguments, with ``{name}`` in place of its name."""
+    after: str
+    between: str
+    """Text between two calls."""
+    opening: str = ""
+    """Text before the first call of several that belong together."""
+    closing: str = ""
+    is_marked: bool = True
+    """Calls begin with the syntax's first mark, so they can be enforced in the middle of text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,5 +78,13 @@ class CallSyntax:
     marks: tuple[str, ...]
     """Spellings that begin calls, wherever they stand; none begins with another one."""
     read: ReadCalls
+    form: CallForm | None = None
+    """``None`` where calls cannot be enforced."""
+    frame: ReadFrame | None = None
+    """Reads outputs of this family as a whole, calls or not; else only calls are in this syntax."""
+    starts_with: str = ""
+    """Characters of which one begins a call without any mark, at the very beginning of an answer."""
+    call_id_chars: int = 0
+    """Length that the template wants a call's id to have; 0 takes any."""
     special: tuple[str, ...] = ()
     """Spellings in it that are special tokens where the tokenizer has them: they are shown to the reader."""

@@ -23,7 +23,7 @@ from stratos.store.keys import check_tenant
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import Spans, UsageReader
 from stratos.store.tenants import is_tenant_id, unknown_tenant
-from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number
+from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number, place_of_query
 from stratos_gateway.ledger.readings import UsageReadings
 
 _MAX_AMOUNT = (1 << 63) - 1
@@ -93,12 +93,12 @@ class LedgerRoutes:
         return {"tenant": label, "data": rows, "total": sums_row(next(iter(total), {}))}
 
     async def _entries(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        """Some entries of a day; ``next_cursor`` is 0 at the end."""
+        """Some entries of a day in the order of their arrival; ``next_cursor`` is 0 at the end."""
         query, (tenant, label) = request.query_params, await _tenant(caller, request)
-        cursor = number(query, "cursor", 0) or 0
         async with self._readings.by(caller.tenant) as reader:
-            entries, following = await reader.entries_page(tenant, day_of_query(query), cursor)
-        shown = (entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in entries)
+            page = await reader.entries_page(tenant, day_of_query(query), place_of_query(query))
+        shown = (entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in page.entries)
+        following = 0 if page.following is None else f"{page.following[0]}-{page.following[1]}"
         return {"data": await asyncio.to_thread(list, shown), "next_cursor": following}
 
     async def _tenants(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
@@ -141,11 +141,8 @@ class LedgerRoutes:
 async def _spans_of_entries(reader: UsageReader, tenant: str, day: str) -> Spans:
     """Promises of a day, of which some entries at a time are in memory."""
     found: Spans = {}
-    seen: set[str] = set()  # a scan may give one twice
     async for entry in reader.entries(tenant, day):
-        if entry.request_id not in seen:
-            seen.add(entry.request_id)
-            add_entry(found, entry)
+        add_entry(found, entry)
     return found
 
 

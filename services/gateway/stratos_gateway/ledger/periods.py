@@ -7,7 +7,9 @@ from datetime import date, timedelta
 
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.exports import GROUP_COLUMNS
+from stratos.core.ledger.segments import Place
 from stratos.core.ledger.statement import days_of
+from stratos.store.ledger.entry_reader import START
 
 MAX_DAYS = 366
 
@@ -59,6 +61,14 @@ def number(query: Mapping[str, str], name: str, default: int | None = None) -> i
 def day_of_query(query: Mapping[str, str]) -> str:
     """``day``; raises ``BadRequest``."""
     return _day(query.get("day", ""), "day").isoformat()
+
+
+def place_of_query(query: Mapping[str, str]) -> Place:
+    """``cursor``: the entry after which the answer begins; raises ``BadRequest``."""
+    ms, _, request_id = query.get("cursor", "0").partition("-")
+    if not (ms.isascii() and ms.isdecimal() and len(ms) <= 15):
+        raise BadRequest("cursor must be the next_cursor of an answer", param="cursor")
+    return (int(ms), request_id) if request_id else START
 
 
 def _day(text: str, param: str) -> date:

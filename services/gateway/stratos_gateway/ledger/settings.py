@@ -8,6 +8,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
+from stratos.store.ledger.sealer import SealLimits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerConfig:
@@ -26,7 +28,16 @@ class LedgerConfig:
     spool_max_bytes: Annotated[int, Ge(4096)] = 256 * 1024 * 1024
     """Largest spool: about 500,000 entries."""
     entries_kept_days: Annotated[int, Ge(32)] = 92
-    """Days after which single entries are gone from Redis; sums per day stay."""
+    """Days after which single entries are gone from Redis where no object store takes them; sums per day stay."""
+    seal_interval_s: Annotated[float, Gt(0)] = 3600
+    """Seconds between two segments of entries in the object store, and those that entries stay in Redis. What is told
+    of a request in this time is one line of a segment; what comes later is a further line that corrects it."""
+    max_unsealed: Annotated[int, Ge(2)] = 100_000
+    """Entries in Redis, of all tenants, beyond which younger ones go to the object store, too; one takes 0.7 KB."""
+    segment_lines: Annotated[int, Ge(1)] = 20_000
+    """Most entries of a segment, about 2 MB."""
+    seal_poll_s: Annotated[float, Gt(0)] = 10
+    """Seconds between two looks for entries that are due."""
     redis_share: Annotated[float, Gt(0), Le(1)] = 0.8
     """Part of Redis's ``maxmemory`` from which on entries wait in the spool: keys and limits need the rest."""
     receipts_max_bytes: Annotated[int, Ge(0)] = 16 * 1024 * 1024
@@ -46,3 +57,13 @@ class LedgerConfig:
     usage_reads_per_min: Annotated[int, Ge(1)] = 60
     """Questions about usage (``GET /v1/usage``, and statements and pages of entries that a tenant asks for) that each
     gateway answers one tenant a minute, one at a time. After a pause ten may follow each other at once."""
+
+
+def seal_limits(config: LedgerConfig) -> SealLimits:
+    """When entries leave Redis."""
+    return SealLimits(
+        interval_s=config.seal_interval_s,
+        max_unsealed=config.max_unsealed,
+        max_lines=config.segment_lines,
+        older_days=config.entries_kept_days,
+    )

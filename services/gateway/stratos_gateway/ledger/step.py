@@ -51,5 +51,6 @@ class AccountStep(Step):
                 drafts = request.output.drafts(request.error)
                 for draft in drafts:
                     self._meter.end(draft)
-                names = [[day_of(draft.tag.arrived_unix_ms), draft.request_id] for draft in drafts]
+                times = [draft.tag.arrived_unix_ms for draft in drafts]
+                names = [[day_of(ms), draft.request_id, ms] for draft, ms in zip(drafts, times, strict=True)]
                 request.trail["entries"] = names[:MAX_ITEMS]

@@ -63,7 +63,7 @@ class _Message:
         body: dict[str, Any] = {"role": "assistant", "content": self.text, "refusal": None}
         if self.calls:
             body["content"], body["tool_calls"] = self.text or None, self.calls
-        if shape.reasoning is not None:
+        if shape.has_reasoning:
             body["reasoning"] = body["reasoning_content"] = self.reasoning or None
         return body
 
@@ -120,7 +120,7 @@ class EventRenderer(ChatRenderer):
         choice = super()._finish(choice, chunk)
         state = self._choices[chunk.index]
         if chunk.finish_reason == "stop" and state.num_calls and state.is_whole:
-            choice["finish_reason"] = FINISH_REASONS[self.answer.tool_mode]
+            choice["finish_reason"] = FINISH_REASONS.get(self.answer.tool_mode, "tool_calls")
         return choice
 
     def _delta(self, choice: int, event: OutputEvent) -> dict[str, Any]:

@@ -69,8 +69,7 @@ class Conversation:
     @property
     def texts(self) -> tuple[str, ...]:
         """Everything that the client has written."""
-        texts = tuple(text for message in self.messages for text in message.texts)
-        return (*texts, self.tools.text) if self.tools.text else texts
+        return (*(text for message in self.messages for text in message.texts), *self.tools.texts)
 
     @property
     def is_plain(self) -> bool:

@@ -31,22 +31,8 @@ def take_tools(fields: Fields) -> ToolUse:
     mode, named = _choice(choice, tools)
     if not tools:
         return NO_TOOLS
-    text = check_tool_sizes(tools, "tools")
-    use = ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel, text=text)
-    _refuse_unenforced(use)
-    return use
-
-
-def _refuse_unenforced(use: ToolUse) -> None:
-    """Refuse what asks for more than a model does by itself."""
-    refused = {
-        "tool_choice": use.mode in (ToolMode.REQUIRED, ToolMode.NAMED),
-        "parallel_tool_calls": not use.is_parallel,
-        "tools": any(tool.is_strict for tool in use.tools),
-    }
-    for param in (name for name, is_asked in refused.items() if is_asked and use.mode is not ToolMode.NONE):
-        text = f"{param} asks for calls that are enforced, which this server does not do yet"
-        raise BadRequest(text, param=param, code="unsupported_parameter")
+    check_tool_sizes(tools, "tools")
+    return ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel)
 
 
 def _tools(value: Any) -> tuple[Tool, ...]:

@@ -24,8 +24,9 @@ from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
+from stratos_gateway.preparation.enforcement import enforce_calls
 from stratos_gateway.preparation.options import check_request, sampling_params
-from stratos_gateway.preparation.output_shape import encode_conversation, output_shape, shown_ids, tool_mode
+from stratos_gateway.preparation.output_shape import encode_conversation, output_shape, special_ids, tool_mode
 
 Prompts = Sequence[tuple[int, ...]]
 
@@ -86,9 +87,11 @@ class GenerationPreparer:
             for p in parsed.prompts
         ]
         shape = output_shape(model, parsed, prompts)
+        parsed = await enforce_calls(model, parsed, shape, tenant.name)
+        options = parsed.options
         texts = await off_loop(sum(counts), partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
-        specs = self._specs(options, prompts, tenant, target, trace, shown_ids(model, shape))
+        specs = self._specs(options, prompts, tenant, target, trace, shape)
         answer = self._answer(parsed, prompts, shape)
         return PreparedGeneration(
             model=options.model,
@@ -121,13 +124,14 @@ class GenerationPreparer:
         tenant: Tenant,
         target: ModelTarget,
         trace: TraceContext,
-        shown: frozenset[int],
+        shape: OutputShape | None,
     ) -> tuple[GenerationSpec, ...]:
         """One per prompt; a seed that the client does not give is drawn once for all."""
         tools, dialect = self._tools, self._dialect
         if options.max_tokens is None:
             options = replace(options, max_tokens=tools.default_max_tokens)
         seed, nonce = new_seed() if options.seed is None else options.seed, new_nonce()
+        shown = frozenset[int]() if shape is None else frozenset(special_ids(tools.model, shape).values())
         now_ms = int(tools.wall_clock() * 1000)
         tag = meter_tag(tools.model.base, tenant, target, dialect.route, trace, now_ms) if tools.is_metered else None
         mark = tools.watermarks.watermark_for(tenant.name, target.name)

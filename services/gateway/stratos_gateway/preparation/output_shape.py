@@ -30,21 +30,26 @@ def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Seq
         return None
     syntax = model.chat.syntax if conversation.tools.may_call else None
     tags = None if body.options.grammar is not None else model.chat.reasoning
+    frame = model.chat.syntax.frame if model.chat.is_framed and body.options.grammar is None else None
+    if frame is not None:
+        return OutputShape(syntax=model.chat.syntax, frame=frame)
     if syntax is None and tags is None:
         return None
     end = "" if tags is None else model.tokenizer.decode(prompts[0][-_NUM_LAST_IDS:], skip_special=False)
     is_reasoning = tags is not None and end.rstrip().endswith(tags.begin)
-    return OutputShape(syntax=syntax, reasoning=tags, is_reasoning=is_reasoning)
+    schemas = {tool.name: tool.parameters or {} for tool in conversation.tools.tools} if syntax is not None else {}
+    return OutputShape(syntax=syntax, reasoning=tags, is_reasoning=is_reasoning, schemas=schemas)
 
 
-def shown_ids(model: ServedModel, shape: OutputShape | None) -> frozenset[int]:
-    """Special tokens that the output's forms are written with."""
-    if shape is None:
-        return frozenset()
+def special_ids(model: ServedModel, shape: OutputShape) -> dict[str, int]:
+    """Special tokens that the output's forms are written with, by their spelling."""
     spellings = () if shape.syntax is None else shape.syntax.special
-    tags = () if shape.reasoning is None else (shape.reasoning.begin, shape.reasoning.end)
     special = model.tokenizer.special_tokens
-    return frozenset(special[text] for text in (*spellings, *tags) if text in special)
+    found = {text: special[text] for text in spellings if text in special}
+    if shape.reasoning is not None:
+        begin, end = shape.reasoning.begin, shape.reasoning.end
+        found |= {text: token for text, token in special.items() if begin.startswith(text) or text == end}
+    return found
 
 
 def tool_mode(body: GenerationBody) -> ToolMode:

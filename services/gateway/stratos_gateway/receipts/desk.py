@@ -73,6 +73,9 @@ class ReceiptDesk:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
             try:
                 await self._store.put(batch)
+            except asyncio.CancelledError:  # the process ends, and its last turn writes them
+                self._pending.extendleft(reversed(batch))
+                raise
             except (DependencyDown, RedisError) as error:
                 _log.debug("receipts are written later: %s", error)
                 self._pending.extendleft(reversed(batch))

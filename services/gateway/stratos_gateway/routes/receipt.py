@@ -42,7 +42,11 @@ class ReceiptRoute:
         return OrjsonResponse({"object": "request.receipt", "id": request_id, **sections, "billed": billed})
 
 
-async def _billed(access: LedgerAccess, tenant: str, names: list[list[str]]) -> list[dict[str, Any]]:
+async def _billed(access: LedgerAccess, tenant: str, names: list[list[Any]]) -> list[dict[str, Any]]:
     """Rows of the ledger; an entry that is not written yet is not among them."""
-    entries = await access.store.find(tenant, [(day, request_id) for day, request_id in names])
-    return [entry_row(entry, for_admin=False) for entry in entries]
+    rows = []
+    for day, request_id, *arrived in names:  # an older version wrote no time, by which an entry is found in a segment
+        place = (int(arrived[0]) if arrived else -1, str(request_id))
+        if (entry := await access.store.find(tenant, day, place)) is not None:
+            rows.append(entry_row(entry, for_admin=False))
+    return rows

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from scripts.docs.plan_examples import DOCUMENTS, with_output
+from stratos.cli import main
+from stratos.cli.commands.plan import group
 from stratos.cli.main import app
 from tests.support.paths import ROOT
 
-COMMANDS = ("kv", "memory", "batch", "gpu", "replicas", "cost", "breakeven", "lora", "tier", "fleet")
+COMMANDS = ("kv", "memory", "batch", "gpu", "replicas", "cost", "breakeven", "lora", "tier", "fleet", "claims")
 
 
 def plan(*arguments: str) -> Any:
@@ -60,8 +65,20 @@ def test_lists_of_flags_reach_the_calculators() -> None:
     assert values(plan("fleet", *parts))["usd_per_hour"] == 2
     lora = plan("lora", "--model", "llama-2-7b", "--replica-requests-per-s", "9", "--device", "h100")
     assert values(lora)["usd_per_hour"] == 3
+    assert len(plan("claims")["published"]) == 9
     own = ("--requests-per-s", "9", "--api-output-usd", "9", "--device", "h100", "--prices", "published-1")
     assert values(plan("breakeven", *own))["own_usd_per_month"] == 2.5 * 720
+
+
+def test_other_commands_do_not_import_the_calculators() -> None:
+    assert [name for name in imports(main) if ".plan" in name] == ["stratos.cli.commands.plan.group"]
+    assert [name for name in imports(group) if name.startswith("stratos")] == []
+
+
+def imports(module: ModuleType) -> list[str]:
+    """Modules that it imports when it is imported."""
+    body = ast.parse(inspect.getsource(module)).body
+    return [node.module or "" for node in body if isinstance(node, ast.ImportFrom)]
 
 
 def test_every_command_is_there_and_says_what_it_does() -> None:

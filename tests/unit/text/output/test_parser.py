@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratos.text.output.events import CallArguments, CallBegin, CallEnd, OutputEvent, ReasoningDelta, TextDelta
+from stratos.text.output.events import CallArguments, CallBegin, CallEnd, ReasoningDelta, TextDelta
 from stratos.text.output.parser import OutputParser, OutputShape, ReasoningTags
+from stratos.text.output.syntax import CallSyntax
+from stratos.text.output.syntaxes.gemma import GEMMA
+from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
+from stratos.text.output.syntaxes.pythonic import PYTHONIC
+from stratos.text.output.syntaxes.qwen_coder import QWEN_CODER
+from tests.support.examples import IS_THOROUGH, examples
 from tests.support.reference.call_transcripts import TRANSCRIPTS, CallTranscript
-from tests.support.reference.output_events import events_of
+from tests.support.reference.output_events import calls_of, events_of, text_of
 
+NEAR, COARSE = (10**9, 1) if IS_THOROUGH else (12, 7)
+"""Two cuts that are no further apart, and others with the second at every so-manieth place; a thorough run has all."""
 TAGS = ReasoningTags("<think>", "</think>")
 HERMES_SHAPE = OutputShape(syntax=HERMES, reasoning=TAGS)
 BROKEN = (
@@ -31,34 +41,30 @@ BROKEN = (
 )
 
 
-def calls_of(events: list[OutputEvent]) -> list[tuple[str, str]]:
-    names = [event.name for event in events if isinstance(event, CallBegin)]
-    arguments = [""] * len(names)
-    for event in events:
-        if isinstance(event, CallArguments):
-            arguments[event.index] += event.text
-    return list(zip(names, arguments, strict=True))
-
-
-def text_of(events: list[OutputEvent]) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
-
-
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.name)
 def test_calls_come_back_byte_for_byte(transcript: CallTranscript) -> None:
-    events = events_of(OutputShape(syntax=transcript.syntax), [transcript.output])
+    events = events_of(transcript.shape, [transcript.output])
     assert calls_of(events) == list(transcript.calls)
     assert text_of(events) == transcript.text
+    assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == transcript.reasoning
     assert [e.is_complete for e in events if isinstance(e, CallEnd)] == [True] * len(transcript.calls)
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.name)
 def test_every_one_and_two_cut_split_gives_the_same(transcript: CallTranscript) -> None:
-    text, shape = transcript.output, OutputShape(syntax=transcript.syntax, reasoning=TAGS)
+    text, shape = transcript.output, transcript.shape
     whole = events_of(shape, [text])
     for begin in range(len(text) + 1):
         for end in range(begin, len(text) + 1):
-            assert events_of(shape, [text[:begin], text[begin:end], text[end:]]) == whole, (begin, end)
+            if end - begin <= NEAR or end % COARSE == 0:
+                assert events_of(shape, [text[:begin], text[begin:end], text[end:]]) == whole, (begin, end)
+
+
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.name)
+def test_an_output_that_breaks_off_gives_the_same_letter_by_letter(transcript: CallTranscript) -> None:
+    for length in range(len(transcript.output)):
+        text = transcript.output[:length]
+        assert events_of(transcript.shape, list(text)) == events_of(transcript.shape, [text]), length
 
 
 @pytest.mark.parametrize("text", BROKEN)
@@ -77,8 +83,26 @@ PARTS = [
 ]  # fmt: skip
 
 
+@settings(max_examples=examples(600))
+@given(st.sampled_from(TRANSCRIPTS), st.lists(st.integers(0, 200), max_size=5), st.data())
+def test_any_text_in_random_deltas_gives_the_same(
+    transcript: CallTranscript, cuts: list[int], data: st.DataObject
+) -> None:
+    """Parts of a transcript in another order are what a model that errs may write."""
+    shape, output = transcript.shape, transcript.output
+    places = sorted({0, len(output), *(cut % (len(output) + 1) for cut in cuts)})
+    parts = [output[begin:end] for begin, end in itertools.pairwise(places)]
+    text = "".join(data.draw(st.permutations(parts)))
+    pieces, left = [], text
+    while left:
+        size = data.draw(st.integers(1, 9))
+        pieces.append(left[:size])
+        left = left[size:]
+    assert events_of(shape, pieces) == events_of(shape, [text])
+
+
 @given(st.lists(st.sampled_from(PARTS), max_size=14), st.data())
-def test_any_text_in_random_deltas_gives_the_same(parts: list[str], data: st.DataObject) -> None:
+def test_any_parts_in_random_deltas_give_the_same(parts: list[str], data: st.DataObject) -> None:
     text = "".join(parts)
     pieces, left = [], text
     while left:
@@ -128,6 +152,29 @@ def test_reasoning_is_told_from_the_answer(output: str, is_inside: bool, reasoni
         events = events_of(shape, pieces)
         assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == reasoning
         assert text_of(events) == text
+
+
+@pytest.mark.parametrize(
+    ("syntax", "output"),
+    [
+        (PYTHONIC, "[f(a=" + "[" * 5000 + "]" * 5000 + ")]"),
+        (PYTHONIC, "[f(a=b'x')]"),
+        (GEMMA, "<|tool_call>call:f{a:" + "[" * 5000),
+        (GEMMA, "<|tool_call>call:f{" + "x" * 5000),
+        (QWEN_CODER, "<function=f><parameter=a>" + "[" * 100_000),
+        (HERMES, '<tool_call>{"name": "f", "arguments": ' + "[" * 100_000),
+        (HARMONY, " to=functions.f<|message|>" + "[" * 100_000),
+    ],
+)
+def test_hostile_calls_are_not_complete(syntax: CallSyntax, output: str) -> None:
+    events = events_of(OutputShape(syntax=syntax, frame=syntax.frame), [output])
+    assert [e.is_complete for e in events if isinstance(e, CallEnd)] == [False]
+
+
+def test_values_that_are_no_json_are_texts() -> None:
+    output = "<function=f><parameter=a>NaN</parameter><parameter=b>-Infinity</parameter></function>"
+    [(_, arguments)] = calls_of(events_of(OutputShape(syntax=QWEN_CODER), [output]))
+    assert arguments == '{"a": "NaN", "b": "-Infinity"}'
 
 
 def test_the_law_would_find_a_parser_of_pieces() -> None:

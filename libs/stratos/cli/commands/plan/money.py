@@ -1,4 +1,4 @@
-"""``stratos plan cost``, ``breakeven``, ``lora``, ``tier`` and ``fleet``."""
+"""``stratos plan cost``, ``breakeven``, ``lora``, ``tier``, ``fleet`` and ``claims``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stratos.calculators.contradictions import recompute_claims
 from stratos.calculators.hardware.prices import DEFAULT_LIST, hour_price
 from stratos.calculators.money.adapters import LoraAsk, plan_adapters
 from stratos.calculators.money.breakeven import BreakevenAsk, calculate_breakeven
@@ -118,6 +119,11 @@ def fleet(
         ),
         as_json,
     )
+
+
+def claims(as_json: JsonOption = False) -> None:
+    """Published figures beside what their own inputs give."""
+    show(recompute_claims, as_json)
 
 
 def _given(flag: str, texts: list[str] | None, count: int) -> list[tuple[str, list[float]]]:

@@ -1,4 +1,5 @@
 """Syntaxes of calls, one file each: their marks, and how what follows is read.
 
-Read in this order: ``hermes``.
+Read in this order: ``hermes``, ``phi``, ``mistral``, ``llama_json``, ``deepseek``, ``qwen_coder``, ``glm``, ``gemma``,
+``pythonic``, ``harmony`` (which frames the whole output).
 """

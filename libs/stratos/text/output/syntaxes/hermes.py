@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from stratos.text.output.json_call import json_call
 from stratos.text.output.reader import Reading, TextReader, take_if_next
-from stratos.text.output.syntax import CallCount, CallSyntax
+from stratos.text.output.syntax import CallCount, CallForm, CallSyntax
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
@@ -22,4 +22,10 @@ def read(reader: TextReader, mark: str, calls: CallCount) -> Reading[None]:
     yield from take_if_next(reader, END)
 
 
-HERMES = CallSyntax(name="hermes", marks=(BEGIN,), read=read, special=(BEGIN, END))
+HERMES = CallSyntax(
+    name="hermes",
+    marks=(BEGIN,),
+    read=read,
+    form=CallForm(before=f'{BEGIN}\n{{"name": "{{name}}", "arguments": ', after=f"}}\n{END}", between="\n"),
+    special=(BEGIN, END),
+)

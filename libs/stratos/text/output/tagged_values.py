@@ -1,0 +1,95 @@
+"""Arguments whose values are written as plain text between tags: the JSON object that they are.
+
+A value has no type of its own, so the function's schema gives it: a text is shown as it comes, anything else once it is
+complete.  Without a schema, a value that is JSON is that JSON, and any other is a text.
+"""
+
+from __future__ import annotations
+
+import json
+
+from stratos.text.output.json_text import is_json
+from stratos.text.output.reader import MalformedCall, Marks, Reading, TextReader, take_until
+from stratos.text.output.syntax import CallCount, Schema
+
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+class TaggedArguments:
+    """The arguments of one call as they are written.
+
+    Args:
+        calls: the call is open.
+        function: its name.
+        line_breaks: values stand on lines of their own: one line break before and after is none of theirs.
+    """
+
+    def __init__(self, calls: CallCount, function: str, *, line_breaks: bool) -> None:
+        self._calls = calls
+        self._function = function
+        self._line_breaks = line_breaks
+        self._opening = "{"
+
+    def read(self, reader: TextReader, name: str, end: str) -> Reading[None]:
+        """Read one value up to ``end``, which is taken; raises ``MalformedCall`` where the text ends before."""
+        schema = self._calls.property_schema(self._function, name)
+        yield self._calls.arguments(f"{self._opening}{json.dumps(name, ensure_ascii=False)}: ")
+        self._opening = ", "
+        if is_text(schema):
+            yield from self._read_text(reader, end)
+            return
+        text = yield from take_until(reader, end)
+        if self._line_breaks:
+            text = text.removeprefix("\n").removesuffix("\n")
+        yield self._calls.arguments(as_json(text, schema))
+
+    def close(self) -> str:
+        """The rest of the object's text."""
+        return "{}" if self._opening == "{" else "}"
+
+    def _read_text(self, reader: TextReader, end: str) -> Reading[None]:
+        marks, is_begun = Marks((end,)), not self._line_breaks
+        yield self._calls.arguments('"')
+        while (found := marks.find(reader.text)) is None:
+            held = marks.num_begun(reader.text)
+            if self._line_breaks and reader.text[: len(reader.text) - held].endswith("\n"):
+                held += 1
+            if reader.is_ended:
+                held = 0
+            is_begun = yield from self._show(reader, len(reader.text) - held, is_begun=is_begun)
+            if reader.is_ended:
+                raise MalformedCall
+            yield None
+        length = found.start()
+        if self._line_breaks and reader.text[:length].endswith("\n"):
+            length -= 1
+        yield from self._show(reader, length, is_begun=is_begun)
+        reader.take(found.end() - length)
+        yield self._calls.arguments('"')
+
+    def _show(self, reader: TextReader, length: int, *, is_begun: bool) -> Reading[bool]:
+        """Show so much of a text as JSON; returns whether it has begun, after which a line break is its own."""
+        if length <= 0:
+            return is_begun
+        text = reader.take(length)
+        if not is_begun:
+            text = text.removeprefix("\n")
+        if text:
+            yield self._calls.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+        return True
+
+
+def is_text(schema: Schema) -> bool:
+    """Whether a value is a text, whatever it looks like."""
+    kind, values = schema.get("type"), schema.get("enum")
+    if isinstance(values, list):
+        return all(isinstance(value, str) for value in values)
+    return kind == "string" or kind == ["string"]
+
+
+def as_json(text: str, schema: Schema) -> str:
+    """A value as JSON: as it is, where it is JSON of its own."""
+    plain = text.strip()
+    if schema.get("type") in ("boolean", "null") or plain in _WORDS:
+        plain = _WORDS.get(plain, plain)
+    return plain if is_json(plain) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,155 @@
+"""Calls that are enforced: whatever tokens the grammar allows, the parser finds calls that obey their schemas."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from stratos.core.requests.grammar import calls_grammar
+from stratos.core.requests.tools import Tool, ToolMode, ToolUse
+from stratos.engine.grammar.matcher import GrammarMatcher
+from stratos.text.grammar import compile_grammar, make_grammar_tokenizer
+from stratos.text.output.call_grammar import call_grammar, enforced_schemas, is_enforced
+from stratos.text.output.events import CallEnd, ReasoningDelta
+from stratos.text.output.parser import OutputShape, ReasoningTags
+from stratos.text.output.syntax import CallSyntax
+from stratos.text.output.syntaxes.deepseek import DEEPSEEK, DEEPSEEK_FENCED
+from stratos.text.output.syntaxes.hermes import HERMES
+from stratos.text.output.syntaxes.llama_json import LLAMA_JSON
+from stratos.text.output.syntaxes.mistral import MISTRAL, MISTRAL_ARGS
+from stratos.text.output.syntaxes.phi import PHI
+from tests.support.paths import BASE_MODEL
+from tests.support.reference.output_events import calls_of, events_of, text_of
+from tests.support.reference.shipped_model import VOCAB_SIZE, shipped_tokenizer
+
+END_ID = 4
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Z\u00fcrich"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+WEATHER, FREE = Tool("get_weather", parameters=CITY, is_strict=True), Tool("now", parameters={"maxProperties": 1})
+TAGS = ReasoningTags("<think>", "</think>")
+SYNTAXES = [HERMES, PHI, MISTRAL, MISTRAL_ARGS, LLAMA_JSON, DEEPSEEK, DEEPSEEK_FENCED]
+TOKENIZER = make_grammar_tokenizer((BASE_MODEL / "tokenizer.json").read_text(encoding="utf-8"), VOCAB_SIZE, [END_ID])
+
+
+def matcher_of(use: ToolUse, shape: OutputShape) -> GrammarMatcher:
+    spec = calls_grammar(call_grammar(use, shape, {}), enforced_schemas(use), "tools")
+    return GrammarMatcher(compile_grammar(spec, TOKENIZER))
+
+
+def takes(matcher: GrammarMatcher, text: str) -> bool:
+    """The whole text is allowed."""
+    ids = shipped_tokenizer().encode_plain(text)
+    return matcher.compiled.try_consume_tokens(ids) == len(ids)
+
+
+def random_output(matcher: GrammarMatcher, seed: int, most: int = 300) -> str | None:
+    """Text of random tokens that are allowed, shorter ones first; ``None`` where it does not end."""
+    row, rng, ids = np.zeros((VOCAB_SIZE + 31) // 32, dtype=np.int32), random.Random(seed), list[int]()
+    while len(ids) < most:
+        matcher.fill_mask(row)
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
+        allowed = np.flatnonzero(bits).tolist()
+        token = END_ID if END_ID in allowed and rng.random() < 0.5 else rng.choice(allowed)
+        if token == END_ID:
+            return shipped_tokenizer().decode(ids)
+        matcher.accept(token)
+        ids.append(token)
+    return None
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES, ids=lambda syntax: syntax.name)
+@pytest.mark.parametrize("mode", [ToolMode.REQUIRED, ToolMode.NAMED])
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_random_tokens_make_calls_that_obey(syntax: CallSyntax, mode: ToolMode, is_parallel: bool) -> None:
+    use = ToolUse(
+        tools=(WEATHER, Tool("other", parameters=CITY)), mode=mode, named="get_weather", is_parallel=is_parallel
+    )
+    shape, num_outputs = OutputShape(syntax=syntax), 0
+    for seed in range(6):
+        output = random_output(matcher_of(use, shape), seed)
+        if output is None:
+            continue
+        num_outputs += 1
+        events = events_of(shape, [output])
+        calls = calls_of(events)
+        assert text_of(events) == ""
+        assert calls
+        assert len(calls) == 1 or (is_parallel and mode is ToolMode.REQUIRED)
+        assert all(event.is_complete for event in events if isinstance(event, CallEnd))
+        for name, arguments in calls:
+            jsonschema.validate(json.loads(arguments), CITY)
+            assert name == "get_weather" or mode is ToolMode.REQUIRED
+    assert num_outputs > 1
+
+
+@pytest.mark.parametrize("syntax", [s for s in SYNTAXES if s.form and s.form.is_marked], ids=lambda syntax: syntax.name)
+def test_calls_in_free_text_are_written_as_the_form_says(syntax: CallSyntax) -> None:
+    assert syntax.form is not None
+    form, use = syntax.form, ToolUse(tools=(WEATHER, FREE))
+    call = form.before.replace("{name}", "get_weather") + '{"city": "Paris", "days": 2}' + form.after
+    output = f"Well.{form.opening}{call}{form.between}{call}{form.closing}"
+    shape = OutputShape(syntax=syntax)
+    assert takes(matcher_of(use, shape), output)
+    assert not takes(matcher_of(use, shape), output.replace("Paris", "Rome"))
+    events = events_of(shape, [output])
+    assert (text_of(events), len(calls_of(events))) == ("Well.", 2)
+
+
+def call(name: str, arguments: Any) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+GOOD, BAD = call("get_weather", {"city": "Paris", "days": 2}), call("get_weather", {"city": "Rome", "days": 2})
+
+
+def test_strict_tools_obey_in_the_middle_of_free_text() -> None:
+    use = ToolUse(tools=(WEATHER, FREE))
+    shape = OutputShape(syntax=HERMES)
+    for text, is_allowed in (
+        ("no call at all, <tool_cal", True),
+        (f"Let me see. {GOOD}", True),
+        (f"{GOOD}\n{GOOD} and {call('now', {'any': 'thing'})} done", True),
+        (BAD, False),
+        (f"{GOOD}\n{BAD}", False),
+        (call("gone", {}), False),
+        ("a <tool_call> is what", False),
+    ):
+        assert takes(matcher_of(use, shape), text) is is_allowed, text
+
+
+def test_without_parallel_calls_nothing_follows_the_first() -> None:
+    use = ToolUse(tools=(FREE,), is_parallel=False)
+    one = call("now", {"a": 1})
+    assert takes(matcher_of(use, OutputShape(syntax=HERMES)), f"text {one}")
+    assert not takes(matcher_of(use, OutputShape(syntax=HERMES)), f"{one}\n{one}")
+    assert not takes(matcher_of(use, OutputShape(syntax=HERMES)), f"{one} text")
+
+
+@pytest.mark.parametrize("is_reasoning", [True, False])
+def test_the_grammar_begins_after_reasoning(is_reasoning: bool) -> None:
+    use = ToolUse(tools=(WEATHER,), mode=ToolMode.REQUIRED)
+    shape = OutputShape(syntax=HERMES, reasoning=TAGS, is_reasoning=is_reasoning)
+    thought = ("" if is_reasoning else "<think>") + f"\nmaybe {BAD}\n</think>\n\n"
+    assert takes(matcher_of(use, shape), thought + GOOD)
+    assert not takes(matcher_of(use, shape), thought + BAD)
+    assert takes(matcher_of(use, shape), GOOD) is True
+    events = events_of(shape, [thought + GOOD])
+    assert calls_of(events) == [("get_weather", '{"city": "Paris", "days": 2}')]
+    assert any(isinstance(event, ReasoningDelta) and "Rome" in event.text for event in events)
+
+
+def test_a_grammar_is_made_only_where_something_is_asked_for() -> None:
+    assert not is_enforced(ToolUse(tools=(FREE,)))
+    assert not is_enforced(ToolUse(tools=(WEATHER,), mode=ToolMode.NONE))
+    assert is_enforced(ToolUse(tools=(WEATHER,)))
+    assert is_enforced(ToolUse(tools=(FREE,), is_parallel=False))
+    assert is_enforced(ToolUse(tools=(FREE,), mode=ToolMode.REQUIRED))
