@@ -254,6 +254,11 @@ def tool(**more: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {**FUNCTION, **more}}]}
 
 
+def calling(arguments: Any) -> dict[str, Any]:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"messages": [{"role": "assistant", "tool_calls": [call]}]}
+
+
 DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"items": inner}, range(40), {"type": "object"})
 
 
@@ -279,6 +284,11 @@ DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"items": inner}, range
         ({"tools": [{"type": "function", "function": FUNCTION}] * 2}, "tools[1]"),
         ({"tools": [{"type": "function", "function": FUNCTION}] * 129}, "tools"),
         (tool(description="x" * 20_000), "tools[0]"),
+        (tool(parameters={"enum": list(range(40_000))}), "tools[0].function.parameters"),
+        (calling("[" * 70 + "]" * 70), "messages[0].tool_calls[0].function.arguments"),
+        (calling("[" * 20_000 + "]" * 20_000), "messages[0].tool_calls[0].function.arguments"),
+        (calling(json.dumps([1] * 70_000)), "messages[0].tool_calls[0].function.arguments"),
+        (calling({}), "messages[0].tool_calls[0].function.arguments"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "gone"}}}, "tool_choice.function.name"),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),

@@ -11,8 +11,9 @@ from stratos_gateway.http.errors import public_error, shed_reason
 
 
 def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
-    """Terms of the request, and whose key it carried."""
+    """Terms of the request, and whose key it carried; ``constrained`` says what kind of grammar its output obeys."""
     tenant, prepared = request.tenant, request.prepared
+    constrained = {"constrained": prepared.constrained} if prepared.constrained else {}
     return {
         "operation": prepared.operation,
         "model": prepared.model,
@@ -21,6 +22,7 @@ def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
         "class": tenant.priority_class,
         "sequences": prepared.num_sequences,
         "most_tokens": prepared.num_tokens,
+        **constrained,
     }
 
 
