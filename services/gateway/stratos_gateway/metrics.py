@@ -86,6 +86,19 @@ class GatewayMetrics(Instruments):
         "Answered prompts whose plan promises a time (ttft, itl), by whether it was kept or missed.",
         "plan", "promise", "outcome",
     )
+    promise_windows = counter(
+        "stratos_promise_windows", "Windows with a promised p99, by whether it was kept or missed.",
+        "tenant", "plan", "outcome",
+    )
+    promise_window_p99 = gauge(
+        "stratos_promise_window_p99_seconds",
+        "Measured p99 of the last window of a promise (ttft, itl), at most 2 % above the exact one.",
+        "tenant", "plan", "promise",
+    )
+    promise_window_credit = counter(
+        "stratos_promise_window_credit",
+        "Credits of windows that missed a promised p99, in units of the currency.", "tenant", "plan",
+    )
     requests = counter("stratos_requests", "Answered HTTP requests (499: the client left).", "route", "status")
     shed = counter(
         "stratos_requests_shed", "Requests that a full system refused (503 overloaded), by reason.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
@@ -27,6 +27,9 @@ PoolLabel = Annotated[str, MinLen(1), MaxLen(64)]
 """What the workers of a pool have as their setting ``pool``."""
 ALL_MODELS = ("*",)
 NOTHING_KEPT: Mapping[str, float] = {}
+PromiseWindowS = Literal[60, 120, 300, 600, 900, 1800, 3600]
+"""Lengths of which an hour is a multiple, so that no window has two days."""
+DEFAULT_WINDOW_S: PromiseWindowS = 300
 
 
 class CachePolicy(enum.StrEnum):
@@ -55,6 +58,12 @@ class Plan:
     """Promised time to the first token."""
     itl_ms: Annotated[int, Gt(0)] | None = None
     """Promised time between tokens."""
+    ttft_p99_ms: Annotated[int, Gt(0)] | None = None
+    """Promised p99 of the times to the first token in each window."""
+    itl_p99_ms: Annotated[int, Gt(0)] | None = None
+    """Promised p99 of requests' mean times between tokens in each window."""
+    promise_window_s: PromiseWindowS = DEFAULT_WINDOW_S
+    """Length of such a window."""
     requests_per_min: Annotated[int, Gt(0)] | None = None
     tokens_per_min: Annotated[int, Gt(0)] | None = None
     """Prompt and output tokens, per base model; a request reserves its most output, and settles to the real one."""
@@ -118,13 +127,22 @@ class Plan:
 
 BUILT_IN_VERSION = 2
 """Of the built-in plans as they are now; 1 are those of release 0.1."""
-PREMIUM = Plan(name="premium", priority_class=DEFAULT_PRIORITY_CLASS - 1, weight=4, ttft_ms=1000, itl_ms=100)
-STANDARD = Plan(name="standard", ttft_ms=5000, itl_ms=250, requests_per_min=60, tokens_per_min=100_000)
+PREMIUM = Plan(
+    name="premium", priority_class=DEFAULT_PRIORITY_CLASS - 1, weight=4, ttft_ms=1000, itl_ms=100, ttft_p99_ms=500,
+    itl_p99_ms=50,
+)  # fmt: skip
+STANDARD = Plan(
+    name="standard", ttft_ms=5000, itl_ms=250, ttft_p99_ms=2000, itl_p99_ms=100, requests_per_min=60,
+    tokens_per_min=100_000,
+)  # fmt: skip
 BATCH = Plan(name="batch", priority_class=BATCH_CLASS, max_batch_ratio=0.75, kv_headroom_ratio=0.1)
 LOCAL = Plan(name="local")
 """Of the first key of an installation: no limits, no prices, no promises."""
 BUILT_IN_PLANS: Mapping[str, Plan] = {plan.name: plan for plan in (PREMIUM, STANDARD, BATCH, LOCAL)}
-_FIRST_PLANS = {"standard": replace(STANDARD, requests_per_min=None, tokens_per_min=None)}
+_FIRST_PLANS = {
+    "premium": replace(PREMIUM, ttft_p99_ms=None, itl_p99_ms=None),
+    "standard": Plan(name="standard", ttft_ms=5000, itl_ms=250),
+}
 """Plans of version 1 that have changed since."""
 
 

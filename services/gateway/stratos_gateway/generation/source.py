@@ -85,6 +85,7 @@ class GeneratedOutput(Fanout):
             outcome=outcome,
             counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output, is_left=is_left),
             times=transcript.times(self._received_s),
+            waited_us=transcript.waited_us(self._received_s) if outcome is RequestOutcome.ABORTED else None,
             receipt=transcript.receipt,
             last_attempt=generation.last_submitted,
             is_platform_failure=is_platform_failure(error),
