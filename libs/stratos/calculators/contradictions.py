@@ -63,6 +63,11 @@ def claimed_figures() -> tuple[ClaimedFigure, ...]:
     heads = {"layers": llama.num_layers, "head_dim": llama.head_dim, "element_bytes": 2}
     return (
         ClaimedFigure(
+            "0.2", "requests of 3.36 GB that 80 GB hold beside 26 GB of weights", "requests", 20,
+            "floor((memory_gb - weights_gb) / request_gb)", {"memory_gb": 80, "weights_gb": 26, "request_gb": 3.36},
+            "before any run-time",
+        ),
+        ClaimedFigure(
             "0.5", "decode of one token is bound by compute, at 2,560 operations a byte", "operations_per_byte", 2560,
             "2 * width ** 2 / (2 * width ** 2)", {"width": 5120}, "a weight of two bytes is read for two operations",
         ),
@@ -83,8 +88,17 @@ def claimed_figures() -> tuple[ClaimedFigure, ...]:
             "2 * layers * kv_heads * head_dim * element_bytes", {**heads, "kv_heads": 8}, "one layer, called a token",
         ),
         ClaimedFigure(
+            "1.4", "KV of a prefix of 2 K tokens, held by each of 100 users of a 70B model", "prefix_bytes", 800e6,
+            "users * prompt_tokens * 2 * layers * kv_heads * head_dim * element_bytes",
+            {**heads, "kv_heads": 8, "users": 100, "prompt_tokens": 2000}, "one layer again",
+        ),
+        ClaimedFigure(
             "1.9", "70B parameters in 4 bits", "int4_bytes", 17.5e9, "parameters * bits / 8",
             {"parameters": 70e9, "bits": 4}, "two bits a parameter; scales come on top",
+        ),
+        ClaimedFigure(
+            "1.10", "an adapter of 700 MB, at least 1 % of a 70B base in 16 bits", "adapter_share_of_base", 0.01,
+            "adapter_bytes / (parameters * 2)", {"adapter_bytes": 700e6, "parameters": 70e9}, "half of that",
         ),
         ClaimedFigure(
             "1.12", "break-even of 4 devices at 1.60 USD against 10 USD a million", "breakeven_tokens", 0.46e6,
@@ -99,6 +113,11 @@ def claimed_figures() -> tuple[ClaimedFigure, ...]:
             "4.2", "KV of estimate_gpu_memory(70, int4, 32, 2048), as its code has it", "kv_bytes", 82e9,
             "2 * layers * heads * head_dim * element_bytes * batch * seq_len",
             {**heads, "heads": llama.num_heads, "batch": 32, "seq_len": 2048}, "printed, not what the code returns",
+        ),
+        ClaimedFigure(
+            "4.13", "one replica at 3 USD an hour and 2,800 tokens/s", "usd_per_million_replica", 3.75,
+            "usd_per_hour / (tokens_per_s * 3600) * 10 ** 6", {"usd_per_hour": 3, "tokens_per_s": 2800},
+            "what its own price and speed give",
         ),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ service that is away, or that answers without an address.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from abc import ABC, abstractmethod
@@ -129,6 +130,7 @@ class FileDiscovery(PolledDiscovery):
 
     def poll(self) -> tuple[Member, ...]:
         """The newest good list."""
+        version: tuple[int, int, int] | None = None
         try:
             stat = self._path.stat()
             version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -173,8 +175,9 @@ class FolderDiscovery(PolledDiscovery):
 
     def poll(self) -> tuple[Member, ...]:
         """The newest good list of each file that is there."""
-        names = sorted(path for path in self._path.glob("*.json") if not path.name.startswith("."))
-        self._files = {path: self._files.get(path) or FileDiscovery(path) for path in names}
+        with contextlib.suppress(OSError):  # a folder that is away for now takes no worker away
+            names = sorted(p for p in self._path.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
+            self._files = {path: self._files.get(path) or FileDiscovery(path) for path in names}
         members: dict[str, Member] = {}
         for file in self._files.values():
             for member in file.poll():

@@ -95,6 +95,17 @@ def test_steps_grow_with_the_batch_and_tokens_per_second_never_fall(model: str, 
     assert longer.prompt()[-1].value >= roof.prompt()[-1].value
 
 
+def test_a_group_shares_weights_and_as_much_of_the_cache_as_it_has_heads() -> None:
+    def step_ms(model: str, tp: int, prompt: int) -> float:
+        ask = ServingAsk(prompt_tokens=prompt, tp=tp)
+        return Roofline(find_shape(model), devices()["h200"], ask).step_ms(64)
+
+    assert step_ms("llama-3.1-8b", 8, 9000) == pytest.approx(step_ms("llama-3.1-8b", 1, 9000) / 8)
+    for model, kept in (("llama-3.1-8b", 1 / 8), ("deepseek-v3", 1.0)):  # 8 heads of KV; one latent vector
+        of_the_cache = step_ms(model, 16, 90_000) - step_ms(model, 16, 1)
+        assert of_the_cache == pytest.approx(kept * (step_ms(model, 1, 90_000) - step_ms(model, 1, 1)))
+
+
 def test_a_measured_sweep_stands_beside() -> None:
     sheet = optimal_batch_size(find_shape("llama-3.1-8b"), COPY_RATE, ServingAsk(), {8: 1500.0, 3: 600.0})
     rows = {row[0]: row[-1] for row in sheet.grids[0].rows}

@@ -158,3 +158,34 @@ def resolver(pods: Mapping[str, list[str] | None]) -> Resolve:
         return found
 
     return resolve
+
+
+def test_a_file_that_cannot_even_be_looked_at_keeps_the_last_list(tmp_path: Path) -> None:
+    """As on a mount that fails, or below a folder that this process may not enter any more."""
+    folder, broken = tmp_path / "mount", tmp_path / "mount" / "workers.json"
+    never = FileDiscovery(broken)
+    folder.write_text("no folder")
+    assert (never.poll(), bool(never.problem)) == ((), True)
+    folder.unlink()
+    folder.mkdir()
+    replace_with(broken, json.dumps([ENTRY]))
+    source = FileDiscovery(broken)
+    assert source.poll() == (MEMBER,)
+    broken.unlink()
+    folder.rmdir()
+    folder.write_text("no folder")
+    assert source.poll() == (MEMBER,)
+
+
+def test_a_folder_that_is_away_keeps_the_last_list_and_a_file_that_left_it_does_not(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "mount", tmp_path / "elsewhere"
+    folder.mkdir()
+    replace_with(folder / "one.json", json.dumps([ENTRY]))
+    replace_with(folder / "two.json", json.dumps([{**ENTRY, "worker_id": "decode-1"}]))
+    source = open_file_discovery(f"folder://{folder}")
+    assert len(source.poll()) == 2
+    folder.rename(elsewhere)
+    assert len(source.poll()) == 2
+    elsewhere.rename(folder)
+    (folder / "two.json").unlink()
+    assert source.poll() == (MEMBER,)

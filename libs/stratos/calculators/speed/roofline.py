@@ -19,7 +19,8 @@ from stratos.calculators.models.shape import ModelShape
 _EXPERTS = Formula("experts_read", "experts * (1 - (1 - chosen / experts) ** rows)")
 _READ = Formula("read_bytes", "linear_bytes + experts_read * expert_bytes + output_bytes")
 _KV_READ = Formula("kv_read_bytes", "rows * seen_tokens * token_layer_bytes")
-_MEMORY = Formula("memory_ms", "1000 * (read_bytes + kv_read_bytes) / (tp * bandwidth_bytes_s * mbu)")
+_KV_SHARE = Formula("kv_share", "ceil(kv_heads / tp) / kv_heads")
+_MEMORY = Formula("memory_ms", "1000 * (read_bytes / tp + kv_read_bytes * kv_share) / (bandwidth_bytes_s * mbu)")
 _FLOPS = Formula("token_flops", "2 * active_parameters + 4 * attention_size * seen_tokens")
 _COMPUTE = Formula("compute_ms", "1000 * rows * token_flops / (tp * peak_flops * mfu)")
 _STEP = Formula("step_ms", "max(memory_ms, compute_ms)")
@@ -97,14 +98,15 @@ class Roofline:
         shape, seen = self._shape, self._shape.seen(self._ask.mean_context)
         read = self._read(rows)
         kv = _KV_READ(rows=rows, seen_tokens=seen, token_layer_bytes=self._token_layer_bytes)
-        memory = _MEMORY(read_bytes=read[-1].value, kv_read_bytes=kv.value, **self._rates)
+        share = _KV_SHARE("of a device", kv_heads=shape.num_kv_heads, tp=self._ask.tp)
+        memory = _MEMORY(read_bytes=read[-1].value, kv_read_bytes=kv.value, kv_share=share.value, **self._rates)
         why = "seen_tokens: the mean context, added up over the layers"
         flops = _FLOPS(
             why, active_parameters=shape.active_parameters, attention_size=shape.attention_size, seen_tokens=seen
         )
         compute = _COMPUTE(rows=rows, token_flops=flops.value, **self._peak)
         step = _STEP(memory_ms=memory.value, compute_ms=compute.value)
-        return *read, kv, memory, flops, compute, step
+        return *read, kv, share, memory, flops, compute, step
 
     def step_ms(self, rows: int) -> float:
         """Milliseconds of a step of ``rows`` sequences."""

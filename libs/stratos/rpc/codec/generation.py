@@ -158,10 +158,10 @@ def delta_from_pb(message: decode_pb2.RequestOutput) -> RequestDelta:
     """News of a request from a message."""
     return RequestDelta(
         key=RequestKey(message.request_id, message.attempt),
-        choices=tuple(_choice_from_pb(choice) for choice in message.deltas),
+        choices=tuple(map(_choice_from_pb, message.deltas)),
         error=from_error_detail(message.error) if message.HasField("error") else None,
         receipt=_RECEIPT.from_pb(message.receipt) if message.HasField("receipt") else None,
-        prompt_logprobs=_positions_from_pb(message.prompt_logprobs),
+        prompt_logprobs=_positions_from_pb(message.prompt_logprobs) if message.prompt_logprobs else (),
     )
 
 
@@ -180,14 +180,12 @@ def _choice_from_pb(message: decode_pb2.ChoiceDelta) -> ChoiceDelta:
         index=message.index,
         offset=message.offset,
         token_ids=tuple(message.token_ids),
-        logprobs=_positions_from_pb(message.logprobs),
-        finish_reason=_finish_reason_from_pb(message.finish_reason),
+        logprobs=_positions_from_pb(message.logprobs) if message.logprobs else (),
+        finish_reason=_finish_reason_from_pb(message.finish_reason) if message.finish_reason else None,
     )
 
 
-def _finish_reason_from_pb(number: int) -> FinishReason | None:
-    if number == decode_pb2.FINISH_REASON_UNSPECIFIED:
-        return None
+def _finish_reason_from_pb(number: int) -> FinishReason:
     if number not in _REASONS_BY_NUMBER:  # not None: the choice would seem to go on for ever
         raise Internal(f"unknown finish reason {number}")
     return _REASONS_BY_NUMBER[number]

@@ -45,6 +45,7 @@ class Fanout(ChunkOutput):
         waiting: Waiting = NO_WAITING,
     ) -> None:
         self._news = asyncio.Event()
+        """Something may have come since the last look."""
         self._failure: StratosError | None = None
         self._num_choices = num_choices
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,12 +98,14 @@ class Fanout(ChunkOutput):
             StratosError: a generation failed; what came before was taken already.
         """
         while True:
+            await self._news.wait()
             self._news.clear()
             chunks, ended = self.take(), self.is_ended
             if chunks or ended:
                 break
             self._raise_failure()
-            await self._news.wait()
+        if ended or self._failure is not None:
+            self._news.set()  # for the next call: nothing else sets it
         if not chunks:
             self._raise_failure()
         return chunks
@@ -124,6 +127,7 @@ class Fanout(ChunkOutput):
         """Nothing more is wanted of a choice: it ends here and at its worker."""
         position, choice = divmod(index, self._num_choices)
         self.generations[position].end_choice(choice, reason)
+        self._news.set()
 
     def take(self) -> list[ChoiceChunk]:
         """News of all choices, numbered for the client."""

@@ -70,9 +70,10 @@ class ChoiceJournal:
             return 0
         offset, token_ids, logprobs, finish_reason = delta.offset, delta.token_ids, delta.logprobs, delta.finish_reason
         known = len(self.ids) - offset
-        if known < 0 or list(token_ids[:known]) != self.ids[offset : offset + min(known, len(token_ids))]:
+        is_repeated = known > 0 and list(token_ids[:known]) == self.ids[offset : offset + min(known, len(token_ids))]
+        if known and not is_repeated:
             raise JournalConflict(f"choice {self.index} has {len(self.ids)} tokens, the delta begins at {offset}")
-        fresh = token_ids[known:]
+        fresh = token_ids[known:] if known else token_ids
         before = len(self.ids)
         hides_last = finish_reason is FinishReason.STOP and len(fresh) > 0
         if logprobs or self._stop.is_active:
@@ -97,7 +98,8 @@ class ChoiceJournal:
             finish_reason=self.finish_reason,
             is_first=not pending.is_started,
         )
-        self._pending = _Pending(num_taken=len(self.ids), is_finish_taken=self.is_finished, is_started=True)
+        pending.text, pending.entries, pending.num_taken = [], [], len(self.ids)
+        pending.is_finish_taken, pending.is_started = self.is_finished, True
         return chunk
 
     def end(self, reason: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from stratos_gateway.http.body import until_disconnect
-from stratos_gateway.http.sse import SlowClient
+from stratos_gateway.http.sse import patient_send
 
 PART_BYTES = 32 * 1024
 PART_ROWS = 64
@@ -50,19 +50,12 @@ class RowStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write it; raises ``SlowClient`` and ``ClientDisconnect``."""
         parts = encoded(self._rows)
-        await until_disconnect(receive, self._write(await anext(parts), parts, send))
+        first, patient = await anext(parts), patient_send(send, self._write_timeout_s)
+        await until_disconnect(receive, self._write(first, parts, patient))
 
     async def _write(self, part: bytes, parts: AsyncIterator[bytes], send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._send(send, part)
+        await send({"type": "http.response.body", "body": part, "more_body": True})
         async for part in parts:
-            await self._send(send, part)
-        await self._send(send, b"", more_body=False)
-
-    async def _send(self, send: Send, part: bytes, *, more_body: bool = True) -> None:
-        message: Message = {"type": "http.response.body", "body": part, "more_body": more_body}
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await send(message)
-        except TimeoutError as error:
-            raise SlowClient from error
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

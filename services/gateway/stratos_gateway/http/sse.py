@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import types
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import orjson
 from starlette.types import Message, Send
@@ -32,16 +34,40 @@ def encode_events(events: Iterable[dict[str, Any]]) -> bytes:
 
 
 def patient_send(send: Send, timeout_s: float) -> Send:
-    """``send`` of ASGI, which waits while the client's buffers are full, for so long at most; raises ``SlowClient``."""
+    """``send`` of ASGI, which waits while the client's buffers are full, for so long at most; raises ``SlowClient``.
+
+    A write that does not wait, as nearly every one, needs no timer: a tenth of what a chunk costs.
+    """
 
     async def pass_on(message: Message) -> None:
+        work = cast("Coroutine[Any, Any, None]", send(message))
+        try:
+            awaited = work.send(None)
+        except StopIteration:
+            return
         try:
             async with asyncio.timeout(timeout_s):
-                await send(message)
+                await _rest(work, awaited)
         except TimeoutError as error:
             raise SlowClient from error
 
     return pass_on
+
+
+@types.coroutine
+def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    """Run a coroutine to its end that has begun and waits for ``awaited``."""
+    while True:
+        try:
+            found = yield awaited
+        except BaseException as error:
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, found)
+        try:
+            awaited = step()
+        except StopIteration:
+            return
 
 
 class EventStream:

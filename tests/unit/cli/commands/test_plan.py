@@ -65,7 +65,7 @@ def test_lists_of_flags_reach_the_calculators() -> None:
     assert values(plan("fleet", *parts))["usd_per_hour"] == 2
     lora = plan("lora", "--model", "llama-2-7b", "--replica-requests-per-s", "9", "--device", "h100")
     assert values(lora)["usd_per_hour"] == 3
-    assert len(plan("claims")["published"]) == 9
+    assert len(plan("claims")["published"]) == 13
     own = ("--requests-per-s", "9", "--api-output-usd", "9", "--device", "h100", "--prices", "published-1")
     assert values(plan("breakeven", *own))["own_usd_per_month"] == 2.5 * 720
 

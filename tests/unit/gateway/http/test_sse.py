@@ -70,3 +70,28 @@ def test_a_client_that_took_nothing_of_the_answer_before_is_given_up_at_the_firs
         return asyncio.get_running_loop().time()
 
     assert run_virtual(answer()) == 1030.0
+
+
+def test_a_write_that_waits_is_cancelled_with_its_task_and_raises_what_the_transport_raises() -> None:
+    async def answer() -> tuple[list[str], list[bytes]]:
+        client, ends, found = Client(), list[str](), list[str]()
+
+        async def send(message: Any) -> None:
+            try:
+                await client.send(message)
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+        stream = EventStream(patient_send(send, 30.0))
+        write = asyncio.create_task(stream.write(DONE))
+        await asyncio.sleep(1.0)
+        write.cancel()
+        found += [type(end).__name__ for end in await asyncio.gather(write, return_exceptions=True)]
+        client.is_complete = True
+        asyncio.get_running_loop().call_later(1.0, client.reads.set)
+        with pytest.raises(RuntimeError, match="after the end"):
+            await stream.write(DONE)
+        return found + ends, client.got
+
+    assert run_virtual(answer()) == (["CancelledError", "cancelled"], [])

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Measure what a request and a chunk cost the gateway: CPU time of its whole process, as the kernel counts it.
+
+    python -m scripts.bench.gateway_cost --out benchmarks/results/gateway-cost-2core-cpu.json --beside /path/to/checkout
+
+A platform of ``stratos up`` with everything on (keys, limits, ledger, receipts, metrics, log) runs in front of a fake
+engine; prompts are token ids, so that nothing is tokenised.  ``chunk``: streams that are open all the time, every
+token an event.  ``request``: one short stream after the other on each connection, one token each.  What the idle
+gateway takes in the same time is taken off.  CPU time needs no idle machine, though a busy one shares its caches.  With
+``--beside`` another checkout, which has its own ``.venv``, takes turns with this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from scripts.bench.harness import ROOT, by_turns, flag, run_bench, show, table
+from scripts.bench.platform_process import Platform, running_platform
+
+STREAMS = (32, 256)
+PROMPT_TOKENS, LONG_TOKENS = 16, 4000
+WARM_CHUNKS = 4
+"""Of each stream, before anything is measured."""
+IDLE_S = 5.0
+_ENGINE = {
+    "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "80000",
+    "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": "256",
+    "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_BATCHED_TOKENS": "8192",
+    "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_PER_TENANT": "512",
+}
+_ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--no-fork-server")
+
+
+class Connection(asyncio.Protocol):
+    """One connection, which counts events and begins the next request when an answer ends."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._tail = b""
+        self.num_chunks = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The first request."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        """Count."""
+        data = self._tail + data
+        self.num_chunks += data.count(b'data: {"id"')
+        if b'data: {"error"' in data or data.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5")):
+            self._load.problems.append(data)
+        if b"\r\n0\r\n\r\n" in data:
+            self._load.num_requests += 1
+            self._tail = b""
+            self._ask()
+        else:
+            cut = max(data.rfind(b"\n") + 1, len(data) - 64)
+            self._tail = data[cut:]
+
+    def _ask(self) -> None:
+        self._load.num_asked += 1
+        self._transport.write(self._load.request(self._load.num_asked))
+
+
+class Load:
+    """Connections to one gateway.
+
+    Args:
+        platform: that is asked.
+        max_tokens: of each request.
+    """
+
+    def __init__(self, platform: Platform, max_tokens: int) -> None:
+        url = urlsplit(platform.url)
+        assert url.hostname is not None
+        assert url.port is not None
+        self._host, self._port = url.hostname, url.port
+        self._head = f"POST /v1/completions HTTP/1.1\r\nhost: {url.netloc}\r\nauthorization: Bearer {platform.key}\r\n"
+        self._max_tokens = max_tokens
+        self.num_asked = self.num_requests = 0
+        self.problems: list[bytes] = []
+        self._open: list[Connection] = []
+        self._transports: list[asyncio.Transport] = []
+
+    @property
+    def num_chunks(self) -> int:
+        """Events so far."""
+        return sum(one.num_chunks for one in self._open)
+
+    @property
+    def least_chunks(self) -> int:
+        """Events of the connection that has fewest."""
+        return min(one.num_chunks for one in self._open)
+
+    def request(self, number: int) -> bytes:
+        """Bytes of a request whose prompt no other one has."""
+        prompt = [5 + (number * 7919 + place * 31) % 4000 for place in range(PROMPT_TOKENS)]
+        fields = {"model": "base", "prompt": prompt, "max_tokens": self._max_tokens, "ignore_eos": True, "stream": True}
+        body = json.dumps(fields)
+        return f"{self._head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+
+    async def open(self, num_streams: int) -> None:
+        """Connect."""
+        loop = asyncio.get_running_loop()
+        for number in range(num_streams):
+            transport, one = await loop.create_connection(partial(Connection, self), self._host, self._port)
+            self._open.append(one)
+            self._transports.append(transport)
+            if number % 32 == 31:
+                await asyncio.sleep(0.1)  # bodies of one tenant have few places
+
+    async def until(self, is_there: Any) -> None:
+        """Wait for a count; raises ``RuntimeError`` for a refused request."""
+        while not is_there():
+            if self.problems:
+                raise RuntimeError(self.problems[0][:400])
+            await asyncio.sleep(0.05)
+
+    def close(self) -> None:
+        """Leave."""
+        for transport in self._transports:
+            transport.abort()
+
+
+def gateway_pid(platform: Platform) -> int:
+    """The gateway's process among the children of the platform."""
+    children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children").read_text().split()
+    for pid in children:
+        if b"stratos_gateway" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return int(pid)
+    raise RuntimeError("the platform has no gateway")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process, all of its threads, user and system."""
+    return time.clock_gettime((~pid << 3) | 2)  # the clock of another process, as clock_getcpuclockid(3) names it
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """CPU of a process since a moment.
+
+    Args:
+        pid: of the process.
+        idle_ratio: part of a core that it takes without any load, which is taken off.
+    """
+
+    pid: int
+    idle_ratio: float
+    cpu_began_s: float
+    began_s: float
+
+    @classmethod
+    def since_now(cls, pid: int, idle_ratio: float = 0.0) -> Spent:
+        """Begin."""
+        return cls(pid, idle_ratio, cpu_s(pid), time.monotonic())
+
+    def ratio(self) -> float:
+        """Part of a core since then."""
+        return (cpu_s(self.pid) - self.cpu_began_s) / (time.monotonic() - self.began_s)
+
+    def us_per(self, number: int) -> float:
+        """Microseconds for each of what was done since then."""
+        return (self.ratio() - self.idle_ratio) * (time.monotonic() - self.began_s) / number * 1e6
+
+
+async def chunk_cost(platform: Platform, num_streams: int, num_chunks: int, idle_ratio: float) -> float:
+    """Microseconds of CPU per event, with streams that are open all the time."""
+    load = Load(platform, LONG_TOKENS)
+    await load.open(num_streams)
+    try:
+        await load.until(lambda: load.least_chunks >= WARM_CHUNKS)
+        began, spent = load.num_chunks, Spent.since_now(gateway_pid(platform), idle_ratio)
+        await load.until(lambda: load.num_chunks - began >= num_chunks)
+        return spent.us_per(load.num_chunks - began)
+    finally:
+        load.close()
+
+
+async def request_cost(platform: Platform, num_streams: int, num_requests: int, idle_ratio: float) -> float:
+    """Microseconds of CPU per request of one token, on kept connections."""
+    load = Load(platform, 1)
+    await load.open(num_streams)
+    try:
+        await load.until(lambda: load.num_requests >= 2 * num_streams)
+        began, spent = load.num_requests, Spent.since_now(gateway_pid(platform), idle_ratio)
+        await load.until(lambda: load.num_requests - began >= num_requests)
+        return spent.us_per(load.num_requests - began)
+    finally:
+        load.close()
+
+
+def idle_ratio(platform: Platform) -> float:
+    """Part of a core that the gateway takes without any request."""
+    spent = Spent.since_now(gateway_pid(platform))
+    time.sleep(IDLE_S)
+    return spent.ratio()
+
+
+@contextlib.contextmanager
+def engine_settings(step_ms: float) -> Iterator[None]:
+    """Settings of the fake engine, in the environment that the platform inherits."""
+    os.environ |= {**_ENGINE, "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(step_ms / 1000)}
+    yield
+
+
+def measure_tree(tree: Path, args: argparse.Namespace) -> dict[str, float]:
+    """Both costs at each number of streams, of one checkout."""
+    found = {}
+    with (
+        engine_settings(args.step_ms),
+        running_platform(*_ARGUMENTS, program=tree / ".venv/bin/stratos") as platform,
+    ):
+        idle = idle_ratio(platform)
+        found["idle, us per s"] = idle * 1e6
+        for num_streams in args.streams:
+            found[f"chunk at {num_streams}"] = asyncio.run(chunk_cost(platform, num_streams, args.chunks, idle))
+            found[f"request at {num_streams}"] = asyncio.run(request_cost(platform, num_streams, args.requests, idle))
+    show({"tree": str(tree), **{name: round(value, 1) for name, value in found.items()}})
+    return found
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Medians over rounds."""
+    trees = {"this": ROOT} | ({"beside": args.beside} if args.beside else {})
+    runs = by_turns(args.rounds, trees, lambda name, _: measure_tree(trees[name], args))
+    rows = {
+        name: {key: round(statistics.median(run[key] for run in found), 1) for key in found[0]}
+        for name, found in runs.items()
+    }
+    cells = [(name, *(str(value) for value in row.values())) for name, row in rows.items()]
+    return {"cpu_us": rows, "table": table(("checkout", *next(iter(rows.values()))), cells)}
+
+
+if __name__ == "__main__":
+    run_bench(
+        __doc__,
+        bench,
+        flag("--beside", type=Path, help="another checkout that takes turns"),
+        flag("--rounds", type=int, default=3),
+        flag("--streams", type=int, nargs="+", default=list(STREAMS)),
+        flag("--step-ms", type=float, default=25.0, help="duration of a step of the fake engine"),
+        flag("--chunks", type=int, default=10_000, help="events that are measured"),
+        flag("--requests", type=int, default=500, help="requests that are measured"),
+    )
