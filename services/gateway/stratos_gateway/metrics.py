@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from stratos.common.shed_reason import ShedReason
 from stratos.core.generation import Receipt
 from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
@@ -99,6 +100,10 @@ class GatewayMetrics(Instruments):
         "Credits of windows that missed a promised p99, in units of the currency.", "tenant", "plan",
     )
     requests = counter("stratos_requests", "Answered HTTP requests (499: the client left).", "route", "status")
+    shed = counter(
+        "stratos_requests_shed", "Requests that a full system refused (503 overloaded), by reason.",
+        "reason", zeros=ShedReason,
+    )
     open = gauge("stratos_requests_open", "Generation requests that are open now.")
     open_bodies = gauge("stratos_request_bodies_open", "Bodies of generation requests that are on their way in now.")
     ended_by_drain = counter(

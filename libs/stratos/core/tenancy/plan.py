@@ -7,7 +7,7 @@ Built-in plans have versions: a tenant keeps the terms of the version under whic
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -18,10 +18,15 @@ from stratos.core.requests.terms import Share
 from stratos.core.tenancy.prices import DEFAULT_DISCOUNTS, DEFAULT_SIZE, NO_BUDGET, NO_PRICE, Budget, Discounts, Price
 
 MAX_WEIGHT = 1000
+MAX_KEPT_RATIO = 0.9
+"""Reserves of several plans keep no more than this of a pool from another one."""
 _MOST = int(LIMITS["max_tokens"].maximum)
 Pattern = Annotated[str, MinLen(1), MaxLen(256)]
 """Name of a model or an adapter; * stands for any characters."""
+PoolLabel = Annotated[str, MinLen(1), MaxLen(64)]
+"""What the workers of a pool have as their setting ``pool``."""
 ALL_MODELS = ("*",)
+NOTHING_KEPT: Mapping[str, float] = {}
 PromiseWindowS = Literal[60, 120, 300, 600, 900, 1800, 3600]
 """Lengths of which an hour is a multiple, so that no window has two days."""
 DEFAULT_WINDOW_S: PromiseWindowS = 300
@@ -91,6 +96,10 @@ class Plan:
     """Part of a worker's batch slots that requests of this plan may fill."""
     kv_headroom_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.0
     """Part of a worker's KV pool that requests of this plan leave free for others."""
+    pools: tuple[PoolLabel, ...] = ()
+    """Labels of workers that serve requests of this plan first; where none of them has room, any worker does."""
+    kv_reserved_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.0
+    """Part of the KV pool of those workers that requests of other plans leave free."""
 
     def price(self, model_size: str) -> Price:
         """Price of a model's tokens; nothing where no row fits."""
@@ -101,10 +110,19 @@ class Plan:
         """Its requests wait for all others, and get the discount for that."""
         return self.priority_class == BATCH_CLASS
 
-    @property
-    def share(self) -> Share:
-        """Share that the router goes by."""
-        return Share(weight=self.weight, max_batch_ratio=self.max_batch_ratio, kv_headroom_ratio=self.kv_headroom_ratio)
+    def share(self, kept_kv: Mapping[str, float] = NOTHING_KEPT) -> Share:
+        """Share that the router goes by.
+
+        Args:
+            kept_kv: what other plans have reserved, see ``reserved_beside``.
+        """
+        return Share(
+            weight=self.weight,
+            max_batch_ratio=self.max_batch_ratio,
+            kv_headroom_ratio=self.kv_headroom_ratio,
+            pools=frozenset(self.pools),
+            kept_kv=kept_kv,
+        )
 
 
 BUILT_IN_VERSION = 2
@@ -136,3 +154,12 @@ def built_in_plan(name: str, version: int = BUILT_IN_VERSION) -> Plan | None:
         version: under which the tenant was given it.
     """
     return (_FIRST_PLANS.get(name) if version < BUILT_IN_VERSION else None) or BUILT_IN_PLANS.get(name)
+
+
+def reserved_beside(name: str, plans: Iterable[Plan]) -> Mapping[str, float]:
+    """KV that all other plans than the one of a name have reserved, by the label of the workers."""
+    kept: dict[str, float] = {}
+    for plan in plans:
+        for label in set(plan.pools) if plan.kv_reserved_ratio and plan.name != name else ():
+            kept[label] = min(MAX_KEPT_RATIO, kept.get(label, 0.0) + plan.kv_reserved_ratio)
+    return kept
