@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
+
+import uvloop
 
 from stratos.cli.load.harness import LoadMeasurement, check_answered, measure_load
 from stratos.cli.load.options import LoadOptions
@@ -19,7 +20,7 @@ def closed_load(url: str, key: str, streams: int, **options: Any) -> LoadMeasure
         streams: at once.
         options: fields of ``LoadOptions``.
     """
-    found = check_answered(asyncio.run(measure_load(LoadOptions(key=key, **options), url, f"closed:{streams}")), url)
+    found = check_answered(uvloop.run(measure_load(LoadOptions(key=key, **options), url, f"closed:{streams}")), url)
     if found.report.refusals:
         raise DependencyDown(f"{url} refused requests: {dict(found.report.refusals)}")
     return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 
 from scripts.bench.harness import ROOT
 
@@ -22,14 +24,23 @@ class Platform:
         data_dir: its data directory.
         extra: more arguments.
         program: ``stratos`` of another checkout; ``None`` is this one's.
+        env: added to the environment.
     """
 
-    def __init__(self, data_dir: str, extra: tuple[str, ...], program: Path | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: str,
+        extra: tuple[str, ...],
+        program: Path | None = None,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.data_dir = data_dir
         program = program or Path(sys.executable).with_name("stratos")
         command = [str(program), "up", "--data-dir", data_dir, *extra]
         self.started = time.perf_counter()
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env={**os.environ, **env}
+        )
         self.url = self._read(r"(http://\S+/v1)")
         self.key = self._read(r"(sk-[0-9a-f-]+)")
         self.start_s = time.perf_counter() - self.started
@@ -48,10 +59,12 @@ class Platform:
 
 
 @contextmanager
-def running_platform(*arguments: str, data_dir: str = "", program: Path | None = None) -> Iterator[Platform]:
+def running_platform(
+    *arguments: str, data_dir: str = "", program: Path | None = None, env: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Platform]:
     """A platform with these arguments of ``stratos up``; its data directory is a new one unless it is given."""
     with nullcontext(data_dir) if data_dir else tempfile.TemporaryDirectory() as folder:
-        platform = Platform(folder, arguments, program)
+        platform = Platform(folder, arguments, program, env)
         try:
             yield platform
         finally:

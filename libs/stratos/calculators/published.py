@@ -108,7 +108,7 @@ def memory_claims(shape: ModelShape, bits: int, batch: int, seq_len: int) -> tup
     answer = published_gpu_memory(billions, bits, batch, seq_len, shape.num_layers, shape.hidden_size)
     call = f"estimate_gpu_memory({billions:.4g}, {bits} bits, {batch}, {seq_len})"
     reasons = {
-        "weights_bytes": "tables in 16 bits, scales, the packed copy and the rotary tables are left out",
+        "weights_bytes": "tables in the compute type, scales, packed copy and rotary tables are left out",
         "kv_bytes": "a head of KV for each query head, and no blocks or windows",
         "total_bytes": "the KV above, 25 % of it as activations, and 10 % of all",
     }

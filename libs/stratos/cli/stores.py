@@ -21,12 +21,13 @@ from stratos.store.records.adoption import Adoption, adopt_store, export_store, 
 from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
-from stratos.store.records.snapshot_copy import load_copy, parse_copy, save_copy
+from stratos.store.records.snapshot_copy import SnapshotCopy, load_copy, parse_copy, save_copy
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 
 T = TypeVar("T")
+FillLedger = Callable[[str, bool], Awaitable[None]]
 RETRY_S = 1.0
 
 
@@ -116,19 +117,25 @@ async def run_init(target: StoreTarget) -> str:
         return await init_store(records, manifests)
 
 
-async def run_export(target: StoreTarget, path: Path) -> int:
-    """Write all records into a file; returns how many there are."""
+async def run_export(target: StoreTarget, path: Path) -> SnapshotCopy:
+    """Write all records into a file; returns them."""
     async with open_records(target.redis_url, target.prefix) as records:
         copy = await export_store(records, time.time())
     try:
         await asyncio.to_thread(save_copy, copy, path)
     except OSError as error:
         raise BadRequest(f"{path} cannot be written: {error.strerror}") from error
-    return len(copy.records)
+    return copy
 
 
 async def run_adopt(
-    target: StoreTarget, paths: Sequence[Path], gateways: Sequence[str], *, replaces: bool, dialer: Dialer = PLAIN
+    target: StoreTarget,
+    paths: Sequence[Path],
+    gateways: Sequence[str],
+    *,
+    replaces: bool,
+    dialer: Dialer = PLAIN,
+    fill_ledger: FillLedger | None = None,
 ) -> Adoption:
     """Fill a Redis that was emptied, from the object store, files of copies, and gateways that run.
 
@@ -141,4 +148,5 @@ async def run_adopt(
         raise BadRequest(f"there is no file {', '.join(missing)}")
     copies += [parse_copy(await fetch_snapshot(address, dialer=dialer)) for address in gateways]
     async with open_stores(target) as (records, manifests):
-        return await adopt_store(records, manifests, [copy for copy in copies if copy], replaces=replaces)
+        known = [copy for copy in copies if copy]
+        return await adopt_store(records, manifests, known, replaces=replaces, fill_ledger=fill_ledger)

@@ -82,10 +82,21 @@ class Retryable(StratosError):
 
 
 class Overloaded(Retryable):
-    """The system is full."""
+    """The system is full.
+
+    Args:
+        message, param, after_s: as of ``StratosError``.
+        reason: why; empty where no bound of ours was reached.
+    """
 
     grpc_code = "RESOURCE_EXHAUSTED"
     public_text = "the platform is full; try again later"
+
+    def __init__(
+        self, message: str = "", *, param: str | None = None, after_s: float | None = None, reason: str = ""
+    ) -> None:
+        super().__init__(message, param=param, after_s=after_s)
+        self.reason = reason
 
 
 class QueueTimeout(Retryable):
@@ -370,6 +381,7 @@ def error_from_code(
     param: str | None = None,
     after_s: float | None = None,
     http_status: int | None = None,
+    reason: str = "",
 ) -> StratosError:
     """Build the error that ``code`` names; an unknown code keeps its name and takes the class of ``http_status``.
 
@@ -380,4 +392,6 @@ def error_from_code(
     error = cls(message, param=param) if issubclass(cls, BadRequest) else cls(message, param=param, after_s=after_s)
     if known is None and cls is not Internal:
         error.code = code
+    if isinstance(error, Overloaded):
+        error.reason = reason
     return error

@@ -121,6 +121,14 @@ class Placement:
     """Version of the worker's status that the choice went by."""
     cache_layout: CacheLayout | None = None
     """For the block hashes of later requests; ``None`` when no policy looks at them."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Worker id -> score of the best workers that could run the attempt, the chosen one among them; a few at most."""
+    rejections: Mapping[str, str] = field(default_factory=dict)
+    """Worker id -> filter that dropped it; a few at most."""
+    num_unnamed: int = 0
+    """Workers of the pool that are in neither."""
+    queue_samples: tuple[int, ...] = ()
+    """Pairs: milliseconds of this call, and requests that were before it then; empty where none ever was."""
 
     @property
     def worker(self) -> WorkerRef:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 
@@ -29,6 +30,8 @@ class Tenant:
     """Separates the prefix caches of tenants."""
     plan: Plan = LOCAL
     """Plan with the tenant's own overrides."""
+    kept_kv: Mapping[str, float] = field(default_factory=dict)
+    """KV that other plans than its own have reserved, by the label of the workers."""
     key_id: str = ""
     """Id of the key; for a token "jwt:<issuer>#<subject>"; empty where there is neither."""
     role: Role = Role.TENANT
@@ -69,7 +72,7 @@ class Tenant:
             tenant_name=self.name,
             cache_salt=self._salt(nonce),
             priority_class=self.priority_class,
-            share=self.plan.share,
+            share=self.plan.share(self.kept_kv),
             adapter=adapter,
         )
 

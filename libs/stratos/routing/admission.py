@@ -70,14 +70,13 @@ class Ask:
     def _share(self) -> Share:
         """The part that the plan leaves to others; a stream that has begun gets back in like any other."""
         request = self.request
-        share = request.terms.share
-        is_bound = share.max_batch_ratio < 1 or share.kv_headroom_ratio > 0
-        return share if is_bound and not (request.is_move or request.is_resumed) else FULL_SHARE
+        return FULL_SHARE if request.is_move or request.is_resumed else request.terms.share
 
     @property
     def is_share_bound(self) -> bool:
-        """It may be refused where another request is taken."""
-        return self._share is not FULL_SHARE
+        """It may be refused where another request is taken, at any worker."""
+        share = self._share
+        return share.max_batch_ratio < 1 or share.kv_headroom_ratio > 0
 
     def never_fits(self, view: WorkerView) -> bool:
         """Not even an empty worker of this size could take it."""
@@ -105,7 +104,8 @@ class Ask:
     def _watermark(self, view: WorkerView) -> float:
         """Up to where the pool may be filled; headroom is not for what would never fit beside it."""
         mark, total = view.status.engine.kv_watermark, view.status.engine.blocks.total
-        below = mark - self._share.kv_headroom_ratio
+        share = self._share
+        below = mark - share.kv_headroom_ratio - share.kept_kv.get(view.status.pool, 0.0)
         return mark if exceeds_alone(self.need(view), total, below) else below
 
     def surely_fits(self, views: Iterable[WorkerView]) -> list[bool]:
@@ -113,9 +113,9 @@ class Ask:
 
         One call for all workers of a pool, because this is what most of a decision consists of.
         """
-        if self._share is not FULL_SHARE:
+        if self.is_share_bound:
             return [False for _ in views]
-        request, num_slots, barred = self.request, self.num_slots, self.barred
+        request, num_slots, barred, kept_kv = self.request, self.num_slots, self.barred, self._share.kept_kv
         adapter, required = request.terms.adapter.digest, request.required_features
         needs_blocks, need = request.work is not Work.EMBEDDING, self.need
         return [
@@ -125,6 +125,7 @@ class Ask:
             and (not barred or view.ref.incarnation not in barred)
             and (not adapter or adapter in view.status.resident_adapters)
             and (not required or required <= view.status.features)
+            and (not kept_kv or view.status.pool not in kept_kv)
             for view in views
         ]
 

@@ -63,6 +63,10 @@ class FleetViews:
         """The process is in the pool of a request."""
         return incarnation in self.by_incarnation(running_role(request.work), request.model_digest)
 
+    def models(self, role: WorkerRole) -> list[str]:
+        """Digests of the models that workers of one role serve."""
+        return [model for of_role, model in self._pools if of_role is role]
+
     def num_of_role(self, role: WorkerRole) -> int:
         """Workers of one role, of all models."""
         return sum(len(pool) for (of_role, _), pool in self._pools.items() if of_role is role)

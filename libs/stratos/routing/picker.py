@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
 from stratos.core.placement import Work, WorkerRole
@@ -20,10 +21,28 @@ from stratos.routing.filters import (
     speaks_protocol,
 )
 from stratos.routing.fleet_views import FleetViews, Pool, running_role
+from stratos.routing.plan_pools import preferred, preferred_sources
 from stratos.routing.policy.policies import Policies
 from stratos.routing.worker_view import WorkerView
 
 MAX_PREFILL = 2
+MAX_NAMED = 8
+"""Workers that could run a request, and of those that could not, which its receipt names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """The workers that a choice was made from."""
+
+    able: Sequence[WorkerView]
+    scores: Sequence[float]
+    rejected: Sequence[tuple[WorkerView, Rejection]]
+    """Some of those that a filter dropped."""
+    num_workers: int
+    """In the pool, those that were not looked at too."""
+
+
+NOT_TOLD = Considered((), (), (), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +52,21 @@ class EndpointChoice:
     decode: WorkerView | None
     """``None`` for embeddings, which run at the first of ``prefill``."""
     prefill: tuple[WorkerView, ...]
+    considered: Considered = NOT_TOLD
 
     @property
     def worker(self) -> WorkerView:
         """The worker that runs the request."""
         return self.decode or self.prefill[0]
 
+    def with_rejected(self, rejected: Sequence[tuple[WorkerView, Rejection]]) -> EndpointChoice:
+        """The same, with workers that were dropped before the filters looked at them."""
+        considered = replace(self.considered, rejected=(*self.considered.rejected, *rejected))
+        return replace(self, considered=considered)
+
     def without_sources(self) -> EndpointChoice:
         """The same worker, which computes the prompt itself."""
-        return self if self.decode is None else EndpointChoice(self.decode, ())
+        return self if self.decode is None else EndpointChoice(self.decode, (), self.considered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +109,26 @@ def choose(
     """
     request, context = ask.request, policies.context(ask.request)
     role = running_role(request.work)
-    pool = views.pool_of(request) if pool is None else pool
-    able, rejections = eligible(pool, ask, EMBEDDING_FILTERS if request.work is Work.EMBEDDING else DECODE_FILTERS)
-    ranked = policies.rank(able, context, role, 1, rng)
-    if not ranked:
+    whole = views.pool_of(request)
+    pool = whole if pool is None else pool
+    rejected: list[tuple[WorkerView, Rejection]] = []
+    filters = EMBEDDING_FILTERS if request.work is Work.EMBEDDING else DECODE_FILTERS
+    able, rejections = eligible(pool, ask, filters, rejected)
+    ranking = policies.rank(preferred(able, ask), context, role, 1, rng)
+    if not ranking.workers:
         others = views.num_of_role(role) - len(pool)
         return Refusal(rejections + Counter({Rejection.MODEL: others}), role)
+    considered = Considered(ranking.considered, ranking.scores, rejected, len(whole))
     if role is WorkerRole.PREFILL:
-        return EndpointChoice(None, tuple(ranked))
-    decode = ranked[0]
+        return EndpointChoice(None, tuple(ranking.workers), considered)
+    decode = ranking.workers[0]
     sources = views.pool(WorkerRole.PREFILL, request.model_digest)
     checks = deciding_filters(ask, prefill_filters(decode.status.identity))
-    able = [view for view in sources if first_rejection(view, ask, checks) is None]
+    able = list(preferred_sources([v for v in sources if first_rejection(v, ask, checks) is None], request.terms.share))
     known = [view for view in able if view.ref.incarnation == preferred_prefill] if preferred_prefill else []
     others_able = [view for view in able if view not in known] if known else able
-    prefill = known + policies.rank(others_able, context, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng)
-    return EndpointChoice(decode, tuple(prefill))
+    prefill = known + policies.rank(others_able, context, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng).workers
+    return EndpointChoice(decode, tuple(prefill), considered)
 
 
 def never_fits(views: FleetViews, ask: Ask) -> bool:
@@ -119,8 +148,10 @@ def missing_features(views: FleetViews, ask: Ask) -> frozenset[str]:
     return min((required - features for features in offered), key=len, default=frozenset())
 
 
-def eligible(views: Pool, ask: Ask, filters: tuple[Filter, ...]) -> tuple[list[WorkerView], Counter[Rejection]]:
-    """Workers of a pool that pass, and how many were rejected for which reason."""
+def eligible(
+    views: Pool, ask: Ask, filters: tuple[Filter, ...], rejected: list[tuple[WorkerView, Rejection]]
+) -> tuple[list[WorkerView], Counter[Rejection]]:
+    """Workers of a pool that pass, and how many were rejected for which reason; ``rejected`` gets some of them."""
     rejections: Counter[Rejection] = Counter()
     able = []
     checks = deciding_filters(ask, filters)
@@ -129,4 +160,6 @@ def eligible(views: Pool, ask: Ask, filters: tuple[Filter, ...]) -> tuple[list[W
             able.append(view)
         else:
             rejections[rejection] += 1
+            if len(rejected) < MAX_NAMED:
+                rejected.append((view, rejection))
     return able, rejections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from stratos.core.rules.ageing import AGEING_STEP_S, DISPATCHES_PER_AGED
 
@@ -28,6 +28,9 @@ class QueueConfig:
     """Requests per (model, class); the next one is refused at once."""
     max_tokens: Annotated[int, Ge(0)] = 8 * 1024 * 1024
     """Prompt tokens per (model, class)."""
+    shed_from_pressure: Annotated[float, Gt(0), Le(1)] = 0.8
+    """Part of a model's KV blocks that is taken or promised from which on new requests of the lowest class are refused
+    by chance, ever more of them up to all at 1; a setting of 1 refuses none."""
     max_recoveries: Annotated[int, Ge(0)] = 8192
     """Recoveries are never shed for new work; this only bounds memory."""
     max_models: Annotated[int, Ge(1)] = 64

@@ -57,6 +57,8 @@ def to_error_detail(error: StratosError) -> common_pb2.ErrorDetail:
         detail.param = error.param[:MAX_MESSAGE_CHARS]
     if error.after_s is not None:
         detail.retry_after_ms = math.ceil(error.after_s * 1000)
+    if isinstance(error, Overloaded) and error.reason:
+        detail.shed_reason = error.reason
     return detail
 
 
@@ -68,6 +70,7 @@ def from_error_detail(detail: common_pb2.ErrorDetail) -> StratosError:
         param=detail.param if detail.HasField("param") else None,
         after_s=detail.retry_after_ms / 1000 if detail.HasField("retry_after_ms") else None,
         http_status=detail.http_status or None,
+        reason=detail.shed_reason,
     )
     error.is_from_peer = True
     return error

@@ -17,7 +17,7 @@ from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
 from stratos.sim.timeline import Timeline
 
-QUEUE = QueueConfig(max_requests=1 << 20, max_tokens=1 << 40, ttl_s=1e9)
+QUEUE = QueueConfig(max_requests=1 << 20, max_tokens=1 << 40, ttl_s=1e9, shed_from_pressure=1.0)
 """Nothing is shed: a trace is measured to its end."""
 ADMISSION = AdmissionConfig(max_waiting_per_worker=0)
 """Ends are known at once, so that no worker needs a queue of its own."""

@@ -13,6 +13,8 @@ from stratos.core.tenancy.names import check_name
 from stratos.core.tenancy.plan import Plan
 
 _ADAPTER = TypeAdapter(Plan)
+PLANS_ALONE = frozenset({"kv_reserved_ratio"})
+"""Fields that bind the other plans."""
 
 
 def check_plan_name(name: str) -> str:
@@ -50,6 +52,8 @@ def overrides_from_json(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadRequest("overrides are an object of a plan's fields", param="overrides")
     plan = plan_from_json("overrides", value)
+    if refused := sorted(PLANS_ALONE & value.keys()):
+        raise BadRequest(f"{refused[0]} belongs to a plan; a tenant cannot override it", param=refused[0])
     return {name: getattr(plan, name) for name in value}
 
 

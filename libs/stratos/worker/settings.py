@@ -61,6 +61,8 @@ class WorkerSettings(ServiceSettings):
     """Stable name within the deployment; shown in receipts and logs."""
     zone: str = ""
     """Where it runs, for the scorer and the filter of this name at the router: a zone, a rack, a host."""
+    pool: str = ""
+    """Label that a plan's ``pools`` may name: such workers serve the plan first, and may keep KV for it."""
     engine: Literal["torch", "fake"] = "torch"
     """"fake" is arithmetic by hand: a platform without a model, and tests that see which worker computed what."""
     engine_process: Literal["auto", "thread", "process"] = "auto"

@@ -32,6 +32,7 @@ from stratos.store.ledger.sealer import Sealer
 from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.ledger.unsealed import UnsealedEntries
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
+from stratos.store.ledger.window_store import WindowStore
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
@@ -42,7 +43,7 @@ from stratos.store.sealed.answer_store import AnswerStore
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.urls import open_store
 from stratos_gateway.access.data_keys import MissingDataKeys
-from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of
+from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of, tenant_names
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
@@ -159,7 +160,12 @@ async def open_backends(
         leases=LeaseStore(redis, settings.records, gateway_name(name, new_incarnation()), store_id),
         exchange_gateways=partial(_exchange, peers, dialer),
         ledger=LedgerAccess(
-            store=ledger, plan_of=partial(plan_of, follower, departed), receipts=receipts, readings=readings
+            store=ledger,
+            plan_of=partial(plan_of, follower, departed),
+            windows=WindowStore(redis, settings.records, store_id),
+            names=partial(tenant_names, follower),
+            receipts=receipts,
+            readings=readings,
         ),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),

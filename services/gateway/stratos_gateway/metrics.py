@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from stratos.common.shed_reason import ShedReason
 from stratos.core.generation import Receipt
 from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
@@ -85,7 +86,24 @@ class GatewayMetrics(Instruments):
         "Answered prompts whose plan promises a time (ttft, itl), by whether it was kept or missed.",
         "plan", "promise", "outcome",
     )
+    promise_windows = counter(
+        "stratos_promise_windows", "Windows with a promised p99, by whether it was kept or missed.",
+        "tenant", "plan", "outcome",
+    )
+    promise_window_p99 = gauge(
+        "stratos_promise_window_p99_seconds",
+        "Measured p99 of the last window of a promise (ttft, itl), at most 2 % above the exact one.",
+        "tenant", "plan", "promise",
+    )
+    promise_window_credit = counter(
+        "stratos_promise_window_credit",
+        "Credits of windows that missed a promised p99, in units of the currency.", "tenant", "plan",
+    )
     requests = counter("stratos_requests", "Answered HTTP requests (499: the client left).", "route", "status")
+    shed = counter(
+        "stratos_requests_shed", "Requests that a full system refused (503 overloaded), by reason.",
+        "reason", zeros=ShedReason,
+    )
     open = gauge("stratos_requests_open", "Generation requests that are open now.")
     open_bodies = gauge("stratos_request_bodies_open", "Bodies of generation requests that are on their way in now.")
     ended_by_drain = counter(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from stratos.common.errors import Overloaded, QueueTimeout
+from stratos.common.shed_reason import ShedReason
 from stratos.core.features import PROTOCOL_VERSION, can_speak_with
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import PlacementRequest, Work, WorkerRole
@@ -44,7 +45,7 @@ class RouterMetrics(Instruments):
     )
     placements = counter(
         "stratos_router_placements", "Schedule calls by outcome",
-        "outcome", zeros=("placed", Overloaded.code, QueueTimeout.code),
+        "outcome", zeros=("placed", Overloaded.code, ShedReason.MEMORY_PRESSURE.value, QueueTimeout.code),
     )
     ends = counter("stratos_router_attempts_ended", "Attempts by reported outcome", "outcome")
     evictions = counter(
@@ -52,6 +53,10 @@ class RouterMetrics(Instruments):
         "role", "reason", zeros=itertools.product(WorkerRole, OutReason),
     )
     _workers = gauge("stratos_router_workers", "Known workers", "role", "state")
+    _pressure = gauge(
+        "stratos_router_memory_pressure",
+        "Part of the KV blocks of a model's live decode workers that is taken or promised", "model",
+    )
     _bookings = gauge("stratos_router_bookings", "Placements that have not ended")
     indexed_blocks = gauge("stratos_router_indexed_blocks", "Blocks in the copies of the workers' prefix caches")
     cache_resyncs = counter(
@@ -78,6 +83,7 @@ class RouterMetrics(Instruments):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self._queue_series: set[tuple[str, str, str]] = set()
+        self._models: set[str] = set()
 
     def show(self, fleet: Fleet, num_bookings: int) -> None:
         """Set the gauges to what is now."""
@@ -89,6 +95,14 @@ class RouterMetrics(Instruments):
             self._workers.labels(role, "live").set(sum(of_role))
             self._workers.labels(role, "out").set(len(of_role) - sum(of_role))
             self._show_skew(role, [worker for worker in fleet.workers if worker.ref.role is role])
+
+    def show_pressures(self, pressures: Mapping[str, float]) -> None:
+        """How full the KV pools of the models are; those that no worker serves any more are not shown."""
+        for model in self._models - pressures.keys():
+            self._pressure.remove(model)
+        self._models = set(pressures)
+        for model, pressure in pressures.items():
+            self._pressure.labels(model).set(pressure)
 
     def placed(self, request: PlacementRequest, wait_s: float) -> None:
         """A request has its placement: its model is one that a worker has, so the series are bounded."""

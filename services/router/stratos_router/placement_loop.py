@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable
 
 from stratos.common.clock import Clock
-from stratos.common.errors import StratosError
+from stratos.common.errors import Overloaded, StratosError
+from stratos.common.shed_reason import ShedReason
 from stratos.core.fleet import Fleet, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate
@@ -64,7 +65,7 @@ class PlacementLoop:
             outcome = "placed"
             self._metrics.placed(request, self._clock.now() - begin)
         except StratosError as error:
-            outcome = error.code
+            outcome = _outcome_of(error)
             raise
         except asyncio.CancelledError:
             outcome = "cancelled"
@@ -146,6 +147,7 @@ class PlacementLoop:
         """Set the gauges to what is now; called often."""
         self._metrics.count_rejections(self.dispatcher.take_rejections())
         self._metrics.show(self.fleet(), len(self._fleet.bookings))
+        self._metrics.show_pressures(self.dispatcher.pressures(self._clock.now()))
 
     @property
     def num_calls(self) -> int:
@@ -184,3 +186,9 @@ class PlacementLoop:
                 call.set_exception(answer)
             else:
                 call.set_result(answer)
+
+
+def _outcome_of(error: StratosError) -> str:
+    """Label of a refusal; one for memory pressure is meant to happen, so it counts as no full queue."""
+    is_ramp = isinstance(error, Overloaded) and error.reason == ShedReason.MEMORY_PRESSURE
+    return ShedReason.MEMORY_PRESSURE.value if is_ramp else error.code

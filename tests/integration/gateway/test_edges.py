@@ -102,6 +102,8 @@ async def test_caps_of_gateway_and_tenant() -> None:
         full = await world.http.post("/v1/completions", json=BODY, headers=other)
         check_error(full, 503, "overloaded")
         assert 1 <= int(full.headers["retry-after"]) <= 30
+        assert full.headers["x-stratos-shed-reason"] == "queue_full"
+        assert world.metric("stratos_requests_shed_total", reason="queue_full") == 1
         for task in running:
             task.cancel()
         await world.wait_idle()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from stratos.common.errors import Overloaded
+from stratos.common.shed_reason import ShedReason
 from stratos.core.ledger.receipt import SECTIONS
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.receipt_store import ReceiptStore
@@ -81,6 +83,31 @@ async def test_a_receipt_says_where_a_request_ran_what_it_claimed_and_what_was_b
     assert entry["external_cost"] is None, "what the platform pays is not the tenant's"
 
 
+async def test_a_receipt_says_what_the_first_placements_were_chosen_from(world: World) -> None:
+    choice = {"scores": {"decode-0": 0.75}, "rejections": {"decode-9": "kv_room"}, "num_unnamed": 4}
+    world.router.choice = {**choice, "queue_samples": (0, 3, 250, 1)}
+    for worker in world.workers:
+        worker.script = say("hello")
+    assert await complete(world, "chosen") == 200
+    ((attempt,),) = [one["attempts"] for one in (await receipt(world, "chosen"))["generations"]]
+    assert attempt["queue"] == [[0, 3], [250, 1]]
+    assert attempt["candidates"] == {"decode-0": 0.75}
+    assert attempt["rejected"] == {"decode-9": "kv_room"}
+    assert attempt["others"] == 4
+    assert await complete(world, "many", prompt=[[5, 6, 7, 8]] * 6) == 200
+    told = ["candidates" in one["attempts"][0] for one in (await receipt(world, "many"))["generations"]]
+    assert told == [True] * 4 + [False] * 2, "names are long, and a receipt is bounded"
+
+
+async def test_a_receipt_says_how_an_answer_was_constrained(world: World) -> None:
+    for worker in world.workers:
+        worker.script = say("ab")
+    assert await complete(world, "free") == 200
+    assert await complete(world, "bound", structured_outputs={"regex": "[ab]+"}) == 200
+    assert "constrained" not in (await receipt(world, "free"))["request"]
+    assert (await receipt(world, "bound"))["request"]["constrained"] == "regex"
+
+
 async def test_a_recovery_is_told_by_its_attempts(world: World) -> None:
     first, second = world.workers
     first.script = second.script = lambda submit, choice: [9] * 20
@@ -101,6 +128,17 @@ async def test_a_refused_request_has_its_receipt_with_the_limit_that_refused_it(
     (limit,) = found["limits"]
     assert limit["kind"] == "requests"
     assert limit["left"] < 1
+
+
+async def test_a_request_that_a_full_system_refused_says_why_everywhere(world: World) -> None:
+    world.router.errors = [Overloaded("full", reason=ShedReason.MEMORY_PRESSURE)]
+    body = {"model": "base", "prompt": [5, 6, 7, 8], "max_tokens": 6}
+    refused = await world.http.post("/v1/completions", json=body, headers={"x-request-id": "shed"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+    assert refused.headers["x-stratos-shed-reason"] == "memory_pressure"
+    answer = (await receipt(world, "shed", is_billed=False))["answer"]
+    assert (answer["error"], answer["shed_reason"]) == ("overloaded", "memory_pressure")
+    assert world.metric("stratos_requests_shed_total", reason="memory_pressure") == 1
 
 
 async def test_another_tenants_receipt_is_as_unknown_as_one_that_never_was(world: World) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.entry import LedgerEntry, day_of
 from stratos.core.ledger.pricing import Amounts
+from stratos.core.ledger.windows import Sample, WindowShare, bucket_of
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
@@ -49,3 +51,34 @@ async def test_a_statement_has_the_windows_of_a_day_whether_summed_or_from_an_ol
         await redis.delete(f"stratos:ledger:spans:{tenant}:{ENTRY.day}")
     older = (await admin.call("GET", "/statement", by="owner", month=month)).json()
     assert older == summed
+
+
+async def test_a_statement_names_the_windows_that_missed_a_p99_and_takes_their_credit_off(
+    admin: AdminWorld, redis_url: str
+) -> None:
+    tenant = (await admin.call("GET", "/tenants/acme")).json()["id"]
+    begin_ms = int(time.time() * 1000) // SPAN_MS * SPAN_MS
+    tag, month = replace(TAG, arrived_unix_ms=begin_ms), day_of(begin_ms)[:7]
+    late, kept = [
+        WindowShare(window_s=300, ttft=Sample(bucket=bucket_of(700_000), is_over=is_over), stake=100 * 8)
+        for is_over in (True, False)
+    ]
+    entries = [
+        replace(ENTRY, request_id=f"gen-{n}", tenant=tenant, tag=tag, window=late if n == 0 else kept) for n in range(5)
+    ]
+    async with open_redis(redis_url) as redis:
+        await LedgerStore(redis, RecordStoreConfig()).write(entries)
+    found = (await admin.call("GET", "/statement", by="owner", month=month)).json()
+    (missed,) = found["p99_windows"].pop("missed")
+    assert found["p99_windows"] == {"windows": 1, "missed_windows": 1, "window_credit": 5 * 8}
+    assert (missed["begin_unix_ms"], missed["end_unix_ms"]) == (begin_ms, begin_ms + SPAN_MS)
+    assert (missed["plan"], missed["num_ttft"], missed["num_ttft_over"], missed["credit"]) == ("premium", 5, 1, 40)
+    assert [line["model"] for line in found["lines"]] == ["base"], "credits of windows are of no model"
+    assert found["due"] == 5 * ENTRY.amounts.due - 40
+    usage = (await admin.call("GET", "/usage", by="owner", start=entries[0].day, end=entries[0].day)).json()
+    assert (usage["total"]["due"], usage["total"]["window_credit"]) == (found["due"], 40)
+    query = {"start": entries[0].day, "end": entries[0].day, "group_by": "model"}
+    rows = (await admin.call("GET", "/usage", by="owner", **query)).json()["data"]
+    assert [(row["model"], row["requests"], row["window_credit"]) for row in rows] == [("", 0, 40), ("base", 5, 0)]
+    costs = (await admin.call("GET", "/costs", month=month)).json()["data"]
+    assert sum(row["earned"] for row in costs) == found["due"]

@@ -190,6 +190,8 @@ async def test_required_named_and_strict_calls_are_enforced_at_the_worker(world:
         ({"tools": [strict, NOW]}, "tool_calls", 2),
         ({"parallel_tool_calls": False}, "tool_calls", 2),
         ({"tool_choice": "auto"}, "tool_calls", 0),
+        ({"response_format": {"type": "json_object"}}, "tool_calls", 3),
+        ({"response_format": {"type": "json_object"}, "tool_choice": "required"}, "tool_calls", 2),
         ({"tool_choice": "none", "tools": [strict]}, "stop", 0),
     ]
     for fields, reason, num_tools in cases:
@@ -254,6 +256,11 @@ def tool(**more: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {**FUNCTION, **more}}]}
 
 
+def calling(arguments: Any) -> dict[str, Any]:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"messages": [{"role": "assistant", "tool_calls": [call]}]}
+
+
 DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"items": inner}, range(40), {"type": "object"})
 
 
@@ -279,11 +286,16 @@ DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"items": inner}, range
         ({"tools": [{"type": "function", "function": FUNCTION}] * 2}, "tools[1]"),
         ({"tools": [{"type": "function", "function": FUNCTION}] * 129}, "tools"),
         (tool(description="x" * 20_000), "tools[0]"),
+        (tool(parameters={"enum": list(range(40_000))}), "tools[0].function.parameters"),
+        (calling("[" * 70 + "]" * 70), "messages[0].tool_calls[0].function.arguments"),
+        (calling("[" * 20_000 + "]" * 20_000), "messages[0].tool_calls[0].function.arguments"),
+        (calling(json.dumps([1] * 70_000)), "messages[0].tool_calls[0].function.arguments"),
+        (calling({}), "messages[0].tool_calls[0].function.arguments"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "gone"}}}, "tool_choice.function.name"),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"extra_body": {"structured_outputs": {"regex": "a+"}}}, "structured_outputs.regex"),
         ({"functions": [FUNCTION]}, "functions"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [{}]}]}, "messages[0].tool_calls"),

@@ -44,7 +44,7 @@ ENV = {
 }
 TENANTS = """
 plans:
-  gold: {ttft_ms: 5000, itl_ms: 1000, budget: {soft: 100000000}}
+  gold: {ttft_ms: 5000, itl_ms: 1000, ttft_p99_ms: 5000, itl_p99_ms: 1000, budget: {soft: 100000000}}
 tenants:
   acme: {plan: gold}
 """
@@ -141,6 +141,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory, recorded: str) -> Iterato
             end_s = time.time() + SHOWN_AFTER_S
             wait_until(lambda: made.value("min(timestamp(up))") > end_s, what="a scrape of every process after that")
             wait_until(lambda: ask(url, RECORDINGS[-1].name), what="the recording rules")
+            wait_until(lambda: ask(url, "stratos_promise_window_p99_seconds"), what="a look at the running window")
             yield made
 
 

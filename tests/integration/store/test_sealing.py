@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import redis
@@ -16,8 +17,11 @@ from redis.asyncio import Redis
 
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry, day_of
+from stratos.core.ledger.segments import SegmentLine
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.sealer import SealLimits
+from stratos.store.ledger.segment_store import SegmentStore
+from stratos.store.local_store import LocalStore
 from stratos.store.redis import open_redis
 from tests.support.servers.redis_server import RedisServer
 from tests.support.worlds.sealed_ledger import (
@@ -143,6 +147,47 @@ async def test_a_sealer_that_dies_at_any_step_is_followed_by_one_that_ends_its_w
     assert await ledger.sealers[0].num_unsealed() == 0
     lines = [(line.request_id, bool(line.corrects)) for line in await ledger.sealed_lines()]
     assert sorted(request_id for request_id, is_later in lines if not is_later) == ["gen-1", "gen-2", "gen-3"]
+    await ledger.check(DAYS)
+
+
+class Interrupted(SegmentStore):
+    """Something happens once between a look into segments and the write that follows it."""
+
+    between: Callable[[], Awaitable[None]] | None = None
+
+    async def find(self, *args: Any) -> tuple[int, SegmentLine] | None:
+        found = await super().find(*args)
+        if (between := self.between) is not None:
+            self.between = None
+            await between()
+        return found
+
+
+async def test_an_entry_that_is_sealed_between_a_look_and_the_write_is_looked_for_again(
+    ledger: SealedLedger, client: Redis
+) -> None:
+    await ledger.store.write([entry(1)])
+    await ledger.sealers[0].seal(START_MS + HOUR_MS)
+
+    async def another_gateway_is_first() -> None:
+        await ledger.store.write([entry(2, gross=70)])
+        await ledger.sealers[0].seal(START_MS + HOUR_MS)
+
+    segments = Interrupted(LocalStore(ledger.folder))
+    segments.between = another_gateway_is_first
+    (fate,) = await LedgerStore(client, CONFIG, segments=segments).write([entry(2, gross=70)])
+    assert not fate.is_new
+    await ledger.check(DAYS)
+
+
+async def test_a_turn_ends_the_work_of_a_dead_sealer_also_where_nothing_is_due(ledger: SealedLedger) -> None:
+    await ledger.store.write([entry(1), entry(2)])
+    ledger.fuse.left = 3  # the first line is about to leave Redis
+    with pytest.raises(Crash):
+        await ledger.sealers[0].seal(START_MS + 1)
+    assert await ledger.sealers[1].num_unsealed() == 2
+    assert await ledger.sealers[1].turn() == 0
+    assert await ledger.sealers[1].num_unsealed() == 0
     await ledger.check(DAYS)
 
 

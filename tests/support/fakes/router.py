@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stratos.common.errors import StratosError
 from stratos.core.cache_changes import CacheLayout
@@ -29,6 +30,8 @@ class FakeRouter:
     convicted: list[PlacementRequest] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     cache_layout: CacheLayout | None = None
+    choice: dict[str, Any] = field(default_factory=dict)
+    """Further fields of placements: what they were chosen from."""
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         self.requests.append(request)
@@ -40,7 +43,9 @@ class FakeRouter:
             if worker.ref.incarnation not in request.excluded_incarnations:
                 self.num_placed += 1
                 handoff_id = f"handoff-{len(self.requests)}"
-                return Placement(decode=worker.ref, handoff_id=handoff_id, cache_layout=self.cache_layout)
+                return Placement(
+                    decode=worker.ref, handoff_id=handoff_id, cache_layout=self.cache_layout, **self.choice
+                )
         await asyncio.Event().wait()
         raise AssertionError
 

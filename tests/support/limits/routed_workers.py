@@ -96,7 +96,7 @@ class RoutedWorkers:
             f"r{next(self._numbers)}",
             tenant=tenant.id,
             priority_class=tenant.priority_class,
-            share=tenant.plan.share,
+            share=tenant.plan.share(),
             num_choices=cost.num_sequences,
         )
         place, begin = self._choose(request, len(self.routers)), self._clock.now()

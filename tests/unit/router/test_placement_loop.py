@@ -13,8 +13,10 @@ from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.kv import BlockLedger
 from stratos.core.placement import Outcome, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.routing.fleet_state import Member
 from stratos_router.metrics import VERSION_LABELS
+from tests.support.worlds.fleet_samples import ledger
 from tests.support.worlds.router_scheduler import RouterScheduler
 
 
@@ -102,6 +104,21 @@ async def test_refusals_say_why_and_when_to_come_back() -> None:
     for outcome, count in outcomes.items():
         labels = {"outcome": outcome}
         assert world.registry.get_sample_value("stratos_router_placements_total", labels) == count
+
+
+async def test_refusals_for_memory_pressure_count_as_no_full_queue() -> None:
+    world = RouterScheduler("decode-0")
+    world.status("decode-0", blocks=ledger(1000, allocated=1000))
+    with pytest.raises(Overloaded):
+        await (await world.call(priority_class=BATCH_CLASS))
+    world.scheduler.show_metrics()
+    values = world.registry.get_sample_value
+    assert values("stratos_router_placements_total", {"outcome": "memory_pressure"}) == 1
+    assert values("stratos_router_placements_total", {"outcome": "overloaded"}) == 0
+    assert values("stratos_router_memory_pressure", {"model": "m"}) == 1
+    world.fleet.set_members([])
+    world.scheduler.show_metrics()
+    assert values("stratos_router_memory_pressure", {"model": "m"}) is None
 
 
 async def test_a_request_that_finds_no_worker_waits_for_one_to_be_started() -> None:

@@ -41,7 +41,7 @@ asks = st.builds(
 )
 def test_a_decision_gives_every_worker_the_verdict_of_all_filters(fleet, ask, closed, filters) -> None:
     ask = dataclasses.replace(ask, closed=closed)
-    able, rejections = eligible(fleet, ask, filters)
+    able, rejections = eligible(fleet, ask, filters, [])
     verdicts = [first_rejection(view, ask, filters) for view in fleet]
     assert able == [view for view, verdict in zip(fleet, verdicts, strict=True) if verdict is None]
     assert sorted(rejections.elements()) == sorted(verdict for verdict in verdicts if verdict is not None)

@@ -23,6 +23,7 @@ from stratos.common.errors import (
     WorkerLost,
     error_classes,
 )
+from stratos.common.shed_reason import ShedReason
 from stratos.rpc.clients.channel import channel, translate_errors, wait_serving
 from stratos.rpc.errors import MAX_MESSAGE_CHARS, from_error_detail, to_error_detail
 from tests.support.fakes.rpc_echo import EchoService, running
@@ -137,6 +138,12 @@ async def test_a_huge_message_still_arrives_with_its_class() -> None:
     async with running(service), channel(service.address) as peer:
         with pytest.raises(ModelNotFound):
             await _list(peer)
+
+
+def test_why_a_full_system_refused_crosses_the_wire() -> None:
+    got = from_error_detail(to_error_detail(Overloaded("full", after_s=3.0, reason=ShedReason.LOAD_SHED)))
+    assert isinstance(got, Overloaded)
+    assert (got.reason, got.after_s) == ("load_shed", 3.0)
 
 
 def test_a_detail_of_a_newer_peer_keeps_its_name_and_family() -> None:

@@ -17,7 +17,13 @@ def test_every_field_of_a_placement_request_survives() -> None:
         attempt=2,
         tenant="t",
         priority_class=1,
-        share=Share(weight=3, max_batch_ratio=0.5, kv_headroom_ratio=0.25),
+        share=Share(
+            weight=3,
+            max_batch_ratio=0.5,
+            kv_headroom_ratio=0.25,
+            pools=frozenset({"fast", "near"}),
+            kept_kv={"slow": 0.5},
+        ),
         adapter_digest="d",
         arrival_s=NOW_S,
         deadline_s=NOW_S + 2.5,
@@ -39,7 +45,17 @@ def test_every_field_of_a_placement_request_survives() -> None:
 def test_every_field_of_a_placement_survives() -> None:
     decode = WorkerRef(worker_id="d", incarnation="i", address="h:1", role=WorkerRole.DECODE)
     prefill = WorkerRef(worker_id="p", incarnation="j", address="h:2", role=WorkerRole.PREFILL)
-    placement = Placement(decode=decode, prefill=(prefill,), handoff_id="h", queued_ms=5, status_version=6)
+    placement = Placement(
+        decode=decode,
+        prefill=(prefill,),
+        handoff_id="h",
+        queued_ms=5,
+        status_version=6,
+        scores={"d": 0.75, "e": 0.5},
+        rejections={"f": "kv_room"},
+        num_unnamed=7,
+        queue_samples=(0, 4, 250, 2),
+    )
     assert PLACEMENT.from_pb(PLACEMENT.to_pb(placement)) == placement
 
 

@@ -16,6 +16,7 @@ FULL = Plan(
     max_sequences=6, max_tokens=7, max_n=8, max_prompt_tokens=9, models=("a", "b-*"), cache_policy=CachePolicy.OFF,
     resident_only=True, prices={"8b": Price(prompt=1, cached=2, output=3)},
     budget=Budget(soft=1, hard=2, alert_percents=(50,)), max_batch_ratio=0.5, kv_headroom_ratio=0.25,
+    pools=("fast",), kv_reserved_ratio=0.5,
 )  # fmt: skip
 
 
@@ -29,6 +30,13 @@ def test_overrides_hold_what_was_said_and_no_more() -> None:
     overrides = overrides_from_json(value)
     assert overrides == {"weight": 3, "models": ("x",), "cache_policy": CachePolicy.KEY, "requests_per_min": None}
     assert overrides_to_json(overrides) == value
+
+
+def test_a_reserve_belongs_to_a_plan() -> None:
+    assert overrides_from_json({"pools": ["fast"]}) == {"pools": ("fast",)}
+    with pytest.raises(BadRequest) as caught:
+        overrides_from_json({"kv_reserved_ratio": 0.5})
+    assert caught.value.param == "kv_reserved_ratio"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,8 @@ def test_overrides_hold_what_was_said_and_no_more() -> None:
         ({"budget": {"hard": -1}}, "budget.hard"),
         ({"max_batch_ratio": 0}, "max_batch_ratio"),
         ({"kv_headroom_ratio": float("nan")}, "kv_headroom_ratio"),
+        ({"kv_reserved_ratio": 1}, "kv_reserved_ratio"),
+        ({"pools": [""]}, "pools.0"),
         ({"max_n": 17}, "max_n"),
         ({"name": "other"}, "plan"),
         ([], "plan"),

@@ -93,6 +93,9 @@ def add_key(
 @admin_app.command("export")
 def export(
     path: Annotated[Path, typer.Argument(help="File to write, mode 0600: MACs, salts, wrapped data keys.")],
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="Write sums, spend, entries in Redis and the audit log into this.")
+    ] = None,
     redis_url: RedisOption = "",
     object_store: ObjectsOption = "",
     s3_endpoint: S3Option = "",
@@ -101,11 +104,42 @@ def export(
     run: RunOption = "",
 ) -> None:
     """Write tenants, keys and adapters into a file, for the day on which Redis is lost."""
+    from stratos.cli.money.ledger_copies import export_ledger
     from stratos.cli.stores import run_export
 
     with explained_errors():
         target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
-        typer.echo(f"{asyncio.run(run_export(target, path))} records are in {path}")
+        copy = asyncio.run(run_export(target, path))
+        typer.echo(f"{len(copy.records)} records are in {path}")
+        if ledger is not None:
+            num_lines = asyncio.run(export_ledger(target, ledger, copy.store_id))
+            typer.echo(f"{num_lines} lines of the ledger and the audit log are in {ledger}")
+
+
+@admin_app.command("verify-ledger")
+def verify_ledger(
+    redis_url: RedisOption = "",
+    object_store: ObjectsOption = "",
+    s3_endpoint: S3Option = "",
+    prefix: PrefixOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Read all segments of the ledger: name what is missing or altered, and compare entries with sums.
+
+    Ends with exit code 1 where something is wrong. It changes nothing, and gateways may run beside it.
+    """
+    from stratos.cli.money.ledger_copies import verify_chain
+
+    with explained_errors():
+        report = asyncio.run(verify_chain(_find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)))
+    typer.echo(
+        f"{report.num_segments} segments with {report.num_lines} lines, {report.num_days} days of tenants compared"
+    )
+    for problem in report.problems:
+        typer.echo(f"error: {problem}", err=True)
+    if report.problems:
+        raise typer.Exit(1)
 
 
 @admin_app.command("adopt-store")
@@ -124,6 +158,12 @@ def adopt_store(
     ] = None,
     domain: Annotated[str, typer.Option(help="With mTLS: name of the platform in its certificates.")] = "stratos",
     replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds another store now.")] = False,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="Exported file of the ledger; its segments are in the object store.")
+    ] = None,
+    skips_ledger: Annotated[
+        bool, typer.Option("--without-ledger", help="Leave the ledger as it is, where its segments cannot be read.")
+    ] = False,
     redis_url: RedisOption = "",
     object_store: ObjectsOption = "",
     s3_endpoint: S3Option = "",
@@ -133,8 +173,10 @@ def adopt_store(
 ) -> None:
     """Make a Redis that was emptied the store that gateways follow, filled from the object store and from copies.
 
-    Adapters come from the manifest in the object store; tenants and keys come from copies alone.
+    Adapters come from the manifest in the object store; tenants and keys come from copies alone. Entries of the ledger
+    that were sealed after its copy come from segments, all of them where there is no copy.
     """
+    from stratos.cli.money.ledger_copies import fill_ledger
     from stratos.cli.stores import run_adopt
     from stratos.pki.local import dialer_of, role_config
 
@@ -142,7 +184,9 @@ def adopt_store(
         target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
         kept = [] if redis_url or copies or gateways else sorted((data_dir / "copies").glob("*.jsonl"))
         dialer = dialer_of(None if tls_folder is None else role_config(tls_folder, domain))
-        found = run_adopt(target, copies or kept, gateways or (), replaces=replace, dialer=dialer)
+        fill = partial(fill_ledger, target, ledger)
+        paths, fill_or_not = copies or kept, None if skips_ledger else fill
+        found = run_adopt(target, paths, gateways or (), replaces=replace, dialer=dialer, fill_ledger=fill_or_not)
         adoption = asyncio.run(found)
     live = ", ".join(f"{num} {kind.value}s" for kind, num in adoption.num_live.items()) or "nothing"
     typer.echo(f"the store is {adoption.store_id}: {live}, {adoption.num_tombstones} tombstones")

@@ -87,6 +87,8 @@ class LoadOptions:
             extra = None
         if not isinstance(extra, dict):
             raise BadRequest("--extra-body must be a JSON object", param="extra_body")
+        if not base_url.startswith(("http://", "https://")):
+            raise BadRequest(f"--url must begin with http:// or https://, not {base_url!r}", param="url")
         return Target(
             base_url=base_url.rstrip("/"), is_chat=self.api == "chat", vocab_size=self.vocab_size,
             ignores_eos=self.ignore_eos, extra=extra,

@@ -31,6 +31,8 @@ class UpOptions:
     decode: Annotated[int, Option(help="Decode workers to start with; the autoscaler's minimum.")] = 1
     max_decode: Annotated[int, Option(help="Most decode workers; default: what the cores allow.")] = 0
     """0 allows one more than ``decode`` where cores are left for it."""
+    pools: Annotated[str, Option(help="Labels of the decode workers for plans, in order: fast,shared.")] = ""
+    """Workers beyond the last label have none."""
     host: Annotated[str, Option(help="Address the gateways listen on.")] = "127.0.0.1"
     port: Annotated[int, Option(help="First port tried for the gateways; busy ones are skipped.")] = 8000
     admin_port: Annotated[int, Option(help="First port tried for the admin API, on loopback.")] = 8001
@@ -97,6 +99,12 @@ class UpOptions:
         num_taken = self.threads_per_worker * (self.prefill + self.decode)
         has_room = num_cores() - num_taken >= self.threads_per_worker
         return self.max_decode or min(self.decode + has_room, MAX_WORKERS)
+
+    def pool_of(self, worker: str) -> str:
+        """The label of a worker, such as that of decode-1."""
+        role, _, number = worker.rpartition("-")
+        labels = self.pools.split(",") if role == "decode" else []
+        return labels[int(number)].strip() if number.isdigit() and int(number) < len(labels) else ""
 
     @property
     def model_name(self) -> str:

@@ -132,6 +132,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
     """Settings of a prefill or decode worker."""
     return {
         "WORKER_ID": name,
+        "POOL": options.pool_of(name),
         "ENGINE": options.engine,
         "FAKE__MODEL_PATH": str(options.model_path),
         "FAKE__MODEL_DIGEST": ends.model_digest,

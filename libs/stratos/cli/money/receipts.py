@@ -77,7 +77,9 @@ def _generations(_: str, generations: Any) -> list[str]:
     lines: list[str] = []
     for one in generations:
         lines.append(f"  generation  {_pairs({k: v for k, v in one.items() if k != 'attempts'})}")
-        lines += [f"    attempt {number}  {_pairs(attempt)}" for number, attempt in enumerate(one.get("attempts", ()))]
+        lines += [
+            f"    attempt {number}  {_attempt(attempt)}" for number, attempt in enumerate(one.get("attempts", ()))
+        ]
     return lines
 
 
@@ -89,11 +91,19 @@ def _billed(_: str, entries: Any) -> list[str]:
 
 
 def _pairs(facts: Sections) -> str:
-    return ", ".join(f"{name} {_value(value)}" for name, value in facts.items() if value not in (None, "", []))
+    return ", ".join(f"{name} {_value(value)}" for name, value in facts.items() if value not in (None, "", [], {}))
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={one}" for name, one in value.items())
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _attempt(facts: Sections) -> str:
+    """One line; its way through the queue as requests before it at milliseconds."""
+    positions = [f"{count}@{at_ms}ms" for at_ms, count in facts.get("queue", ())]
+    return _pairs({**facts, "queue": " ".join(positions)})
 
 
 _FORMS: Mapping[str, Callable[[str, Any], list[str]]] = {

@@ -46,6 +46,8 @@ def statement_text(statement: Mapping[str, Any]) -> str:
     parts = [_title(statement), table_text([_COLUMNS, *_lines(statement)])]
     if windows := _windows(statement):
         parts.append("promised times not kept (UTC):\n" + table_text(windows))
+    if title := _missed_title(statement):
+        parts.append("\n".join([title, *([table_text(missed)] if (missed := _missed(statement)) else [])]))
     parts.append(f"due: {money(statement['due'])}")
     return "\n\n".join(parts) + "\n"
 
@@ -55,10 +57,13 @@ def statement_html(statement: Mapping[str, Any]) -> str:
     title = escape(_title(statement))
     windows = _windows(statement)
     broken = f"<h2>Promised times not kept (UTC)</h2>{_table_html(windows)}" if windows else ""
+    beyond = ""
+    if heading := _missed_title(statement):
+        beyond = f"<h2>{escape(heading)}</h2>" + (_table_html(missed) if (missed := _missed(statement)) else "")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{title}</h1>"
-        f"{_table_html([_COLUMNS, *_lines(statement)])}{broken}"
+        f"{_table_html([_COLUMNS, *_lines(statement)])}{broken}{beyond}"
         f"<p><strong>Due: {money(statement['due'])}</strong></p></body></html>\n"
     )
 
@@ -68,7 +73,7 @@ def costs_text(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ("model", "tokens", "device h", "earned", "devices", "external", "margin", "cost per M", "earned per M")
     shown = [
         (
-            row["model"],
+            row["model"] or "(credits of windows)",
             str(row["num_tokens"]),
             f"{row['device_us'] // 36_000_000 / 100:.2f}",
             *(money(row[name]) for name in ("earned", "device_cost", "external_cost", "margin")),
@@ -108,6 +113,34 @@ def _windows(statement: Mapping[str, Any]) -> list[tuple[str, ...]]:
         for window in found
     ]  # fmt: skip
     return [("model", "from", "to", "requests", "credit"), *rows] if rows else []
+
+
+def _missed_title(statement: Mapping[str, Any]) -> str:
+    found = statement.get("p99_windows", {})  # an older gateway has none
+    if not found.get("missed_windows"):
+        return ""
+    return (
+        f"Windows beyond a promised p99 (UTC), {found['missed_windows']} of {found['windows']}, "
+        f"credit {money(found['window_credit'])}"
+    )
+
+
+def _missed(statement: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows = [
+        (
+            window["plan"], _time(window["begin_unix_ms"]), _time(window["end_unix_ms"]),
+            *(cell for kind in ("ttft", "itl") for cell in _promise(window, kind)), money(window["credit"]),
+        )
+        for window in statement["p99_windows"]["missed"]
+    ]  # fmt: skip
+    head = ("plan", "from", "to", "first token late", "p99 ms", "between tokens late", "p99 ms", "credit")
+    return [head, *rows] if rows else []
+
+
+def _promise(window: Mapping[str, Any], kind: str) -> tuple[str, str]:
+    p99_us = window[f"{kind}_p99_us"]
+    shown = "-" if p99_us is None else f"{p99_us / 1000:.1f}"
+    return f"{window[f'num_{kind}_over']} of {window[f'num_{kind}']}", shown
 
 
 def _time(unix_ms: int) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
+from stratos.core.ledger.windows import Sample, WindowShare
 
 OWN_RANK = 1_000_000
 """Of an entry by the gateway that answered the request; entries taken over have the number of their attempt."""
@@ -71,6 +72,8 @@ class LedgerEntry:
     times: Times = NO_TIMES
     is_kept: bool | None = None
     """The promised times were kept."""
+    window: WindowShare | None = None
+    """Share in its window; ``None`` where its plan promises no p99."""
     is_external: bool = False
     """It ran at the external endpoint, however it ended."""
     external_cost: int = 0
@@ -146,6 +149,7 @@ def entry_to_text(entry: LedgerEntry) -> str:
         **{name: getattr(entry.stages, name) for name in _STAGES},
         "ttft_us": entry.times.ttft_us,
         "itl_us": entry.times.itl_us,
+        "w": None if entry.window is None else _share_to_json(entry.window),
     }
     return json.dumps({k: v for k, v in value.items() if v not in (None, "", 0, {})}, separators=(",", ":"))
 
@@ -182,8 +186,25 @@ def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
             times=Times(ttft_us=value.get("ttft_us"), itl_us=value.get("itl_us")),
             is_external=bool(m.get("externals")),
             external_cost=m.get("external_cost", 0),
+            window=_share_from_json(value["w"]) if "w" in value else None,
             is_kept=None if not m.get("promises") else not m.get("violations"),
             rank=value.get("rank", 0),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an entry of the ledger: {error}") from error
+
+
+def _share_to_json(share: WindowShare) -> dict[str, int]:
+    """The form that the store's script reads: seconds, step and whether it is over of each time, stake."""
+    value = {"s": share.window_s}
+    for name, sample in (("t", share.ttft), ("i", share.itl)):
+        if sample is not None:
+            value |= {name: sample.bucket, f"{name}o": int(sample.is_over)}
+    return value | ({"k": share.stake} if share.stake else {})
+
+
+def _share_from_json(value: dict[str, int]) -> WindowShare:
+    def sample(name: str) -> Sample | None:
+        return Sample(bucket=value[name], is_over=bool(value[f"{name}o"])) if name in value else None
+
+    return WindowShare(window_s=value["s"], ttft=sample("t"), itl=sample("i"), stake=value.get("k", 0))

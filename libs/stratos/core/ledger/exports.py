@@ -11,6 +11,7 @@ from stratos.core.ledger.costs import ModelCost
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.statement import Statement
 from stratos.core.ledger.sums import MEASURES, Sums, UsageTable, due_of, net_of
+from stratos.core.ledger.windows import WINDOW_MEASURES, PromiseWindow
 
 GROUP_COLUMNS = ("day", "model", "adapter", "key_id")
 ENTRY_COLUMNS = (
@@ -28,13 +29,14 @@ def sums_row(sums: Sums) -> dict[str, int]:
 
 
 def usage_rows(table: UsageTable, columns: Sequence[str] = GROUP_COLUMNS) -> list[dict[str, Any]]:
-    """One row per group.
+    """One row per group. Windows of promised p99s are of no model, adapter and key: a row of theirs has a credit.
 
     Args:
         table: grouped by ``columns``.
         columns: of ``GROUP_COLUMNS``.
     """
-    return [{name: getattr(group, name) for name in columns} | sums_row(sums) for group, sums in table.items()]
+    shown = ((group, sums) for group, sums in table.items() if sums.get("requests") or sums.get("window_credit"))
+    return [{name: getattr(group, name) for name in columns} | sums_row(sums) for group, sums in shown]
 
 
 def entry_row(entry: LedgerEntry, *, for_admin: bool = True) -> dict[str, Any]:
@@ -58,10 +60,20 @@ def statement_json(statement: Statement) -> dict[str, Any]:
     """A statement as JSON; amounts are micro-units."""
     lines = [{"model": line.model, "adapter": line.adapter, **sums_row(line.sums)} for line in statement.lines]
     windows = [{name: getattr(window, name) for name in window.__dataclass_fields__} for window in statement.windows]
+    promised = {name: statement.window_sums.get(name, 0) for name in WINDOW_MEASURES}
     return {
         "tenant": statement.tenant, "month": statement.month, "lines": lines, "violation_windows": windows,
+        "p99_windows": {**promised, "missed": [_missed_row(window) for window in statement.missed]},
         "due": statement.due,
     }  # fmt: skip
+
+
+def _missed_row(window: PromiseWindow) -> dict[str, Any]:
+    names = (
+        "plan", "begin_unix_ms", "end_unix_ms", "num_ttft", "num_ttft_over", "num_itl", "num_itl_over", "ttft_p99_us",
+        "itl_p99_us", "credit",
+    )  # fmt: skip
+    return {name: getattr(window, name) for name in names}
 
 
 def cost_rows(costs: Iterable[ModelCost]) -> list[dict[str, Any]]:

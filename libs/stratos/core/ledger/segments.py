@@ -28,6 +28,8 @@ from stratos.core.ledger.entry import LedgerEntry, day_of, entry_from_text
 
 BLOCK_LINES = 256
 FOLDER = "ledger/segments"
+HEAD_KEY = "ledger/head"
+"""The object that has the name of the last segment, for the day on which Redis is lost."""
 _VERSION = 1
 _LEVEL = 6
 Place = tuple[int, str]
@@ -198,6 +200,8 @@ def read_index(ref: SegmentRef, data: bytes) -> SegmentIndex:
     Raises:
         BrokenSegment: they are not those that ``ref`` names.
     """
+    if len(data) < ref.index_bytes:
+        raise BrokenSegment("it ends early")
     if hashlib.sha256(data).hexdigest() != ref.digest:
         raise BrokenSegment("its index is not the one that was written")
     (value,) = _values(data)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import calendar
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stratos.core.ledger.sums import Sums, UsageTable, due_of, keep_fields, net_of, regroup
+from stratos.core.ledger.sums import Sums, UsageGroup, UsageTable, due_of, keep_fields, net_of, regroup
 from stratos.core.ledger.violations import ViolationWindow
+from stratos.core.ledger.windows import PromiseWindow
 
 _MONTH = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
 
@@ -40,11 +42,19 @@ class Statement:
     month: str
     lines: tuple[StatementLine, ...]
     windows: tuple[ViolationWindow, ...]
+    window_sums: Sums
+    """Windows with a promised p99, those that missed it, and their credit."""
+    missed: tuple[PromiseWindow, ...]
+
+    @property
+    def window_credit(self) -> int:
+        """Credit of windows that missed a promised p99, micro-units."""
+        return self.window_sums.get("window_credit", 0)
 
     @property
     def due(self) -> int:
-        """Amount to be paid: the sum of the lines, in micro-units."""
-        return sum(line.due for line in self.lines)
+        """Amount to be paid: the sum of the lines without the credit of windows, in micro-units."""
+        return sum(line.due for line in self.lines) - self.window_credit
 
 
 def days_of(month: str) -> list[str]:
@@ -61,9 +71,29 @@ def days_of(month: str) -> list[str]:
 
 
 def make_statement(
-    tenant: str, month: str, tables: Iterable[UsageTable], windows: Sequence[ViolationWindow]
+    tenant: str,
+    month: str,
+    tables: Iterable[UsageTable],
+    windows: Sequence[ViolationWindow],
+    missed: Sequence[PromiseWindow] = (),
 ) -> Statement:
-    """The statement of a month from the tables of its days."""
+    """The statement of a month from the tables of its days.
+
+    Args:
+        tenant: label.
+        month: as 2026-11.
+        tables: sums of its days.
+        windows: in which promises to single requests were not kept.
+        missed: windows that missed a promised p99.
+    """
     by_model = regroup(tables, keep_fields("model", "adapter"))
+    window_sums = by_model.pop(UsageGroup(), Counter())
     lines = (StatementLine(model=group.model, adapter=group.adapter, sums=sums) for group, sums in by_model.items())
-    return Statement(tenant=tenant, month=month, lines=tuple(lines), windows=tuple(windows))
+    return Statement(
+        tenant=tenant,
+        month=month,
+        lines=tuple(lines),
+        windows=tuple(windows),
+        window_sums=window_sums,
+        missed=tuple(missed),
+    )

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stratos.core.ledger.entry import GROUP_SEPARATOR, summed_key
+from stratos.core.ledger.windows import WINDOW_MEASURES
 
 MEASURES = (
     "requests", "replays", "externals", "prompt_tokens", "cached_tokens", "output_tokens", "device_us",
     "gross", "cached_discount", "batch_discount", "replay_discount", "credit", "promises", "violations",
+    *WINDOW_MEASURES,
 )  # fmt: skip
 """In the order of files and tables, those of tenants included. Amounts are micro-units. ``external_cost`` is added up
-as well: what the platform pays is for its admins alone."""
+as well: what the platform pays is for its admins alone. Those of windows are of no model, adapter or key."""
 _DISCOUNTS = ("cached_discount", "batch_discount", "replay_discount")
 
 
@@ -41,7 +43,7 @@ def net_of(sums: Sums) -> int:
 
 def due_of(sums: Sums) -> int:
     """Amount to be paid; micro-units."""
-    return net_of(sums) - sums.get("credit", 0)
+    return net_of(sums) - sums.get("credit", 0) - sums.get("window_credit", 0)
 
 
 def table_of_day(day: str, stored: Mapping[str, str]) -> dict[UsageGroup, Counter[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stratos.core.adapter import BASE_MODEL, AdapterRef
@@ -17,6 +18,10 @@ class Share:
     """It goes to no worker of which more than this part of the batch slots would then be taken."""
     kv_headroom_ratio: float = 0.0
     """Part of a worker's KV pool that it leaves free."""
+    pools: frozenset[str] = frozenset()
+    """Labels of the workers that serve it first."""
+    kept_kv: Mapping[str, float] = field(default_factory=dict)
+    """Label of a worker -> part of the KV pool there that other plans have reserved, which it leaves free as well."""
 
 
 FULL_SHARE = Share()

@@ -18,13 +18,15 @@ MAX_TOOL_CHARS = 16_384
 MAX_ALL_TOOL_CHARS = 262_144
 """Of all tools of a request together."""
 MAX_SCHEMA_DEPTH = 32
-MAX_SCHEMA_NODES = 4096
-"""Objects, lists and plain values in one schema."""
+MAX_SCHEMA_VALUES = 32_768
+"""Objects, lists and plain values in the schemas of all tools."""
 MAX_MESSAGE_CALLS = 128
 """Calls of one message."""
 MAX_CALL_ID_CHARS = 256
 MAX_CALL_DEPTH = 64
 """Levels of the arguments of a call that a message brings back."""
+MAX_CALL_VALUES = 65_536
+"""Values in the arguments of all of them."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -112,7 +114,32 @@ def check_num_tools(tools: Sequence[object], param: str) -> None:
         raise BadRequest(f"{param} may hold at most {MAX_TOOLS} tools", param=param)
 
 
-def check_schema(schema: object, param: str) -> Mapping[str, Any]:
+class ValueBudget:
+    """Bounds on JSON values that one request may hold in one of its fields, so that reading them takes milliseconds.
+
+    Args:
+        most: values, over all that is checked: objects, lists and plain ones.
+        depth: levels of each.
+    """
+
+    def __init__(self, most: int, depth: int) -> None:
+        self._most = self._left = most
+        self._depth = depth
+
+    def check(self, value: object, param: str) -> None:
+        """Take the values of one JSON value; raises ``BadRequest``."""
+        level = [value]
+        for _ in range(self._depth + 1):
+            self._left -= len(level)
+            if self._left < 0:
+                raise BadRequest(f"{param}: there may be at most {self._most} values of its kind", param=param)
+            level = [child for node in level for child in _children(node)]
+            if not level:
+                return
+        raise BadRequest(f"{param} is nested deeper than {self._depth} levels", param=param)
+
+
+def check_schema(schema: object, param: str, budget: ValueBudget) -> Mapping[str, Any]:
     """Check that a schema is an object within its bounds; whether it can be enforced is for its grammar to say.
 
     Raises:
@@ -120,23 +147,10 @@ def check_schema(schema: object, param: str) -> Mapping[str, Any]:
     """
     if not isinstance(schema, dict):
         raise BadRequest(f"{param} must be a JSON schema: an object", param=param)
-    check_depth(schema, MAX_SCHEMA_DEPTH, param, most_nodes=MAX_SCHEMA_NODES)
+    budget.check(schema, param)
     if schema.get("type", "object") != "object":
         raise BadRequest(f"{param}.type must be object", param=f"{param}.type")
     return schema
-
-
-def check_depth(value: object, most: int, param: str, most_nodes: int = MAX_SCHEMA_NODES) -> None:
-    """Bound levels and number of the values in a JSON value; raises ``BadRequest``."""
-    level, num_nodes = [value], 0
-    for _ in range(most + 1):
-        num_nodes += len(level)
-        if num_nodes > most_nodes:
-            raise BadRequest(f"{param} may hold at most {most_nodes} values", param=param)
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return
-    raise BadRequest(f"{param} is nested deeper than {most} levels", param=param)
 
 
 def _children(node: object) -> Sequence[object]:

@@ -7,9 +7,9 @@ Built-in plans have versions: a tenant keeps the terms of the version under whic
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
@@ -18,10 +18,18 @@ from stratos.core.requests.terms import Share
 from stratos.core.tenancy.prices import DEFAULT_DISCOUNTS, DEFAULT_SIZE, NO_BUDGET, NO_PRICE, Budget, Discounts, Price
 
 MAX_WEIGHT = 1000
+MAX_KEPT_RATIO = 0.9
+"""Reserves of several plans keep no more than this of a pool from another one."""
 _MOST = int(LIMITS["max_tokens"].maximum)
 Pattern = Annotated[str, MinLen(1), MaxLen(256)]
 """Name of a model or an adapter; * stands for any characters."""
+PoolLabel = Annotated[str, MinLen(1), MaxLen(64)]
+"""What the workers of a pool have as their setting ``pool``."""
 ALL_MODELS = ("*",)
+NOTHING_KEPT: Mapping[str, float] = {}
+PromiseWindowS = Literal[60, 120, 300, 600, 900, 1800, 3600]
+"""Lengths of which an hour is a multiple, so that no window has two days."""
+DEFAULT_WINDOW_S: PromiseWindowS = 300
 
 
 class CachePolicy(enum.StrEnum):
@@ -50,6 +58,12 @@ class Plan:
     """Promised time to the first token."""
     itl_ms: Annotated[int, Gt(0)] | None = None
     """Promised time between tokens."""
+    ttft_p99_ms: Annotated[int, Gt(0)] | None = None
+    """Promised p99 of the times to the first token in each window."""
+    itl_p99_ms: Annotated[int, Gt(0)] | None = None
+    """Promised p99 of requests' mean times between tokens in each window."""
+    promise_window_s: PromiseWindowS = DEFAULT_WINDOW_S
+    """Length of such a window."""
     requests_per_min: Annotated[int, Gt(0)] | None = None
     tokens_per_min: Annotated[int, Gt(0)] | None = None
     """Prompt and output tokens, per base model; a request reserves its most output, and settles to the real one."""
@@ -82,6 +96,10 @@ class Plan:
     """Part of a worker's batch slots that requests of this plan may fill."""
     kv_headroom_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.0
     """Part of a worker's KV pool that requests of this plan leave free for others."""
+    pools: tuple[PoolLabel, ...] = ()
+    """Labels of workers that serve requests of this plan first; where none of them has room, any worker does."""
+    kv_reserved_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.0
+    """Part of the KV pool of those workers that requests of other plans leave free."""
 
     def price(self, model_size: str) -> Price:
         """Price of a model's tokens; nothing where no row fits."""
@@ -92,21 +110,39 @@ class Plan:
         """Its requests wait for all others, and get the discount for that."""
         return self.priority_class == BATCH_CLASS
 
-    @property
-    def share(self) -> Share:
-        """Share that the router goes by."""
-        return Share(weight=self.weight, max_batch_ratio=self.max_batch_ratio, kv_headroom_ratio=self.kv_headroom_ratio)
+    def share(self, kept_kv: Mapping[str, float] = NOTHING_KEPT) -> Share:
+        """Share that the router goes by.
+
+        Args:
+            kept_kv: what other plans have reserved, see ``reserved_beside``.
+        """
+        return Share(
+            weight=self.weight,
+            max_batch_ratio=self.max_batch_ratio,
+            kv_headroom_ratio=self.kv_headroom_ratio,
+            pools=frozenset(self.pools),
+            kept_kv=kept_kv,
+        )
 
 
 BUILT_IN_VERSION = 2
 """Of the built-in plans as they are now; 1 are those of release 0.1."""
-PREMIUM = Plan(name="premium", priority_class=DEFAULT_PRIORITY_CLASS - 1, weight=4, ttft_ms=1000, itl_ms=100)
-STANDARD = Plan(name="standard", ttft_ms=5000, itl_ms=250, requests_per_min=60, tokens_per_min=100_000)
+PREMIUM = Plan(
+    name="premium", priority_class=DEFAULT_PRIORITY_CLASS - 1, weight=4, ttft_ms=1000, itl_ms=100, ttft_p99_ms=500,
+    itl_p99_ms=50,
+)  # fmt: skip
+STANDARD = Plan(
+    name="standard", ttft_ms=5000, itl_ms=250, ttft_p99_ms=2000, itl_p99_ms=100, requests_per_min=60,
+    tokens_per_min=100_000,
+)  # fmt: skip
 BATCH = Plan(name="batch", priority_class=BATCH_CLASS, max_batch_ratio=0.75, kv_headroom_ratio=0.1)
 LOCAL = Plan(name="local")
 """Of the first key of an installation: no limits, no prices, no promises."""
 BUILT_IN_PLANS: Mapping[str, Plan] = {plan.name: plan for plan in (PREMIUM, STANDARD, BATCH, LOCAL)}
-_FIRST_PLANS = {"standard": replace(STANDARD, requests_per_min=None, tokens_per_min=None)}
+_FIRST_PLANS = {
+    "premium": replace(PREMIUM, ttft_p99_ms=None, itl_p99_ms=None),
+    "standard": Plan(name="standard", ttft_ms=5000, itl_ms=250),
+}
 """Plans of version 1 that have changed since."""
 
 
@@ -118,3 +154,12 @@ def built_in_plan(name: str, version: int = BUILT_IN_VERSION) -> Plan | None:
         version: under which the tenant was given it.
     """
     return (_FIRST_PLANS.get(name) if version < BUILT_IN_VERSION else None) or BUILT_IN_PLANS.get(name)
+
+
+def reserved_beside(name: str, plans: Iterable[Plan]) -> Mapping[str, float]:
+    """KV that all other plans than the one of a name have reserved, by the label of the workers."""
+    kept: dict[str, float] = {}
+    for plan in plans:
+        for label in set(plan.pools) if plan.kv_reserved_ratio and plan.name != name else ():
+            kept[label] = min(MAX_KEPT_RATIO, kept.get(label, 0.0) + plan.kv_reserved_ratio)
+    return kept

@@ -194,6 +194,11 @@ def _burn(window: str) -> Query:
     return Query(f"max (stratos:request_errors:ratio_rate{window}{{@}}) / {1 - OBJECTIVE:.3g}", window)
 
 
+def _window_p99(promise: str) -> Query:
+    series = f'stratos_promise_window_p99_seconds{{@, promise="{promise}"}}'
+    return Query(f"max by (tenant, plan) ({series})", "{{tenant}} {{plan}}")
+
+
 SERVICE_LEVEL = Dashboard(
     uid="stratos-slo",
     title="StratosServe / Service level",
@@ -224,6 +229,38 @@ SERVICE_LEVEL = Dashboard(
             text="Of prompts whose plan promises a time to the first token, or between tokens.",
             queries=(Query("min by (plan, promise) (stratos:promises_kept:ratio_rate30m{@})", "{{plan}} {{promise}}"),),
             unit="percentunit",
+        ),
+        Panel(
+            title="Promised p99 to the first token",
+            text="Measured in the running window (5 minutes), of tenants whose plan promises one (`ttft_p99_ms`).",
+            queries=(_window_p99("ttft"),),
+            unit="s",
+        ),
+        Panel(
+            title="Promised p99 between tokens",
+            text="As before, of requests' mean times between tokens (`itl_p99_ms`).",
+            queries=(_window_p99("itl"),),
+            unit="s",
+        ),
+        Panel(
+            title="Windows that missed a promised p99",
+            text="In the last hour; each earns the plan's credit. A window is counted a minute after its end.",
+            queries=(
+                Query(
+                    'sum by (tenant, plan) (increase(stratos_promise_windows_total{@, outcome="missed"}[1h]))',
+                    "{{tenant}} {{plan}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Credits of such windows",
+            text="In the last day, in units of the currency. Statements have what counts, late entries included.",
+            queries=(
+                Query(
+                    "sum by (tenant, plan) (increase(stratos_promise_window_credit_total{@}[1d]))",
+                    "{{tenant}} {{plan}}",
+                ),
+            ),
         ),
         Panel(
             title="Time to the first token, p95",

@@ -9,7 +9,7 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerR
 from stratos.routing.bookings import Booking
 from stratos.routing.dispatch.isolation import SuspectHolds
 from stratos.routing.fleet_state import FleetState
-from stratos.routing.picker import EndpointChoice
+from stratos.routing.picker import MAX_NAMED, Considered, EndpointChoice
 from stratos.routing.policy.policies import Policies
 from stratos.routing.queueing.ticket import Ticket
 from stratos.routing.worker_view import WorkerView
@@ -52,7 +52,7 @@ class BookingDesk:
         )
         if request.is_suspect:
             self._suspects.add(handoff_id, request, worker, now)
-        return self._placement(choice, handoff_id, now - ticket.asked_at)
+        return self._placement(choice, handoff_id, ticket, now)
 
     def end(self, handoff_id: str, outcome: Outcome, now: float) -> Booking | None:
         """An attempt ended, or a suspect has settled; returns the booking of an ended one, if there is one."""
@@ -63,14 +63,20 @@ class BookingDesk:
             handoff_id, now, has_finished=outcome is Outcome.FINISHED, has_failed=outcome is Outcome.FAILED
         )
 
-    def _placement(self, choice: EndpointChoice, handoff_id: str, queued_s: float) -> Placement:
+    def _placement(self, choice: EndpointChoice, handoff_id: str, ticket: Ticket, now: float) -> Placement:
+        considered = choice.considered
+        scores, rejections = named_scores(choice), named_rejections(considered)
         return Placement(
             decode=choice.decode.ref if choice.decode else None,
             prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
-            queued_ms=round(queued_s * 1000),
+            queued_ms=round((now - ticket.asked_at) * 1000),
             status_version=choice.worker.status.version,
             cache_layout=self._cache_layout(choice.worker),
+            scores=scores,
+            rejections=rejections,
+            num_unnamed=max(0, considered.num_workers - len(scores) - len(rejections)),
+            queue_samples=ticket.queue_samples,
         )
 
     def _cache_layout(self, worker: WorkerView) -> CacheLayout | None:
@@ -98,3 +104,19 @@ class PrefillMemory:
     def recall(self, request_id: str) -> str:
         """Where its prompt was computed last; empty when that is not known."""
         return self._by_request.get(request_id, "")
+
+
+def named_scores(choice: EndpointChoice) -> dict[str, float]:
+    """Scores of the best workers that could run it, and of the chosen one, which chance may have picked."""
+    able, scores = choice.considered.able, choice.considered.scores
+    best = sorted(range(len(able)), key=scores.__getitem__, reverse=True)[:MAX_NAMED]
+    named = {able[index].ref.worker_id: scores[index] for index in best}
+    chosen = choice.worker
+    if chosen.ref.worker_id not in named:
+        named |= {view.ref.worker_id: score for view, score in zip(able, scores, strict=True) if view is chosen}
+    return named
+
+
+def named_rejections(considered: Considered) -> dict[str, str]:
+    """Workers that could not run it, and why."""
+    return {view.ref.worker_id: reason.value for view, reason in considered.rejected[:MAX_NAMED]}

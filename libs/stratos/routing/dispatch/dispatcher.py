@@ -26,6 +26,7 @@ from stratos.routing.dispatch.explanations import Explanations
 from stratos.routing.dispatch.fleet_bounds import FleetBounds
 from stratos.routing.dispatch.intake import Intake, check_request
 from stratos.routing.dispatch.isolation import SuspectHolds
+from stratos.routing.dispatch.memory_pressure import MemoryPressure, pressures
 from stratos.routing.dispatch.placer import Placer
 from stratos.routing.filters import Rejection
 from stratos.routing.fleet_state import FleetState
@@ -69,7 +70,7 @@ class Dispatcher:
         self.policies = Policies(config.policies)
         self.fleet = fleet
         self._queue = PlacementQueue(config.queue)
-        self._intake = Intake(fleet, self._queue)
+        self._intake = Intake(fleet, self._queue, MemoryPressure(config.queue.shed_from_pressure, rng))
         self._max_waiting_per_worker = config.admission.max_waiting_per_worker
         self._suspects = SuspectHolds(config.suspects)
         self._convictions = ConvictionTable(config.convictions)
@@ -90,7 +91,7 @@ class Dispatcher:
             BadRequest: the request is malformed.
             FeatureUnavailable: no known worker of the model offers what it needs.
             ContextLengthExceeded: no known worker of the model could ever hold it.
-            Overloaded: the queue is full.
+            Overloaded: the queue is full, or the KV pools nearly are.
             PromptRefused: the prompt is convicted.
             WaitTooLong: the request may go elsewhere, and would wait longer than it allows.
             Draining: the router is leaving.
@@ -114,6 +115,7 @@ class Dispatcher:
         """
         self.fleet.observe(now)
         self._suspects.expire(now)
+        self._queue.note_positions(now)
         self._bounds.begin(now)
         place, reserve = partial(self._place, now, is_open), partial(self._reserve, now)
         for found in self._queue.dispatch(now, place, reserve, self._bounds):
@@ -161,6 +163,10 @@ class Dispatcher:
     def depths(self, now: float) -> list[QueueDepth]:
         """Queues with waiting requests."""
         return self._queue.depths(now)
+
+    def pressures(self, now: float) -> dict[str, float]:
+        """How full the KV pools of each model are."""
+        return pressures(self.fleet.views(now))
 
     def take_rejections(self) -> Counter[Rejection]:
         """Workers that refused tries did not go to, by reason, since the last call."""

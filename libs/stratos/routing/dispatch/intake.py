@@ -12,9 +12,11 @@ from stratos.common.errors import (
     StratosError,
     WaitTooLong,
 )
+from stratos.common.shed_reason import ShedReason
 from stratos.core.features import name_features
 from stratos.core.placement import PlacementRequest, Work
 from stratos.routing.admission import Ask
+from stratos.routing.dispatch.memory_pressure import MemoryPressure
 from stratos.routing.fleet_state import FleetState
 from stratos.routing.fleet_views import running_role
 from stratos.routing.picker import missing_features, never_fits
@@ -24,6 +26,8 @@ from stratos.routing.queueing.ticket import Ticket
 
 DISPLACED = "displaced from a full queue by a tenant with less in it; try again later"
 
+UNDER_PRESSURE = "the KV pools of this model are nearly full; try again later"
+
 
 class Intake:
     """The way into the queue.
@@ -31,11 +35,13 @@ class Intake:
     Args:
         fleet: workers; what none of them could ever take is refused.
         queue: of the router.
+        pressure: of the models' KV pools.
     """
 
-    def __init__(self, fleet: FleetState, queue: PlacementQueue) -> None:
+    def __init__(self, fleet: FleetState, queue: PlacementQueue, pressure: MemoryPressure) -> None:
         self._fleet = fleet
         self._queue = queue
+        self._pressure = pressure
 
     def push(self, ask: Ask, now: float) -> tuple[Ticket, list[tuple[Ticket, StratosError]]]:
         """Queue a request.
@@ -46,17 +52,21 @@ class Intake:
         Raises:
             FeatureUnavailable: no known worker of the model offers what it needs.
             ContextLengthExceeded: no known worker of the model could ever hold it.
-            Overloaded: the queue is full.
+            Overloaded: the queue is full, or the KV pools nearly are.
             WaitTooLong: the request may go elsewhere, and would wait longer than it allows, or the queue is full.
         """
         self._refuse_unsupported(ask, now)
         self._refuse_impossible(ask, now)
         self._refuse_long_wait(ask.request, now)
+        self._refuse_under_pressure(ask.request, now)
         ticket, displaced = self._push(ask.request, now)
         return ticket, [(victim, self._displaced(victim.request, now)) for victim in displaced]
 
     def _displaced(self, request: PlacementRequest, now: float) -> StratosError:
-        return full_queue(request, Overloaded(DISPLACED, after_s=self._queue.wait_s(request, now)))
+        return full_queue(request, self._overloaded(DISPLACED, ShedReason.LOAD_SHED, request, now))
+
+    def _overloaded(self, text: str, reason: ShedReason, request: PlacementRequest, now: float) -> Overloaded:
+        return Overloaded(text, after_s=self._queue.wait_s(request, now), reason=reason)
 
     def _push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
         try:
@@ -78,6 +88,10 @@ class Intake:
                 "admission may fill of any worker's KV pool; shorten the prompt or lower max_tokens",
                 param="num_prompt_tokens",
             )
+
+    def _refuse_under_pressure(self, request: PlacementRequest, now: float) -> None:
+        if self._pressure.sheds(request, self._fleet.views(now), now):
+            raise full_queue(request, self._overloaded(UNDER_PRESSURE, ShedReason.MEMORY_PRESSURE, request, now))
 
     def _refuse_long_wait(self, request: PlacementRequest, now: float) -> None:
         """A request that may go elsewhere does so at once where it would wait too long."""

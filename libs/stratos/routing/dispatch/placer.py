@@ -17,7 +17,7 @@ from stratos.routing.dispatch.isolation import SuspectHolds, still_excluded
 from stratos.routing.dispatch.room_table import NeedKind, RoomTable
 from stratos.routing.filters import Rejection, is_candidate
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.picker import EndpointChoice, Refusal, choose
+from stratos.routing.picker import MAX_NAMED, EndpointChoice, Refusal, choose
 from stratos.routing.policy.policies import Policies
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
@@ -119,7 +119,7 @@ class Placer:
         if candidates is not None:
             choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill, pool=candidates)
             if isinstance(choice, EndpointChoice):
-                return choice
+                return choice.with_rejected(self._rooms.left_out(ask, candidates, MAX_NAMED))
         choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
         if isinstance(choice, Refusal) and choice.rejections[Rejection.EXCLUDED] and not choice.is_blocked:
             ask = _excluding(ask, frozenset())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from stratos.core.features import can_speak_with
 from stratos.routing.admission import has_free_slot, kv_capacity, kv_room
@@ -73,6 +73,10 @@ class PoolRoom:
             del known[name]
         if largest is None or self._capacities.get(self._largest, NO_CAPACITY) < largest:
             self._largest = max(self._capacities, key=self._capacities.__getitem__, default="")
+
+    def rejected(self) -> Iterator[tuple[WorkerView, Rejection]]:
+        """Each worker, and why it refuses a request that its room is too small for."""
+        return ((self._known[name], reason) for name, reason in self._reasons.items())
 
     def frontier(self, closed: frozenset[str]) -> list[Room]:
         """Open workers that no other one beats in both: room, and the output to be expected there.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from stratos.core.placement import WorkerRole
@@ -74,6 +75,12 @@ class RoomTable:
         if not found:
             self._count(pool, closed)
         return found
+
+    def left_out(self, ask: Ask, candidates: Sequence[WorkerView], count: int) -> list[tuple[WorkerView, Rejection]]:
+        """Some workers that are not among a request's candidates, each with what it lacked; those of the last look."""
+        named = {view.ref.incarnation for view in candidates}
+        others = (found for found in self._pool(kind_of(ask, 0)).rejected() if found[0].ref.incarnation not in named)
+        return list(islice(others, count))
 
     def kind_of(self, ask: Ask) -> NeedKind:
         """The kind of a request's needs; outputs longer than any worker expects are one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from random import Random
+from typing import NamedTuple
 
 from stratos.core.placement import PlacementRequest, WorkerRole
 from stratos.routing.policy.filters import FILTERS, narrow
@@ -22,6 +23,17 @@ class InvalidPolicy(ValueError):
     """The configuration names a policy, a scorer, a filter or a picker that there is not; the message names it."""
 
 
+class Ranking(NamedTuple):
+    """Result of a policy for some workers."""
+
+    workers: list[WorkerView]
+    """Workers to take, the first one first."""
+    considered: Sequence[WorkerView]
+    """Workers that the last one of them was chosen from."""
+    scores: Sequence[float]
+    """Scores of those that were considered."""
+
+
 class PoolPolicy:
     """One policy at work in one pool."""
 
@@ -30,16 +42,19 @@ class PoolPolicy:
         self._scorers = [(SCORERS[name], weight) for name, weight in config.scorers.items() if weight]
         self._picker = PICKERS[config.picker]()
 
-    def rank(self, views: Sequence[WorkerView], context: ScoringContext, count: int, rng: Random) -> list[WorkerView]:
+    def rank(self, views: Sequence[WorkerView], context: ScoringContext, count: int, rng: Random) -> Ranking:
         """Up to ``count`` of ``views``, the one to take first."""
         left = list(narrow(views, self._filters, context)) if views else []
         scores = self._score(left, context)
         ranked: list[WorkerView] = []
         while left and len(ranked) < count:
             index = self._picker.pick(left, scores, rng)
-            ranked.append(left.pop(index))
+            ranked.append(left[index])
+            if len(ranked) == count:
+                break  # who was considered last stays whole
+            left.pop(index)
             scores.pop(index)
-        return ranked
+        return Ranking(ranked, left, scores)
 
     def _score(self, views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
         if not self._scorers:
@@ -76,7 +91,7 @@ class Policies:
 
     def rank(
         self, views: Sequence[WorkerView], context: ScoringContext, role: WorkerRole, count: int, rng: Random
-    ) -> list[WorkerView]:
+    ) -> Ranking:
         """Up to ``count`` of the workers that may run the request of ``context`` as ``role``, the one to take first."""
         return self._policy(role, context.request.model_digest).rank(views, context, count, rng)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import islice
 
@@ -30,6 +31,8 @@ class ClassQueue:
         self.service = ServiceCounters()
         self._heads = FairHeads(self.service)
         self._oldest = OldestHeads()
+        self._order: list[int] = []
+        """Sequence numbers of those that wait, moves left out."""
         self._has_reserved = False
         """Those that wait for room have asked for room of their own in this turn."""
         self.num_requests = 0
@@ -220,7 +223,15 @@ class ClassQueue:
         self._heads.add(ticket)
         self._oldest.put(ticket)
 
+    def num_before(self, ticket: Ticket) -> int:
+        """Requests of this class that came before a new one, and its moves."""
+        return len(self._moves) + bisect_left(self._order, ticket.sequence)
+
     def _count(self, ticket: Ticket, sign: int) -> None:
+        if sign > 0:
+            insort(self._order, ticket.sequence)
+        else:
+            del self._order[bisect_left(self._order, ticket.sequence)]
         tenant, tokens = ticket.request.terms.tenant, ticket.request.num_prompt_tokens
         self.num_requests += sign
         self.num_tokens += sign * tokens

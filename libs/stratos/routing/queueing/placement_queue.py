@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from stratos.common.errors import Overloaded
+from stratos.common.shed_reason import ShedReason
 from stratos.core.fleet import QueueDepth
 from stratos.core.placement import PlacementRequest, Work
 from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
@@ -18,6 +19,7 @@ from stratos.core.rules.ageing import AgedQuota, effective_class
 from stratos.routing.queueing.class_queue import ClassQueue
 from stratos.routing.queueing.heads import NO_BOUNDS, PromptBounds
 from stratos.routing.queueing.overflow import longest_wait_s
+from stratos.routing.queueing.positions import PositionLog
 from stratos.routing.queueing.ticket import Dispatched, Place, PlacementVerdict, Reserve, T, Ticket, never_reserve
 from stratos.routing.queueing.wait_estimate import QueuePace
 from stratos.routing.settings import QueueConfig
@@ -39,6 +41,11 @@ class ModelQueue:
         before = [queue for queue in self.classes[: self.classes.index(self.class_of(request)) + 1] if len(queue)]
         oldest_s = max((now - oldest.arrived for queue in before if (oldest := queue.oldest())), default=0.0)
         return self._pace.wait_s(sum(map(len, before)), oldest_s, now)
+
+    def num_before(self, ticket: Ticket) -> int:
+        """Requests of its class that came before a waiting one, and all of higher classes."""
+        own = self.class_of(ticket.request)
+        return own.num_before(ticket) + sum(len(queue) for queue in self.classes[: self.classes.index(own)])
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self.classes)
@@ -102,6 +109,7 @@ class PlacementQueue:
         self._settings = settings
         self._models: dict[tuple[str, Work], ModelQueue] = {}
         self._expiries: list[tuple[float, int, Ticket]] = []
+        self._positions = PositionLog()
         self._sequence = itertools.count()
 
     def __len__(self) -> int:
@@ -125,6 +133,8 @@ class PlacementQueue:
         model = self._model(_queue_key(request))
         displaced = self._make_room(model.class_of(request), ticket, now)
         model.class_of(request).add(ticket)
+        if not request.is_move:
+            self._positions.begin(ticket, model.num_before(ticket))
         heapq.heappush(self._expiries, (ticket.expires, ticket.sequence, ticket))
         self._compact()
         return ticket, displaced
@@ -186,6 +196,10 @@ class PlacementQueue:
                     yield found
             models = still
 
+    def note_positions(self, now: float) -> None:
+        """Note where those stand that have waited for some time."""
+        self._positions.sample(now, lambda ticket: self._models[_queue_key(ticket.request)].num_before(ticket))
+
     def charge_output(self, model_digest: str, tenant_tokens: Mapping[str, int]) -> None:
         """Charge tenants for the output that a worker of the model has made for them, whichever router placed it."""
         model = self._models.get((model_digest, Work.GENERATION))
@@ -242,23 +256,24 @@ class PlacementQueue:
         if len(self._models) >= self._settings.max_models:
             idle = next((name for name, queue in self._models.items() if not len(queue)), None)
             if idle is None:
-                raise Overloaded("too many models have waiting requests; try again later")
+                raise Overloaded("too many models have waiting requests; try again later", reason=ShedReason.QUEUE_FULL)
             del self._models[idle]
         return self._models.setdefault(key, ModelQueue(self._settings))
 
     def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
         if ticket.request.is_move:
             if queue.num_moves >= self._settings.max_recoveries:
-                after_s = self.wait_s(ticket.request, now)
-                raise Overloaded("too many streams wait for recovery; try again later", after_s=after_s)
+                raise self._full("too many streams wait for recovery; try again later", ticket, now)
             return []
         victims = queue.victims_for(ticket)
         if victims is None:
-            after_s = self.wait_s(ticket.request, now)
-            raise Overloaded("the queue of this model is full; try again later", after_s=after_s)
+            raise self._full("the queue of this model is full; try again later", ticket, now)
         for victim in victims:
             queue.remove(victim)
         return victims
+
+    def _full(self, text: str, ticket: Ticket, now: float) -> Overloaded:
+        return Overloaded(text, after_s=self.wait_s(ticket.request, now), reason=ShedReason.QUEUE_FULL)
 
     def _compact(self) -> None:
         """Drop entries of tickets that left, before they outnumber the waiting ones."""

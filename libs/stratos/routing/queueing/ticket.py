@@ -41,6 +41,8 @@ class Ticket:
     """Its needs as worked out before, since it is tried many times."""
     counter: float = field(default=math.nan, repr=False)
     """Its tenant's counter by which it lies in a heap; not a number where it lies in none."""
+    queue_samples: tuple[int, ...] = field(default=(), repr=False)
+    """Pairs: milliseconds of its present call, and requests that were before it then."""
     kind: Hashable | None = field(default=None, repr=False)
     """Needs beside room for its prompt; ``None`` where it has to be tried."""
 

@@ -50,6 +50,7 @@ _SHARE = FlatCodec(
     fields={
         "weight": FlatField(decode=lambda number: max(1, number)),
         "max_batch_ratio": FlatField(decode=lambda ratio: ratio or 1.0),
+        "pools": SET,
     },
 )
 

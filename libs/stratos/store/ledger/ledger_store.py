@@ -8,8 +8,8 @@
 <prefix>:ledger:tenants                  set of all tenants that ever had an entry
 <prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
 
-Entries, sums and spans are read by ``usage_reader``. A tenant is its id, also after its deletion: what comes late finds
-its place, and nothing here knows its name.
+Windows of promises are in ``window_scripts``. Entries, sums and spans are read by ``usage_reader``. A tenant is its id,
+also after its deletion: what comes late finds its place, and nothing here knows its name.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from stratos.store.ledger.entry_reader import EntryReader
 from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
 from stratos.store.ledger.segment_store import SegmentStore
+from stratos.store.ledger.window_store import window_of
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -195,13 +196,15 @@ class LedgerStore:
     def _keys(self, entry: LedgerEntry) -> list[str]:
         tenant, day = entry.tenant, entry.day
         parts = ("entries:{}:{}", "sums:{}:{}", "spend:{}", "tenants", "spans:{}:{}", "order:{}:{}", "corrects:{}:{}")
-        return [f"{self._head}:{part.format(tenant, day)}" for part in (*parts, "chain", "open")]
+        own = [f"{self._head}:{part.format(tenant, day)}" for part in (*parts, "chain", "open")]
+        return [*own, *window_of(entry).keys(self._head)]
 
     def _args(self, entry: LedgerEntry, look: _Look) -> list[str | int]:
         kept_s = self._kept_s if self._segments is None else 0
         return [
             entry.request_id, entry.rank, entry_to_text(entry), entry.tenant, entry.day[:7], kept_s, self._kept_s,
             entry.tag.arrived_unix_ms, entry.day, look.num_segments, look.number, look.text,
+            window_of(entry).field, self._kept_s,
         ]  # fmt: skip
 
 

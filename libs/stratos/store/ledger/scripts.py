@@ -7,6 +7,8 @@ written only by one who has looked into all segments that there are.
 
 from __future__ import annotations
 
+from stratos.store.ledger.window_scripts import ADD_TO_WINDOW
+
 _MEASURE = """
 local function measure(text)
   local value = cjson.decode(text)
@@ -51,10 +53,11 @@ end
 # the day, chain of segments, days in use. ARGV: request id, rank, text, tenant, month, seconds that entries are kept or
 # 0, seconds that spans are kept, milliseconds of arrival, day, number of segments that the caller has looked into,
 # number of the one that has the entry, text that is there. Answers {outcome, what the tenant owes for the month}, or
-# {'late', number of segments}.
+# {'late', number of segments}. Keys and arguments of ADD_TO_WINDOW follow.
 WRITE_ENTRY = (
     _MEASURE
     + _DEVICES
+    + ADD_TO_WINDOW
     + """
 local function keep(key, seconds)
   if seconds ~= '0' and redis.call('TTL', key) < 0 then redis.call('EXPIRE', key, seconds) end
@@ -65,6 +68,7 @@ local function add(text, sign)
     redis.call('HINCRBY', KEYS[2], group .. string.char(31) .. name, string.format('%.0f', sign * number))
   end
   redis.call('HINCRBY', KEYS[3], ARGV[5], string.format('%.0f', sign * due))
+  add_to_window(value, sign)
   if measures['promises'] then
     local span = string.format('%.0f', math.floor((value['arrived_unix_ms'] or 0) / 300000))
     local head = string.match(group, '^[^\\31]*') .. string.char(31) .. span .. string.char(31)

@@ -130,6 +130,7 @@ class Sealer:
         """Take what the last segment has out of Redis; a sealer that died may have left it there."""
         if state.last is None or state.num_cleared == state.num_segments:
             return
+        await self._segments.put_head(state.last)
         async for lines in self._segments.all_lines(state.last):
             by_day: dict[TenantDay, list[SegmentLine]] = {}
             for line in lines:

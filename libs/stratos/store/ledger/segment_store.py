@@ -6,23 +6,27 @@ Indices are small and asked for again and again, so the last ones are kept in me
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from stratos.common.errors import DependencyDown, NotFound
 from stratos.core.ledger.segments import (
+    HEAD_KEY,
     Block,
     BrokenSegment,
     Place,
     SegmentIndex,
     SegmentLine,
     SegmentRef,
+    parse_ref,
     read_block,
     read_index,
 )
 from stratos.store.object_store import ObjectStore
 
+_HEAD_BYTES = 1024
 _MAX_BLOCKS = 50_000
 """Blocks of indices in memory: some 20 MB."""
 
@@ -42,6 +46,22 @@ class SegmentStore:
     async def put(self, ref: SegmentRef, path: Path) -> None:
         """Store a segment; once more changes nothing."""
         await self._objects.put(ref.key, path)
+
+    async def put_head(self, ref: SegmentRef) -> None:
+        """Note the last segment beside the segments."""
+        with tempfile.TemporaryDirectory(prefix="stratos-segment-") as folder:
+            path = Path(folder) / "head"
+            await asyncio.to_thread(path.write_text, f"{ref.text}\n")
+            await self._objects.put(HEAD_KEY, path)
+
+    async def head(self) -> SegmentRef | None:
+        """Read that note; ``None`` where there are no segments."""
+        try:
+            return parse_ref((await self._objects.read(HEAD_KEY, 0, _HEAD_BYTES)).decode().strip())
+        except NotFound:
+            return None
+        except ValueError as error:
+            raise DependencyDown(f"the object {HEAD_KEY} cannot be read: {error}") from error
 
     async def index(self, ref: SegmentRef) -> SegmentIndex:
         """Read what a segment holds.
@@ -82,6 +102,11 @@ class SegmentStore:
         """The same; raises ``BrokenSegment`` or ``NotFound``."""
         data = await self._objects.read(ref.key, block.offset, block.num_bytes)
         return await asyncio.to_thread(read_block, block, data)
+
+    async def check_end(self, ref: SegmentRef) -> None:
+        """Look behind the end of a segment; raises ``BrokenSegment`` where something is there."""
+        if await self._objects.read(ref.key, ref.num_bytes, 1):
+            raise BrokenSegment("something follows its end")
 
     async def all_lines(self, ref: SegmentRef) -> AsyncIterator[list[SegmentLine]]:
         """A whole segment, block by block."""

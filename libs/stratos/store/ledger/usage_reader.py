@@ -18,9 +18,11 @@ from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.segments import Place
 from stratos.core.ledger.sums import UsageGroup, keep_fields, table_of_day
 from stratos.core.ledger.violations import spans_of_day
+from stratos.core.ledger.windows import PromiseWindow
 from stratos.store.counters.guard import GuardedReads, StoreId, any_store
 from stratos.store.ledger.entry_reader import START, EntryPage, EntryReader
 from stratos.store.ledger.segment_store import SegmentStore
+from stratos.store.ledger.window_store import missed_key, windows_of_day
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -82,6 +84,11 @@ class UsageReader:
         """The promises of each day, by model and five minutes."""
         stored = await self._read([f"{self._head}:spans:{tenant}:{day}" for day in days])
         return await asyncio.to_thread(lambda: [spans_of_day(one) for one in stored])
+
+    async def missed_windows(self, tenant: str, days: Sequence[str]) -> list[PromiseWindow]:
+        """The windows of some days that missed a promised p99, in order of time."""
+        stored = await self._read([missed_key(self._head, tenant, day) for day in days])
+        return await asyncio.to_thread(lambda: [window for one in stored for window in windows_of_day(one)])
 
     async def entries_page(self, tenant: str, day: str, after: Place = START) -> EntryPage:
         """Entries of a day by their arrival, after a place."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratos.common.errors import BadRequest, DependencyDown
@@ -48,7 +48,12 @@ async def init_store(records: RecordStore, manifests: ManifestStore) -> str:
 
 
 async def adopt_store(
-    records: RecordStore, manifests: ManifestStore, copies: Sequence[SnapshotCopy] = (), *, replaces: bool = False
+    records: RecordStore,
+    manifests: ManifestStore,
+    copies: Sequence[SnapshotCopy] = (),
+    *,
+    replaces: bool = False,
+    fill_ledger: Callable[[str, bool], Awaitable[None]] | None = None,
 ) -> Adoption:
     """Fill Redis from the manifest and from copies of snapshots, and make it the store that they name.
 
@@ -60,6 +65,7 @@ async def adopt_store(
         manifests: of the object store.
         copies: exported files, or copies that gateways keep: keys and tenants come from nowhere else.
         replaces: whether a marker of another store may be overwritten.
+        fill_ledger: called with the store's id, and whether this Redis is that store already, before gateways write.
 
     Raises:
         BadRequest: manifest and copies name different stores, or none at all.
@@ -74,6 +80,8 @@ async def adopt_store(
             "--replace makes this Redis the latter one"
         )
     known = [] if manifest is None else [*manifest.adapters.values(), *manifest.departed.values()]
+    if fill_ledger is not None:
+        await fill_ledger(store_id, marker is not None and marker.store_id == store_id)
     newest = _newest(_without_departed([*known, *(record for copy in copies for record in copy.records)]))
     await _fill(records, store_id, newest, replaces=marker.store_id if marker is not None else "")
     await manifests.add(store_id, [record for record in newest if record.kind in (Kind.ADAPTER, Kind.DATA_KEY)])

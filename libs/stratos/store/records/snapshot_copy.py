@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,8 @@ def parse_copy(content: bytes) -> SnapshotCopy:
 def save_copy(copy: SnapshotCopy, path: Path) -> None:
     """Write a copy to a file of mode 0600; a reader sees the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    # A process that ends leaves the thread of its last write, and writes once more.
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:

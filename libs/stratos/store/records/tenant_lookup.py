@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stratos.common.errors import DependencyDown, InvalidApiKey, PermissionDenied, StratosError
-from stratos.core.tenancy.plan import Plan, built_in_plan
+from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan, built_in_plan, reserved_beside
 from stratos.core.tenant import Tenant
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
@@ -21,6 +23,9 @@ class TenantLookup:
 
     def __init__(self, follower: SnapshotFollower) -> None:
         self._follower = follower
+        self._reserved: dict[str, Mapping[str, float]] = {}
+        """By plan, of the snapshot that had so many records merged into it."""
+        self._num_merged = -1
 
     async def find(self, name: str) -> Tenant | None:
         """The tenant; ``None`` where there is none of this name, or it is being deleted.
@@ -44,7 +49,13 @@ class TenantLookup:
                 raise DependencyDown(NOT_NOW)
         if (error := _suspension(record)) is not None:
             raise error
-        return Tenant(name=name, id=record.id, cache_salt=record.cache_salt, plan=record.apply_to(plan))
+        return Tenant(
+            name=name,
+            id=record.id,
+            cache_salt=record.cache_salt,
+            plan=record.apply_to(plan),
+            kept_kv=self._reserved_beside(plan.name),
+        )
 
     def record(self, name: str) -> TenantRecord | None:
         """The tenant as it is known, suspended and closing ones included."""
@@ -72,6 +83,17 @@ class TenantLookup:
     def _tenant(self, name: str) -> TenantRecord | None:
         record = self.record(name)
         return None if record is None or record.is_closing else record
+
+    def _reserved_beside(self, plan: str) -> Mapping[str, float]:
+        """KV that other plans have reserved; worked out once for each state of the snapshot, since requests ask it."""
+        snapshot = self._follower.snapshot
+        if snapshot.num_merged != self._num_merged:
+            self._reserved, self._num_merged = {}, snapshot.num_merged
+        if plan not in self._reserved:
+            stored = {name: found.value for name, found in snapshot.of_owner(Kind.PLAN, "").items()}
+            plans = {**BUILT_IN_PLANS, **{name: value for name, value in stored.items() if isinstance(value, Plan)}}
+            self._reserved[plan] = reserved_beside(plan, plans.values())
+        return self._reserved[plan]
 
     def _plan(self, tenant: TenantRecord) -> Plan | None:
         found = self._follower.snapshot.get(Kind.PLAN, tenant.plan)

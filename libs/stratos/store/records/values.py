@@ -30,6 +30,8 @@ from stratos.store.tenants import BlockRecord, TenantRecord
 MIN_SALT_BYTES = 16
 SECRET_FIELDS = frozenset({"mac", "cache_salt", "wrapped"})
 """Fields of values that no log and no list shows."""
+_P99_FIELDS = frozenset({"ttft_p99_ms", "itl_p99_ms", "promise_window_s"})
+_PLAIN = Plan()
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _ADAPTER_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "base_model_digest": str, "uri": str, "digest": str, "rank": int, "alpha": (int, float), "target_modules": list,
@@ -67,8 +69,9 @@ def encode_template(template: PromptTemplate) -> dict[str, Any]:
 
 
 def encode_plan(plan: Plan) -> dict[str, Any]:
-    """A plan's record."""
-    return plan_to_json(plan)
+    """A plan's record; without promises of p99s it is one that release 0.1 can read."""
+    value = plan_to_json(plan)
+    return {name: value[name] for name in value if name not in _P99_FIELDS or value[name] != getattr(_PLAIN, name)}
 
 
 def encode_data_key(key: DataKeyRecord) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
     required, named   [reasoning] calls
     auto              [reasoning] (text calls)* text
+    auto, and content that obeys a schema of its own
+                      [reasoning] (calls | content)
 
 It is Lark's syntax as llguidance reads it.  Text before a call cannot hold the mark that begins one, so a call that is
 begun is a call that obeys.  Blanks within JSON are bounded, as in every grammar here.
@@ -46,22 +48,34 @@ def enforced_schemas(use: ToolUse) -> list[Mapping[str, Any]]:
     ]
 
 
-def call_grammar(use: ToolUse, shape: OutputShape, special: Mapping[str, int]) -> str:
+def call_grammar(
+    use: ToolUse, shape: OutputShape, special: Mapping[str, int], content: Mapping[str, Any] | None = None
+) -> str:
     """The text of the grammar.
 
     Args:
-        use: for which ``is_enforced``.
+        use: for which ``is_enforced``, or which has ``content`` beside it.
         shape: of the output; its syntax has a form.
         special: ids of the special tokens that the syntax is written with, by their spelling.
+        content: schema of an answer without calls; ``None`` leaves it free.
     """
     assert shape.syntax is not None, "there are tools"
     assert shape.syntax.form is not None, "others are refused"
     writer = _Writer(shape.syntax.form, shape.syntax.marks[0], special)
     one = use.mode is ToolMode.NAMED or not use.is_parallel
     names, schemas = [tool.name for tool in enforced_tools(use)], enforced_schemas(use)
-    body = writer.free(names, one=one) if use.mode is ToolMode.AUTO else writer.forced(names, one=one)
-    arguments = [f"args_{i}: %json {json.dumps({**schema, **_GUIDANCE})}" for i, schema in enumerate(schemas)]
+    if use.mode is not ToolMode.AUTO:
+        body = ["body: calls", *writer.forced(names, one=one)]
+    elif content is None:
+        body = writer.free(names, one=one)
+    else:
+        body = ["body: calls | content", *writer.forced(names, one=one), f"content: {_json(content)}"]
+    arguments = [f"args_{i}: {_json(schema)}" for i, schema in enumerate(schemas)]
     return "\n".join([*writer.start(shape), *body, *arguments, _TEXT, ""])
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, **_GUIDANCE})}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +101,7 @@ class _Writer:
         form = self.form
         more = "" if one else f"({self.literal(form.between)} call)*"
         return [
-            f"body: {self.literal(form.opening)} call {more} {self.literal(form.closing)}",
+            f"calls: {self.literal(form.opening)} call {more} {self.literal(form.closing)}",
             *self.alternatives("call", names, form.before),
         ]
 

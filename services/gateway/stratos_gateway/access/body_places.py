@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stratos.common.errors import ConcurrencyLimited, Overloaded, StratosError
+from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.task_end import TaskEnd
 
@@ -59,7 +60,8 @@ class BodyPlaces:
             text = f"{self._max_open_per_tenant} bodies of this tenant are on their way, its limit"
             raise ConcurrencyLimited(text)
         if len(self._open) >= self._max_open and not self._displace(tenant):
-            raise Overloaded(f"{self._max_open} bodies are on their way into the gateway, its limit")
+            text = f"{self._max_open} bodies are on their way into the gateway, its limit"
+            raise Overloaded(text, reason=ShedReason.QUEUE_FULL)
         number = next(self._numbers)
         with TaskEnd() as end:
             self._open[number] = _Body(tenant.id, tenant.priority_class, end)
@@ -89,7 +91,7 @@ class BodyPlaces:
         number = max(able)[2]
         end = self._open[number].end
         self._release(number)
-        end(Overloaded(_DISPLACED))
+        end(Overloaded(_DISPLACED, reason=ShedReason.LOAD_SHED))
         return True
 
     def _release(self, number: int) -> None:

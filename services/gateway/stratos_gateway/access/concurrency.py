@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, StratosError
+from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.task_end import TaskEnd
 from stratos_gateway.metrics import GatewayMetrics
@@ -24,6 +25,7 @@ T = TypeVar("T")
 End = Callable[[StratosError], None]
 Refusal = Callable[[], StratosError | None]
 """Why a request may not go on, asked again whenever tenants, keys or blocks have changed; quick."""
+_DISPLACED = "displaced from a full gateway by a request of a higher class; try again later"
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ class Admission:
             raise ConcurrencyLimited(f"{self._max_open_per_tenant} requests of this tenant are open, its limit")
 
     def _full(self) -> Overloaded:
-        return Overloaded(f"the gateway has {self.num_open} requests open, its limit")
+        return Overloaded(f"the gateway has {self.num_open} requests open, its limit", reason=ShedReason.QUEUE_FULL)
 
     def _able_to_give_way(self, priority_class: int) -> list[tuple[int, int]]:
         """Class and number of the places below a class that could be free at once."""
@@ -133,7 +135,7 @@ class Admission:
             return False
         victim = self._open[max(able)[1]]
         victim.is_displaced = True
-        victim.end_with(Overloaded("displaced from a full gateway by a request of a higher class; try again later"))
+        victim.end_with(Overloaded(_DISPLACED, reason=ShedReason.LOAD_SHED))
         return True
 
     @contextmanager

@@ -35,6 +35,11 @@ def living_tenants(follower: SnapshotFollower) -> dict[str, TenantRecord]:
     return {tenant.id: tenant for tenant in found if isinstance(tenant, TenantRecord) and not tenant.is_closing}
 
 
+def tenant_names(follower: SnapshotFollower) -> dict[str, str]:
+    """Names of the tenants that there are now, by id."""
+    return {tenant_id: tenant.name for tenant_id, tenant in living_tenants(follower).items()}
+
+
 class DepartedTenants:
     """Belongs to the event loop.
 

@@ -110,7 +110,8 @@ class LedgerRoutes:
         async with self._readings.by(caller.tenant) as reader:
             table = await reader.table(tenant, days, ("day", "model", "adapter"))
             spans = await self._spans(reader, tenant, days, table)
-        return statement_json(make_statement(label, days[0][:7], [table], violation_windows(spans)))
+            missed = await reader.missed_windows(tenant, days)
+        return statement_json(make_statement(label, days[0][:7], [table], violation_windows(spans), missed))
 
     async def _spans(self, reader: UsageReader, tenant: str, days: Sequence[str], table: UsageTable) -> Spans:
         """Promises of a month; on a day of an older version, which kept no such sums, those of its entries."""

@@ -37,6 +37,8 @@ class Draft:
     receipt: Receipt | None = None
     last_attempt: int | None = None
     """Whose count is waited for; ``None`` where nothing ran."""
+    waited_us: int | None = None
+    """Time that a client waited which left before its first token."""
     is_platform_failure: bool = False
     """The platform, and not the request, was the reason of its failure."""
     is_external: bool = False

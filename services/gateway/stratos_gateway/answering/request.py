@@ -41,6 +41,8 @@ class Prepared:
     """Texts of its input, for content policies."""
     refusal: Callable[[], StratosError | None]
     """Why its model is not served any more."""
+    constrained: str = ""
+    """Kind of the grammar that its output obeys."""
 
     def describe(self, exchange: Exchange) -> None:
         """Note in the access log, and in the trace, what is known before it runs."""

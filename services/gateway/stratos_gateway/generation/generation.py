@@ -128,8 +128,12 @@ class Generation:
         if len(self.trail) < MAX_ITEMS:
             self.trail.append(attempt)
 
-    def section(self) -> dict[str, Any]:
-        """The prompt's way through the platform so far, for the request's receipt."""
+    def section(self, num_choices_told: int = 0) -> dict[str, Any]:
+        """The prompt's way through the platform so far, for the request's receipt.
+
+        Args:
+            num_choices_told: attempts of which it says what their placements were chosen from.
+        """
         receipt = self.transcript.receipt
         return {
             "id": self.request_id,
@@ -138,7 +142,9 @@ class Generation:
             "seed": self.spec.seed,
             "adapter_digest": self.spec.terms.adapter.digest,
             "num_attempts": self._attempts.number + 1,
-            "attempts": [attempt.to_json() for attempt in self.trail],
+            "attempts": [
+                attempt.to_json(tells_choice=number < num_choices_told) for number, attempt in enumerate(self.trail)
+            ],
             **({} if receipt is None else prompt_section(receipt, len(self.spec.prompt_ids))),
         }
 

@@ -19,6 +19,8 @@ from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.generation import Generation, Waiting
 
+MAX_CHOICES = 4
+"""Placements of one request whose choice its receipt tells: names of workers are long."""
 Patience = Callable[[ClientRequest[PreparedGeneration]], float]
 """Seconds after which a request may be answered elsewhere; 0 where it may not."""
 
@@ -59,7 +61,11 @@ class GeneratedOutput(Fanout):
 
     def sections(self) -> Mapping[str, Any]:
         """Each prompt's way through the platform."""
-        shown = [generation.section() for generation in self.generations[:MAX_ITEMS]]
+        told = max(1, MAX_CHOICES // len(self.generations))
+        shown = [
+            generation.section(told if number < MAX_CHOICES else 0)
+            for number, generation in enumerate(self.generations[:MAX_ITEMS])
+        ]
         return {"source": "workers", "generations": shown}
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
@@ -79,6 +85,7 @@ class GeneratedOutput(Fanout):
             outcome=outcome,
             counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output, is_left=is_left),
             times=transcript.times(self._received_s),
+            waited_us=transcript.waited_us(self._received_s) if outcome is RequestOutcome.ABORTED else None,
             receipt=transcript.receipt,
             last_attempt=generation.last_submitted,
             is_platform_failure=is_platform_failure(error),

@@ -22,10 +22,10 @@ class AttemptTrail:
     num_output_tokens: int
     """New ones, over all choices."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The attempt in a receipt."""
+    def to_json(self, *, tells_choice: bool) -> dict[str, Any]:
+        """The attempt in a receipt, with what its placement was chosen from or without."""
         placement = self.placement
-        return {
+        section = {
             "worker": placement.worker.worker_id,
             "prefill": [worker.worker_id for worker in placement.prefill] if placement.decode else [],
             "router": placement.router_address,
@@ -34,6 +34,18 @@ class AttemptTrail:
             "cause": self.cause,
             "output_tokens": self.num_output_tokens,
         }
+        return section | _choice(placement) if tells_choice else section
+
+
+def _choice(placement: Placement) -> dict[str, Any]:
+    """Workers by score, those that a filter dropped, and how many were before the request over time."""
+    samples = placement.queue_samples
+    return {
+        "queue": [list(pair) for pair in zip(samples[::2], samples[1::2], strict=True)],
+        "candidates": {name: round(score, 3) for name, score in placement.scores.items()},
+        "rejected": dict(placement.rejections),
+        "others": placement.num_unnamed,
+    }
 
 
 def prompt_section(receipt: Receipt, num_prompt_tokens: int) -> dict[str, Any]:

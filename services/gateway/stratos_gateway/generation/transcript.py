@@ -88,6 +88,10 @@ class Transcript:
             ttft_us=round(max(0.0, ttft_s) * 1e6), itl_us=round(gaps_s / num_gaps * 1e6) if num_gaps > 0 else None
         )
 
+    def waited_us(self, received_s: float) -> int | None:
+        """Time so far from the last byte of the request without a first token; ``None`` once there is one."""
+        return None if self._first_s else round(max(0.0, self._clock.now() - received_s) * 1e6)
+
     def states(self) -> tuple[ChoiceState, ...]:
         """Where the next attempt resumes."""
         return tuple(ChoiceState(index=c.index, emitted_ids=tuple(c.ids), finished=c.is_finished) for c in self.choices)

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from stratos.common.errors import PermissionDenied
 from stratos_gateway.http.body import OrjsonResponse
-from stratos_gateway.http.errors import error_body
+from stratos_gateway.http.errors import SHED_HEADER, error_body
 
 _MAX_AGE_S = 600
 
@@ -28,7 +28,7 @@ class Cors(CORSMiddleware):
             allow_origins=origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),  # a key in a header is no credential that a browser adds by itself
-            expose_headers=("retry-after", "x-request-id", "x-should-retry"),
+            expose_headers=("retry-after", "x-request-id", "x-should-retry", SHED_HEADER),
             max_age=_MAX_AGE_S,
         )
 

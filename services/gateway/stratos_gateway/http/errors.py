@@ -31,9 +31,12 @@ from stratos.common.errors import (
     WaitTooLong,
     WorkerLost,
 )
+from stratos.common.shed_reason import ShedReason
 from stratos_gateway.http.retry_after import own_after_s, spread_after_s
 
 CHALLENGE = 'Bearer realm="StratosServe"'
+SHED_HEADER = "x-stratos-shed-reason"
+_SHED_REASONS = frozenset(ShedReason)
 
 _PROMPT = "prompt"
 _PUBLIC_PARAMS = {
@@ -94,6 +97,12 @@ def public_error(error: StratosError) -> StratosError:
     return error
 
 
+def shed_reason(error: BaseException | None) -> str:
+    """Why a full system refused; empty for other errors, and for a peer's reason that this build does not know."""
+    reason = error.reason if isinstance(error, Overloaded) else ""
+    return reason if reason in _SHED_REASONS else ""
+
+
 def public_param(param: str | None, prompt_param: str) -> str | None:
     """The parameter of a request that a field of our messages came from; ``None`` where clients have none.
 
@@ -127,13 +136,14 @@ def answer_headers(error: StratosError, random: Random) -> dict[str, str]:
 
 
 def retry_headers(error: StratosError, random: Random) -> dict[str, str]:
-    """Retry-After where a retry makes sense; ``retry-after`` has whole seconds, rounded up."""
+    """Retry-After where a retry makes sense, in whole seconds, rounded up; and why a full system refused."""
     shown = public_error(error)
     if not isinstance(shown, Retryable):
         return {"x-should-retry": "false"} if isinstance(shown, InsufficientQuota | RequestOverRate) else {}
     after_s = own_after_s(shown) if isinstance(shown, RateLimited) else spread_after_s(shown, random)
-    return {
+    headers = {
         "retry-after": str(math.ceil(after_s)),
         "retry-after-ms": str(math.ceil(after_s * 1000)),
         "x-should-retry": "true",
     }
+    return headers | {SHED_HEADER: reason} if (reason := shed_reason(error)) else headers

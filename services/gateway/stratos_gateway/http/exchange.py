@@ -14,7 +14,7 @@ from stratos.common.errors import StratosError
 from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
-from stratos_gateway.http.errors import public_error, public_param
+from stratos_gateway.http.errors import public_error, public_param, shed_reason
 from stratos_gateway.http.sse import EventStream
 
 _SCOPE_KEY = "stratos.exchange"
@@ -44,6 +44,8 @@ class RequestFacts:
     """Mean over the gaps between tokens of one choice."""
     error: str = ""
     """Code of the error that the client got, as a status or within its stream."""
+    shed_reason: str = ""
+    """Why a full system refused it; empty where it did not."""
 
 
 class Exchange:
@@ -86,7 +88,7 @@ class Exchange:
     def note_error(self, error: StratosError) -> None:
         """The client got this error, as the answer or within its stream."""
         shown = public_error(error)
-        self.facts.error = shown.code
+        self.facts.error, self.facts.shed_reason = shown.code, shed_reason(error)
         self.is_our_fault = shown.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     @property

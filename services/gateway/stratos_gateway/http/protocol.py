@@ -30,6 +30,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stratos.common.errors import BadRequest, Overloaded
 from stratos.common.ids import new_id
+from stratos.common.shed_reason import ShedReason
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body, retry_headers
 from stratos_gateway.http.limits import HttpLimits
@@ -51,7 +52,7 @@ class ConnectionsState:
 
 async def refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
     """ASGI application of a connection that is one too many."""
-    error = Overloaded("the gateway has too many connections open")
+    error = Overloaded("the gateway has too many connections open", reason=ShedReason.QUEUE_FULL)
     headers = {**retry_headers(error, Random()), "connection": "close", "x-request-id": new_id("req")}
     await OrjsonResponse(error_body(error), status_code=error.http_status, headers=headers)(scope, receive, send)
 

@@ -12,12 +12,14 @@ from stratos.core.tenancy.plan import Plan
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.receipt_store import ReceiptStore
 from stratos.store.ledger.spool import Spool
+from stratos.store.ledger.window_store import WindowStore
 from stratos_gateway.ledger.budgets import Budgets
 from stratos_gateway.ledger.claims import WorkerSearch
 from stratos_gateway.ledger.meter import Meter
+from stratos_gateway.ledger.promise_windows import PromiseWindows
 from stratos_gateway.ledger.readings import UsageReadings
 from stratos_gateway.ledger.settings import LedgerConfig
-from stratos_gateway.ledger.writer import LedgerWriter
+from stratos_gateway.ledger.writer import LedgerWriter, Told
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.receipts.desk import ReceiptDesk
 from stratos_gateway.sessions.pool import SessionPool
@@ -33,6 +35,10 @@ class LedgerAccess:
     before tenants are known."""
     receipts: ReceiptStore | None = None
     """Where receipts of requests are; ``None`` keeps none."""
+    windows: WindowStore | None = None
+    """Windows of promised p99s; ``None`` shows none in metrics."""
+    names: Callable[[], Mapping[str, str]] = dict
+    """Names of the tenants that there are, by id."""
     readings: UsageReadings | None = None
     """Questions of tenants about their usage; ``None`` answers none."""
 
@@ -46,6 +52,7 @@ class Billing:
     writer: LedgerWriter
     budgets: Budgets
     config: LedgerConfig
+    windows: PromiseWindows | None
     receipts: ReceiptDesk | None
     """``None`` where no receipts are kept."""
 
@@ -58,9 +65,22 @@ class Billing:
         meter = Meter(clock, config.count_wait_s)
         budgets = Budgets(access.store.spend, metrics, config.budget_interval_s)
         receipts = None if access.receipts is None else ReceiptDesk(access.receipts, config.interval_s)
-        note_claim = None if receipts is None else receipts.put_claim
-        writer = LedgerWriter(access.store, meter, spool, config, access.plan_of, metrics, budgets.note_due, note_claim)
-        return cls(access=access, meter=meter, writer=writer, budgets=budgets, config=config, receipts=receipts)
+        windows = None if access.windows is None else PromiseWindows(access.windows, metrics, access.names)
+        told = Told(
+            due=budgets.note_due,
+            written=None if windows is None else windows.note,
+            claim=None if receipts is None else receipts.put_claim,
+        )
+        writer = LedgerWriter(access.store, meter, spool, config, access.plan_of, metrics, told)
+        return cls(
+            access=access,
+            meter=meter,
+            writer=writer,
+            budgets=budgets,
+            config=config,
+            windows=windows,
+            receipts=receipts,
+        )
 
     async def close(self) -> None:
         """Write what is left."""
@@ -72,4 +92,6 @@ class Billing:
         """Root tasks."""
         search = WorkerSearch(self.access.store, sessions, self.config.claim_interval_s)
         receipts = {} if self.receipts is None else {"receipts": self.receipts.run()}
-        return {"ledger": self.writer.run(), "ledger-claims": search.run(), "budgets": self.budgets.run(), **receipts}
+        windows = {} if self.windows is None else {"promise-windows": self.windows.run()}
+        own = {"ledger": self.writer.run(), "ledger-claims": search.run(), "budgets": self.budgets.run()}
+        return {**own, **windows, **receipts}

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stratos.core.generation import Receipt
-from stratos.core.ledger.entry import LedgerEntry, RequestOutcome, StageTimes
+from stratos.core.ledger.entry import NO_TIMES, LedgerEntry, RequestOutcome, StageTimes
 from stratos.core.ledger.pricing import TokenCounts, is_promise_kept, price_request
 from stratos.core.ledger.usage import UsageCount
+from stratos.core.ledger.windows import window_share
 from stratos.core.tenancy.plan import Plan
 from stratos_gateway.answering.draft import Draft, charged_counts
 
@@ -27,6 +28,7 @@ def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
     if is_replay:
         is_kept = None
     counts = _charged(draft, counted)
+    amounts = price_request(draft.plan, draft.tag.model_size, counts, is_replay=is_replay, is_kept=is_kept)
     return LedgerEntry(
         request_id=draft.request_id,
         tenant=draft.tenant,
@@ -34,18 +36,25 @@ def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
         tag=draft.tag,
         outcome=draft.outcome,
         counts=counts,
-        amounts=price_request(draft.plan, draft.tag.model_size, counts, is_replay=is_replay, is_kept=is_kept),
+        amounts=amounts,
         stages=_stages(draft.receipt, counted),
         times=draft.times,
         is_kept=is_kept,
+        window=window_share(
+            draft.plan, draft.times, amounts, has_failed=draft.is_platform_failure, waited_us=draft.waited_us
+        ),
         is_external=draft.is_external,
         external_cost=draft.external_cost,
     )
 
 
 def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
-    """The entry of a request whose gateway died: of what the client saw nothing is known, so no promise is judged."""
+    """The entry of a request whose gateway died: of what the client saw nothing is known, so no promise is judged.
+
+    What it costs is part of the charge of its window all the same.
+    """
     charged = charged_counts(count.num_prompt_tokens, count.num_cached_tokens, count.num_output_tokens)
+    amounts = price_request(plan, count.tag.model_size, charged)
     return LedgerEntry(
         request_id=count.key.request_id,
         tenant=count.tenant,
@@ -53,7 +62,8 @@ def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
         tag=replace(count.tag, num_cached_tokens=0),
         outcome=RequestOutcome.RECOVERED,
         counts=charged,
-        amounts=price_request(plan, count.tag.model_size, charged),
+        amounts=amounts,
+        window=window_share(plan, NO_TIMES, amounts),
         stages=_stages(None, {count.key.attempt: count}),
         rank=count.key.attempt,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from redis.exceptions import RedisError
@@ -42,6 +43,18 @@ class EntryStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Who hears of what was written."""
+
+    due: Callable[[str, str, int], None]
+    """Amount that a tenant owes for a month, after each write."""
+    written: Callable[[LedgerEntry], None] | None = None
+    """Each entry."""
+    claim: Callable[[UsageCount], None] | None = None
+    """Each count that was written for a gateway that died."""
+
+
 class LedgerWriter:
     """Belongs to the event loop.
 
@@ -53,8 +66,7 @@ class LedgerWriter:
         plan_of: the plan of a tenant by its id; ``None`` where there is no such tenant any more. Raises
             ``DependencyDown`` before tenants are known.
         metrics: of the process.
-        note_due: told what a tenant owes for a month, after each write.
-        note_claim: told of each count that was written for a gateway that died.
+        told: of what was written.
     """
 
     def __init__(
@@ -65,14 +77,12 @@ class LedgerWriter:
         config: LedgerConfig,
         plan_of: Callable[[str], Plan | None],
         metrics: GatewayMetrics,
-        note_due: Callable[[str, str, int], None],
-        note_claim: Callable[[UsageCount], None] | None = None,
+        told: Told,
     ) -> None:
         self._store, self._meter, self._spool, self._config = store, meter, spool, config
         self._plan_of = plan_of
         self._metrics = metrics
-        self._note_due = note_due
-        self._note_claim = note_claim
+        self._told = told
         self._pending: list[LedgerEntry] = []
         self._replayed = 0
         """Offset in the spool up to which the ledger has everything."""
@@ -101,9 +111,9 @@ class LedgerWriter:
             self._pending = []
             priced = [(count, self._plan_of(count.tenant)) for count in counts]
             await self._write([claimed_entry(count, plan) for count, plan in priced if plan is not None])
-            if self._note_claim is not None:
+            if self._told.claim is not None:
                 for count in counts:
-                    self._note_claim(count)
+                    self._told.claim(count)
             counts = []
             await self._replay()
             self._say("")
@@ -139,7 +149,9 @@ class LedgerWriter:
             written = await self._store.write(batch)
             for entry, one in zip(batch, written, strict=True):
                 self._metrics.ledger_entries.labels(entry.outcome if one.is_new else "known").inc()
-                self._note_due(one.tenant, entry.day[:7], one.month_due)
+                self._told.due(one.tenant, entry.day[:7], one.month_due)
+                if self._told.written is not None:
+                    self._told.written(entry)
             self._meter.acknowledge([entry.request_id for entry in batch])
 
     async def _replay(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratos.common.errors import BadRequest, Overloaded
+from stratos.common.shed_reason import ShedReason
 from stratos.core.requests.grammar import GrammarSpec
 from stratos_gateway.models.grammar_sandbox import GrammarSandbox
 
@@ -71,7 +72,7 @@ class GrammarCheck:
         trial = self._trials.get(spec)
         if trial is None:
             if len(self._trials) >= MAX_WAITING:
-                raise Overloaded("too many grammars wait to be checked; try again")
+                raise Overloaded("too many grammars wait to be checked; try again", reason=ShedReason.QUEUE_FULL)
             trial = self._trials[spec] = _Trial(asyncio.get_running_loop().create_future())
             self._turns.setdefault(tenant, deque()).append(spec)
         if self._work is None or self._work.done():

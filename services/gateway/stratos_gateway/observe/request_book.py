@@ -48,6 +48,8 @@ class RequestBook:
         """Note a request; what no tenant asked for is counted by route and status alone."""
         duration_s = self.clock.now() - request.started_s
         self._metrics.requests.labels(request.route, str(request.status)).inc()
+        if facts.shed_reason:
+            self._metrics.shed.labels(facts.shed_reason).inc()
         outcome = _outcome(request, facts)
         if facts.is_inference:
             meters = self._metrics.running(facts.tenant, facts.priority_class)
@@ -76,6 +78,7 @@ def _write(request: EndedRequest, facts: RequestFacts, outcome: AnswerOutcome, d
         "status": request.status,
         "outcome": outcome.value,
         "error": facts.error,
+        "shed_reason": facts.shed_reason,
         "tenant": facts.tenant,
         "key_id": facts.key_id,
         "plan": facts.plan,

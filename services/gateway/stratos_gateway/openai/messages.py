@@ -10,9 +10,10 @@ from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PART
 from stratos.core.requests.tools import (
     MAX_CALL_DEPTH,
     MAX_CALL_ID_CHARS,
+    MAX_CALL_VALUES,
     MAX_MESSAGE_CALLS,
     ToolCall,
-    check_depth,
+    ValueBudget,
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
@@ -36,10 +37,11 @@ def check_messages(value: Any) -> tuple[ChatMessage, ...]:
     contents = [entry.get("content") for entry in value if isinstance(entry, dict)]
     if sum(len(content) for content in contents if isinstance(content, list)) > MAX_ALL_CONTENT_PARTS:
         raise BadRequest(f"messages may hold at most {MAX_ALL_CONTENT_PARTS} parts together", param="messages")
-    return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
+    budget = ValueBudget(MAX_CALL_VALUES, MAX_CALL_DEPTH)
+    return tuple(_message(entry, f"messages[{index}]", budget) for index, entry in enumerate(value))
 
 
-def _message(entry: Any, param: str) -> ChatMessage:
+def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
     if not isinstance(entry, dict):
         raise BadRequest(f"{param} must be an object", param=param)
     role = entry.get("role")
@@ -49,7 +51,7 @@ def _message(entry: Any, param: str) -> ChatMessage:
         if entry.get(name):
             text = f"{param}.{name} is not supported by this server"
             raise BadRequest(text, param=f"{param}.{name}", code="unsupported_parameter")
-    calls = _calls(entry.get("tool_calls"), f"{param}.tool_calls")
+    calls = _calls(entry.get("tool_calls"), f"{param}.tool_calls", budget)
     content = entry.get("content")
     is_empty = content is None and bool(calls)
     return ChatMessage(
@@ -61,17 +63,17 @@ def _message(entry: Any, param: str) -> ChatMessage:
     )
 
 
-def _calls(value: Any, param: str) -> tuple[ToolCall, ...]:
+def _calls(value: Any, param: str, budget: ValueBudget) -> tuple[ToolCall, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
         raise BadRequest(f"{param} must be a list", param=param)
     if len(value) > MAX_MESSAGE_CALLS:
         raise BadRequest(f"{param} may hold at most {MAX_MESSAGE_CALLS} calls", param=param)
-    return tuple(_call(entry, f"{param}[{index}]") for index, entry in enumerate(value))
+    return tuple(_call(entry, f"{param}[{index}]", budget) for index, entry in enumerate(value))
 
 
-def _call(value: Any, param: str) -> ToolCall:
+def _call(value: Any, param: str, budget: ValueBudget) -> ToolCall:
     fields = object_fields(value, param)
     call_id, kind, function = _call_id(fields.take("id"), f"{param}.id"), fields.take("type"), fields.take("function")
     if kind not in (None, "function"):
@@ -79,10 +81,10 @@ def _call(value: Any, param: str) -> ToolCall:
     within = object_fields(function, f"{param}.function")
     name = check_tool_name(within.take("name"), f"{param}.function.name")
     arguments = within.take("arguments")
-    return ToolCall(call_id, name, _arguments(arguments, f"{param}.function.arguments"))
+    return ToolCall(call_id, name, _arguments(arguments, f"{param}.function.arguments", budget))
 
 
-def _arguments(value: Any, param: str) -> str:
+def _arguments(value: Any, param: str, budget: ValueBudget) -> str:
     """JSON text; what a model has left unfinished goes back to it as it is."""
     if not isinstance(value, str):
         raise BadRequest(f"{param} must be a string", param=param)
@@ -94,7 +96,7 @@ def _arguments(value: Any, param: str) -> str:
         return value
     except RecursionError:
         raise BadRequest(f"{param} is nested deeper than {MAX_CALL_DEPTH} levels", param=param) from None
-    check_depth(parsed, MAX_CALL_DEPTH, param, most_nodes=len(value))
+    budget.check(parsed, param)
     return value
 
 

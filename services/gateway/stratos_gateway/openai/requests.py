@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
+from stratos.core.requests.grammar import GrammarKind
 from stratos.core.requests.limits import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_TOKEN_IDS,
@@ -110,8 +111,8 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         max_tokens=newer if newer is not None else max_tokens,
         num_logprobs=(top or 0) if wants else None,
     )
-    if tools.may_call and options.grammar is not None:
-        text = "tools cannot be combined with a grammar for the whole answer; use tool_choice: none"
+    if tools.may_call and options.grammar is not None and options.grammar.spec.kind is not GrammarKind.JSON_SCHEMA:
+        text = "tools can be combined with a JSON schema alone; use tool_choice: none"
         raise BadRequest(text, param=options.grammar.param, code="unsupported_parameter")
     return GenerationBody(options=options, prompts=(Conversation(messages, tools),))
 

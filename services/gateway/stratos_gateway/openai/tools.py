@@ -6,10 +6,13 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.tools import (
+    MAX_SCHEMA_DEPTH,
+    MAX_SCHEMA_VALUES,
     NO_TOOLS,
     Tool,
     ToolMode,
     ToolUse,
+    ValueBudget,
     check_num_tools,
     check_schema,
     check_tool_name,
@@ -41,20 +44,21 @@ def _tools(value: Any) -> tuple[Tool, ...]:
     if not isinstance(value, list):
         raise BadRequest("tools must be a list", param="tools")
     check_num_tools(value, "tools")
-    return tuple(_tool(entry, f"tools[{index}]") for index, entry in enumerate(value))
+    budget = ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH)
+    return tuple(_tool(entry, f"tools[{index}]", budget) for index, entry in enumerate(value))
 
 
-def _tool(value: Any, path: str) -> Tool:
+def _tool(value: Any, path: str, budget: ValueBudget) -> Tool:
     fields = object_fields(value, path)
     kind, function = fields.take("type"), fields.take("function")
     if kind != "function":
         text = f"{path}.type: only tools of type function are supported"
         raise BadRequest(text, param=f"{path}.type", code="unsupported_parameter")
     fields.end()
-    return _function(function, f"{path}.function")
+    return _function(function, f"{path}.function", budget)
 
 
-def _function(value: Any, path: str) -> Tool:
+def _function(value: Any, path: str, budget: ValueBudget) -> Tool:
     fields = object_fields(value, path)
     name, description, parameters = fields.take("name"), fields.take("description"), fields.take("parameters")
     is_strict = fields.flag("strict")
@@ -64,7 +68,7 @@ def _function(value: Any, path: str) -> Tool:
     return Tool(
         name=check_tool_name(name, f"{path}.name"),
         description=description or "",
-        parameters=None if parameters is None else check_schema(parameters, f"{path}.parameters"),
+        parameters=None if parameters is None else check_schema(parameters, f"{path}.parameters", budget),
         is_strict=is_strict,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from stratos.common.errors import BadRequest
@@ -25,19 +26,25 @@ async def enforce_calls(
         BadRequest: the grammar cannot be used; ``param`` is the schema that is the reason.
     """
     [conversation, *_] = body.prompts
-    if shape is None or not isinstance(conversation, Conversation) or not is_enforced(conversation.tools):
+    if shape is None or not isinstance(conversation, Conversation) or not conversation.tools.may_call:
         return body
-    use = conversation.tools
+    use, wanted = conversation.tools, body.options.grammar
+    if wanted is None and not is_enforced(use):
+        return body
     assert shape.syntax is not None, "there are tools"
     form = shape.syntax.form
     if form is None or (use.mode is ToolMode.AUTO and not form.is_marked):
         text = f"calls in the syntax of this model ({shape.syntax.name}) cannot be enforced"
-        raise BadRequest(text, param=_param(use), code="unsupported_parameter")
-    text = call_grammar(use, shape, special_ids(model, shape))
-    spec = calls_grammar(text, enforced_schemas(use), "tools")
+        param = _param(use) if wanted is None else wanted.param
+        raise BadRequest(text, param=param, code="unsupported_parameter")
+    content = None if wanted is None else json.loads(wanted.spec.text)
+    text = call_grammar(use, shape, special_ids(model, shape), content)
+    spec = calls_grammar(text, [*enforced_schemas(use), content], "tools")
     try:
         await model.grammars.check(spec, "tools", tenant)
     except BadRequest:
+        if wanted is not None:
+            await model.grammars.check(wanted.spec, wanted.param, tenant)
         await _find_reason(model.grammars, use, tenant)
         raise
     return replace(body, options=replace(body.options, grammar=WantedGrammar(spec, "tools")))

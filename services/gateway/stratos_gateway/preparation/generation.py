@@ -100,6 +100,7 @@ class GenerationPreparer:
             num_sequences=options.n * len(specs),
             texts=texts,
             refusal=partial(tools.catalogue.refusal, target),
+            constrained="" if options.grammar is None else options.grammar.spec.kind,
             body=parsed,
             specs=specs,
             renderer=dialect.render(answer, model.tokenizer, texts if parsed.echo else ()),

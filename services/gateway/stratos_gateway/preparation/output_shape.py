@@ -29,8 +29,9 @@ def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Seq
     if not isinstance(conversation, Conversation):
         return None
     syntax = model.chat.syntax if conversation.tools.may_call else None
-    tags = None if body.options.grammar is not None else model.chat.reasoning
-    frame = model.chat.syntax.frame if model.chat.is_framed and body.options.grammar is None else None
+    is_bound = body.options.grammar is not None and syntax is None
+    tags = None if is_bound else model.chat.reasoning
+    frame = None if is_bound or not model.chat.is_framed else model.chat.syntax.frame
     if frame is not None:
         return OutputShape(syntax=model.chat.syntax, frame=frame)
     if syntax is None and tags is None:

@@ -7,12 +7,13 @@ from typing import Any
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.draft import outcome_of
 from stratos_gateway.answering.request import ClientRequest
-from stratos_gateway.http.errors import public_error
+from stratos_gateway.http.errors import public_error, shed_reason
 
 
 def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
-    """Terms of the request, and whose key it carried."""
+    """Terms of the request, and whose key it carried; ``constrained`` says what kind of grammar its output obeys."""
     tenant, prepared = request.tenant, request.prepared
+    constrained = {"constrained": prepared.constrained} if prepared.constrained else {}
     return {
         "operation": prepared.operation,
         "model": prepared.model,
@@ -21,6 +22,7 @@ def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
         "class": tenant.priority_class,
         "sequences": prepared.num_sequences,
         "most_tokens": prepared.num_tokens,
+        **constrained,
     }
 
 
@@ -34,6 +36,7 @@ def answer_section(request: ClientRequest[Any], now_s: float) -> dict[str, Any]:
     if isinstance(error, StratosError):
         shown = public_error(error)
         section |= {"status": request.exchange.status or shown.http_status, "error": shown.code}
+        section |= {"shed_reason": reason} if (reason := shed_reason(error)) else {}
     elif request.exchange.status:
         section["status"] = request.exchange.status
     if request.declined is not None:

@@ -75,7 +75,7 @@ def test_names_are_kept_where_they_are_asked_for() -> None:
 
 
 class Ledger:
-    """Answers as the admin API, two entries a page, one of them twice."""
+    """Answers as the admin API, in two pages."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, str]] = []
@@ -86,8 +86,8 @@ class Ledger:
         self.asked.append(query)
         begin = int(query["day"][-1]) * 1000 + int(query["tenant"][-1])
         if query["cursor"] == "0":
-            return {"data": [entry(begin + 20), entry(begin + 10)], "next_cursor": 7}
-        return {"data": [entry(begin + 10), entry(begin + 30)], "next_cursor": 0}
+            return {"data": [entry(begin + 10), entry(begin + 20)], "next_cursor": 7}
+        return {"data": [entry(begin + 30)], "next_cursor": 0}
 
 
 def test_all_tenants_of_all_days_are_read_to_the_last_page() -> None:

@@ -14,6 +14,7 @@ from stratos.cli.load.measured import TimedAnswer
 from stratos.cli.load.workload.lengths import FixedLength
 from stratos.cli.load.workload.senders import Sender, WeightedModel
 from stratos.cli.load.workload.sessions import Workload, sessions
+from stratos.common.errors import BadRequest
 from tests.support.fakes.scripted_http import Asked, Reply, Script, ScriptedHttp, scripted_http
 
 WORKLOAD = Workload(
@@ -130,7 +131,8 @@ async def test_a_refusal_has_its_status_and_reason(head: str, body: bytes, failu
         ((token(), {"error": {"code": "worker_lost", "message": "m"}}), "stream: worker_lost"),
         ((token(),), "stream: broke off"),
         (("[DONE]",), "stream: no output"),
-        ((token(), "{", "[DONE]"), "stream: an event is not JSON"),
+        ((token(), 5, "[DONE]"), "stream: an event is not a JSON object"),
+        ((token(), "{", "[DONE]"), "stream: an event is not a JSON object"),
     ],
 )
 async def test_a_stream_that_is_not_whole_is_a_failure(found: tuple[object, ...], failure: str) -> None:
@@ -143,13 +145,13 @@ async def test_a_connection_that_breaks_is_a_failure() -> None:
         await reply.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nda")
 
     answer, _ = await send(script)
-    assert answer.failure == "connection: RemoteProtocolError"
+    assert answer.failure == "connection: ConnectionResetError"
 
 
 async def test_a_server_that_is_not_there_is_a_failure() -> None:
     async with HttpSender(Target(base_url="http://127.0.0.1:1/v1"), asyncio.get_running_loop().time) as sender:
         answer = await sender.send(next(sessions(WORKLOAD, None, "1")), b"{}")
-    assert answer.failure == "connection: ConnectError"
+    assert answer.failure == "connection: ConnectionRefusedError"
 
 
 async def test_many_streams_are_open_at_once() -> None:
@@ -174,3 +176,52 @@ async def test_many_streams_are_open_at_once() -> None:
             sends: list[Awaitable[TimedAnswer]] = [sender.send(session, body) for _ in range(40)]
             answers = await asyncio.gather(*sends)
     assert {answer.failure for answer in answers} == {""}
+
+
+async def test_connections_are_kept_and_one_that_was_closed_while_idle_is_replaced() -> None:
+    """The server keeps its first connection for two requests and closes it then, as servers do with idle ones."""
+    num_connections, is_closed = 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_connections
+        num_connections += 1
+        for _ in range(2):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            stream = b'data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n'
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(stream), stream))
+        writer.close()
+        await writer.wait_closed()
+        is_closed.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with server, HttpSender(Target(base_url=url), asyncio.get_running_loop().time) as sender:
+        session = next(sessions(WORKLOAD, None, "1"))
+        failures = [(await sender.send(session, b"{}")).failure for _ in range(2)]
+        await is_closed.wait()
+        failures += [(await sender.send(session, b"{}")).failure for _ in range(2)]
+    assert failures == [""] * 4
+    assert num_connections == 2
+
+
+async def test_bytes_that_are_no_http_are_a_failure() -> None:
+    async def script(asked: Asked, reply: Reply) -> None:
+        await reply.write(b"SSH-2.0-x\r\n\r\n")
+
+    answer, _ = await send(script)
+    assert answer.failure.startswith("connection: HttpParser")
+
+
+async def test_an_answer_that_takes_too_long_is_a_failure() -> None:
+    async def script(asked: Asked, reply: Reply) -> None:
+        await asyncio.Event().wait()
+
+    answer, _ = await send(script, timeout_s=0.01)
+    assert answer.failure == "connection: TimeoutError"
+
+
+def test_a_key_that_no_header_can_hold_is_refused() -> None:
+    with pytest.raises(BadRequest, match="characters that no key has"):
+        Sender(key="a\r\nx: y")

@@ -158,3 +158,9 @@ def test_no_worker_is_added_on_cores_that_are_taken_unless_asked(
 ) -> None:
     monkeypatch.setattr("stratos.cli.local.options.num_cores", lambda: 8)
     assert UpOptions(model_path=Path("/m"), **options).decode_limit == limit
+
+
+def test_decode_workers_have_the_labels_in_their_order() -> None:
+    options = UpOptions(model_path=Path("/models/base"), pools="fast, ,slow")
+    named = [options.pool_of(name) for name in ("decode-0", "decode-1", "decode-2", "decode-3", "prefill-0")]
+    assert named == ["fast", "", "slow", "", ""]

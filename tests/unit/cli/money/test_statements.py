@@ -22,6 +22,7 @@ from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.statement import make_statement
 from stratos.core.ledger.sums import UsageGroup
 from stratos.core.ledger.violations import violation_windows
+from stratos.core.ledger.windows import PromiseWindow
 from tests.support.worlds.usage_counts import TAG, spans_of
 
 ENTRY = LedgerEntry(
@@ -58,6 +59,28 @@ def test_a_statement_as_text_and_as_a_page() -> None:
     assert "<acme>" in text
     assert "<acme>" not in page
     assert "&lt;acme&gt;" in page
+
+
+def test_windows_that_missed_a_p99_are_in_the_statement() -> None:
+    window = PromiseWindow(
+        plan="premium", window_s=300, number=ENTRY.tag.arrived_unix_ms // 300_000, num_ttft=250, num_ttft_over=3,
+        credit=125_000, ttft_p99_us=612_345,
+    )  # fmt: skip
+    sums = {"windows": 288, "missed_windows": 1, "window_credit": 125_000}
+    table = {**TABLE, UsageGroup(day=ENTRY.day): sums}
+    statement = statement_json(make_statement("acme", "2026-11", [table], [], [window]))
+    assert statement["due"] == 1_999_999 - 125_000
+    later = statement_json(make_statement("acme", "2026-11", [table], []))  # single windows are not kept so long
+    for shown in ("1 of 288", "0.125", "1.874999"):
+        for made in (statement, later):
+            assert shown in statement_text(made)
+            assert shown in statement_html(made)
+    for shown in ("3 of 250", "612.3", "2026-11-25 00:05"):
+        assert shown in statement_text(statement)
+        assert shown in statement_html(statement)
+    del later["p99_windows"]  # a gateway of release 0.1
+    assert "p99" not in statement_text(later)
+    assert "(credits of windows)" in costs_text(cost_rows(model_costs([table], DeviceCost(hour_price=0))))
 
 
 def test_costs_as_text() -> None:

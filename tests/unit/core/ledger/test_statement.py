@@ -23,6 +23,7 @@ from stratos.core.ledger.statement import days_of, make_statement
 from stratos.core.ledger.sums import UsageGroup, due_of, keep_fields, regroup, table_of_day
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.ledger.violations import WINDOW_MS, violation_windows
+from stratos.core.ledger.windows import BEYOND, Sample, WindowShare
 from tests.support.worlds.usage_counts import spans_of
 
 NOON_MS = 1_795_521_600_000 + 12 * 3_600_000
@@ -36,6 +37,7 @@ ENTRY = LedgerEntry(
     times=Times(ttft_us=5, itl_us=6), is_kept=False,
 )  # fmt: skip
 NUMBERS = st.integers(0, 2**40)
+SAMPLES = st.builds(Sample, bucket=st.integers(0, BEYOND), is_over=st.booleans())
 ENTRIES = st.builds(
     LedgerEntry,
     request_id=st.just("gen-1"), tenant=st.just("acme"), plan=st.sampled_from(["premium", "own.plan-1"]),
@@ -52,6 +54,10 @@ ENTRIES = st.builds(
     stages=st.builds(StageTimes, queue_us=NUMBERS, prefill_us=NUMBERS, decode_us=NUMBERS, device_us=NUMBERS),
     times=st.builds(Times, ttft_us=st.none() | st.integers(1, 10**9), itl_us=st.none() | st.integers(1, 10**9)),
     is_external=st.booleans(), external_cost=NUMBERS,
+    window=st.none() | st.builds(
+        WindowShare, window_s=st.sampled_from([60, 300]), stake=NUMBERS, ttft=st.none() | SAMPLES,
+        itl=st.none() | SAMPLES,
+    ),
     is_kept=st.sampled_from([None, True, False]), rank=st.integers(0, 2_000_000),
 )  # fmt: skip
 

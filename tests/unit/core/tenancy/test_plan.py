@@ -11,9 +11,22 @@ from hypothesis import strategies as st
 
 from stratos.core.requests.limits import BATCH_CLASS
 from stratos.core.tenancy.patterns import covers, is_allowed
-from stratos.core.tenancy.plan import BATCH, BUILT_IN_PLANS, LOCAL, PREMIUM, STANDARD, CachePolicy, Plan, built_in_plan
+from stratos.core.tenancy.plan import (
+    BATCH,
+    BUILT_IN_PLANS,
+    LOCAL,
+    MAX_KEPT_RATIO,
+    PREMIUM,
+    STANDARD,
+    CachePolicy,
+    Plan,
+    built_in_plan,
+    reserved_beside,
+)
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
+
+GILDED = (("gold", "near"), ("gilt", "far"))
 
 
 def test_premium_goes_before_standard_and_standard_before_batch() -> None:
@@ -75,6 +88,16 @@ def test_the_plans_share_travels_in_the_terms() -> None:
     terms = Tenant(name="t", plan=PREMIUM).terms()
     assert (terms.priority_class, terms.share.weight) == (PREMIUM.priority_class, PREMIUM.weight)
     assert Tenant(name="t", plan=BATCH).terms().share.max_batch_ratio == BATCH.max_batch_ratio < 1
+
+
+def test_what_other_plans_reserve_adds_up_by_label() -> None:
+    gold, gilt = (Plan(name=name, pools=("fast", label), kv_reserved_ratio=0.5) for name, label in GILDED)
+    plans = [gold, gilt, Plan(name="names no worker", kv_reserved_ratio=0.5), Plan(name="first", pools=("fast",))]
+    assert reserved_beside("batch", plans) == {"fast": MAX_KEPT_RATIO, "near": 0.5, "far": 0.5}
+    assert reserved_beside("gold", plans) == {"fast": 0.5, "far": 0.5}, "its own reserve does not bind it"
+    assert reserved_beside("batch", BUILT_IN_PLANS.values()) == {}
+    share = Tenant(name="t", plan=gold, kept_kv={"far": 0.5}).terms().share
+    assert (share.pools, share.kept_kv) == ({"fast", "near"}, {"far": 0.5})
 
 
 def test_a_role_includes_the_ones_below_it() -> None:

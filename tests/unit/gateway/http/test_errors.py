@@ -5,10 +5,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common import errors
+from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import bearer_key
 from stratos_gateway.access.concurrency import Admission
-from stratos_gateway.http.errors import error_body, public_error, public_param, retry_headers
+from stratos_gateway.http.errors import SHED_HEADER, error_body, public_error, public_param, retry_headers
 from stratos_gateway.metrics import GatewayMetrics
 from tests.support.paths import ROOT
 
@@ -131,6 +132,16 @@ def test_the_time_of_a_full_system_is_bounded_and_never_the_same(
     drawn = [int(retry_headers(error, Random(seed))["retry-after-ms"]) / 1000 for seed in range(50)]
     assert least_s <= min(drawn) < max(drawn) <= most_s + 0.001
     assert len(set(drawn)) > 40
+
+
+@pytest.mark.parametrize("reason", ShedReason)
+def test_a_full_system_says_why_it_refused(reason: ShedReason) -> None:
+    assert retry_headers(errors.Overloaded("x", reason=reason), Random(1))[SHED_HEADER] == reason.value
+
+
+def test_no_other_reason_is_told() -> None:
+    for error in (errors.Overloaded("x", reason="of a newer peer"), errors.Overloaded("x"), errors.WorkerLost("x")):
+        assert SHED_HEADER not in retry_headers(error, Random(1))
 
 
 def test_a_spent_budget_is_not_tried_again() -> None:

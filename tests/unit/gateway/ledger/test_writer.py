@@ -29,7 +29,7 @@ from stratos_gateway.access.departed_tenants import DepartedTenants, living_tena
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
-from stratos_gateway.ledger.writer import LedgerWriter
+from stratos_gateway.ledger.writer import LedgerWriter, Told
 from stratos_gateway.metrics import GatewayMetrics
 from tests.support.worlds.usage_counts import COUNT, ENTRY, TAG
 
@@ -90,7 +90,7 @@ def bench(path: Path, store: Store | None = None, plan_of: Callable[[str], Plan 
     meter = Meter(FakeClock(), 1.0)
     writer = LedgerWriter(
         store, meter, spool, LedgerConfig(), plan_of, GatewayMetrics(registry),
-        lambda tenant, month, due: None,
+        Told(due=lambda tenant, month, due: None),
     )  # fmt: skip
     return Bench(writer, meter, store, spool, registry)
 

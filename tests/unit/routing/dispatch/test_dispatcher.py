@@ -7,15 +7,24 @@ from typing import Any
 
 import pytest
 
-from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout, StratosError, WaitTooLong
+from stratos.common.errors import (
+    Draining,
+    Overloaded,
+    PromptRefused,
+    QueueTimeout,
+    StratosError,
+    WaitTooLong,
+)
+from stratos.common.shed_reason import ShedReason
 from stratos.core.placement import Outcome, Placement, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.routing.bookings import BookingLedger
 from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
 from stratos.routing.fleet_state import FleetState, Member
 from stratos.routing.queueing.ticket import Ticket
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
-from tests.support.worlds.fleet_samples import make_request, make_status
+from tests.support.worlds.fleet_samples import ledger, make_request, make_status
 
 NUM_SLOTS = 2
 
@@ -53,6 +62,65 @@ def test_each_ticket_is_answered_once_and_in_order() -> None:
     assert world.dispatcher.complete(first.handoff_id, Outcome.FINISHED, 1, 2.0) is None
 
 
+def placed_by(world: World, ticket: Ticket, now: float) -> Placement:
+    found = world.turn(now)[ticket]
+    assert isinstance(found, Placement)
+    return found
+
+
+def test_a_placement_names_what_it_was_chosen_from() -> None:
+    world = World()
+    names = [f"decode-{number}" for number in range(21)]
+    world.fleet.set_members([Member(name, f"{name}:1", WorkerRole.DECODE) for name in names])
+    for number, name in enumerate(names):
+        is_full = number >= 12
+        world.dispatcher.on_status(name, make_status(name, max_num_seqs=20, num_running=20 if is_full else number), 0.0)
+    placement = placed_by(world, world.push("any"), 1.0)
+    assert list(placement.scores) == names[:8], "the best, the best one first"
+    assert placement.worker.worker_id == "decode-0"
+    assert sorted(placement.scores.values(), reverse=True) == list(placement.scores.values())
+    assert set(placement.rejections) <= set(names[12:])
+    assert set(placement.rejections.values()) == {"batch_slots"}
+    assert (len(placement.rejections), placement.num_unnamed) == (8, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"blocks": ledger(1000, allocated=890)}, "kv_room"), ({"num_running": 2, "num_waiting": 9}, "batch_slots")],
+)
+def test_workers_that_were_passed_over_for_want_of_room_are_named(changes: dict[str, Any], reason: str) -> None:
+    world = World()
+    world.fleet.set_members([Member(f"decode-{n}", f"decode-{n}:1", WorkerRole.DECODE) for n in range(2)])
+    world.dispatcher.on_status("decode-0", make_status("decode-0", max_num_seqs=NUM_SLOTS, **changes), 0.0)
+    world.dispatcher.on_status("decode-1", make_status("decode-1", num_promised_blocks=1), 0.0)
+    placement = placed_by(world, world.push("any", num_prompt_tokens=800), 1.0)
+    assert set(placement.scores) == {"decode-1"}
+    assert (placement.rejections, placement.num_unnamed) == ({"decode-0": reason}, 0)
+
+
+def test_a_placement_says_how_many_were_before_it_over_time() -> None:
+    world = World()
+    first, second = world.push("first"), world.push("second")
+    placed = world.turn()
+    waiting = [world.push(name, tenant=name, priority_class=2) for name in ("a", "b")]
+    last = world.push("last", tenant="c", priority_class=2)
+    assert (waiting[0].queue_samples, last.queue_samples) == ((), (0, 2))
+    urgent = world.push("urgent", tenant="d", priority_class=1)
+    world.dispatcher.withdraw(waiting[0], None, 1.1)
+    world.turn(1.3)
+    world.turn(1.31)
+    assert last.queue_samples == (0, 2, 300, 2), "one left, and a more urgent one came"
+    for ticket in (first, second):
+        end = placed[ticket]
+        assert isinstance(end, Placement)
+        world.dispatcher.complete(end.handoff_id, Outcome.FINISHED, 1, 1.5)
+    assert {urgent, waiting[1]} == set(world.turn(1.55))
+    assert last.queue_samples == (0, 2, 300, 2, 550, 2)
+    world.turn(9.1)
+    assert last.queue_samples[-2:] == (8100, 0), "a late look is one sample"
+    assert len(last.queue_samples) == 8
+
+
 def test_a_caller_that_left_is_passed_over_and_takes_ticket_and_booking_along() -> None:
     world = World()
     leaves, stays = world.push("leaves"), world.push("stays")
@@ -87,9 +155,22 @@ def test_a_full_queue_displaces_the_newest_of_a_flooding_tenant() -> None:
     ((victim, error),) = world.dispatcher.push(make_request("polite", tenant="polite"), 1.0)[1]
     assert victim is flood[1]
     assert isinstance(error, Overloaded)
+    assert error.reason == ShedReason.LOAD_SHED
     assert flood[0].is_waiting
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded) as refused:
         world.push("more", tenant="flood")
+    assert refused.value.reason == ShedReason.QUEUE_FULL
+
+
+def test_scarce_kv_refuses_the_lowest_class_which_may_go_elsewhere() -> None:
+    world = World()
+    world.dispatcher.on_status("decode-0", make_status("decode-0", blocks=ledger(1000, allocated=1000)), 1.0)
+    with pytest.raises(Overloaded) as refused:
+        world.push("batch", priority_class=BATCH_CLASS)
+    assert refused.value.reason == ShedReason.MEMORY_PRESSURE
+    with pytest.raises(WaitTooLong):
+        world.push("batch", priority_class=BATCH_CLASS, overflow_after_ms=500)
+    assert world.push("standard").is_waiting
 
 
 def test_convictions_and_drains_answer_what_waits() -> None:

@@ -31,7 +31,7 @@ def custom(**policy: Any) -> Policies:
 
 
 def order(these: Policies, *views: Any, role: WorkerRole = DECODE, count: int = 9, **request: Any) -> list[str]:
-    ranked = these.rank(views, these.context(make_request(**request)), role, count, Random(0))
+    ranked = these.rank(views, these.context(make_request(**request)), role, count, Random(0)).workers
     return [view.ref.worker_id for view in ranked]
 
 
@@ -58,7 +58,8 @@ def test_short_prompts_mind_only_long_queues_and_long_prompts_mind_every_token()
     these = custom(scorers={"queued_tokens": 1.0}, picker="best")
     views = [make_view("a", num_queued_tokens=1500), make_view("b", num_queued_tokens=9000), make_view("c")]
     firsts = {
-        these.rank(views, these.context(make_request()), DECODE, 1, Random(seed))[0].ref.worker_id for seed in range(40)
+        these.rank(views, these.context(make_request()), DECODE, 1, Random(seed)).workers[0].ref.worker_id
+        for seed in range(40)
     }
     assert firsts == {"a", "c"}  # alike to a short prompt
     assert order(these, *views, num_prompt_tokens=2048) == ["c", "a", "b"]
@@ -138,7 +139,8 @@ def test_two_choices_takes_the_better_one_of_two() -> None:
     these = custom(scorers={"load": 1.0}, picker="two_choices")
     views = [make_view(name, num_running=i) for i, name in enumerate("abc")]
     firsts = Counter(
-        these.rank(views, these.context(make_request()), DECODE, 1, Random(s))[0].ref.worker_id for s in range(300)
+        these.rank(views, these.context(make_request()), DECODE, 1, Random(s)).workers[0].ref.worker_id
+        for s in range(300)
     )
     assert firsts["a"] > firsts["b"] > 0
     assert firsts["c"] == 0

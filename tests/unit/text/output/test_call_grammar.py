@@ -134,6 +134,21 @@ def test_without_parallel_calls_nothing_follows_the_first() -> None:
     assert not takes(matcher_of(use, OutputShape(syntax=HERMES)), f"{one} text")
 
 
+def test_an_answer_is_calls_or_content_that_obeys() -> None:
+    use, shape = ToolUse(tools=(WEATHER, FREE)), OutputShape(syntax=HERMES)
+
+    def is_allowed(text: str) -> bool:
+        return takes(GrammarMatcher(compile_grammar(calls_grammar(grammar, [CITY], "tools"), TOKENIZER)), text)
+
+    grammar = call_grammar(use, shape, {}, {"type": "object", "properties": {"ok": {"type": "boolean"}}})
+    assert is_allowed('{"ok": true}')
+    assert is_allowed(f"{GOOD}\n{GOOD}")
+    assert not is_allowed('{"ok": 5}')
+    assert not is_allowed(BAD)
+    assert not is_allowed("text")
+    assert not is_allowed(f'{{"ok": true}} {GOOD}')
+
+
 @pytest.mark.parametrize("is_reasoning", [True, False])
 def test_the_grammar_begins_after_reasoning(is_reasoning: bool) -> None:
     use = ToolUse(tools=(WEATHER,), mode=ToolMode.REQUIRED)

@@ -90,18 +90,20 @@ class StagingLedger(_message.Message):
     def __init__(self, num_total: _Optional[int] = ..., num_free: _Optional[int] = ..., num_granted: _Optional[int] = ..., num_quarantined: _Optional[int] = ...) -> None: ...
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("code", "message", "param", "retry_after_ms", "http_status")
+    __slots__ = ("code", "message", "param", "retry_after_ms", "http_status", "shed_reason")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     HTTP_STATUS_FIELD_NUMBER: _ClassVar[int]
+    SHED_REASON_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     param: str
     retry_after_ms: int
     http_status: int
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., http_status: _Optional[int] = ...) -> None: ...
+    shed_reason: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., http_status: _Optional[int] = ..., shed_reason: _Optional[str] = ...) -> None: ...
 
 class KvIdentity(_message.Message):
     __slots__ = ("model_digest", "kv_dtype", "rope_variant", "numerics_id", "protocol_version")

@@ -87,30 +87,63 @@ class ScheduleRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ..., required_features: _Optional[_Iterable[str]] = ..., block_hashes: _Optional[_Iterable[int]] = ..., session_key: _Optional[int] = ..., zone: _Optional[str] = ..., prompt_digest: _Optional[bytes] = ..., hung_incarnations: _Optional[_Iterable[str]] = ..., share: _Optional[_Union[PlanShare, _Mapping]] = ..., overflow_after_ms: _Optional[int] = ...) -> None: ...
 
 class PlanShare(_message.Message):
-    __slots__ = ("weight", "max_batch_ratio", "kv_headroom_ratio")
+    __slots__ = ("weight", "max_batch_ratio", "kv_headroom_ratio", "pools", "kept_kv")
+    class KeptKvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_RATIO_FIELD_NUMBER: _ClassVar[int]
     KV_HEADROOM_RATIO_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_KV_FIELD_NUMBER: _ClassVar[int]
     weight: int
     max_batch_ratio: float
     kv_headroom_ratio: float
-    def __init__(self, weight: _Optional[int] = ..., max_batch_ratio: _Optional[float] = ..., kv_headroom_ratio: _Optional[float] = ...) -> None: ...
+    pools: _containers.RepeatedScalarFieldContainer[str]
+    kept_kv: _containers.ScalarMap[str, float]
+    def __init__(self, weight: _Optional[int] = ..., max_batch_ratio: _Optional[float] = ..., kv_headroom_ratio: _Optional[float] = ..., pools: _Optional[_Iterable[str]] = ..., kept_kv: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ScheduleResponse(_message.Message):
-    __slots__ = ("decode", "prefill", "handoff_id", "queued_ms", "status_version", "cache_layout")
+    __slots__ = ("decode", "prefill", "handoff_id", "queued_ms", "status_version", "cache_layout", "scores", "rejections", "num_unnamed", "queue_samples")
+    class ScoresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class RejectionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     DECODE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUED_MS_FIELD_NUMBER: _ClassVar[int]
     STATUS_VERSION_FIELD_NUMBER: _ClassVar[int]
     CACHE_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    REJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_UNNAMED_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     decode: _common_pb2.WorkerRef
     prefill: _containers.RepeatedCompositeFieldContainer[_common_pb2.WorkerRef]
     handoff_id: str
     queued_ms: int
     status_version: int
     cache_layout: CacheLayout
-    def __init__(self, decode: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., handoff_id: _Optional[str] = ..., queued_ms: _Optional[int] = ..., status_version: _Optional[int] = ..., cache_layout: _Optional[_Union[CacheLayout, _Mapping]] = ...) -> None: ...
+    scores: _containers.ScalarMap[str, float]
+    rejections: _containers.ScalarMap[str, str]
+    num_unnamed: int
+    queue_samples: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, decode: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., handoff_id: _Optional[str] = ..., queued_ms: _Optional[int] = ..., status_version: _Optional[int] = ..., cache_layout: _Optional[_Union[CacheLayout, _Mapping]] = ..., scores: _Optional[_Mapping[str, float]] = ..., rejections: _Optional[_Mapping[str, str]] = ..., num_unnamed: _Optional[int] = ..., queue_samples: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CacheLayout(_message.Message):
     __slots__ = ("identity", "block_size")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -9,9 +10,11 @@ import ssl
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
-import httpx
+import httptools
 
+from stratos.cli.load.client.http_connection import ConnectionPool, HttpAnswer
 from stratos.cli.load.client.sse import StreamReader
 from stratos.cli.load.client.target import Target
 from stratos.cli.load.measured import TimedAnswer
@@ -19,8 +22,10 @@ from stratos.cli.load.workload.prompts import text_of, token_ids
 from stratos.cli.load.workload.sessions import PlannedSession, PlannedTurn
 
 SHED_REASON = "x-stratos-shed-reason"
+OK = 200
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL}
 _TRUNCATED = 120
+_MAX_REFUSAL_BYTES = 1 << 16
 
 
 class HttpSender:
@@ -34,21 +39,22 @@ class HttpSender:
     def __init__(self, target: Target, now: Callable[[], float]) -> None:
         self._target = target
         self._now = now
-        self._url = f"{target.base_url}/{'chat/completions' if target.is_chat else 'completions'}"
-        # Without a bound of connections: a client that waits for one of its own would be the bottleneck.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        # Reading the system's CAs takes longer than many a run, and without TLS none is asked.
-        trusted = True if target.base_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._client = httpx.AsyncClient(timeout=target.timeout_s, limits=limits, verify=trusted)
+        parts = urlsplit(f"{target.base_url}/{'chat/completions' if target.is_chat else 'completions'}")
+        is_tls = parts.scheme == "https"
+        self._head = f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\n"
+        self._pool = ConnectionPool(
+            parts.hostname or "",
+            parts.port or (443 if is_tls else 80),
+            ssl.create_default_context() if is_tls else None,
+        )
 
     async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+        self._pool.close()
 
     def prepare(self, session: PlannedSession, turn: PlannedTurn) -> bytes:
         """The body of a request, made before it is due."""
@@ -67,51 +73,47 @@ class HttpSender:
 
     async def send(self, session: PlannedSession, body: bytes) -> TimedAnswer:
         """Send a prepared request and read its answer to the end; failures are in the answer."""
-        headers = {"authorization": f"Bearer {session.sender.key}", "content-type": "application/json"}
-        answer = TimedAnswer(sent_s=self._now())
+        answer, reader, refusal = TimedAnswer(sent_s=self._now()), StreamReader(), bytearray()
+
+        def on_body(head: HttpAnswer, data: bytes) -> None:
+            if head.status != OK:
+                refusal.extend(data[: _MAX_REFUSAL_BYTES - len(refusal)])
+            elif num_events := reader.feed(data):
+                answer.token_times_s.extend([self._now()] * num_events)
+
         try:
-            async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
-                if response.status_code == httpx.codes.OK:
-                    await self._read(response, answer)
-                else:
-                    answer.failure = _refusal(response, await response.aread())
-        except (httpx.HTTPError, OSError) as error:
-            answer.failure = _broken(error)
-            answer.is_client_fault = _is_out_of_sockets(error)
+            async with asyncio.timeout(self._target.timeout_s):
+                head = await self._pool.exchange(self._request(session, body), on_body)
+        except (OSError, httptools.HttpParserError) as error:
+            answer.failure = f"connection: {type(error).__name__}"  # a message may name ports, and kinds are counted
+            answer.is_client_fault = isinstance(error, OSError) and error.errno in _NO_SOCKETS
+        else:
+            answer.failure = _fault(reader, answer) if head.status == OK else _refusal(head, bytes(refusal))
+        answer.num_prompt_tokens, answer.num_output_tokens = reader.num_prompt_tokens, reader.num_output_tokens
         return answer
 
-    async def _read(self, response: httpx.Response, answer: TimedAnswer) -> None:
-        reader = StreamReader()
-        async for data in response.aiter_bytes():
-            if num_events := reader.feed(data):
-                answer.token_times_s.extend([self._now()] * num_events)
-        answer.num_prompt_tokens, answer.num_output_tokens = reader.num_prompt_tokens, reader.num_output_tokens
-        if reader.error:
-            answer.failure = f"stream: {reader.error[:_TRUNCATED]}"
-        elif not answer.token_times_s:
-            answer.failure = "stream: no output"
-        elif not reader.is_ended:
-            answer.failure = "stream: broke off"
+    def _request(self, session: PlannedSession, body: bytes) -> bytes:
+        head = (
+            f"{self._head}authorization: Bearer {session.sender.key}\r\ncontent-type: application/json\r\n"
+            f"accept-encoding: identity\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
 
 
-def _refusal(response: httpx.Response, content: bytes) -> str:
+def _fault(reader: StreamReader, answer: TimedAnswer) -> str:
+    """Fault of a stream; empty for a whole one."""
+    if reader.error:
+        return f"stream: {reader.error[:_TRUNCATED]}"
+    if not answer.token_times_s:
+        return "stream: no output"
+    return "" if reader.is_ended else "stream: broke off"
+
+
+def _refusal(head: HttpAnswer, content: bytes) -> str:
     """Status and reason: that of the header, else the error's code or type."""
-    reason = response.headers.get(SHED_REASON, "")
+    reason = head.headers.get(SHED_REASON, "")
     if not reason:
         with contextlib.suppress(ValueError, AttributeError):
             error = json.loads(content).get("error", {})
             reason = error.get("code") or error.get("type") or error.get("message", "")
-    return f"{response.status_code} {str(reason)[:_TRUNCATED]}".rstrip()
-
-
-def _broken(error: BaseException) -> str:
-    """Kind alone: a message may name ports and times, and failures are counted by it."""
-    return f"connection: {type(error).__name__}"
-
-
-def _is_out_of_sockets(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _NO_SOCKETS:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return f"{head.status} {str(reason)[:_TRUNCATED]}".rstrip()

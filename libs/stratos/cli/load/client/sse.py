@@ -32,9 +32,11 @@ class StreamReader:
             self.is_ended = True
             return False
         try:
-            event: dict[str, Any] = json.loads(content)
+            event: Any = json.loads(content)
         except ValueError:
-            self.error = "an event is not JSON"
+            event = None
+        if not isinstance(event, dict):
+            self.error = "an event is not a JSON object"
             return False
         if "error" in event:
             self.error = _message(event["error"])

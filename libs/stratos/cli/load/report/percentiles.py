@@ -43,5 +43,11 @@ def distribution(values: Iterable[float]) -> Distribution:
     mean = statistics.fmean(ordered)
     p50, p95, p99 = (percentile(ordered, percent) for percent in (50, 95, 99))
     return Distribution(
-        count=len(ordered), mean=mean, std=statistics.pstdev(ordered, mean), p50=p50, p95=p95, p99=p99, most=ordered[-1]
+        count=len(ordered),
+        mean=mean,
+        std=math.sqrt(statistics.fmean((one - mean) ** 2 for one in ordered)),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        most=ordered[-1],
     )

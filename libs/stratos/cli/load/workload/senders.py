@@ -24,6 +24,11 @@ class Sender:
     weight: float = 1.0
     """Share of the sessions, over the sum of all weights."""
 
+    def __post_init__(self) -> None:
+        """Refuse a key that no header can hold."""
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise BadRequest(f"the key of tenant {self.name!r} has characters that no key has", param="--key")
+
 
 @dataclass(frozen=True, slots=True)
 class WeightedModel:

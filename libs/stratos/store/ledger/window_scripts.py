@@ -1,0 +1,134 @@
+"""Windows of promises in Lua: what one entry adds to its window, and the p99s of a window for people.
+
+<prefix>:ledger:windows:<tenant>:<part>          hash, plan|seconds|number -> counts; of a quarter of a day
+<prefix>:ledger:missed:<tenant>:<day>            hash, the same, of windows that missed; kept as entries are
+<prefix>:ledger:histogram:<tenant>:<window>      a count of 4 bytes for each step of each promise
+
+A window takes entries until ``WINDOWS_KEPT_S`` after its quarter's end, by the clock of Redis; what comes later changes
+no window.  So its counts need not be there for ever, and are bounded by tenants.
+"""
+
+from __future__ import annotations
+
+from stratos.core.ledger.windows import NUM_BUCKETS, ONE_IN, PER_MICRO_UNIT
+
+PART_S = 6 * 3600
+"""Of a day; a multiple of every length of a window."""
+WINDOWS_KEPT_S = 2 * 24 * 3600
+HISTOGRAM_KEPT_S = 15 * 60
+FIELDS = (
+    "num", "num_ttft", "num_ttft_over", "num_itl", "num_itl_over", "stake", "credit", "ttft_p99", "itl_p99",
+    "is_counted",
+)  # fmt: skip
+"""Numbers of a window in the order of its text. The p99s are steps of the histogram, -1 where they are not known."""
+
+_WINDOW = f"""
+local NUM, TTFT, TTFT_OVER, ITL, ITL_OVER, STAKE, CREDIT, TTFT_P99, ITL_P99, COUNTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local function whole(number) return string.format('%.0f', number) end
+local function window_of(text)
+  local window = {{}}
+  for number in string.gmatch(text or '0,0,0,0,0,0,0,-1,-1,0', '[^,]+') do table.insert(window, tonumber(number)) end
+  return window
+end
+local function window_text(window)
+  local parts = {{}}
+  for place, number in ipairs(window) do parts[place] = whole(number) end
+  return table.concat(parts, ',')
+end
+local function is_beyond(num, over) return over > math.floor(num / {ONE_IN}) end
+local function is_missed(window)
+  return is_beyond(window[TTFT], window[TTFT_OVER]) or is_beyond(window[ITL], window[ITL_OVER])
+end
+local function is_judged(window) return window[TTFT] + window[ITL] > 0 end
+"""
+
+# Part of the script that writes an entry. Its keys are the last three: windows, missed windows, histogram. Its
+# arguments are the last two: the window that the histogram is of, and seconds that missed windows are kept.
+ADD_TO_WINDOW = (
+    _WINDOW
+    + f"""
+local windows_key, missed_key, histogram_key = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
+local histogram_of, missed_kept_s = ARGV[#ARGV - 1], ARGV[#ARGV]
+local now_s = tonumber(redis.call('TIME')[1])
+local function count_window(name, number)
+  if number ~= 0 then
+    redis.call('HINCRBY', KEYS[2], string.rep(string.char(31), 3) .. name, whole(number))
+  end
+end
+local function count_time(field, ends_s, bucket, promise, sign)
+  if not bucket or field ~= histogram_of or now_s >= ends_s + {HISTOGRAM_KEPT_S} then return end
+  local place = '#' .. whole(promise * {NUM_BUCKETS} + bucket)
+  local counts = redis.call('BITFIELD', histogram_key, 'OVERFLOW', 'SAT', 'INCRBY', 'u32', place, sign)
+  if counts[1] <= 1 then redis.call('EXPIREAT', histogram_key, whole(ends_s + {HISTOGRAM_KEPT_S})) end
+end
+local function add_to_window(value, sign)
+  local share = value['w']
+  if not share then return end
+  local arrived_s = math.floor((value['arrived_unix_ms'] or 0) / 1000)
+  local closes_s = (math.floor(arrived_s / {PART_S}) + 1) * {PART_S} + {WINDOWS_KEPT_S}
+  if now_s >= closes_s then return end
+  local number = math.floor(arrived_s / share['s'])
+  local field = (value['plan'] or '') .. '|' .. whole(share['s']) .. '|' .. whole(number)
+  local window = window_of(redis.call('HGET', windows_key, field))
+  local judged, missed, credit = is_judged(window) and 1 or 0, 0, window[CREDIT]
+  if judged == 1 and is_missed(window) then missed = 1 end
+  window[NUM] = window[NUM] + sign
+  if share['t'] then
+    window[TTFT], window[TTFT_OVER] = window[TTFT] + sign, window[TTFT_OVER] + sign * (share['to'] or 0)
+  end
+  if share['i'] then
+    window[ITL], window[ITL_OVER] = window[ITL] + sign, window[ITL_OVER] + sign * (share['io'] or 0)
+  end
+  window[STAKE] = window[STAKE] + sign * (share['k'] or 0)
+  window[CREDIT] = is_missed(window) and math.floor(window[STAKE] / {PER_MICRO_UNIT}) or 0
+  window[TTFT_P99], window[ITL_P99] = -1, -1
+  count_time(field, (number + 1) * share['s'], share['t'], 0, sign)
+  count_time(field, (number + 1) * share['s'], share['i'], 1, sign)
+  count_window('windows', (is_judged(window) and 1 or 0) - judged)
+  count_window('missed_windows', (is_missed(window) and 1 or 0) - missed)
+  count_window('window_credit', window[CREDIT] - credit)
+  if credit ~= window[CREDIT] then redis.call('HINCRBY', KEYS[3], ARGV[5], whole(credit - window[CREDIT])) end
+  if window[NUM] > 0 then
+    redis.call('HSET', windows_key, field, window_text(window))
+    if window[NUM] == 1 then redis.call('EXPIREAT', windows_key, whole(closes_s)) end
+  else
+    redis.call('HDEL', windows_key, field)
+  end
+  if is_missed(window) then
+    redis.call('HSET', missed_key, field, window_text(window))
+    if missed == 0 and redis.call('TTL', missed_key) < 0 then redis.call('EXPIRE', missed_key, missed_kept_s) end
+  elseif missed == 1 then
+    redis.call('HDEL', missed_key, field)
+  end
+end
+"""
+)
+
+# KEYS: windows, missed windows, histogram. ARGV: the window, 1 to count it. Answers its text, and whether it was
+# counted now; nothing where it is not there any more. The p99s are those of the histogram, as long as that is there.
+LOOK = (
+    _WINDOW
+    + f"""
+local text = redis.call('HGET', KEYS[1], ARGV[1])
+if not text then return false end
+local window = window_of(text)
+local function p99(promise, num)
+  if num <= 0 then return -1 end
+  local first = promise * {4 * NUM_BUCKETS}
+  local counts = redis.call('GETRANGE', KEYS[3], first, first + {4 * NUM_BUCKETS} - 1)
+  local seen, above = 0, math.floor(num / {ONE_IN})
+  for bucket = #counts / 4 - 1, 0, -1 do
+    seen = seen + struct.unpack('>I4', counts, bucket * 4 + 1)
+    if seen > above then return bucket end
+  end
+  return -1
+end
+if window[TTFT_P99] < 0 then window[TTFT_P99] = p99(0, window[TTFT]) end
+if window[ITL_P99] < 0 then window[ITL_P99] = p99(1, window[ITL]) end
+local is_counted = ARGV[2] == '1' and window[COUNTED] == 0 and 1 or 0
+if is_counted == 1 then window[COUNTED] = 1 end
+redis.call('HSET', KEYS[1], ARGV[1], window_text(window))
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then redis.call('HSET', KEYS[2], ARGV[1], window_text(window)) end
+return {{window_text(window), is_counted}}
+"""
+)

@@ -1,0 +1,110 @@
+"""Clients of a benchmark that ask at times of their own, however the answers are: little CPU per request, and its lag.
+
+One HTTP/1.1 connection per open request, kept for the next one; only answers with a length are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One request and its answer."""
+
+    due_s: float
+    """When it was to be sent; monotonic seconds, like the others."""
+    sent_s: float
+    ended_s: float
+    status: int
+    """0 where the connection broke."""
+    shed_reason: str = ""
+
+    @property
+    def lag_s(self) -> float:
+        """Time by which the client was late."""
+        return self.sent_s - self.due_s
+
+    @property
+    def took_s(self) -> float:
+        """From the request to the end of its answer."""
+        return self.ended_s - self.sent_s
+
+
+class OpenLoopClient:
+    """Sends one request again and again.
+
+    Args:
+        url: of the API, ends in /v1.
+        key: API key.
+        body: of each completion.
+    """
+
+    def __init__(self, url: str, key: str, body: Mapping[str, object]) -> None:
+        parts, content = urlsplit(url), json.dumps(body).encode()
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        head = (
+            f"POST {parts.path}/completions HTTP/1.1\r\nhost: {parts.netloc}\r\nauthorization: Bearer {key}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+        )
+        self._request = head.encode() + content
+        self._idle: list[Stream] = []
+
+    async def at_rate(self, rate: float, seconds: float) -> list[Answered]:
+        """Requests at even times, and their answers, once the last one is there."""
+        began_s, tasks = time.monotonic(), list[asyncio.Task[Answered]]()
+        for number in range(int(rate * seconds)):
+            due_s = began_s + number / rate
+            if (wait_s := due_s - time.monotonic()) > 0:
+                await asyncio.sleep(wait_s)
+            tasks.append(asyncio.create_task(self.ask(due_s)))
+        return list(await asyncio.gather(*tasks))
+
+    async def in_turn(self, num_open: int, seconds: float) -> list[Answered]:
+        """As many clients as ``num_open``, each of which asks again once it has its answer."""
+        ends_s = time.monotonic() + seconds
+
+        async def client() -> list[Answered]:
+            answers = []
+            while time.monotonic() < ends_s:
+                answers.append(await self.ask(time.monotonic()))
+            return answers
+
+        return [answer for answers in await asyncio.gather(*(client() for _ in range(num_open))) for answer in answers]
+
+    async def ask(self, due_s: float) -> Answered:
+        """One request that was due at a time."""
+        sent_s = time.monotonic()
+        try:
+            stream = self._idle.pop() if self._idle else await asyncio.open_connection(self._host, self._port)
+            stream[1].write(self._request)
+            status, headers = await _read_answer(stream[0])
+        except (OSError, asyncio.IncompleteReadError):
+            return Answered(due_s, sent_s, time.monotonic(), 0)
+        if headers.get("connection") == "close":
+            stream[1].close()
+        else:
+            self._idle.append(stream)
+        return Answered(due_s, sent_s, time.monotonic(), status, headers.get("x-stratos-shed-reason", ""))
+
+    async def close(self) -> None:
+        """End the connections."""
+        for _, writer in self._idle:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in self._idle), return_exceptions=True)
+        self._idle.clear()
+
+
+async def _read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Status and headers; the body is read and dropped."""
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    await reader.readexactly(int(headers["content-length"]))
+    return int(first.split(" ", 2)[1]), headers

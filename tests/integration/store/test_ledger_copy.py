@@ -1,0 +1,191 @@
+"""Redis is lost and filled again, from copies and segments: totals are those from before, and the chain is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stratos.cli.main import app
+from stratos.common.errors import BadRequest, DependencyDown
+from stratos.core.ledger.entry import day_of
+from stratos.store.keys import parse_key
+from stratos.store.ledger.recovery.chain_check import ChainCheck
+from stratos.store.ledger.recovery.ledger_copy import LedgerCopy
+from stratos.store.ledger.recovery.rebooking import book_again
+from stratos.store.records.record import Kind
+from stratos.store.records.record_store import RecordStore
+from stratos.store.records.writer import RecordWriter
+from stratos.store.redis import open_redis
+from stratos.store.tenancy.deletion import delete_tenant
+from tests.support.servers.record_stores import marked_store
+from tests.support.worlds.sealed_ledger import ACME, BRAVO, CONFIG, START_MS, SealedLedger, entry
+
+DAYS = [(tenant, day_of(START_MS)) for tenant in (ACME, BRAVO)]
+MONTH = day_of(START_MS)[:7]
+
+
+@pytest.fixture
+async def ledger(redis_url: str, tmp_path: Path) -> AsyncIterator[SealedLedger]:
+    """Entries in segments, a correction, and entries in Redis."""
+    async with open_redis(redis_url) as client:
+        made = SealedLedger(client, tmp_path / "objects")
+        await made.store.write([entry(n, (ACME, BRAVO)[n % 2], gross=10 + n, rank=n % 3) for n in range(9)])
+        await made.sealers[0].seal(START_MS + 1)
+        await made.store.write([entry(n, (ACME, BRAVO)[n % 2], gross=100 + n) for n in range(6)])
+        await client.xadd("stratos:audit", {"entry": "one"})
+        yield made
+
+
+async def export(ledger: SealedLedger, path: Path) -> None:
+    file = BytesIO()
+    await LedgerCopy(ledger.redis, CONFIG, "copy").export(file, "id")
+    await asyncio.to_thread(path.write_bytes, file.getvalue())
+
+
+async def restore(ledger: SealedLedger, path: Path) -> int:
+    await LedgerCopy(ledger.redis, CONFIG, "copy").restore(path, "id")
+    return await book_again(ledger.chain, ledger.segments, ledger.store, ledger.sealers[0])
+
+
+async def totals(ledger: SealedLedger) -> list[Counter[str] | int]:
+    sums = [await ledger.sums(*day) for day in DAYS]
+    return [*sums, *[await ledger.store.spend(tenant, MONTH) for tenant, _ in DAYS]]
+
+
+async def contents(ledger: SealedLedger) -> dict[str, object]:
+    """All keys, but those that pass."""
+    found: dict[str, object] = {}
+    for name in sorted(await ledger.redis.keys("*")):
+        kind = await ledger.redis.type(name)
+        read = {"hash": ledger.redis.hgetall, "set": ledger.redis.smembers}.get(kind)
+        found[name] = await read(name) if read else None
+    return found
+
+
+async def verified(ledger: SealedLedger) -> list[str]:
+    await ledger.check(DAYS)
+    return (await ChainCheck(ledger.chain, ledger.segments, ledger.unsealed, ledger.usage).run()).problems
+
+
+async def test_a_copy_brings_back_all_that_redis_had(ledger: SealedLedger, tmp_path: Path) -> None:
+    before, had = await totals(ledger), await contents(ledger)
+    await export(ledger, tmp_path / "copy")
+    await ledger.redis.flushall()
+    assert await restore(ledger, tmp_path / "copy") == 0
+    assert await totals(ledger) == before
+    assert await contents(ledger) == had
+    assert [fields for _, fields in await ledger.redis.xrange("stratos:audit")] == [{"entry": "one"}]
+    assert await verified(ledger) == []
+    await ledger.sealers[1].seal(START_MS + 1)
+    assert await verified(ledger) == []
+
+
+async def test_what_was_sealed_after_the_copy_is_booked_again_once(ledger: SealedLedger, tmp_path: Path) -> None:
+    await export(ledger, tmp_path / "copy")
+    await ledger.store.write([entry(20, gross=7), entry(7, BRAVO, gross=500)])
+    await ledger.sealers[0].seal(START_MS + 1)
+    await ledger.store.write([entry(21, BRAVO, gross=9), entry(20, gross=7)])
+    await ledger.sealers[0].seal(START_MS + 1)
+    before = await totals(ledger)
+    await ledger.redis.flushall()
+    assert await restore(ledger, tmp_path / "copy") == 6 + 2 + 1
+    assert await totals(ledger) == before
+    assert await verified(ledger) == []
+    await ledger.sealers[0].seal(START_MS + 1)
+    assert await restore(ledger, tmp_path / "copy") > 0, "again, from segments that were made anew"
+    assert await totals(ledger) == before
+
+
+async def test_without_a_copy_segments_bring_the_sums_back(ledger: SealedLedger) -> None:
+    await ledger.sealers[0].seal(START_MS + 1)
+    before = await totals(ledger)
+    await ledger.redis.flushall()
+    await book_again(ledger.chain, ledger.segments, ledger.store, ledger.sealers[0])
+    assert await totals(ledger) == before
+    assert await verified(ledger) == []
+
+
+@pytest.mark.parametrize("change", ["cut", "alter", "other"])
+async def test_a_copy_that_is_not_whole_changes_nothing(ledger: SealedLedger, tmp_path: Path, change: str) -> None:
+    path, before = tmp_path / "copy", await contents(ledger)
+    await export(ledger, path)
+    data = path.read_bytes()
+    changed = {"cut": data[:-40], "alter": data.replace(b"gen-1", b"gen-2", 1), "other": data}[change]
+    path.write_bytes(changed)
+    with pytest.raises(BadRequest, match="another store" if change == "other" else "not all of one"):
+        await LedgerCopy(ledger.redis, CONFIG, "copy").restore(path, "id-2" if change == "other" else "id")
+    assert await contents(ledger) == before
+
+
+async def test_no_copy_is_made_while_a_gateway_seals(ledger: SealedLedger) -> None:
+    assert await ledger.chain.take_lease("g-0", 60)
+    with pytest.raises(DependencyDown, match="sealing"):
+        await LedgerCopy(ledger.redis, CONFIG, "copy").export(BytesIO(), "id")
+
+
+async def test_segments_that_do_not_follow_the_copy_are_not_booked(ledger: SealedLedger, tmp_path: Path) -> None:
+    await export(ledger, tmp_path / "copy")
+    await ledger.redis.flushall()
+    await ledger.store.write([entry(1), entry(2)])
+    for number in range(3):
+        await ledger.store.write([entry(30 + number)])
+        await ledger.sealers[0].seal(START_MS + 1)
+    with pytest.raises(DependencyDown, match="do not follow"):
+        await restore(ledger, tmp_path / "copy")
+
+
+def test_the_drill_with_the_commands_of_an_operator(redis_url: str, tmp_path: Path) -> None:
+    """Export, lose Redis, adopt: totals are equal, the chain is whole, and a deleted tenant is refused as before."""
+    at = ["--redis-url", redis_url, "--object-store", f"file://{tmp_path}/objects"]
+    keys: list[str] = []
+    records, copy = str(tmp_path / "records.jsonl"), str(tmp_path / "ledger.jsonl")
+
+    async def fill() -> list[Counter[str] | int]:
+        async with open_redis(redis_url) as client:
+            store = await marked_store(client, tmp_path / "objects")
+            keys.append(await store.keys.create_key("gone", "one"))
+            await delete_tenant(RecordWriter(store.records, actor="test"), "gone")
+            ledger = SealedLedger(client, tmp_path / "objects")
+            await ledger.store.write([entry(1), entry(2, BRAVO)])
+            await ledger.sealers[0].seal(START_MS + 1)
+            await ledger.store.write([entry(3), entry(1, gross=1)])
+            return await totals(ledger)
+
+    async def is_refused(key: str) -> bool:
+        async with open_redis(redis_url) as client:
+            found = await RecordStore(client).records(Kind.KEY)
+            return [record.is_deleted for record in found if record.id == parse_key(key)] == [True]
+
+    async def lose() -> None:
+        async with open_redis(redis_url) as client:
+            await client.flushall()
+
+    async def found() -> list[Counter[str] | int]:
+        async with open_redis(redis_url) as client:
+            return await totals(SealedLedger(client, tmp_path / "objects"))
+
+    def stratos(*command: str) -> int:
+        return CliRunner().invoke(app, ["admin", *command, *at]).exit_code
+
+    before = asyncio.run(fill())
+    assert stratos("export", records, "--ledger", copy) == 0
+    assert json.loads(Path(copy).read_text().splitlines()[0])["format"] == 1
+    assert Path(copy).stat().st_mode & 0o777 == 0o600
+    asyncio.run(lose())
+    assert stratos("adopt-store", "--from", records, "--ledger", copy) == 0
+    assert asyncio.run(found()) == before
+    assert asyncio.run(is_refused(keys[0]))
+    assert stratos("verify-ledger") == 0
+    assert stratos("adopt-store", "--from", records, "--ledger", copy) == 1, "there is a ledger now"
+    assert asyncio.run(found()) == before
+    asyncio.run(lose())
+    next((tmp_path / "objects/ledger/segments").iterdir()).unlink()
+    assert stratos("adopt-store", "--from", records) == 1, "a segment is missing, so sums would be too small"
+    assert stratos("adopt-store", "--from", records, "--without-ledger") == 0, "tenants and keys do not wait for it"

@@ -1,0 +1,123 @@
+"""What is looked for in a chat's output, by the model's template and by what the request asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stratos.common.errors import BadRequest
+from stratos.core.tenant import Tenant
+from stratos.core.trace import NO_TRACE
+from stratos.text.chat_template import ChatTemplate
+from stratos.text.detokenizer import Detokenizer
+from stratos.text.output.chat_format import chat_format
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.preparation.dialects import CHAT, COMPLETION
+from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.preparation.output_shape import special_ids
+from tests.support.paths import BASE_MODEL
+from tests.support.reference.shipped_model import served_model
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+THINKING = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>\\n' }}{# </think> #}"
+OPTIONAL = "{% for m in messages %}{{ m.content }}{% endfor %}{# <think> </think> #}"
+SPECIAL = "{% if tools %}{{ tools[0].function.name }}{% endif %}{# <arg_key> <arg_value> #}"
+
+
+def model_of(template: str) -> ServedModel:
+    shipped = served_model()
+    return replace(shipped, template=ChatTemplate(template, shipped.tokenizer), chat=chat_format(template))
+
+
+async def prepared(template: str, **body: Any) -> PreparedGeneration:
+    model = model_of(template)
+    tools = PreparationTools(model=model, catalogue=ModelCatalogue(model.base), default_max_tokens=16)
+    dialect = COMPLETION if "prompt" in body else CHAT
+    fields = {"model": "base", **({} if "prompt" in body else {"messages": MESSAGES}), **body}
+    return await GenerationPreparer(tools, dialect).prepare(fields, Tenant(name="t"), NO_TRACE)
+
+
+def chunk(text: str, finish_reason: str | None = None, *, is_first: bool = False) -> ChoiceChunk:
+    return ChoiceChunk(0, text, [7], [], finish_reason, is_first)
+
+
+async def test_a_prompt_that_opens_the_reasoning_begins_the_output_in_it() -> None:
+    shape = (await prepared(THINKING)).renderer.answer.shape
+    assert shape is not None
+    assert shape.is_reasoning
+    other = (await prepared(OPTIONAL)).renderer.answer.shape
+    assert other is not None
+    assert not other.is_reasoning
+
+
+@pytest.mark.parametrize(
+    ("template", "body"),
+    [
+        ("{{ messages[0].content }}", {}),
+        ("{{ messages[0].content }}", {"tools": TOOLS, "tool_choice": "none"}),
+        (THINKING, {"prompt": "x"}),
+    ],
+)
+async def test_an_output_in_which_nothing_is_looked_for_has_no_shape(template: str, body: dict[str, Any]) -> None:
+    found = await prepared(template, **body)
+    assert found.renderer.answer.shape is None
+    assert found.specs[0].shown_ids == frozenset()
+
+
+async def test_reasoning_and_answer_are_told_apart_whole_and_streamed() -> None:
+    renderer = (await prepared(THINKING)).renderer
+    body = renderer.body([chunk("so\n</think>\n\nyes", "stop", is_first=True)], Usage(1, 2))
+    message = body["choices"][0]["message"]
+    assert (message["reasoning"], message["reasoning_content"], message["content"]) == ("so", "so", "yes")
+    assert "tool_calls" not in message
+    renderer = (await prepared(THINKING)).renderer
+    pieces = [chunk("s", is_first=True), chunk("o\n</thi"), chunk("nk>\n\ny"), chunk("es", "stop")]
+    deltas = [event["choices"][0] for event in renderer.events(pieces)]
+    assert [choice["delta"] for choice in deltas] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning": "s", "reasoning_content": "s"},
+        {"reasoning": "o", "reasoning_content": "o"},
+        {"content": "y"},
+        {"content": "es"},
+    ]
+    assert [choice["finish_reason"] for choice in deltas] == [None, None, None, None, "stop"]
+
+
+async def test_an_answer_that_is_all_reasoning_has_no_content() -> None:
+    renderer = (await prepared(THINKING)).renderer
+    message = renderer.body([chunk("never ends", "length", is_first=True)], Usage(1, 2))["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("never ends", "")
+
+
+async def test_marks_that_are_special_tokens_are_shown_to_the_reader() -> None:
+    definition = (BASE_MODEL / "tokenizer.json").read_text(encoding="utf-8")
+    tokenizer = Tokenizer(definition.replace("<|system|>", "<tool_call>"))
+    mark, text = tokenizer.special_tokens["<tool_call>"], tokenizer.encode_plain("f</tool_call>")
+    shape = (await prepared(SPECIAL, tools=TOOLS)).renderer.answer.shape
+    assert shape is not None
+    shown = special_ids(replace(served_model(), tokenizer=tokenizer), shape)
+    assert shown == {"<tool_call>": mark}
+    assert Detokenizer(tokenizer, shown_ids=frozenset(shown.values())).push([mark, *text]) == "<tool_call>f</tool_call>"
+    assert Detokenizer(tokenizer).push([mark, *text]) == "f</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools"),
+    ],
+)
+async def test_a_syntax_that_cannot_be_enforced_refuses_what_asks_for_it(fields: dict[str, Any], param: str) -> None:
+    assert (await prepared(SPECIAL, tools=TOOLS)).renderer.answer.shape is not None
+    with pytest.raises(BadRequest) as caught:
+        await prepared(SPECIAL, **{"tools": TOOLS, **fields})
+    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
