@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stratos.core.ledger.pricing import TOKENS_PER_PRICE
-from stratos.core.ledger.sums import UsageTable, due_of, keep_fields, regroup
+from stratos.core.ledger.sums import UsageGroup, UsageTable, due_of, keep_fields, regroup
 
 US_PER_HOUR = 3_600_000_000
 
@@ -58,17 +59,18 @@ class ModelCost:
 
 
 def model_costs(tables: Iterable[UsageTable], price: DeviceCost) -> list[ModelCost]:
-    """Cost and margin of each model.
+    """Cost and margin of each model; credits of windows, which are of no model, are a row without a name.
 
     Paid hours are shared without a remainder: what devices cost for all models adds up to what was paid.
     """
     by_model = regroup(tables, keep_fields("model"))
+    of_windows = by_model.pop(UsageGroup(), Counter())
     busy = [sums["device_us"] for sums in by_model.values()]
     if price.num_paid_hours is None:
         costs = [_share(device_us, price.hour_price, US_PER_HOUR) for device_us in busy]
     else:
         costs = _split(price.num_paid_hours * price.hour_price, busy)
-    return [
+    found = [
         ModelCost(
             model=group.model,
             num_tokens=sums["prompt_tokens"] + sums["output_tokens"],
@@ -79,6 +81,9 @@ def model_costs(tables: Iterable[UsageTable], price: DeviceCost) -> list[ModelCo
         )
         for (group, sums), cost in zip(by_model.items(), costs, strict=True)
     ]
+    if of_windows["window_credit"]:
+        found.append(ModelCost(model="", num_tokens=0, device_us=0, earned=due_of(of_windows), device_cost=0))
+    return found
 
 
 def _share(amount: int, numerator: int, denominator: int) -> int:

@@ -38,6 +38,6 @@ def test_a_workers_count_makes_a_receipt_of_lower_rank() -> None:
     receipt = claimed_receipt(count, "2026-11-23")
     sections = json.loads(receipt.text)
     assert (receipt.rank, receipt.request_id, receipt.tenant) == (CLAIMED_RANK, "req-1", "acme")
-    assert sections["entries"] == [["2026-11-23", COUNT.key.request_id]]
+    assert sections["entries"] == [["2026-11-23", COUNT.key.request_id, COUNT.tag.arrived_unix_ms]]
     assert sections["generations"][0]["output_tokens"] == COUNT.num_output_tokens
     assert sections["answer"] == {"outcome": "recovered"}

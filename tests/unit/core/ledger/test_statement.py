@@ -148,3 +148,15 @@ def test_cost_and_margin_of_models() -> None:
     shared = model_costs([table], DeviceCost(hour_price=1_000_000, num_paid_hours=10))
     assert [found.device_cost for found in shared] == [6_666_666, 3_333_334]
     assert [found.cost for found in model_costs([{}], DeviceCost(hour_price=1, num_paid_hours=1))] == []
+
+
+def test_credits_of_windows_cost_earnings_and_take_no_part_of_the_devices() -> None:
+    table = {
+        UsageGroup(day="d", model="a"): {"gross": 100, "device_us": 5},
+        UsageGroup(day="d"): {"windows": 2, "missed_windows": 1, "window_credit": 30},
+    }
+    a, windows = model_costs([table], DeviceCost(hour_price=10, num_paid_hours=3))
+    assert (a.device_cost, windows.device_cost, windows.model) == (30, 0, "")
+    assert a.earned + windows.earned == 70
+    kept = {UsageGroup(day="d", model="a"): {"gross": 100}, UsageGroup(day="d"): {"windows": 2}}
+    assert [cost.model for cost in model_costs([kept], DeviceCost(hour_price=10))] == ["a"]
