@@ -34,6 +34,7 @@ PROMPT_TOKENS, LONG_TOKENS = 16, 4000
 WARM_CHUNKS = 4
 """Of each stream, before anything is measured."""
 IDLE_S = 5.0
+_EVENT, _END = b'data: {"id"', b"\r\n0\r\n\r\n"
 _ENGINE = {
     "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "80000",
     "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": "256",
@@ -60,16 +61,15 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Count."""
         data = self._tail + data
-        self.num_chunks += data.count(b'data: {"id"')
+        self.num_chunks += data.count(_EVENT)
         if b'data: {"error"' in data or data.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5")):
             self._load.problems.append(data)
-        if b"\r\n0\r\n\r\n" in data:
+        if _END in data:
             self._load.num_requests += 1
             self._tail = b""
             self._ask()
         else:
-            cut = max(data.rfind(b"\n") + 1, len(data) - 64)
-            self._tail = data[cut:]
+            self._tail = data[1 - len(_EVENT) :]  # no whole event, and perhaps the beginning of what is looked for
 
     def _ask(self) -> None:
         self._load.num_asked += 1
