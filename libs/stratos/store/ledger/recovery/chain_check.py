@@ -123,5 +123,5 @@ class ChainCheck:
 
 
 def _of_lines(counts: Counter[str]) -> Counter[str]:
-    """What a day's lines add up to: windows of promises are judged over many of them, and are in none."""
+    """Sums that lines add up to: windows of promises are judged over many lines, and are in none."""
     return +Counter({name: count for name, count in counts.items() if name not in WINDOW_MEASURES})
