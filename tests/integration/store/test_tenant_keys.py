@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratos.common.errors import DependencyDown, InvalidApiKey
-from stratos.store.data_keys import PlatformKeys, Purpose
+from stratos.store.data_keys import DataKeyRecord, PlatformKeys, Purpose
 from stratos.store.key_store import KeyStore
 from stratos.store.records.adoption import adopt_store, export_store
 from stratos.store.records.record import Kind
@@ -37,6 +37,12 @@ async def gateway(redis_url: str, store: MarkedStore) -> AsyncIterator[Follower]
 
 def writer(store: MarkedStore) -> RecordWriter:
     return RecordWriter(store.records, actor="key:ops")
+
+
+async def wrapping_keys(store: MarkedStore) -> dict[str, str]:
+    """The id of the platform key by the id of the tenant."""
+    found = await store.records.records(Kind.DATA_KEY)
+    return {record.id: record.value.platform_key_id for record in found if isinstance(record.value, DataKeyRecord)}
 
 
 def keys(store: MarkedStore, platform: PlatformKeys = OLD) -> KeyStore:
@@ -99,7 +105,7 @@ async def test_a_new_platform_key_wraps_the_same_keys_again(store: MarkedStore, 
     assert [SubKeys(gateway.follower, OLD).find(tenant, Purpose.KV_ON_DISK) for tenant in ids] == [None, None]
     whole = await wrapped_in_redis(store)
     assert not any(text.partition('"wrapped":"')[2][:40] in whole for text in texts), "nothing under the old key stays"
-    assert set((await TenantKeyring(writer(store), NEW).listed()).values()) == {"2"}
+    assert set((await wrapping_keys(store)).values()) == {"2"}
     with pytest.raises(DependencyDown, match="not set here"):
         await TenantKeyring(writer(store), PlatformKeys(current=bytes(32), current_id="3")).rewrap()
 
@@ -116,7 +122,7 @@ async def test_a_backup_from_before_a_deletion_brings_neither_the_tenant_nor_its
     await adopt_store(store.records, store.manifests, [backup])
     assert [tenant.name for tenant in await keys(store).tenants.list()] == ["other"]
     assert [key.tenant for key in await keys(store).list_keys()] == ["other"]
-    assert gone.id not in await TenantKeyring(writer(store), OLD).listed()
+    assert gone.id not in await wrapping_keys(store)
     options = store.redis.connection_pool.connection_kwargs
     async with following(f"redis://{options['host']}:{options['port']}") as fresh:
         assert (await fresh.keys.authenticate(other)).name == "other"

@@ -63,11 +63,6 @@ class TenantKeyring:
         except BrokenSeal as error:
             raise DependencyDown(f"the data key of tenant {key.tenant_id} cannot be wrapped again: {error}") from None
 
-    async def listed(self) -> dict[str, str]:
-        """The id of the platform key by the id of the tenant."""
-        found = await self._writer.records.records(Kind.DATA_KEY)
-        return {record.id: record.value.platform_key_id for record in found if isinstance(record.value, DataKeyRecord)}
-
 
 async def make_if_living(keyring: TenantKeyring | None, tenant: TenantRef) -> None:
     """Make the data key of a tenant that was made just now, where this process has a platform key."""

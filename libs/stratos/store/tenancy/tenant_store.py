@@ -188,11 +188,6 @@ class TenantStore:
         owner = await self.ref_or_label(owner_of_block(block_id))
         await self._writer.change(Kind.BLOCK, block_id, "block.delete", edit, tenant=owner)
 
-    async def blocks(self) -> dict[str, BlockRecord]:
-        """Everything that is blocked, by record id."""
-        records = await self._writer.records.records(Kind.BLOCK)
-        return {record.id: record.value for record in records if isinstance(record.value, BlockRecord)}
-
     async def _check_plan(self, plan: str) -> None:
         found = await self._writer.current(Kind.PLAN, plan)
         if plan not in BUILT_IN_PLANS and (found is None or not isinstance(found.value, Plan)):
