@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
+import select
 import socket
 import sys
 import time
@@ -52,7 +54,7 @@ class SuddenRunner(FakeRunner):
         if EXIT_TOKEN in tokens:
             os._exit(7)
         if GARBAGE_TOKEN in tokens:
-            os.write(int(sys.argv[1]), GARBAGE)
+            _write_whatever_waits(int(sys.argv[1]), GARBAGE)
         if HANG_UP_TOKEN in tokens:
             socket.socket(fileno=os.dup(int(sys.argv[1]))).shutdown(socket.SHUT_RDWR)
             time.sleep(60)
@@ -72,6 +74,15 @@ class SuddenRunner(FakeRunner):
         super().load_adapter(files, *args)
         if files.shapes != ADAPTER_SHAPES:
             raise ValueError(f"shapes came as {files.shapes}")
+
+
+def _write_whatever_waits(fd: int, data: bytes) -> None:
+    """Write to a socket that does not block, also when its reader is behind."""
+    while True:
+        select.select([], [fd], [])
+        with contextlib.suppress(BlockingIOError):
+            os.write(fd, data)
+            return
 
 
 @functools.cache
