@@ -85,17 +85,16 @@ async def test_two_gateways_at_one_redis_keep_one_limit(redis_url: str, seconds:
             for world in (one, two):
                 world.worker.script = lambda submit, choice: [4]
                 world.keys.change_plan(KEY, requests_per_min=600, burst_s=1)
-            began = time.monotonic()
+            began, statuses = time.monotonic(), list[int]()
 
-            async def offer(world: World) -> int:
-                accepted = 0
+            async def offer(world: World) -> None:
                 while time.monotonic() - began < seconds:
-                    accepted += (await complete(world)).status_code == 200
+                    statuses.append((await complete(world)).status_code)
                     await asyncio.sleep(0.05)
-                return accepted
 
-            num_accepted = sum(await asyncio.gather(offer(one), offer(two), offer(one), offer(two)))
-            took = time.monotonic() - began
+            await asyncio.gather(offer(one), offer(two), offer(one), offer(two))
+            took, num_accepted = time.monotonic() - began, statuses.count(200)
     assert num_accepted <= 10 + 10 * took
     # A loaded machine may offer too little in the short form.
-    assert num_accepted >= (0.98 if seconds >= 10 else 0.7) * (10 + 10 * seconds) - 1
+    wanted = 0.98 * (10 + 10 * seconds) if seconds >= 10 else min(0.7 * (10 + 10 * seconds), 0.9 * len(statuses))
+    assert num_accepted >= wanted - 1

@@ -73,7 +73,9 @@ async def test_waits_for_a_seat_and_takes_the_one_that_complete_frees(tmp_path: 
     async with fake_workers(make_status("decode-0", DECODE, max_num_seqs=1)) as workers:
         discovery = tmp_path / "workers.json"
         write_discovery(discovery, entry(workers[0]))
-        async with router_process(tmp_path, f"file://{discovery}", admission__max_waiting_per_worker="0") as client:
+        # Else the seat of a worker that tells of no request is free again after a while, which a slow machine takes.
+        settings = {"admission__max_waiting_per_worker": "0", "bookings__confirm_s": "600"}
+        async with router_process(tmp_path, f"file://{discovery}", **settings) as client:
             await until_live(client, "decode-0")
             held = await client.schedule(ask())
             waiting = asyncio.create_task(client.schedule(ask("req-2")))
