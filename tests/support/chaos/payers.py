@@ -92,8 +92,7 @@ class Payers:
             try:
                 await self._answers(num_each)
                 await disturb(asyncio.Event())
-                await self._answers(max(map(self._num_complete, LIMITS)) + num_each, of="free")
-                await self._answers(num_each, since=[self._num_complete(tenant) for tenant in LIMITS])
+                await self._answers(num_each)
             finally:
                 is_over.set()
                 await asyncio.gather(*clients)
@@ -101,12 +100,12 @@ class Payers:
     def _num_complete(self, tenant: str) -> int:
         return sum(paid.is_complete for paid in self.paid[tenant])
 
-    async def _answers(self, num: int, *, of: str = "", since: list[int] | None = None) -> None:
-        tenants = [of] if of else list(LIMITS)
-        before = dict(zip(LIMITS, since, strict=True)) if since else {}
+    async def _answers(self, num: int) -> None:
+        """Wait until each tenant got so many more."""
+        wanted = {tenant: self._num_complete(tenant) + num for tenant in LIMITS}
 
         def is_there() -> bool:
-            return all(self._num_complete(tenant) >= before.get(tenant, 0) + num for tenant in tenants)
+            return all(self._num_complete(tenant) >= count for tenant, count in wanted.items())
 
         await eventually(is_there, "answers for every tenant", timeout_s=TIMEOUT_S, poll_s=0.05)
 
