@@ -20,8 +20,9 @@ from stratos.text.output.events import (
 )
 from stratos.text.output.parser import OutputParser, OutputShape
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.openai.answers import ChatRenderer
 from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.openai.responses import Answer, ChatRenderer
+from stratos_gateway.openai.rendering import Answer
 
 FINISH_REASONS = {
     ToolMode.AUTO: "tool_calls",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
+from stratos_gateway.openai.rendering import Answer, Renderer
 from stratos_gateway.openai.requests import GenerationBody, parse_chat, parse_completion
-from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
 from stratos_gateway.policies.prompts import PromptRenderer
 
 Body = dict[str, Any]
@@ -20,9 +21,14 @@ async def no_template(templates: PromptRenderer, body: Body, tenant: str) -> Bod
     return body
 
 
-def render_chat(answer: Answer, tokenizer: Tokenizer, echoes: Sequence[str]) -> Renderer:
-    """Renderer of one conversation, which is not echoed."""
+def render_chat(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
+    """Renderer of one conversation."""
     return ChatRenderer(answer, tokenizer) if answer.shape is None else EventRenderer(answer, tokenizer)
+
+
+def render_completion(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
+    """Renderer of texts that go on, with their prompts where these are echoed."""
+    return CompletionRenderer(answer, tokenizer, texts if body.echo else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +47,8 @@ class Dialect:
     """The output's text goes on with the prompt's."""
     parse: Callable[[Body, int], GenerationBody]
     """Body and vocabulary size to a checked record."""
-    render: Callable[[Answer, Tokenizer, Sequence[str]], Renderer]
-    """Renderer of an answer; the texts are those of its prompts, where they are echoed."""
+    render: Callable[[Answer, Tokenizer, GenerationBody, Sequence[str]], Renderer]
+    """Renderer of an answer to a checked body, whose prompts have these texts."""
     fill: Callable[[PromptRenderer, Body, str], Awaitable[Body]] = no_template
     """Puts a tenant's prompt template into a body that names one."""
 
@@ -66,7 +72,7 @@ COMPLETION = Dialect(
     id_prefix="cmpl",
     continues_prompt=True,
     parse=parse_completion,
-    render=CompletionRenderer,
+    render=render_completion,
     fill=PromptRenderer.completion_body,
 )
 DIALECTS = (CHAT, COMPLETION)

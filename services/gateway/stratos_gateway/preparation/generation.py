@@ -18,8 +18,8 @@ from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
+from stratos_gateway.openai.rendering import Answer
 from stratos_gateway.openai.requests import Conversation, GenerationBody, GenerationOptions
-from stratos_gateway.openai.responses import Answer
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
@@ -103,7 +103,7 @@ class GenerationPreparer:
             constrained="" if options.grammar is None else options.grammar.spec.kind,
             body=parsed,
             specs=specs,
-            renderer=dialect.render(answer, model.tokenizer, texts if parsed.echo else ()),
+            renderer=dialect.render(answer, model.tokenizer, parsed, texts),
         )
 
     def _texts(self, body: GenerationBody, tenant: Tenant) -> tuple[str, ...]:
