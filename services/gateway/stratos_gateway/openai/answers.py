@@ -15,7 +15,7 @@ from stratos.core.requests.records import TokenLogprob
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.sse import DONE, encode_events
-from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
 from stratos_gateway.openai.prompt_logprobs import by_token_id, finite, legacy, top_by_text
 from stratos_gateway.openai.rendering import Answer, Renderer
 
@@ -38,7 +38,7 @@ class ChoicesRenderer(Renderer):
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
         """The whole answer at once."""
         choices = [self._whole(chunk) for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
-        body = {**self._head(self.object_name), "choices": choices, "usage": usage.body()}
+        body = {**self._head(self.object_name), "choices": choices, "usage": self._usage(usage)}
         if self.answer.num_prompt_logprobs is not None:
             self._add_prompt_logprobs(body, chunks)
         return self._add_prompt_ids(body)
@@ -62,11 +62,14 @@ class ChoicesRenderer(Renderer):
         """The extra event that ``include_usage`` asks for, and the mark of a whole stream."""
         if not self.answer.include_usage:
             return DONE
-        return encode_events([{**self._head(self.chunk_name), "choices": [], "usage": usage.body()}]) + DONE
+        return encode_events([{**self._head(self.chunk_name), "choices": [], "usage": self._usage(usage)}]) + DONE
 
     def stream_failure(self, error: StratosError) -> bytes:
         """The error as an event, without the mark of a whole stream."""
         return encode_events([error_body(error)])
+
+    def _usage(self, usage: Usage) -> dict[str, Any]:
+        return usage.body()
 
     @abstractmethod
     def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
@@ -106,6 +109,17 @@ class ChoicesRenderer(Renderer):
         return bool(chunk.text or chunk.finish_reason or (tells_tokens and chunk.token_ids))
 
 
+def chat_logprobs(entries: Sequence[TokenEntry], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Log probabilities of tokens in the shape of the newer routes."""
+
+    def shown(token: TokenLogprob) -> dict[str, Any]:
+        raw = tokenizer.token_bytes(token.token_id)
+        text = tokenizer.token_text(token.token_id, "")  # OpenAI marks it in the older route only
+        return {"token": text, "logprob": finite(token.logprob), "bytes": list(raw)}
+
+    return [{**shown(e.logprobs.sampled), "top_logprobs": [shown(t) for t in e.logprobs.top]} for e in entries]
+
+
 class ChatRenderer(ChoicesRenderer):
     """/v1/chat/completions."""
 
@@ -134,16 +148,7 @@ class ChatRenderer(ChoicesRenderer):
         body["prompt_logprobs"] = self._prompt_logprobs(chunks[0])
 
     def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
-        content = [
-            {**self._token(e.logprobs.sampled), "top_logprobs": [self._token(t) for t in e.logprobs.top]}
-            for e in chunk.entries
-        ]
-        return {"content": content, "refusal": None}
-
-    def _token(self, token: TokenLogprob) -> dict[str, Any]:
-        raw = self._tokenizer.token_bytes(token.token_id)
-        text = self._tokenizer.token_text(token.token_id, "")  # OpenAI marks it in the older route only
-        return {"token": text, "logprob": finite(token.logprob), "bytes": list(raw)}
+        return {"content": chat_logprobs(chunk.entries, self._tokenizer), "refusal": None}
 
 
 class CompletionRenderer(ChoicesRenderer):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ class Answer:
     shape: OutputShape | None = None
     """Forms that are looked for in the output; ``None`` shows it as it is."""
     tool_mode: ToolMode = ToolMode.NONE
+    wall_clock: Callable[[], float] = time.time
+    """Seconds since the epoch."""
 
     @property
     def wants_logprobs(self) -> bool:

@@ -12,6 +12,8 @@ from stratos_gateway.openai.chat_events import EventRenderer
 from stratos_gateway.openai.rendering import Answer, Renderer
 from stratos_gateway.openai.requests import GenerationBody, parse_chat, parse_completion
 from stratos_gateway.policies.prompts import PromptRenderer
+from stratos_gateway.responses.rendering import ResponseRenderer
+from stratos_gateway.responses.requests import ResponseBody, parse_response, public_name
 
 Body = dict[str, Any]
 
@@ -29,6 +31,12 @@ def render_chat(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, text
 def render_completion(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
     """Renderer of texts that go on, with their prompts where these are echoed."""
     return CompletionRenderer(answer, tokenizer, texts if body.echo else ())
+
+
+def render_response(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
+    """Renderer of a response, which repeats fields of its request."""
+    assert isinstance(body, ResponseBody), "this dialect's own"
+    return ResponseRenderer(answer, tokenizer, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +57,8 @@ class Dialect:
     """Body and vocabulary size to a checked record."""
     render: Callable[[Answer, Tokenizer, GenerationBody, Sequence[str]], Renderer]
     """Renderer of an answer to a checked body, whose prompts have these texts."""
+    name_param: Callable[[str], str] = str
+    """The route's name for a field of a chat."""
     fill: Callable[[PromptRenderer, Body, str], Awaitable[Body]] = no_template
     """Puts a tenant's prompt template into a body that names one."""
 
@@ -75,4 +85,16 @@ COMPLETION = Dialect(
     render=render_completion,
     fill=PromptRenderer.completion_body,
 )
-DIALECTS = (CHAT, COMPLETION)
+RESPONSE = Dialect(
+    path="/v1/responses",
+    route="response",
+    operation="chat",
+    prompt_param="input",
+    id_prefix="resp",
+    continues_prompt=False,
+    parse=parse_response,
+    render=render_response,
+    name_param=public_name,
+    fill=PromptRenderer.response_body,
+)
+DIALECTS = (CHAT, COMPLETION, RESPONSE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from stratos.common.errors import BadRequest
+from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
@@ -73,6 +73,14 @@ class GenerationPreparer:
 
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
         """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
+        try:
+            return await self._prepare(body, tenant, trace)
+        except StratosError as error:
+            if error.param is not None:
+                error.param = self._dialect.name_param(error.param)
+            raise
+
+    async def _prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
         tools, dialect, model = self._tools, self._dialect, self._tools.model
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
@@ -167,4 +175,5 @@ class GenerationPreparer:
             num_choices=options.n,
             shape=shape,
             tool_mode=tool_mode(body),
+            wall_clock=self._tools.wall_clock,
         )
