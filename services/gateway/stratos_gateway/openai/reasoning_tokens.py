@@ -26,7 +26,7 @@ class ReasoningTokens:
 
     def add(self, token_ids: Sequence[int], events: Sequence[OutputEvent]) -> None:
         """Count a piece of the output: its ids, and the events of its text."""
-        if self._num_reasoning_ids is None and self._end_id in token_ids:
+        if self._num_reasoning_ids is None and self._end_id is not None and self._end_id in token_ids:
             self._num_reasoning_ids = self._num_ids + list(token_ids).index(self._end_id) + 1
         self._num_ids += len(token_ids)
         for event in events:

@@ -26,7 +26,7 @@ _NOT_THERE = ("conversation", "moderation", "access_programs", "image", "prompt_
 """Features that are refused by name; those with a value that asks for nothing stand below."""
 _LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _INCLUDABLE = (_LOGPROBS, _ENCRYPTED)
-_ECHOED_TEXTS = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+_ECHOED_TEXTS = ("user", "safety_identifier", "prompt_cache_key")
 _FUNCTION = re.compile(r"^(tools\[\d+\])\.function\b")
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
 
