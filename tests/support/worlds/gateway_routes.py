@@ -35,7 +35,9 @@ from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.preparation.dialects import DIALECTS
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.responses.state import Responses
 from stratos_gateway.routes.receipt import ReceiptRoute
+from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 from tests.support.reference.shipped_model import served_model
@@ -94,6 +96,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, None),
         receipt=ReceiptRoute(edge.authenticate, None),
+        responses=ResponseRoutes(edge.authenticate, Responses()),
         catalogue=catalogue,
         health=unreached,
         not_ready_reason=str,

@@ -1,4 +1,4 @@
 """Texts of tenants in Redis, sealed with sub-keys of their data keys, which Redis never sees.
 
-Read in this order: ``answer_store``.
+Read in this order: ``answer_store``, ``response_store``, ``response_scripts``.
 """
