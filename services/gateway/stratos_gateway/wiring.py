@@ -43,6 +43,8 @@ from stratos_gateway.routes.health import DeepHealth
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
+from stratos_gateway.tokenization.preparation import TokenCounting
 
 NOT_RESIDENT = "the classifier is not of this platform, which texts of this tenant never leave"
 
@@ -97,6 +99,7 @@ def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue) 
     return {
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
+        **ready_endpoints(edge, around, TokenCounting(model=parts.model, catalogue=catalogue)),
     }
 
 
@@ -123,6 +126,7 @@ def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reas
         catalogue=catalogue,
         health=DeepHealth(parts.model, parts.fleet, parts.embeddings, settings.health),
         not_ready_reason=not_ready_reason,
+        tokenizer=tokenizer_info(parts.model),
     )
     tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
     sampling = TraceSampling(settings.trace_sample_ratio, settings.trace_sampled_by_clients)

@@ -38,6 +38,8 @@ from stratos_gateway.preparation.generation import GenerationPreparer, Preparati
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
+from stratos_gateway.tokenization.preparation import TokenCounting
 from tests.support.reference.shipped_model import served_model
 
 
@@ -90,6 +92,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         endpoints={
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
             "/v1/embeddings": Endpoint(edge, embedding, steps, vectors, VectorSender()),
+            **ready_endpoints(edge, steps, TokenCounting(model=served_model(), catalogue=catalogue)),
         },
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, None),
@@ -97,6 +100,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         catalogue=catalogue,
         health=unreached,
         not_ready_reason=str,
+        tokenizer=tokenizer_info(served_model()),
     )
 
 

@@ -23,8 +23,8 @@ from stratos.core.requests.limits import (
     check_token_id_list,
     check_token_ids,
 )
-from stratos.core.requests.tools import NO_TOOLS, ToolUse
-from stratos.text.chat_template import ChatMessage
+from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
+from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
 from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
 from stratos_gateway.openai.messages import check_messages
 from stratos_gateway.openai.tools import take_tools
@@ -66,16 +66,22 @@ class Conversation:
 
     messages: tuple[ChatMessage, ...]
     tools: ToolUse = NO_TOOLS
+    use: TemplateUse = PLAIN_USE
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Everything that the client has written."""
-        return (*(text for message in self.messages for text in message.texts), *self.tools.texts)
+        told = (text for message in self.messages for text in message.texts)
+        return (*told, *self.tools.texts, *scalar_texts(dict(self.use.values)))
 
     @property
     def is_plain(self) -> bool:
         """Roles and contents are all there is to it."""
-        return not self.tools.tools and all(m == ChatMessage(m.role, m.content) for m in self.messages)
+        return (
+            not self.tools.tools
+            and self.use == PLAIN_USE
+            and all(m == ChatMessage(m.role, m.content) for m in self.messages)
+        )
 
 
 Prompt = Conversation | str | tuple[int, ...]

@@ -20,7 +20,7 @@ async def encode_conversation(model: ServedModel, conversation: Conversation) ->
         BadRequest: empty, too long, or refused by the template.
     """
     use = conversation.tools
-    return await model.encode_chat(conversation.messages, use.tools if use.may_call else ())
+    return await model.encode_chat(conversation.messages, use.tools if use.may_call else (), conversation.use)
 
 
 def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Sequence[int]]) -> OutputShape | None:
