@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from stratos.common.errors import BadRequest
+from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
@@ -18,8 +18,8 @@ from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
+from stratos_gateway.openai.rendering import Answer
 from stratos_gateway.openai.requests import Conversation, GenerationBody, GenerationOptions
-from stratos_gateway.openai.responses import Answer
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
@@ -73,6 +73,14 @@ class GenerationPreparer:
 
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
         """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
+        try:
+            return await self._prepare(body, tenant, trace)
+        except StratosError as error:
+            if error.param is not None:
+                error.param = self._dialect.name_param(error.param)
+            raise
+
+    async def _prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
         tools, dialect, model = self._tools, self._dialect, self._tools.model
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
@@ -103,7 +111,7 @@ class GenerationPreparer:
             constrained="" if options.grammar is None else options.grammar.spec.kind,
             body=parsed,
             specs=specs,
-            renderer=dialect.render(answer, model.tokenizer, texts if parsed.echo else ()),
+            renderer=dialect.render(answer, model.tokenizer, parsed, texts),
         )
 
     def _texts(self, body: GenerationBody, tenant: Tenant) -> tuple[str, ...]:
@@ -167,4 +175,5 @@ class GenerationPreparer:
             num_choices=options.n,
             shape=shape,
             tool_mode=tool_mode(body),
+            wall_clock=self._tools.wall_clock,
         )
