@@ -34,7 +34,7 @@ from stratos_gateway.parts import GatewayParts
 from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.step import InputStep, PolicyStep
-from stratos_gateway.preparation.dialects import DIALECTS
+from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from stratos_gateway.receipts.step import ReceiptStep
 from stratos_gateway.response_cache.cache import ResponseCache
@@ -130,7 +130,7 @@ def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reas
     )
     tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
     sampling = TraceSampling(settings.trace_sample_ratio, settings.trace_sampled_by_clients)
-    return GatewayApp(routes, book, Random(), tracing, sampling, origins)
+    return GatewayApp(routes, book, Random(), tracing, sampling, origins, ERROR_FORMS)
 
 
 def _open_classifier(parts: GatewayParts) -> Classifier:

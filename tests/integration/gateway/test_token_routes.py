@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -13,11 +12,8 @@ from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.worlds.gateway_keys import KEY
 from tests.support.worlds.gateway_world import World, gateway_world
 
-BODIES: dict[str, dict[str, Any]] = {
-    "/tokenize": {"prompt": "some bad stuff"},
-    "/detokenize": {"tokens": shipped_tokenizer().encode("some bad stuff")},
-}
-ROUTES = pytest.mark.parametrize("route", BODIES)
+TEXT = "some bad stuff"
+ROUTES = pytest.mark.parametrize("route", ["/tokenize", "/detokenize"])
 
 
 @pytest.fixture
@@ -27,7 +23,8 @@ async def world() -> AsyncIterator[World]:
 
 
 async def ask(world: World, route: str, key: str = KEY) -> httpx.Response:
-    return await world.http.post(route, json=BODIES[route], headers={"authorization": f"Bearer {key}"})
+    body = {"prompt": TEXT} if route == "/tokenize" else {"tokens": shipped_tokenizer().encode(TEXT)}
+    return await world.http.post(route, json=body, headers={"authorization": f"Bearer {key}"})
 
 
 @ROUTES

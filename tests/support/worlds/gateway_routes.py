@@ -33,7 +33,7 @@ from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.observe.request_book import RequestBook
-from stratos_gateway.preparation.dialects import DIALECTS
+from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.table import build_routes
@@ -107,4 +107,4 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
 def full_app(max_body_bytes: int, clock: Clock | None = None) -> GatewayApp:
     """The application of these routes."""
     book = RequestBook(GatewayMetrics(CollectorRegistry()), clock or SystemClock())
-    return GatewayApp(full_routes(max_body_bytes, clock), book, Random(0))
+    return GatewayApp(full_routes(max_body_bytes, clock), book, Random(0), error_forms=ERROR_FORMS)

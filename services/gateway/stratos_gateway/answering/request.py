@@ -25,6 +25,9 @@ from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 
+IGNORED_HEADER = b"x-stratos-ignored"
+"""Names fields of a request that were accepted and mean nothing here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -79,6 +82,12 @@ class PreparedGeneration(Prepared):
     specs: tuple[GenerationSpec, ...]
     """One per prompt."""
     renderer: Renderer
+
+    def describe(self, exchange: Exchange) -> None:
+        """Its model, and a header with the fields that mean nothing here."""
+        exchange.facts.model = self.model
+        if self.body.ignored:
+            exchange.headers.append((IGNORED_HEADER, ", ".join(self.body.ignored).encode()))
 
     @property
     def options(self) -> GenerationOptions:

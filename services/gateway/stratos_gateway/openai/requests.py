@@ -58,6 +58,8 @@ class GenerationOptions:
     num_echo_logprobs: int | None = None
     """Value of ``logprobs`` together with ``echo``."""
     return_token_ids: bool = False
+    tells_stop: bool = False
+    """The answer says which stop string has ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Conversation:
     messages: tuple[ChatMessage, ...]
     tools: ToolUse = NO_TOOLS
     use: TemplateUse = PLAIN_USE
+    thinks: bool | None = None
+    """Whether the model is to reason; ``None`` leaves it to its template."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -80,6 +84,7 @@ class Conversation:
         return (
             not self.tools.tools
             and self.use == PLAIN_USE
+            and self.thinks is None
             and all(m == ChatMessage(m.role, m.content) for m in self.messages)
         )
 
@@ -96,6 +101,13 @@ class GenerationBody:
     prompts: tuple[Prompt, ...]
     echo: bool = False
     """Answers begin with the text of their prompt."""
+    ignored: tuple[str, ...] = ()
+    """Fields that mean nothing here, which answers name in a header."""
+
+    @property
+    def continues_prompt(self) -> bool:
+        """The output goes on with the last message of a conversation."""
+        return any(isinstance(prompt, Conversation) and prompt.use.continues_last for prompt in self.prompts)
 
 
 def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:

@@ -9,7 +9,13 @@ from stratos_gateway.answering.contract import Preparer, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.models.served_model import ServedModel
-from stratos_gateway.tokenization.preparation import DetokenizePreparer, PreparedAnswer, TokenCounting, TokenizePreparer
+from stratos_gateway.tokenization.preparation import (
+    CountPreparer,
+    DetokenizePreparer,
+    PreparedAnswer,
+    TokenCounting,
+    TokenizePreparer,
+)
 from stratos_gateway.tokenization.source import ReadyOutput, ReadySender, ReadySource
 
 
@@ -18,6 +24,7 @@ def ready_endpoints(edge: Edge, steps: Sequence[Step], counting: TokenCounting) 
     preparers: dict[str, Preparer[PreparedAnswer]] = {
         "/tokenize": TokenizePreparer(counting),
         "/detokenize": DetokenizePreparer(counting),
+        "/v1/messages/count_tokens": CountPreparer(counting),
     }
     sources, sender = [ReadySource()], ReadySender()
     return {path: Endpoint(edge, preparer, steps, sources, sender) for path, preparer in preparers.items()}

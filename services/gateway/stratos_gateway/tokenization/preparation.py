@@ -16,6 +16,7 @@ from stratos.core.requests.limits import MAX_COUNTED_TOKENS
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.answering.request import Prepared
+from stratos_gateway.anthropic.requests import parse_message
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
 from stratos_gateway.models.served_model import INLINE_CHARS, ServedModel
 from stratos_gateway.openai.requests import Conversation
@@ -115,6 +116,29 @@ class TokenizePreparer:
             "tokens": list(ids),
             "token_strs": pieces,
         }
+
+
+class CountPreparer:
+    """Preparation of /v1/messages/count_tokens, whose bodies are those of the route that would answer them.
+
+    Args:
+        counting: shared.
+    """
+
+    prompt_param = "messages"
+
+    def __init__(self, counting: TokenCounting) -> None:
+        self._counting = counting
+
+    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
+        """Check, resolve and count; raises ``StratosError`` with the client's answer."""
+        counting = self._counting
+        parsed = parse_message(body, counting.model.base.vocab_size)
+        target = await counting.resolve(tenant, parsed.options.model)
+        [conversation] = parsed.prompts
+        assert isinstance(conversation, Conversation), "this dialect's only prompt"
+        answer = {"input_tokens": len(await counting.conversation_ids(conversation))}
+        return counting.prepared(parsed.options.model, target, "count_tokens", conversation.texts, answer)
 
 
 class DetokenizePreparer:
