@@ -1,4 +1,4 @@
-"""What every dialect renders its answers from, and the contract of a renderer: whole answers, and bytes of streams."""
+"""Fields that all dialects render answers from, and the contract of a renderer: whole answers, and bytes of streams."""
 
 from __future__ import annotations
 

@@ -73,14 +73,6 @@ class GenerationPreparer:
 
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
         """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
-        try:
-            return await self._prepare(body, tenant, trace)
-        except StratosError as error:
-            if error.param is not None:
-                error.param = self._dialect.name_param(error.param)
-            raise
-
-    async def _prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
         tools, dialect, model = self._tools, self._dialect, self._tools.model
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
@@ -88,6 +80,19 @@ class GenerationPreparer:
         counts = num_token_ids(body.get("prompt"))
         check_counts(counts, model.max_input_tokens, dialect.prompt_param)
         parsed = await off_loop(sum(counts), partial(dialect.parse, body, model.base.vocab_size))
+        del body  # many times its bytes
+        try:
+            return await self._prepared(parsed, sum(counts), tenant, trace)
+        except StratosError as error:
+            if error.param is not None:
+                error.param = dialect.name_param(error.param)
+            raise
+
+    async def _prepared(
+        self, parsed: GenerationBody, num_ids: int, tenant: Tenant, trace: TraceContext
+    ) -> PreparedGeneration:
+        """A checked body resolved and encoded; ``param`` of its errors has the name that chats have."""
+        tools, dialect, model = self._tools, self._dialect, self._tools.model
         options = parsed.options
         target = await tools.catalogue.resolve(tenant, options.model)
         prompts = [
@@ -97,7 +102,7 @@ class GenerationPreparer:
         shape = output_shape(model, parsed, prompts)
         parsed = await enforce_calls(model, parsed, shape, tenant.name)
         options = parsed.options
-        texts = await off_loop(sum(counts), partial(self._texts, parsed, tenant))
+        texts = await off_loop(num_ids, partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
         specs = self._specs(parsed, prompts, tenant, target, trace, shape)
         answer = self._answer(parsed, prompts, shape)

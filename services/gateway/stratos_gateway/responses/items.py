@@ -59,7 +59,7 @@ def with_instructions(instructions: str, messages: Sequence[ChatMessage]) -> tup
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _TurnPart:
     """One item as a message."""
 
     message: ChatMessage
@@ -67,27 +67,29 @@ class _Turn:
     """It has the text of its turn, after which only calls belong to the same one."""
 
 
-def _message(entry: Any, param: str, budget: ValueBudget) -> _Turn:
+def _message(entry: Any, param: str, budget: ValueBudget) -> _TurnPart:
     if not isinstance(entry, dict):
         raise BadRequest(f"{param} must be an object", param=param)
     kind = entry.get("type") or ("message" if "role" in entry else None)
     match kind:
         case "message":
-            return _Turn(ChatMessage(_role(entry, param), _content(entry.get("content"), f"{param}.content")), True)
+            return _TurnPart(ChatMessage(_role(entry, param), _content(entry.get("content"), f"{param}.content")), True)
         case "reasoning":
-            return _Turn(ChatMessage("assistant", "", reasoning=_reasoning(entry, param)))
+            return _TurnPart(ChatMessage("assistant", "", reasoning=_reasoning(entry, param)))
         case "function_call":
-            return _Turn(ChatMessage("assistant", "", tool_calls=(_call(entry, param, budget),)))
+            return _TurnPart(ChatMessage("assistant", "", tool_calls=(_call(entry, param, budget),)))
         case "function_call_output":
             call_id = check_call_id(entry.get("call_id"), f"{param}.call_id")
-            return _Turn(ChatMessage("tool", _content(entry.get("output"), f"{param}.output"), tool_call_id=call_id))
+            return _TurnPart(
+                ChatMessage("tool", _content(entry.get("output"), f"{param}.output"), tool_call_id=call_id)
+            )
     text = f"{param}.type: only {', '.join(_KINDS)} are supported"
     raise BadRequest(text, param=f"{param}.type", code="unsupported_parameter")
 
 
-def _joined(turns: Sequence[_Turn]) -> Iterator[ChatMessage]:
+def _joined(turns: Sequence[_TurnPart]) -> Iterator[ChatMessage]:
     """Messages; items of one turn of the assistant are joined."""
-    open_turn: _Turn | None = None
+    open_turn: _TurnPart | None = None
     for turn in turns:
         joined = None if open_turn is None else _join(open_turn, turn)
         if joined is None and open_turn is not None:
@@ -97,7 +99,7 @@ def _joined(turns: Sequence[_Turn]) -> Iterator[ChatMessage]:
         yield open_turn.message
 
 
-def _join(turn: _Turn, later: _Turn) -> _Turn | None:
+def _join(turn: _TurnPart, later: _TurnPart) -> _TurnPart | None:
     """Both as one, where ``later`` goes on with the turn: reasoning, then text, then calls."""
     ours, theirs = turn.message, later.message
     if not ours.role == theirs.role == "assistant":
@@ -105,10 +107,10 @@ def _join(turn: _Turn, later: _Turn) -> _Turn | None:
     if theirs.tool_calls:
         if len(ours.tool_calls) >= MAX_MESSAGE_CALLS:
             return None
-        return _Turn(replace(ours, tool_calls=(*ours.tool_calls, *theirs.tool_calls)), turn.is_text)
+        return _TurnPart(replace(ours, tool_calls=(*ours.tool_calls, *theirs.tool_calls)), turn.is_text)
     if turn.is_text or ours.tool_calls:
         return None
-    return _Turn(replace(theirs, reasoning=ours.reasoning + theirs.reasoning), later.is_text)
+    return _TurnPart(replace(theirs, reasoning=ours.reasoning + theirs.reasoning), later.is_text)
 
 
 def _role(entry: dict[str, Any], param: str) -> str:

@@ -46,7 +46,7 @@ HOSTILE = {
     ),
     "calls with one id": (
         RESPONSE,
-        {"input": [CALL] * 500},
+        {"input": [CALL] * 100},
         503,
         "overloaded",
     ),
