@@ -20,23 +20,24 @@ tool = {
     },
 }
 question = {"model": "base", "messages": [{"role": "user", "content": "How is the weather in Paris?"}]}
+greedy = {"extra_body": {"temperature": 0}}
 
 counted = client.messages.count_tokens(**question).input_tokens
-message = client.messages.create(**question, max_tokens=24, temperature=0)
+message = client.messages.create(**question, **greedy, max_tokens=24)
 assert (message.type, message.role, message.stop_reason) == ("message", "assistant", "max_tokens")
 assert message.usage.input_tokens + message.usage.cache_read_input_tokens == counted
 assert message.usage.output_tokens == 24
 text = message.content[0].text
 print(repr(text))
 
-with client.messages.stream(**question, max_tokens=24, temperature=0) as stream:
+with client.messages.stream(**question, **greedy, max_tokens=24) as stream:
     assert "".join(stream.text_stream) == text
     final = stream.get_final_message()
 assert (final.content[0].text, final.stop_reason) == (text, "max_tokens")
 assert final.usage.output_tokens == 24
 
 named = {"type": "tool", "name": "get_weather"}
-with client.messages.stream(**question, max_tokens=200, temperature=0, tools=[tool], tool_choice=named) as stream:
+with client.messages.stream(**question, **greedy, max_tokens=200, tools=[tool], tool_choice=named) as stream:
     kinds = [event.type for event in stream]
     call = stream.get_final_message()
 assert "input_json" in kinds, kinds
@@ -62,7 +63,7 @@ class City(BaseModel):
     is_capital: bool
 
 
-parsed = client.messages.parse(**question, max_tokens=200, temperature=0, output_format=City)
+parsed = client.messages.parse(**question, **greedy, max_tokens=200, output_format=City)
 assert isinstance(parsed.parsed_output, City) or parsed.stop_reason == "max_tokens", parsed
 print(parsed.parsed_output)
 

@@ -26,6 +26,7 @@ from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.moderation.route import ModerationPreparer, ModerationSource
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.observe.step import MetricsStep
 from stratos_gateway.overflow.client import OverflowClient
@@ -45,6 +46,7 @@ from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
+from stratos_gateway.tokenization.source import ReadySender
 
 NOT_RESIDENT = "the classifier is not of this platform, which texts of this tenant never leave"
 
@@ -99,6 +101,7 @@ def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue) 
     return {
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
+        "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [ModerationSource()], ReadySender()),
         **ready_endpoints(edge, around, TokenCounting(model=parts.model, catalogue=catalogue)),
     }
 

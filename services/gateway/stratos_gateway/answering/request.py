@@ -5,7 +5,7 @@ The edge opens it, preparation fills ``prepared``, a source gives ``output``; st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -103,6 +103,10 @@ class ContentScreen(Protocol):
 
     async def check_input(self, texts: Sequence[str], param: str) -> None:
         """Refuse what the policy does not let in; raises ``ContentRefused`` or ``ContentCheckDown``."""
+
+    async def verdict(self, text: str) -> Mapping[str, bool]:
+        """Rules of the policy, and whether a text breaks each; raises ``ContentCheckDown``."""
+        ...
 
     def shown(self, output: ChunkOutput) -> Chunks:
         """An output as the policy lets it out."""

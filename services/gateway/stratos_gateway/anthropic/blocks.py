@@ -28,7 +28,7 @@ class _Block:
         return "".join(self.parts)
 
     def begun(self) -> dict[str, Any]:
-        """As it begins in a stream."""
+        """The block as it begins in a stream."""
         match self.kind:
             case "text":
                 return {"type": "text", "text": ""}

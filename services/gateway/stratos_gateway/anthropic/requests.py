@@ -78,6 +78,10 @@ def _thinks(value: Any, max_tokens: float | None, ignored: Ignored) -> bool | No
     kind, budget = fields.take("type"), fields.number("budget_tokens", "max_tokens")
     fields.refuse("display", "summarized")
     fields.end()
+    if kind == "between_tools":
+        raise BadRequest(
+            "thinking.type between_tools is not supported", param="thinking.type", code="unsupported_parameter"
+        )
     if kind not in ("enabled", "adaptive", "disabled"):
         raise BadRequest("thinking.type must be enabled, adaptive or disabled", param="thinking.type")
     if kind == "enabled":
@@ -148,4 +152,4 @@ def _refuse_features(fields: Fields, ignored: Ignored) -> None:
     fields.refuse("speed", "standard")
     for name in ("container", "inference_geo", "stop", "n"):
         fields.refuse(name)
-    ignored.take(fields, "cache_control")
+    ignored.take(fields, "cache_control", "diagnostics", "user_profile_id")

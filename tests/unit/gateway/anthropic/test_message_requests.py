@@ -146,7 +146,7 @@ def test_what_cannot_change_an_answer_is_named() -> None:
         thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2048,
         output_config={"effort": "high"},
         context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        service_tier="auto",
+        service_tier="auto", diagnostics={"previous_message_id": "msg_1"},
     )  # fmt: skip
     assert body.ignored == (
         "cache_control",
@@ -155,6 +155,7 @@ def test_what_cannot_change_an_answer_is_named() -> None:
         "thinking.budget_tokens",
         "output_config.effort",
         "context_management",
+        "diagnostics",
     )
     assert parsed().ignored == ()
 
@@ -238,6 +239,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"metadata": {"user_id": 1}}, "metadata.user_id"),
         ({"metadata": {"more": "x"}}, "metadata.more"),
         ({"thinking": {"type": "on"}}, "thinking.type"),
+        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1000}, "max_tokens": 2000}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": 4000}, "max_tokens": 2000}, "thinking.budget_tokens"),
