@@ -37,10 +37,11 @@ def answer_section(request: ClientRequest[Any], now_s: float) -> dict[str, Any]:
         shown = public_error(error)
         section |= {"status": request.exchange.status or shown.http_status, "error": shown.code}
         section |= {"shed_reason": reason} if (reason := shed_reason(error)) else {}
+        section |= _queue(error)
     elif request.exchange.status:
         section["status"] = request.exchange.status
     if request.declined is not None:
-        section["gave_way"] = request.declined.code
+        section |= {"gave_way": request.declined.code, **_queue(request.declined)}
     if request.output is not None:
         usage = request.output.usage
         section |= {
@@ -49,3 +50,9 @@ def answer_section(request: ClientRequest[Any], now_s: float) -> dict[str, Any]:
             "cached_tokens": usage.num_cached_tokens,
         }
     return section
+
+
+def _queue(error: StratosError) -> dict[str, Any]:
+    """How many were before the request while it waited for the placement that it did not get."""
+    samples = error.queue_samples
+    return {"queue": [list(pair) for pair in zip(samples[::2], samples[1::2], strict=False)]} if samples else {}
