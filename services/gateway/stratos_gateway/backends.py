@@ -132,11 +132,8 @@ async def open_backends(
         shared = SharedAnswers(answers)
         tasks["shared-answers"] = shared.run
     stored = [kept.forget for kept in (receipts, answers) if kept is not None]
-    departed = DepartedTenants(
-        partial(living_tenants, follower), [routers.forget_tenant, *stored], settings.admin.forget_after_s
-    )
-    departed.look()  # at what a restored copy says: it may be gone from the store by now
-    follower.on_change(departed.look)
+    forget = [routers.forget_tenant, *stored]
+    departed = DepartedTenants(follower.snapshot, forget, settings.admin.forget_after_s)
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     if platform is not None:
         missing = MissingDataKeys(store, platform, follower, partial(living_tenants, follower), store_id)
