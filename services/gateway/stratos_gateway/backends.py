@@ -34,6 +34,7 @@ from stratos.store.ledger.unsealed import UnsealedEntries
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.ledger.window_store import WindowStore
 from stratos.store.records.copy_keeper import CopyKeeper
+from stratos.store.records.file_rewrites import FileRewrites
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
@@ -132,7 +133,8 @@ async def open_backends(
         shared = SharedAnswers(answers)
         tasks["shared-answers"] = shared.run
     stored = [kept.forget for kept in (receipts, answers) if kept is not None]
-    forget = [routers.forget_tenant, *stored]
+    rewrites = FileRewrites(redis, settings.records, clock, settings.admin.forget_after_s, store_id)
+    forget = [routers.forget_tenant, *stored, rewrites.forget]
     departed = DepartedTenants(follower.snapshot, forget, settings.admin.forget_after_s)
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     if platform is not None:
