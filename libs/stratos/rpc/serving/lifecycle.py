@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,23 @@ class Lifecycle:
         settings: of the service.
         stop: set from outside to stop with drain.
         force: set from outside to stop without.
+        on_started: called before the service is said to serve.
     """
 
-    def __init__(self, service: Service, settings: ServiceSettings, stop: asyncio.Event, force: asyncio.Event) -> None:
+    def __init__(
+        self,
+        service: Service,
+        settings: ServiceSettings,
+        stop: asyncio.Event,
+        force: asyncio.Event,
+        on_started: Callable[[], None] = lambda: None,
+    ) -> None:
         self._service = service
         self._settings = settings
         self._stop = stop
         service.request_stop = stop.set
         self._force = force
+        self._on_started = on_started
         self._clock = SystemClock()
         self._readiness = Readiness(self._clock, settings.stall_timeout_s, service.not_ready_reason)
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -128,6 +137,7 @@ class Lifecycle:
 
     async def _serve(self, server: GrpcServer, stack: AsyncExitStack) -> None:
         service = self._service
+        self._on_started()
         self._readiness.phase = ""
         self._readiness.has_started = True
         await server.set_serving(not self._readiness.reason())
