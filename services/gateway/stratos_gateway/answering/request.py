@@ -22,8 +22,8 @@ from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
-from stratos_gateway.openai.responses import Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
