@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
@@ -101,7 +100,7 @@ class FileRewrites:
         return True
 
     async def _rewrite(self) -> None:
-        persistence = cast("dict[str, Any]", await self._redis.info("persistence"))
+        persistence = await self._redis.info("persistence")
         if persistence.get("aof_enabled"):
             await self._redis.bgrewriteaof()
         if await self._has_dump():

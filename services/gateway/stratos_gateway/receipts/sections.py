@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stratos.common.errors import StratosError
+from stratos.core.ledger.pricing import Times
 from stratos_gateway.answering.draft import outcome_of
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.http.errors import public_error, shed_reason
@@ -48,8 +50,17 @@ def answer_section(request: ClientRequest[Any], now_s: float) -> dict[str, Any]:
             "prompt_tokens": usage.num_prompt_tokens,
             "output_tokens": usage.num_output_tokens,
             "cached_tokens": usage.num_cached_tokens,
+            **_times(request.output.times(request.received_s)),
         }
     return section
+
+
+def _times(found: Sequence[Times]) -> dict[str, float]:
+    """The first token of any prompt, and the mean between tokens over all."""
+    firsts = [times.ttft_us for times in found if times.ttft_us is not None]
+    gaps = [times.itl_us for times in found if times.itl_us is not None]
+    section = {"ttft_ms": round(min(firsts) / 1e3, 2)} if firsts else {}
+    return section | ({"itl_ms": round(sum(gaps) / len(gaps) / 1e3, 2)} if gaps else {})
 
 
 def _queue(error: StratosError) -> dict[str, Any]:
