@@ -76,6 +76,7 @@ class ChunkSender:
             while fresh := await chunks.news():
                 request.begin_answer(output)
                 await stream.write(renderer.stream_part(fresh))
+                stream.keep_alive = renderer.keep_alive
                 output.confirm(fresh)
                 request.note_sent(fresh)
             await stream.write(renderer.stream_end(output.usage))

@@ -32,6 +32,8 @@ class ChoiceChunk:
     """Tokens of this text whose ids are told later; those that were counted so before are taken off again."""
     prompt_logprobs: Sequence[PositionLogprobs] = ()
     """Log probabilities of the prompt's tokens from the second on, with the first chunk, if asked for."""
+    stop: str | None = None
+    """Stop string that ended it, with its finish reason."""
 
 
 @dataclass(frozen=True, slots=True)

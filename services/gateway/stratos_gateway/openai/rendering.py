@@ -6,11 +6,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from stratos.common.errors import StratosError
 from stratos.core.requests.tools import ToolMode
 from stratos.text.output.parser import OutputShape
+from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 
 
@@ -49,6 +50,9 @@ class Renderer(ABC):
     Args:
         answer: shared fields.
     """
+
+    keep_alive: ClassVar[bytes] = KEEP_ALIVE
+    """Sent where a stream is silent for long, once it has begun."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer

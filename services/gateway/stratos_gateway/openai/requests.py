@@ -23,8 +23,8 @@ from stratos.core.requests.limits import (
     check_token_id_list,
     check_token_ids,
 )
-from stratos.core.requests.tools import NO_TOOLS, ToolUse
-from stratos.text.chat_template import ChatMessage
+from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
+from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
 from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
 from stratos_gateway.openai.messages import check_messages
 from stratos_gateway.openai.tools import take_tools
@@ -58,6 +58,8 @@ class GenerationOptions:
     num_echo_logprobs: int | None = None
     """Value of ``logprobs`` together with ``echo``."""
     return_token_ids: bool = False
+    tells_stop: bool = False
+    """The answer says which stop string has ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,25 @@ class Conversation:
 
     messages: tuple[ChatMessage, ...]
     tools: ToolUse = NO_TOOLS
+    use: TemplateUse = PLAIN_USE
+    thinks: bool | None = None
+    """Whether the model is to reason; ``None`` leaves it to its template."""
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Everything that the client has written."""
-        return (*(text for message in self.messages for text in message.texts), *self.tools.texts)
+        told = (text for message in self.messages for text in message.texts)
+        return (*told, *self.tools.texts, *scalar_texts(dict(self.use.values)))
 
     @property
     def is_plain(self) -> bool:
         """Roles and contents are all there is to it."""
-        return not self.tools.tools and all(m == ChatMessage(m.role, m.content) for m in self.messages)
+        return (
+            not self.tools.tools
+            and self.use == PLAIN_USE
+            and self.thinks is None
+            and all(m == ChatMessage(m.role, m.content) for m in self.messages)
+        )
 
 
 Prompt = Conversation | str | tuple[int, ...]
@@ -90,6 +101,13 @@ class GenerationBody:
     prompts: tuple[Prompt, ...]
     echo: bool = False
     """Answers begin with the text of their prompt."""
+    ignored: tuple[str, ...] = ()
+    """Fields that mean nothing here, which answers name in a header."""
+
+    @property
+    def continues_prompt(self) -> bool:
+        """The output goes on with the last message of a conversation."""
+        return any(isinstance(prompt, Conversation) and prompt.use.continues_last for prompt in self.prompts)
 
 
 def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:

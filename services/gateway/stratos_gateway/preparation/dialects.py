@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.anthropic.errors import MESSAGE_ERRORS
+from stratos_gateway.anthropic.rendering import MessageRenderer
+from stratos_gateway.anthropic.requests import message_param, parse_message
+from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm
 from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
 from stratos_gateway.openai.rendering import Answer, Renderer
@@ -39,6 +43,11 @@ def render_response(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, 
     return ResponseRenderer(answer, tokenizer, body)
 
 
+def render_message(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
+    """Renderer of a message, which tells no log probabilities."""
+    return MessageRenderer(answer, tokenizer)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """One generation route."""
@@ -61,6 +70,8 @@ class Dialect:
     """The route's name for a field of a chat."""
     fill: Callable[[PromptRenderer, Body, str], Awaitable[Body]] = no_template
     """Puts a tenant's prompt template into a body that names one."""
+    errors: ErrorForm = OPENAI_ERRORS
+    """Form of errors on its path, and below it."""
 
 
 CHAT = Dialect(
@@ -97,4 +108,19 @@ RESPONSE = Dialect(
     name_param=public_name,
     fill=PromptRenderer.response_body,
 )
-DIALECTS = (CHAT, COMPLETION, RESPONSE)
+MESSAGE = Dialect(
+    path="/v1/messages",
+    route="message",
+    operation="chat",
+    prompt_param="messages",
+    id_prefix="msg",
+    continues_prompt=False,
+    parse=parse_message,
+    render=render_message,
+    name_param=message_param,
+    fill=PromptRenderer.chat_body,
+    errors=MESSAGE_ERRORS,
+)
+DIALECTS = (CHAT, COMPLETION, RESPONSE, MESSAGE)
+ERROR_FORMS = {dialect.path: dialect.errors for dialect in DIALECTS if dialect.errors is not OPENAI_ERRORS}
+"""Dialects that tell errors otherwise than OpenAI, by path."""

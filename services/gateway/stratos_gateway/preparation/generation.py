@@ -19,7 +19,7 @@ from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.rendering import Answer
-from stratos_gateway.openai.requests import Conversation, GenerationBody, GenerationOptions
+from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
@@ -104,7 +104,7 @@ class GenerationPreparer:
         options = parsed.options
         texts = await off_loop(num_ids, partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
-        specs = self._specs(options, prompts, tenant, target, trace, shape)
+        specs = self._specs(parsed, prompts, tenant, target, trace, shape)
         answer = self._answer(parsed, prompts, shape)
         return PreparedGeneration(
             model=options.model,
@@ -133,7 +133,7 @@ class GenerationPreparer:
 
     def _specs(
         self,
-        options: GenerationOptions,
+        body: GenerationBody,
         prompts: Prompts,
         tenant: Tenant,
         target: ModelTarget,
@@ -141,7 +141,7 @@ class GenerationPreparer:
         shape: OutputShape | None,
     ) -> tuple[GenerationSpec, ...]:
         """One per prompt; a seed that the client does not give is drawn once for all."""
-        tools, dialect = self._tools, self._dialect
+        tools, dialect, options = self._tools, self._dialect, body.options
         if options.max_tokens is None:
             options = replace(options, max_tokens=tools.default_max_tokens)
         seed, nonce = new_seed() if options.seed is None else options.seed, new_nonce()
@@ -159,7 +159,7 @@ class GenerationPreparer:
                 seed=seed,
                 trace=trace,
                 session_key=session_key(tenant.cache_salt, tenant.name, options.session),
-                continues_prompt=dialect.continues_prompt,
+                continues_prompt=dialect.continues_prompt or body.continues_prompt,
                 shown_ids=shown,
                 meter=tag,
                 promised_itl_us=None if promised_ms is None else promised_ms * 1000,

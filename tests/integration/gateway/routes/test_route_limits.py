@@ -38,7 +38,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": "base", "prompt": "x"},
     "/v1/embeddings": {"model": "base", "input": "x"},
+    "/v1/moderations": {"input": "x"},
+    "/tokenize": {"model": "base", "prompt": "x"},
+    "/detokenize": {"model": "base", "tokens": [5]},
     "/v1/responses": {"model": "base", "input": "x"},
+    "/v1/messages": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
+    "/v1/messages/count_tokens": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
 }
 GENERATION = ("/v1/chat/completions", "/v1/completions")
 NAMES = {

@@ -31,7 +31,7 @@ from stratos_gateway.answering.sending import ChunkSender
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.http.sse import encode_events
+from stratos_gateway.http.sse import KEEP_ALIVE, encode_events
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.limits.step import LimitsStep
@@ -77,6 +77,7 @@ class Renderer:
     """Has a bug."""
 
     answer = SimpleNamespace(include_usage=False, id="cmpl-1")
+    keep_alive = KEEP_ALIVE
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         if chunks[0].text == "b":

@@ -22,13 +22,14 @@ from tests.support.worlds.gateway_routes import full_app
 CHAT = '"model":"base","messages":[{"role":"user","content":"x"}]'
 COMPLETION = '"model":"base","prompt":"x"'
 RESPONSE = '"model":"base","input":"x"'
-ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION, "/v1/responses": RESPONSE}
+ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION, "/v1/responses": RESPONSE, "/v1/messages": CHAT}
 NUMBERS = [name for name in LIMITS if name not in ("num_logprobs", "num_prompt_logprobs", "dimensions")]
 NUMBERS += ["prompt_logprobs"]
 ROUTE_NUMBERS = {
     "/v1/chat/completions": ["top_logprobs", "max_completion_tokens"],
     "/v1/completions": ["logprobs", "best_of"],
     "/v1/responses": ["top_logprobs", "max_output_tokens", "max_tool_calls"],
+    "/v1/messages": [],
 }
 NEEDED = {"/v1/chat/completions": '"logprobs":true,', "/v1/responses": '"include":["message.output_text.logprobs"],'}
 """Goes with ``top_logprobs``."""
@@ -174,6 +175,11 @@ JSON = st.recursive(
             "message",
             "function_call",
             "function_call_output",
+            "tool_use",
+            "tool_result",
+            "thinking",
+            "enabled",
+            "any",
             "reasoning",
             "input_text",
             "output_text",
@@ -203,6 +209,10 @@ JSON = st.recursive(
                     "reasoning_details",
                     "output",
                     "call_id",
+                    "tool_use_id",
+                    "input",
+                    "budget_tokens",
+                    "cache_control",
                     "format",
                     "summary",
                 ]
