@@ -118,6 +118,7 @@ GROUP_SEPARATOR = "\x1f"
 TOKENS = "jwt"
 """Stands in sums for all tokens of identity providers: an issuer has any number of subjects, and sums are kept."""
 _PLAIN_TAG = tuple(f.name for f in fields(MeterTag))
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each call
 _STAGES = ("queue_us", "prefill_us", "decode_us")
 
 
@@ -151,7 +152,7 @@ def entry_to_text(entry: LedgerEntry) -> str:
         "itl_us": entry.times.itl_us,
         "w": None if entry.window is None else _share_to_json(entry.window),
     }
-    return json.dumps({k: v for k, v in value.items() if v not in (None, "", 0, {})}, separators=(",", ":"))
+    return _compact({k: v for k, v in value.items() if v not in (None, "", 0, {})})
 
 
 def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:

@@ -27,6 +27,8 @@ MAX_TEXT = 8192
 """Characters of a receipt as it is stored; sections that do not fit are named in ``omitted``."""
 MAX_ITEMS = 16
 """Items of one list, such as attempts or prompts; further ones are counted."""
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each call
+_MOST_OMITTED = len(_compact({"omitted": list(SECTIONS)}))
 OWN_RANK, CLAIMED_RANK = 1, 0
 """A receipt by the gateway that answered stands above one that another gateway made of a worker's count."""
 
@@ -53,19 +55,21 @@ def request_receipt(
     """
     if unknown := set(sections) - set(SECTIONS):
         raise KeyError(f"no section of a receipt: {', '.join(sorted(unknown))}")
-    kept: dict[str, Any] = {}
+    kept: list[str] = []
     omitted: list[str] = []
-    num_left = MAX_TEXT - len(json.dumps({"omitted": list(SECTIONS)}))
+    num_left = MAX_TEXT - _MOST_OMITTED
     for name in SECTIONS:
         if name not in sections:
             continue
-        num_chars = len(_compact({name: sections[name]}))
-        if num_chars <= num_left:
-            kept[name], num_left = sections[name], num_left - num_chars
+        member = f'"{name}":{_compact(sections[name])}'
+        if len(member) + 2 <= num_left:
+            kept.append(member)
+            num_left -= len(member) + 2
         else:
             omitted.append(name)
-    text = _compact(kept | ({"omitted": omitted} if omitted else {}))
-    return RequestReceipt(tenant=tenant, request_id=request_id, rank=rank, text=text)
+    if omitted:
+        kept.append(f'"omitted":{_compact(omitted)}')
+    return RequestReceipt(tenant=tenant, request_id=request_id, rank=rank, text=f"{{{','.join(kept)}}}")
 
 
 def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
@@ -99,7 +103,3 @@ def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
         "entries": [[day, count.key.request_id, tag.arrived_unix_ms]],
     }
     return request_receipt(count.tenant, tag.http_request_id, sections, rank=CLAIMED_RANK)
-
-
-def _compact(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"))
