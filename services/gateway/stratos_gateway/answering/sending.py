@@ -14,6 +14,7 @@ from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.openai.event_bytes import EventEncoder
 
 _log = logging.getLogger(__name__)
 
@@ -73,10 +74,11 @@ class ChunkSender:
         """
         stream, renderer = request.exchange.stream, request.prepared.renderer
         assert stream is not None, "opened around the sources"
+        encoder = EventEncoder(renderer)
         try:
             while fresh := await chunks.news():
                 request.begin_answer(output)
-                await stream.write(encode_events(renderer.events(fresh)))
+                await stream.write(encoder.encode(fresh))
                 output.confirm(fresh)
                 request.note_sent(fresh)
             usage = [renderer.usage_event(output.usage)] if renderer.answer.include_usage else []

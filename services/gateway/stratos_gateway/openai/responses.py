@@ -80,6 +80,11 @@ class Renderer(ABC):
                 events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
         return events
 
+    def is_text_alone(self, chunk: ChoiceChunk) -> bool:
+        """Its one event differs from others of the choice in the text alone."""
+        tells_more = self.answer.wants_logprobs or self.answer.return_token_ids or chunk.finish_reason is not None
+        return bool(chunk.text) and not (tells_more or chunk.is_first)
+
     def usage_event(self, usage: Usage) -> dict[str, Any]:
         """The extra event that ``include_usage`` asks for."""
         return {**self._head(self.chunk_name), "choices": [], "usage": usage.body()}

@@ -75,6 +75,9 @@ class Renderer:
 
     answer = SimpleNamespace(include_usage=False, id="cmpl-1")
 
+    def is_text_alone(self, chunk: ChoiceChunk) -> bool:
+        return False
+
     def events(self, chunks: Sequence[ChoiceChunk]) -> list[dict[str, Any]]:
         if chunks[0].text == "b":
             raise KeyError("a bug")
