@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.openai.event_bytes import EventEncoder
 
 _log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class ChunkSender:
         if not request.prepared.options.stream:
             yield
             return
-        stream = request.exchange.stream = EventStream(request.send)
+        stream = request.exchange.stream = EventStream(request.send, request.http.scope)
         try:
             async with stream.kept_alive(self._limits.sse_keepalive_s):
                 yield
@@ -75,6 +76,18 @@ class ChunkSender:
         stream, renderer = request.exchange.stream, request.prepared.renderer
         assert stream is not None, "opened around the sources"
         encoder = EventEncoder(renderer)
+
+        def send_now(take: Callable[[], list[ChoiceChunk]]) -> bool:
+            if not stream.can_write_now:
+                return False
+            fresh = take()
+            stream.write_now(encoder.encode(fresh))
+            output.confirm(fresh)
+            request.note_sent(fresh)
+            return True
+
+        if chunks is output:
+            output.send_now = send_now
         try:
             while fresh := await chunks.news():
                 request.begin_answer(output)
@@ -82,13 +95,12 @@ class ChunkSender:
                 output.confirm(fresh)
                 request.note_sent(fresh)
             usage = [renderer.usage_event(output.usage)] if renderer.answer.include_usage else []
-            await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
             is_next_tried = output.gives_way(error) and not request.has_answered
             if is_next_tried or not stream.is_started:
                 raise
             return await _end_with(request, stream, error)
-        await stream.end()
+        await stream.end(encode_events(usage) + DONE)
         request.end_whole()
 
 
@@ -96,5 +108,4 @@ async def _end_with(request: ClientRequest[PreparedGeneration], stream: EventStr
     label = request.exchange.span.trace.label(request.prepared.renderer.answer.id)
     _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
     request.fail_in_stream(error)
-    await stream.write(encode_events([error_body(error)]))
-    await stream.end()
+    await stream.end(encode_events([error_body(error)]))
