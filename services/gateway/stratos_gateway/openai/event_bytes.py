@@ -41,7 +41,7 @@ class EventEncoder:
         return b"%b%b%b" % (template[0], orjson.dumps(chunk.text), template[1])
 
     def _cut(self, index: int) -> tuple[bytes, bytes]:
-        """What is before the text of a choice's event, and what follows it."""
+        """Cut an event of a choice where its text stands."""
         marked = ChoiceChunk(index, _MARK, [], [], None, is_first=False)
         before, _, after = encode_events(self._renderer.events([marked])).rpartition(_MARK_JSON)
         return before, after
