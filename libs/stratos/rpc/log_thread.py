@@ -64,7 +64,7 @@ class LogThread(logging.Handler):
             self._target.handle(record)
             self._tell_lost()
             if self._waiting.empty():
-                time.sleep(_PAUSE_S)  # what comes meanwhile is written together: a thread that wakes takes the lock
+                time.sleep(_PAUSE_S)  # lines that come in between wake no thread, which would take the lock
 
     def _tell_lost(self) -> None:
         if (num_lost := self.num_lost) > self._num_told:

@@ -12,6 +12,9 @@ from stratos.core.ledger.pricing import Times
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 
+TakeChunks = Callable[[], list[ChoiceChunk]]
+"""Takes what is new, which is told no second time."""
+
 
 class Output(ABC):
     """The answer of one source to one request; steps read at the end what it took."""
@@ -78,7 +81,7 @@ class Chunks(Protocol):
 class ChunkOutput(Output, Chunks):
     """The answer of a generation route, before any content policy."""
 
-    send_now: Callable[[Callable[[], list[ChoiceChunk]]], bool] | None = None
+    send_now: Callable[[TakeChunks], bool] | None = None
     """Sends what it takes from where it comes, while ``news`` is awaited: that saves a turn of the task. An output need
     not call it. False: nothing was taken, so ``news`` has to bring it."""
     headers: ClassVar[Sequence[tuple[bytes, bytes]]] = ()

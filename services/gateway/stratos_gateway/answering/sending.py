@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from stratos.common.errors import StratosError
-from stratos_gateway.answering.output import ChunkOutput, Chunks
+from stratos_gateway.answering.output import ChunkOutput, Chunks, TakeChunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.http.body import OrjsonResponse
-from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
-from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.openai.event_bytes import EventEncoder
 
 _log = logging.getLogger(__name__)
@@ -77,7 +75,7 @@ class ChunkSender:
         assert stream is not None, "opened around the sources"
         encoder = EventEncoder(renderer)
 
-        def send_now(take: Callable[[], list[ChoiceChunk]]) -> bool:
+        def send_now(take: TakeChunks) -> bool:
             if not stream.can_write_now:
                 return False
             fresh = take()
@@ -108,4 +106,4 @@ async def _end_with(request: ClientRequest[PreparedGeneration], stream: EventStr
     label = request.exchange.span.trace.label(request.prepared.renderer.answer.id)
     _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
     request.fail_in_stream(error)
-    await stream.end(encode_events([error_body(error)]))
+    await stream.fail(error)

@@ -13,6 +13,8 @@ import orjson
 from starlette.types import Message, Scope, Send
 
 from stratos.common.background import BackgroundTasks
+from stratos.common.errors import StratosError
+from stratos_gateway.http.errors import error_body
 
 DONE = b"data: [DONE]\n\n"
 PARTS = "stratos.parts"
@@ -176,6 +178,10 @@ class EventStream:
         self._is_ended = True
         await self._begin()
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def fail(self, error: StratosError) -> None:
+        """Tell an error as the last event; raises like ``write``."""
+        await self.end(encode_events([error_body(error)]))
 
     async def _begin(self) -> None:
         if not self.is_started:
