@@ -28,7 +28,6 @@ MAX_TEXT = 8192
 MAX_ITEMS = 16
 """Items of one list, such as attempts or prompts; further ones are counted."""
 _compact = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each call
-_MOST_OMITTED = len(_compact({"omitted": list(SECTIONS)}))
 OWN_RANK, CLAIMED_RANK = 1, 0
 """A receipt by the gateway that answered stands above one that another gateway made of a worker's count."""
 
@@ -55,21 +54,22 @@ def request_receipt(
     """
     if unknown := set(sections) - set(SECTIONS):
         raise KeyError(f"no section of a receipt: {', '.join(sorted(unknown))}")
-    kept: list[str] = []
-    omitted: list[str] = []
-    num_left = MAX_TEXT - _MOST_OMITTED
-    for name in SECTIONS:
-        if name not in sections:
-            continue
-        member = f'"{name}":{_compact(sections[name])}'
-        if len(member) + 2 <= num_left:
-            kept.append(member)
-            num_left -= len(member) + 2
-        else:
-            omitted.append(name)
-    if omitted:
-        kept.append(f'"omitted":{_compact(omitted)}')
-    return RequestReceipt(tenant=tenant, request_id=request_id, rank=rank, text=f"{{{','.join(kept)}}}")
+    told = {name: sections[name] for name in SECTIONS if name in sections}
+    text = _compact(told)
+    if len(text) > MAX_TEXT:
+        text = _compact(_fitting(told))
+    return RequestReceipt(tenant=tenant, request_id=request_id, rank=rank, text=text)
+
+
+def _fitting(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections for which there is room, in their order, and the names of the others."""
+    kept: dict[str, Any] = {}
+    num_left = MAX_TEXT - len(_compact({"omitted": list(SECTIONS)}))
+    for name, section in sections.items():
+        num_chars = len(_compact({name: section}))
+        if num_chars <= num_left:
+            kept[name], num_left = section, num_left - num_chars
+    return kept | {"omitted": [name for name in sections if name not in kept]}
 
 
 def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:

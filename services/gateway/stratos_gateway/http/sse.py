@@ -13,8 +13,6 @@ import orjson
 from starlette.types import Message, Scope, Send
 
 from stratos.common.background import BackgroundTasks
-from stratos.common.errors import StratosError
-from stratos_gateway.http.errors import error_body
 
 DONE = b"data: [DONE]\n\n"
 PARTS = "stratos.parts"
@@ -59,6 +57,13 @@ class SlowClient(Exception):
 def encode_events(events: Iterable[dict[str, Any]]) -> bytes:
     """Events as bytes of the stream."""
     return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
+
+
+def encode_named_events(events: Iterable[dict[str, Any]]) -> bytes:
+    """Events whose name is their type."""
+    return b"".join(
+        b"event: " + event["type"].encode() + b"\ndata: " + orjson.dumps(event) + b"\n\n" for event in events
+    )
 
 
 def patient_send(send: Send, timeout_s: float) -> Send:
@@ -110,6 +115,8 @@ class EventStream:
         self._send = send
         self._parts: BodyParts = scope.get("extensions", {}).get(PARTS, _CLOSED)
         self.is_started = False
+        self.keep_alive = KEEP_ALIVE
+        """Sent where a stream is silent for long."""
         self._is_ended = False
         self._num_writing = 0
         self._wrote_s = asyncio.get_running_loop().time()
@@ -171,17 +178,13 @@ class EventStream:
         # Where full buffers hold a write up the client would hear of a comment no sooner, perhaps after the end.
         if not (self._is_ended or self._num_writing):
             with suppress(SlowClient):  # the next event's write finds out as well
-                await self.write(KEEP_ALIVE)
+                await self.write(self.keep_alive)
 
     async def end(self, data: bytes) -> None:
         """Send the last bytes and end the response; raises like ``write``."""
         self._is_ended = True
         await self._begin()
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
-
-    async def fail(self, error: StratosError) -> None:
-        """Tell an error as the last event; raises like ``write``."""
-        await self.end(encode_events([error_body(error)]))
 
     async def _begin(self) -> None:
         if not self.is_started:

@@ -1,47 +1,24 @@
-"""Events of one stream as bytes: most chunks are a piece of text, which goes into a template of its choice.
-
-The template is cut out of an event that the renderer made, so that both have the same form.
-"""
+"""Events that differ in their text alone: cut once out of an event that the renderer made, so both have one form."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import orjson
 
-from stratos_gateway.http.sse import encode_events
-from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.openai.responses import Renderer
-
-_MARK = "\0"
-_MARK_JSON = orjson.dumps(_MARK)
+MARK = "\0"
+"""Text of the event that is cut."""
+_MARK_JSON = orjson.dumps(MARK)
 
 
-class EventEncoder:
-    """Belongs to one stream.
+class TextTemplate:
+    """Bytes around the text of one choice's events.
 
     Args:
-        renderer: of its answer.
+        marked: an event whose text is ``MARK``.
     """
 
-    def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
-        self._templates: dict[int, tuple[bytes, bytes]] = {}
+    def __init__(self, marked: bytes) -> None:
+        self._before, _, self._after = marked.rpartition(_MARK_JSON)
 
-    def encode(self, chunks: Sequence[ChoiceChunk]) -> bytes:
-        """Events for what is new."""
-        return b"".join([self._encode_chunk(chunk) for chunk in chunks])
-
-    def _encode_chunk(self, chunk: ChoiceChunk) -> bytes:
-        if not self._renderer.is_text_alone(chunk):
-            return encode_events(self._renderer.events([chunk]))
-        template = self._templates.get(chunk.index)
-        if template is None:
-            template = self._templates[chunk.index] = self._cut(chunk.index)
-        return b"%b%b%b" % (template[0], orjson.dumps(chunk.text), template[1])
-
-    def _cut(self, index: int) -> tuple[bytes, bytes]:
-        """Cut an event of a choice where its text stands."""
-        marked = ChoiceChunk(index, _MARK, [], [], None, is_first=False)
-        before, _, after = encode_events(self._renderer.events([marked])).rpartition(_MARK_JSON)
-        return before, after
+    def event(self, text: str) -> bytes:
+        """The event with this text."""
+        return b"%b%b%b" % (self._before, orjson.dumps(text), self._after)

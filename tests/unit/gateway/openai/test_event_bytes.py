@@ -9,10 +9,10 @@ import pytest
 
 from stratos.text.output.parser import OutputShape
 from stratos_gateway.http.sse import encode_events
+from stratos_gateway.openai.answers import ChatRenderer, ChoicesRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
 from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.openai.event_bytes import EventEncoder
-from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
+from stratos_gateway.openai.rendering import Answer
 from tests.support.reference.shipped_model import shipped_tokenizer
 
 ANSWER = Answer(
@@ -24,11 +24,11 @@ TEXTS = ("", "a", 'quote " and \\ and \n', "ä\U0001f600", "\0", "<think>", "100
 
 @pytest.mark.parametrize("kind", [ChatRenderer, CompletionRenderer, EventRenderer])
 @pytest.mark.parametrize("changes", [{}, {"include_usage": True}, {"return_token_ids": True}, {"num_logprobs": 1}])
-def test_bytes_are_those_of_the_events(kind: type[Renderer], changes: dict[str, int]) -> None:
+def test_bytes_are_those_of_the_events(kind: type[ChoicesRenderer], changes: dict[str, int]) -> None:
     answer = replace(ANSWER, **changes)
-    encoder, renderer = EventEncoder(kind(answer, shipped_tokenizer())), kind(answer, shipped_tokenizer())
+    quick, renderer = kind(answer, shipped_tokenizer()), kind(answer, shipped_tokenizer())
     for number, (text, index) in enumerate(itertools.product((*TEXTS, *TEXTS), (0, 1))):
         chunks = [ChoiceChunk(index, text, [7], [], None, is_first=number < 2)]
-        assert encoder.encode(chunks) == encode_events(renderer.events(chunks))
+        assert quick.stream_part(chunks) == encode_events(renderer.events(chunks))
     ends = [ChoiceChunk(index, "end", [7], [], "stop", is_first=False) for index in (1, 0)]
-    assert encoder.encode(ends) == encode_events(renderer.events(ends))
+    assert quick.stream_part(ends) == encode_events(renderer.events(ends))
