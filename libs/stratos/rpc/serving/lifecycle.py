@@ -55,7 +55,7 @@ class Lifecycle:
         settings: of the service.
         stop: set from outside to stop with drain.
         force: set from outside to stop without.
-        on_started: called before the service is said to serve.
+        before_serving: called once everything is there.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Lifecycle:
         settings: ServiceSettings,
         stop: asyncio.Event,
         force: asyncio.Event,
-        on_started: Callable[[], None] = lambda: None,
+        before_serving: Callable[[], None] = lambda: None,
     ) -> None:
         self._service = service
         self._settings = settings
         self._stop = stop
         service.request_stop = stop.set
         self._force = force
-        self._on_started = on_started
+        self._before_serving = before_serving
         self._clock = SystemClock()
         self._readiness = Readiness(self._clock, settings.stall_timeout_s, service.not_ready_reason)
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -109,6 +109,7 @@ class Lifecycle:
             for name, work in service.tasks().items():
                 self._spawn(name, work)
             await self._race(service.warm_up())
+            self._before_serving()
             await self._serve(server, stack)
         except _StopRequested:
             await self._leave(server, settings.endpoint_lag_s, settings.drain_timeout_s)
@@ -137,7 +138,6 @@ class Lifecycle:
 
     async def _serve(self, server: GrpcServer, stack: AsyncExitStack) -> None:
         service = self._service
-        self._on_started()
         self._readiness.phase = ""
         self._readiness.has_started = True
         await server.set_serving(not self._readiness.reason())

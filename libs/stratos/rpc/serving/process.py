@@ -74,7 +74,7 @@ async def _run_with_signals(factory: Callable[[], Service], settings: ServiceSet
     except (StartError, StratosError) as error:
         _log.error("%s", error)
         return 1
-    return await Lifecycle(service, settings, stop, force, on_started=settle_heap).run()
+    return await Lifecycle(service, settings, stop, force, settle_heap).run()
 
 
 def _service_word(settings: ServiceSettings) -> str:
