@@ -1,0 +1,55 @@
+"""Texts of a row that both renderers show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratos.calculators.formula import plain
+from stratos.calculators.sheet import quantity
+
+ANSWER_COLUMNS = ("claim", "published claim", "claimed", "recomputed", "ours", "verdict")
+
+
+def answer_cells(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """One claim as a row of the table of answers."""
+    recomputed, own = answer["recomputed"], answer["own"]
+    return (
+        answer["claim"],
+        answer["quoted"],
+        answer["claimed"],
+        "" if recomputed is None else _recomputed_text(recomputed),
+        "" if own is None else _own_text(own),
+        answer["verdict"],
+    )
+
+
+def _recomputed_text(figure: Mapping[str, Any]) -> str:
+    limit = "at most " if figure["is_bound"] else ""
+    return f"{limit}{quantity(figure['name'], figure['value'])} = {figure['formula']} = {figure['numbers']}"
+
+
+def _own_text(own: Mapping[str, Any]) -> str:
+    how = f"; {own['how']}" if own["how"] else ""
+    return f"{quantity(own['name'], own['value'])} ({own['name']}, {own['kind']}{how})"
+
+
+def table_cells(table: Mapping[str, Any]) -> list[list[str]]:
+    """Cells as text."""
+    return [[cell if isinstance(cell, str) else plain(cell) for cell in row] for row in table["rows"]]
+
+
+def origin_text(document: Mapping[str, Any]) -> str:
+    """Where the row's figures come from."""
+    environment, run = document["environment"], document["run"]
+    loaded = f"; others took {run['foreign_share']:.0%} of the machine, so nothing measured here is comparable"
+    return (
+        f"{document['form']} form, seed {document['seed']}, {document['threads']} threads, {run['duration_s']} s on "
+        f"{environment['cores']} cores of {environment['cpu'] or 'an unknown processor'}, commit "
+        f"{environment['commit'] or 'unknown'}{loaded if run['loaded'] else ''}"
+    )
+
+
+def plot_file(name: str, number: int) -> str:
+    """Path of a plot below the report's folder."""
+    return f"plots/{name}-{number}.svg"
