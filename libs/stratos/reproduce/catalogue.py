@@ -34,7 +34,18 @@ ROWS = (
     ReproducedRow(name="sampling", module="sampling", title="Sampling a token against sorting all logits"),
     ReproducedRow(name="sampling-quality", module="sampling_quality", title="Greedy, temperature, top-k and top-p"),
     ReproducedRow(name="continuous-batching", module="continuous_batching", title="Static against continuous batching"),
-    ReproducedRow(name="contradictions", module="contradictions", title="Figures that contradict their own inputs"),
+    ReproducedRow(name="open-loop", module="open_loop", title="Poisson arrivals, overload and shares of the capacity"),
+    ReproducedRow(name="adapters", module="adapters", title="Adapters of one base, 32 active and 1,000 registered"),
+    ReproducedRow(name="all-on", module="all_on", title="Optimisations all off, each on alone, all on"),
+    ReproducedRow(name="queueing", module="queueing", title="Little's law, and latency by utilisation"),
+    ReproducedRow(name="replicas", module="replicas", title="One to eight replicas, with their cost"),
+    ReproducedRow(
+        name="memory-budget", module="calculated.memory_budget", title="Sequences of 4, 8 and 16 K on one device"
+    ),
+    ReproducedRow(name="failures", module="calculated.failures", title="Failures, each with the test of it"),
+    ReproducedRow(
+        name="contradictions", module="calculated.contradictions", title="Figures that contradict their own inputs"
+    ),
     ReproducedRow(name="sampling-on-gpu", title="Sampling on the device against logits sent to the host"),
     ReproducedRow(name="gpu-utilisation", title="MBU of decode and MFU of prefill on a GPU"),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from stratos.calculators.contradictions import claimed_figures
 from stratos.reproduce.record.conditions import RowConditions
-from stratos.reproduce.rows.contradictions import answers, measure, sentence
+from stratos.reproduce.rows.calculated.contradictions import answers, measure, sentence
 
 BY_ID = {one.claim: one for one in claimed_figures()}
 

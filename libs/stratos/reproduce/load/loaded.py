@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from stratos.calculators.memory.kv import KvAsk, estimate_kv
+from stratos.calculators.models.known import find_shape
 from stratos.common.clock import SystemClock
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.reproduce.load.asks import LoadAsk
 from stratos.reproduce.load.driving import DrivenRun, OnStep, drive
@@ -19,6 +25,7 @@ from stratos.reproduce.record.conditions import RowConditions, RowForm
 
 POOL_BYTES = 512 << 20
 LARGE_SHAPE = "llama-213m"
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,18 @@ class LoadedModel:
     ) -> DrivenRun:
         """A load on an engine of its own."""
         return drive(self.engine(scheduler), asks, SystemClock(), time.sleep, seed=seed, on_step=on_step)
+
+    def run_on(self, engine: EngineCore, asks: Sequence[LoadAsk], *, seed: int = 0) -> DrivenRun:
+        """A load on an engine that keeps what it has cached."""
+        return drive(engine, asks, SystemClock(), time.sleep, seed=seed)
+
+    @contextmanager
+    def sampling_by(self, sampler: type[Sampler]) -> Iterator[None]:
+        """Sample by another class for a while."""
+        own, info = self.runner.sampler, self.runner.info
+        self.runner.sampler = sampler(info.eos_token_ids, info.vocab_size, CPU)
+        yield
+        self.runner.sampler = own
 
     def engine(self, scheduler: SchedulerConfig) -> EngineCore:
         """An engine whose steps are cut by tokens alone, not by what they took before."""
@@ -64,3 +83,11 @@ def large_model(conditions: RowConditions) -> Path:
     if not (folder / "tokenizer.json").is_file():  # written last
         write_model(LARGE_SHAPE, folder, conditions.model)
     return folder
+
+
+def token_bytes_of(conditions: RowConditions) -> int:
+    """KV of one token of the form's model."""
+    is_large = conditions.form is RowForm.FULL
+    folder = large_model(conditions) if is_large else conditions.model
+    ask = KvAsk(kv_dtype="bfloat16" if is_large else "float32")  # the engine computes small models so on a CPU
+    return int(estimate_kv(find_shape(str(folder)), ask)["token_bytes"])

@@ -17,8 +17,8 @@ from stratos.calculators.formula import Formula
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import SampleSpec
-from stratos.engine.sampling.counter_rng import gumbel, noise_keys
 from stratos.engine.sampling.sampler import Sampler
+from stratos.reproduce.load.sorting_sampler import python_sorted, torch_sorted
 from stratos.reproduce.record.answer import ClaimAnswer, FigureKind, OwnFigure
 from stratos.reproduce.record.claim import between, exactly
 from stratos.reproduce.record.conditions import RowConditions
@@ -88,9 +88,9 @@ def _arms(vocabulary: int) -> dict[str, Arm]:
     sampler = Sampler((), vocabulary, CPU)
     return {
         "python sort": lambda logits, specs: [
-            _python_sorted(row, spec) for row, spec in zip(logits, specs, strict=True)
+            python_sorted(row, spec) for row, spec in zip(logits, specs, strict=True)
         ],
-        "torch sort": lambda logits, specs: [_torch_sorted(row, spec) for row, spec in zip(logits, specs, strict=True)],
+        "torch sort": lambda logits, specs: [torch_sorted(row, spec) for row, spec in zip(logits, specs, strict=True)],
         "ours": lambda logits, specs: sampler.sample(logits, specs).token_ids,
     }
 
@@ -110,35 +110,9 @@ def _load(vocabulary: int, batch: int, seed: int) -> tuple[Tensor, list[SampleSp
 
 def _timed(arm: Arm, logits: Tensor, specs: Sequence[SampleSpec], repeats: int) -> tuple[float, list[int]]:
     """Milliseconds for a token (median of the repeats), and the tokens."""
-    times, tokens = [], []
+    times, tokens = [], arm(logits, specs)  # the first call warms up
     for _ in range(repeats):
         began_s = time.perf_counter()
         tokens = arm(logits, specs)
         times.append(1e3 * (time.perf_counter() - began_s) / len(specs))
     return statistics.median(times), tokens
-
-
-def _torch_sorted(row: Tensor, spec: SampleSpec) -> int:
-    """One row: sort all, cut, draw."""
-    values, token_ids = torch.sort(row, descending=True)
-    return _drawn(values, token_ids, spec)
-
-
-def _python_sorted(row: Tensor, spec: SampleSpec) -> int:
-    """The same with the sort of the language."""
-    values = row.tolist()
-    order = sorted(range(len(values)), key=values.__getitem__, reverse=True)
-    token_ids = torch.tensor(order)
-    return _drawn(row[token_ids], token_ids, spec)
-
-
-def _drawn(values: Tensor, token_ids: Tensor, spec: SampleSpec) -> int:
-    params = spec.params
-    scaled = (values - values[0]) / params.temperature
-    mass = scaled.double().exp()
-    mass[params.top_k :] = 0.0
-    cumulative = mass.cumsum(0)
-    num_kept = int((cumulative - mass < params.top_p * cumulative[-1]).sum().clamp(max=params.top_k))
-    kept = token_ids[:num_kept]
-    noise = gumbel(noise_keys([(spec.seed, spec.choice, spec.position)], CPU), kept.to(torch.int32))[0]
-    return int(kept[(scaled[:num_kept] + noise).argmax()])
