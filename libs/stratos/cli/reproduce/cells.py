@@ -19,7 +19,7 @@ def answer_cells(answer: Mapping[str, Any]) -> tuple[str, ...]:
         answer["quoted"],
         answer["claimed"],
         "" if recomputed is None else _recomputed_text(recomputed),
-        "" if own is None else _own_text(own),
+        "" if own is None else own_text(own),
         answer["verdict"],
     )
 
@@ -29,7 +29,8 @@ def _recomputed_text(figure: Mapping[str, Any]) -> str:
     return f"{limit}{quantity(figure['name'], figure['value'])} = {figure['formula']} = {figure['numbers']}"
 
 
-def _own_text(own: Mapping[str, Any]) -> str:
+def own_text(own: Mapping[str, Any]) -> str:
+    """Our figure with its name, its kind and its conditions."""
     how = f"; {own['how']}" if own["how"] else ""
     return f"{quantity(own['name'], own['value'])} ({own['name']}, {own['kind']}{how})"
 

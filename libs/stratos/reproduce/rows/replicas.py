@@ -1,7 +1,7 @@
 """One, two, four and eight replicas of one model behind our router, with the step times of a real model.
 
-Router, queues, engines and their schedulers are the real ones under a virtual clock; there are 24 clients for each replica, of whose
-batch 32 can be.  Cost is that of the published price of a device.
+Router, queues, engines and their schedulers are the real ones under a virtual clock; there are 24 clients for each
+replica, whose batch has room for 32.  Cost is that of the published price of a device.
 """
 
 from __future__ import annotations
