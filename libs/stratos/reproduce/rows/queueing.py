@@ -21,7 +21,7 @@ from stratos.reproduce.record.claim import exactly
 from stratos.reproduce.record.conditions import RowConditions
 from stratos.reproduce.record.result import ResultPlot, ResultTable, RowResult
 
-STEP_S, MEAN_TOKENS, PROMPT_TOKENS = 0.010, 20, 16
+STEP_S, MEAN_TOKENS, PROMPT_TOKENS = 0.010, 6, 16
 WINDOW = (0.1, 0.9)
 """Of the run: L is of all that was inside then, lambda and W of what arrived then."""
 RHOS = (0.3, 0.5, 0.7, 0.8, 0.9)
@@ -51,7 +51,7 @@ class QueueRun:
 
 def measure(conditions: RowConditions) -> RowResult:
     """All utilisations."""
-    count = conditions.sized(smoke=60, short=1500, full=10_000)
+    count = conditions.sized(smoke=60, short=2500, full=10_000)
     rhos = conditions.sized(smoke=(0.5, 0.9), short=RHOS, full=(*RHOS, 0.95))
     found = {rho: _run(rho, count, conditions.seed) for rho in rhos}
     worst = max((one.little_ratio for one in found.values()), key=lambda ratio: abs(ratio - 1))
@@ -79,7 +79,7 @@ def measure(conditions: RowConditions) -> RowResult:
                 rows=[
                     (
                         rho, one.rho, one.arrivals_per_s, one.residence_s,
-                        float(RESIDENCE.of(service_s=one.service_s, rho=rho)), one.num_inside,
+                        float(RESIDENCE.of(service_s=one.service_s, rho=one.rho)), one.num_inside,
                         one.arrivals_per_s * one.residence_s, one.little_ratio,
                     )
                     for rho, one in found.items()
@@ -93,7 +93,7 @@ def measure(conditions: RowConditions) -> RowResult:
                 lines={
                     "our queue": [(rho, one.residence_s) for rho, one in found.items()],
                     "s / (1 - rho)": [
-                        (rho, float(RESIDENCE.of(service_s=one.service_s, rho=rho))) for rho, one in found.items()
+                        (rho, float(RESIDENCE.of(service_s=one.service_s, rho=one.rho))) for rho, one in found.items()
                     ],
                 },
             )

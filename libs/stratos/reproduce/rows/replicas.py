@@ -19,6 +19,8 @@ from stratos.sim.runner import VOCAB_SIZE
 from stratos.sim.traces import ClientSession, Turn
 
 STREAMS, PROMPT_TOKENS, OUTPUT_TOKENS = 24, 128, 128
+RAMP_S = 3.0
+"""As long as a request takes: clients of one beat would all come again at once."""
 USD_PER_HOUR = 3.0
 COST = Formula("usd_per_million", "usd_per_hour / (tokens_per_s * 3600) * 10 ** 6")
 LINEAR = Formula("linear_share", "tokens_per_s / (replicas * single_tokens_per_s)")
@@ -28,7 +30,7 @@ CLAIMED = {2: (5500, 0.98), 4: (11_000, 0.98), 8: (21_500, 0.96)}
 
 def measure(conditions: RowConditions) -> RowResult:
     """All sizes of the fleet."""
-    sizes, rounds = conditions.sized(smoke=((1, 2), 1), short=((1, 2, 4, 8), 4), full=((1, 2, 4, 8), 12))
+    sizes, rounds = conditions.sized(smoke=((1, 2), 1), short=((1, 2, 4, 8), 6), full=((1, 2, 4, 8), 12))
     found = {size: _simulated(size, rounds, conditions.seed) for size in sizes}
     single = found[1].output_tokens_per_s
 
@@ -91,8 +93,8 @@ def _simulated(num_workers: int, rounds: int, seed: int) -> Report:
         ClientSession(0, (Turn(tuple(rng.randrange(VOCAB_SIZE) for _ in range(PROMPT_TOKENS)), OUTPUT_TOKENS),))
         for _ in range(num_workers * STREAMS * rounds)
     ]
-    config = FleetConfig(num_workers=num_workers, concurrency=num_workers * STREAMS, seed=seed)
-    return SimFleet(config, sessions).run().report()
+    config = FleetConfig(num_workers=num_workers, concurrency=num_workers * STREAMS, ramp_s=RAMP_S, seed=seed)
+    return SimFleet(config, sessions).run().report(skip=1 / (2 * rounds))
 
 
 def _cost(replicas: int, tokens_per_s: float) -> float:
