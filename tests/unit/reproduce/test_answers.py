@@ -57,3 +57,4 @@ def test_bounds_are_open_on_one_side() -> None:
         "at least 3 x",
     ]
     assert exactly("3.6", "x", 170, "tokens/s").figure_text() == "170 tokens/s"
+    assert exactly("0.1", "x", 3.36e9, "bytes").figure_text() == "3.36 GB"

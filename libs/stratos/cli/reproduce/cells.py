@@ -7,6 +7,7 @@ from typing import Any
 
 from stratos.calculators.formula import plain
 from stratos.calculators.sheet import quantity
+from stratos.reproduce.record.answer import FigureKind
 
 ANSWER_COLUMNS = ("claim", "published claim", "claimed", "recomputed", "ours", "verdict")
 
@@ -42,13 +43,19 @@ def table_cells(table: Mapping[str, Any]) -> list[list[str]]:
 
 def origin_text(document: Mapping[str, Any]) -> str:
     """Where the row's figures come from."""
-    environment, run = document["environment"], document["run"]
+    environment, run, threads = document["environment"], document["run"], document["threads"]
     loaded = f"; others took {run['foreign_share']:.0%} of the machine, so nothing measured here is comparable"
     return (
-        f"{document['form']} form, seed {document['seed']}, {document['threads']} threads, {run['duration_s']} s on "
-        f"{environment['cores']} cores of {environment['cpu'] or 'an unknown processor'}, commit "
-        f"{environment['commit'] or 'unknown'}{loaded if run['loaded'] else ''}"
+        f"{document['form']} form, seed {document['seed']}, {threads} thread{'s' * (threads != 1)}, "
+        f"{run['duration_s']} s on {environment['cores']} cores of {environment['cpu'] or 'an unknown processor'}, "
+        f"commit {environment['commit'] or 'unknown'}{loaded if run['loaded'] and is_measured(document) else ''}"
     )
+
+
+def is_measured(document: Mapping[str, Any]) -> bool:
+    """Some figure of the row depends on the machine."""
+    owns = [answer["own"] for answer in document["answers"] if answer["own"] is not None]
+    return any(part["kind"] == FigureKind.MEASURED for part in (*owns, *document["tables"], *document["plots"]))
 
 
 def plot_file(name: str, number: int) -> str:

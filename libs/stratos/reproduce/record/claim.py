@@ -38,15 +38,16 @@ class QuotedClaim:
         return "within"
 
     def figure_text(self) -> str:
-        """The interval for people."""
-        ends = [plain(end) for end in dict.fromkeys((self.least, self.most)) if math.isfinite(end)]
+        """The interval for people; bytes as GB."""
+        scale, unit = (1e9, "GB") if self.unit == "bytes" else (1, self.unit)
+        ends = [plain(end / scale) for end in dict.fromkeys((self.least, self.most)) if math.isfinite(end)]
         if len(ends) == 2 or self.least == self.most:
             text = " to ".join(ends)
         elif math.isfinite(self.least):
             text = f"at least {ends[0]}"
         else:
             text = f"at most {ends[0]}" if ends else "no figure"
-        return f"{text} {self.unit}".strip()
+        return f"{text} {unit}".strip()
 
 
 def exactly(claim: str, quoted: str, value: Number, unit: str = "") -> QuotedClaim:
