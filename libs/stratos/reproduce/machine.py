@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_FOREIGN_SHARE = 0.05
-"""Of all cores' time: with more taken by others, figures are those of a loaded machine, and say so."""
+"""Share of all cores' time: with more taken by others, figures are those of a loaded machine, and say so."""
 _ROOT = Path(__file__).resolve().parents[3]
 
 

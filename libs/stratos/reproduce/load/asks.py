@@ -58,7 +58,7 @@ class AskOutcome:
     token_times_s: list[float] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    """Of the sampled tokens under the model's own distribution, where the request asked for them."""
+    """Log probabilities of the tokens under the model's own distribution, where the request asked for them."""
 
     @property
     def ttft_s(self) -> float:

@@ -6,7 +6,7 @@ import math
 from random import Random
 
 MEDIAN_TOKENS, CONTEXT_TOKENS = 847, 4096
-"""Of the published example: the median of a request's tokens, and the context that was reserved for each."""
+"""Median of a request's tokens, and the context that was reserved for each, in the published example."""
 
 
 def log_normal_lengths(count: int, sigma: float, rng: Random, *, median: int = MEDIAN_TOKENS, most: int) -> list[int]:

@@ -23,14 +23,14 @@ class RowForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowConditions:
-    """What a row is given."""
+    """Form, seed, model and room of a row."""
 
     form: RowForm = RowForm.SHORT
     seed: int = 0
     model: Path = Path("models/base")
     """Folder of the shipped model; its adapters are beside it."""
     threads: int = 1
-    """Of an engine."""
+    """Threads of an engine."""
     folder: Path = Path("build/reproduce/material")
     """Where rows keep what they make: models, adapters."""
 

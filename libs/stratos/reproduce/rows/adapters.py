@@ -48,7 +48,7 @@ class AdapterFigures:
     tokens_per_s: float
     """Loading included."""
     loads_ms: Sequence[float]
-    """Of each adapter that was not resident."""
+    """Time of each adapter that was not resident."""
 
 
 def measure(conditions: RowConditions) -> RowResult:

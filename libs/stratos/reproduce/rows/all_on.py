@@ -38,7 +38,7 @@ from stratos.reproduce.record.result import Cell, ResultPlot, ResultTable, RowRe
 
 CONTEXT, MEDIAN, SIGMA, SLOTS = 1024, 212, 0.7, 4
 PROMPT_SHARE = 0.25
-"""Of a sequence; each eighth request is mostly prompt."""
+"""Part of a sequence; each eighth request is mostly prompt."""
 STREAMS, TOKEN_BUDGET, LOAD_SHARE = 32, 256, 0.5
 PARAMS = SamplingParams(temperature=0.8, top_k=40, top_p=0.9)
 NUM_POINTS = 40

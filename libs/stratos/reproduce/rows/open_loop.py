@@ -48,7 +48,7 @@ class OpenLoop:
     num_requests: int
     seed: int
     output_part: int = 1
-    """Of the published outputs, where seconds count."""
+    """Divisor of the published outputs, where seconds count."""
 
     def asks(self, rate: float) -> list[LoadAsk]:
         """Arrivals at a rate; all at once for 0."""

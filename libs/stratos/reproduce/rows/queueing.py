@@ -23,7 +23,7 @@ from stratos.reproduce.record.result import ResultPlot, ResultTable, RowResult
 
 STEP_S, MEAN_TOKENS, PROMPT_TOKENS = 0.010, 6, 16
 WINDOW = (0.1, 0.9)
-"""Of the run: L is of all that was inside then, lambda and W of what arrived then."""
+"""Part of the run that counts: L is of all that was inside then, lambda and W of what arrived then."""
 RHOS = (0.3, 0.5, 0.7, 0.8, 0.9)
 COLUMNS = ("rho", "busy_share", "arrivals_per_s", "residence_s", "by_formula_s", "L", "lambda_W", "ratio")
 RESIDENCE = Formula("residence_s", "service_s / (1 - rho)")

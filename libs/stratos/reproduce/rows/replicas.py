@@ -20,7 +20,7 @@ from stratos.sim.traces import ClientSession, Turn
 
 STREAMS, PROMPT_TOKENS, OUTPUT_TOKENS = 24, 128, 128
 RAMP_S = 3.0
-"""As long as a request takes: clients of one beat would all come again at once."""
+"""Duration of a request: clients of one beat would all come again at once."""
 USD_PER_HOUR = 3.0
 COST = Formula("usd_per_million", "usd_per_hour / (tokens_per_s * 3600) * 10 ** 6")
 LINEAR = Formula("linear_share", "tokens_per_s / (replicas * single_tokens_per_s)")

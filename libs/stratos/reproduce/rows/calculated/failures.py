@@ -14,7 +14,7 @@ from stratos.reproduce.record.result import ResultTable, RowResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenFailure:
-    """What goes wrong, what follows, and the test of it."""
+    """Failure, outcome, and the test of both."""
 
     claim: str
     failure: str
