@@ -14,6 +14,7 @@ from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError
 from stratos.rpc.log import configure_logging
 from stratos.rpc.log_thread import log_by_thread
+from stratos.rpc.serving.heap import settle_heap
 from stratos.rpc.serving.lifecycle import Lifecycle
 from stratos.rpc.serving.parent import PARENT_PID_ENV, end_with_parent
 from stratos.rpc.serving.service import Service
@@ -73,7 +74,7 @@ async def _run_with_signals(factory: Callable[[], Service], settings: ServiceSet
     except (StartError, StratosError) as error:
         _log.error("%s", error)
         return 1
-    return await Lifecycle(service, settings, stop, force).run()
+    return await Lifecycle(service, settings, stop, force, settle_heap).run()
 
 
 def _service_word(settings: ServiceSettings) -> str:

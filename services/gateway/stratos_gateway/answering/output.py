@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -12,12 +12,18 @@ from stratos.core.ledger.pricing import Times
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 
+TakeChunks = Callable[[], list[ChoiceChunk]]
+"""Takes what is new, which is told no second time."""
+
 
 class Output(ABC):
     """The answer of one source to one request; steps read at the end what it took."""
 
     counts_tokens_live: ClassVar[bool] = False
     """Output tokens are in the metrics as soon as they come; else they are added at the end."""
+
+    tells_load: ClassVar[bool] = True
+    """Its times say how busy the workers are that generate."""
 
     @property
     @abstractmethod
@@ -78,6 +84,9 @@ class Chunks(Protocol):
 class ChunkOutput(Output, Chunks):
     """The answer of a generation route, before any content policy."""
 
+    send_now: Callable[[TakeChunks], bool] | None = None
+    """Sends what it takes from where it comes, while ``news`` is awaited: that saves a turn of the task. An output need
+    not call it. False: nothing was taken, so ``news`` has to bring it."""
     headers: ClassVar[Sequence[tuple[bytes, bytes]]] = ()
     """Headers of an answer that is this output's from its first byte on."""
 

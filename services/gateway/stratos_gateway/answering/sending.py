@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from stratos.common.errors import StratosError
-from stratos_gateway.answering.output import ChunkOutput, Chunks
+from stratos_gateway.answering.output import ChunkOutput, Chunks, TakeChunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.limits import HttpLimits
@@ -44,7 +44,7 @@ class ChunkSender:
         if not request.prepared.options.stream:
             yield
             return
-        stream = request.exchange.stream = EventStream(request.send)
+        stream = request.exchange.stream = EventStream(request.send, request.http.scope)
         try:
             async with stream.kept_alive(self._limits.sse_keepalive_s):
                 yield
@@ -73,6 +73,18 @@ class ChunkSender:
         """
         stream, renderer = request.exchange.stream, request.prepared.renderer
         assert stream is not None, "opened around the sources"
+
+        def send_now(take: TakeChunks) -> bool:
+            if not stream.can_write_now:
+                return False
+            fresh = take()
+            stream.write_now(renderer.stream_part(fresh))
+            output.confirm(fresh)
+            request.note_sent(fresh)
+            return True
+
+        if chunks is output:
+            output.send_now = send_now
         try:
             while fresh := await chunks.news():
                 request.begin_answer(output)
@@ -81,13 +93,13 @@ class ChunkSender:
                 output.confirm(fresh)
                 request.note_sent(fresh)
             await request.prepared.keep(output.usage)
-            await stream.write(renderer.stream_end(output.usage))
+            last = renderer.stream_end(output.usage)
         except StratosError as error:
             is_next_tried = output.gives_way(error) and not request.has_answered
             if is_next_tried or not stream.is_started:
                 raise
             return await _end_with(request, stream, error)
-        await stream.end()
+        await stream.end(last)
         request.end_whole()
 
 
@@ -96,5 +108,4 @@ async def _end_with(request: ClientRequest[PreparedGeneration], stream: EventStr
     label = request.exchange.span.trace.label(renderer.answer.id)
     _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
     request.fail_in_stream(error)
-    await stream.write(renderer.stream_failure(error))
-    await stream.end()
+    await stream.end(renderer.stream_failure(error))

@@ -63,6 +63,8 @@ class Exchange:
         self.client = client
         self.status = 0
         self.client_left = False
+        self.is_sent = False
+        """The answer has been sent to its end."""
         self.is_our_fault = False
         """It ended with an error of the platform, whatever its status says."""
         self.started_s = started_s
@@ -107,6 +109,8 @@ class Exchange:
             if self.span.is_recording:
                 headers.append((b"traceparent", self.span.trace.traceparent.encode()))
             message["headers"] = headers
+        elif not message.get("more_body"):
+            self.is_sent = True
         await self._send(message)
 
 

@@ -16,6 +16,7 @@ from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.sse import DONE, encode_events
 from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
+from stratos_gateway.openai.event_bytes import MARK, TextTemplate
 from stratos_gateway.openai.prompt_logprobs import by_token_id, finite, legacy, top_by_text
 from stratos_gateway.openai.rendering import Answer, Renderer
 
@@ -34,6 +35,8 @@ class ChoicesRenderer(Renderer):
     def __init__(self, answer: Answer, tokenizer: Tokenizer) -> None:
         super().__init__(answer)
         self._tokenizer = tokenizer
+        self._templates: dict[int, TextTemplate] = {}
+        """By choice, of events that have a piece of text, as nearly all have."""
 
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
         """The whole answer at once."""
@@ -54,9 +57,22 @@ class ChoicesRenderer(Renderer):
                 events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
         return events
 
+    def is_text_alone(self, chunk: ChoiceChunk) -> bool:
+        """Its one event differs from others of the choice in the text alone."""
+        tells_more = self.answer.wants_logprobs or self.answer.return_token_ids or chunk.finish_reason is not None
+        return bool(chunk.text) and not (tells_more or chunk.is_first)
+
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Events for what is new."""
-        return encode_events(self.events(chunks))
+        return b"".join([self._event(chunk) for chunk in chunks])
+
+    def _event(self, chunk: ChoiceChunk) -> bytes:
+        if not self.is_text_alone(chunk):
+            return encode_events(self.events([chunk]))
+        if (template := self._templates.get(chunk.index)) is None:
+            marked = ChoiceChunk(chunk.index, MARK, [], [], None, is_first=False)
+            template = self._templates[chunk.index] = TextTemplate(encode_events(self.events([marked])))
+        return template.event(chunk.text)
 
     def stream_end(self, usage: Usage) -> bytes:
         """The extra event that ``include_usage`` asks for, and the mark of a whole stream."""

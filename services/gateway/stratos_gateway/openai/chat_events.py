@@ -80,6 +80,10 @@ class EventRenderer(ChatRenderer):
         self._shape = answer.shape
         self._choices: dict[int, _ParsedChoice] = {}
 
+    def is_text_alone(self, chunk: ChoiceChunk) -> bool:
+        """Never: its text is parsed."""
+        return False
+
     def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
         message = _Message()
         for event in self._events(chunk):

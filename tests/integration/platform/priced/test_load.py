@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ async def test_what_was_sent_is_exported_and_can_be_replayed(
     sent, exported = tmp_path / "sent.jsonl", tmp_path / "exported.jsonl"
     sent.write_text("".join(json.dumps(row) + "\n" for row in rows))
     key = ("--key", keys["exported"])
-    bench(platform, "--arrivals", f"trace:{sent}", "--trace-speed", "0.5", *key)
+    report = bench(platform, "--arrivals", f"trace:{sent}", "--trace-speed", "0.5", *key)
+    assert report["completed"] == 3, report
     owner = ("--key", platform.keys["platform"], "--tenant", "exported")
 
     def is_whole() -> bool:
@@ -104,7 +106,8 @@ async def test_what_was_sent_is_exported_and_can_be_replayed(
     found = [row for row in map(json.loads, exported.read_text().splitlines()) if row["input_length"] == 700]
     assert [row["output_length"] for row in found] == [3, 3, 3]
     assert {row["tenant"][:2] for row in found} == {"t-"}
-    assert found[1]["hash_ids"][0] == found[2]["hash_ids"][0] != found[0]["hash_ids"][0]
+    # A client that lags sends late ones at once, in any order.
+    assert sorted(Counter(row["hash_ids"][0] for row in found).values()) == [1, 2]
     assert bench(platform, "--arrivals", f"trace:{exported}", *key)["completed"] == len(
         exported.read_text().splitlines()
     )

@@ -141,10 +141,7 @@ async def rendered(template: str, **body: Any) -> str:
         (EFFORT, {"chat_template_kwargs": {"reasoning_effort": "low"}}, "lowhi"),
         (SWITCH, {"chat_template_kwargs": {"enable_thinking": True}}, "onhi"),
         (SWITCH, {"reasoning_effort": "none"}, "offhi"),
-        (ENDS, {}, "[user]hi[end][answer]"),
-        (ENDS, {"reasoning_effort": "none"}, "[user]hi[end][answer]"),
-        (ENDS, {"add_generation_prompt": False}, "[user]hi[end]"),
-        (ENDS, {"add_generation_prompt": False, "continue_final_message": True}, "[user]hi"),
+        (ENDS, {"reasoning_effort": "none"}, "hi"),
     ],
 )
 async def test_the_template_is_used_as_the_request_says(template: str, fields: dict[str, Any], expected: str) -> None:
@@ -158,9 +155,6 @@ async def test_the_template_is_used_as_the_request_says(template: str, fields: d
         (ENDS, {"reasoning_effort": 3}, "reasoning_effort"),
         (THINKING, {"reasoning_effort": "none"}, "reasoning_effort"),
         (ENDS, {"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs.enable_thinking"),
-        (ENDS, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
-        (ENDS, {"chat_template_kwargs": "x"}, "chat_template_kwargs"),
-        (ENDS, {"continue_final_message": True}, "continue_final_message"),
     ],
 )
 async def test_a_template_that_cannot_refuses_by_name(template: str, fields: dict[str, Any], param: str) -> None:
