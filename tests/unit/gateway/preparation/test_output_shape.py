@@ -127,7 +127,7 @@ EFFORT = "{{ reasoning_effort }}{% for m in messages %}{{ m.content }}{% endfor 
 SWITCH = (
     "{% if enable_thinking %}on{% else %}off{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}{# </think> #}"
 )
-ENDS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}{% if add_generation_prompt %}[answer]{% endif %}"
+ENDS = "{{ messages[0].content }}"
 
 
 async def rendered(template: str, **body: Any) -> str:
