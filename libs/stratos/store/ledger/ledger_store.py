@@ -33,7 +33,7 @@ from stratos.store.ledger.entry_reader import EntryReader
 from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
 from stratos.store.ledger.segment_store import SegmentStore
-from stratos.store.ledger.window_store import window_of
+from stratos.store.ledger.window_store import window_keys, window_of
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -197,7 +197,7 @@ class LedgerStore:
         tenant, day = entry.tenant, entry.day
         parts = ("entries:{}:{}", "sums:{}:{}", "spend:{}", "tenants", "spans:{}:{}", "order:{}:{}", "corrects:{}:{}")
         own = [f"{self._head}:{part.format(tenant, day)}" for part in (*parts, "chain", "open")]
-        return [*own, *window_of(entry).keys(self._head)]
+        return [*own, *window_keys(self._head, entry)]
 
     def _args(self, entry: LedgerEntry, look: _Look) -> list[str | int]:
         kept_s = self._kept_s if self._segments is None else 0
