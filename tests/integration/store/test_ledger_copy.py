@@ -28,7 +28,16 @@ from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from stratos.store.tenancy.deletion import delete_tenant
 from tests.support.servers.record_stores import marked_store
-from tests.support.worlds.sealed_ledger import ACME, BRAVO, CONFIG, START_MS, SealedLedger, entry
+from tests.support.worlds.sealed_ledger import (
+    ACME,
+    BRAVO,
+    CONFIG,
+    HOUR_MS,
+    START_MS,
+    Crash,
+    SealedLedger,
+    entry,
+)
 
 DAYS = [(tenant, day_of(START_MS)) for tenant in (ACME, BRAVO)]
 MONTH = day_of(START_MS)[:7]
@@ -159,6 +168,36 @@ async def test_a_tenant_sees_its_audit_log_after_a_loss(ledger: SealedLedger, tm
     await ledger.redis.flushall()
     await restore(ledger, tmp_path / "copy")
     assert await made.records.audit_page(tenant=tenant) == before
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+async def test_a_rebooking_that_is_cut_short_anywhere_is_done_again(
+    ledger: SealedLedger, tmp_path: Path, has_copy: bool
+) -> None:
+    """It seals on its way, so what it has not reached yet must be found by the next one."""
+    await export(ledger, tmp_path / "copy")
+    for number in range(50, 52):
+        await ledger.store.write([entry(number, gross=7 + number), entry(number - 50, gross=300 + number)])
+        await ledger.sealers[0].seal(START_MS + 1)
+    if not has_copy:
+        await ledger.sealers[0].seal(START_MS + 1)
+    ledger.clock.advance(2 * HOUR_MS / 1000)
+    before, head = await totals(ledger), await ledger.segments.head()
+    assert head is not None
+    num_steps, is_cut = 0, True
+    while is_cut:
+        await ledger.redis.flushall()
+        await ledger.segments.put_head(head)
+        try:
+            ledger.fuse.left = num_steps
+            await (restore(ledger, tmp_path / "copy") if has_copy else rebook(ledger))
+            is_cut, ledger.fuse.left = False, None
+        except Crash:
+            await (restore(ledger, tmp_path / "copy") if has_copy else rebook(ledger))
+        assert await totals(ledger) == before, f"cut after {num_steps} steps"
+        num_steps += 3  # before a step, and after one
+    assert num_steps > 10
+    assert await verified(ledger) == []
 
 
 @pytest.mark.parametrize("change", ["cut", "alter", "other"])

@@ -17,9 +17,9 @@ from redis.asyncio import Redis
 
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry, day_of
-from stratos.core.ledger.segments import SegmentLine
+from stratos.core.ledger.segments import HEAD_KEY, SegmentLine
 from stratos.store.ledger.ledger_store import LedgerStore
-from stratos.store.ledger.sealer import SealLimits
+from stratos.store.ledger.sealer import Sealer, SealLimits
 from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.local_store import LocalStore
 from stratos.store.redis import open_redis
@@ -51,6 +51,20 @@ async def client(redis_url: str) -> AsyncIterator[Redis]:
         yield opened
 
 
+class LateHead(LocalStore):
+    """The first note of the last segment is on its way for as long as another sealer makes the next one."""
+
+    def __init__(self, root: Path, meanwhile: Callable[[], Awaitable[int]]) -> None:
+        super().__init__(root)
+        self._meanwhile: Callable[[], Awaitable[int]] | None = meanwhile
+
+    async def put(self, key: str, path: Path) -> None:
+        if key == HEAD_KEY and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile()
+        await super().put(key, path)
+
+
 @pytest.fixture
 def ledger(client: Redis, tmp_path: Path) -> SealedLedger:
     return SealedLedger(client, tmp_path / "objects")
@@ -71,6 +85,25 @@ async def test_an_hour_old_entry_leaves_redis_and_is_shown_as_before(ledger: Sea
     found = await ledger.store.find(ACME, DAY, (START_MS + 30, "gen-3"))
     assert found == next(one for one in written if one.request_id == "gen-3")
     assert await ledger.sealers[1].turn() == 0, "once an hour"
+    await ledger.check(DAYS)
+
+
+async def test_a_note_of_the_last_segment_that_comes_late_does_not_stay(ledger: SealedLedger) -> None:
+    """It is all that is known of the end of the chain once Redis is lost."""
+
+    async def meanwhile() -> int:
+        await ledger.store.write([entry(2, ms=START_MS + 1)])
+        return await ledger.sealers[1].seal(START_MS + 2)
+
+    slow = Sealer(
+        ledger.unsealed, ledger.chain, SegmentStore(LateHead(ledger.folder, meanwhile)), ledger.limits, "g-2",
+        ledger.clock.now,
+    )  # fmt: skip
+    await ledger.store.write([entry(1)])
+    await slow.seal(START_MS + 1)
+    state = await ledger.chain.state()
+    assert state.num_segments == 2
+    assert await ledger.segments.head() == state.last
     await ledger.check(DAYS)
 
 

@@ -220,6 +220,15 @@ if tonumber(ARGV[2]) > tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0') the
 end
 """
 
+# KEYS: chain. ARGV: number of segments. Answers the number that was noted first.
+BEGIN_REBOOKING = """
+redis.call('HSETNX', KEYS[1], 'rebooks', ARGV[1])
+return redis.call('HGET', KEYS[1], 'rebooks')
+"""
+
+# KEYS: chain.
+END_REBOOKING = "redis.call('HDEL', KEYS[1], 'rebooks')"
+
 # KEYS: lease. ARGV: holder, milliseconds that it lasts, 0 to give it up. Answers whether the caller has it.
 TAKE_LEASE = """
 local holder = redis.call('GET', KEYS[1])
