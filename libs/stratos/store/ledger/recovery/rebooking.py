@@ -31,7 +31,9 @@ async def book_again(chain: Chain, segments: SegmentStore, store: LedgerStore, s
     num_lines = end_ms = 0
     for ref in reversed(unknown):
         async for lines in segments.all_lines(ref):
-            await store.write([line.entry for line in lines])
+            written = await store.write([line.entry for line in lines])
+            if waits_for := next((one.waits_for for one in written if one.waits_for), ""):
+                raise DependencyDown(waits_for)
             num_lines, end_ms = num_lines + len(lines), max(end_ms, lines[-1].arrived_ms + 1)
         await sealer.turn(moves_head=False)
     if unknown:
