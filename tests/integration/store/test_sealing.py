@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry, day_of
 from stratos.core.ledger.segments import HEAD_KEY, SegmentLine
+from stratos.store.ledger.chain import Chain
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.sealer import Sealer, SealLimits
 from stratos.store.ledger.segment_store import SegmentStore
@@ -104,6 +105,46 @@ async def test_a_note_of_the_last_segment_that_comes_late_does_not_stay(ledger: 
     state = await ledger.chain.state()
     assert state.num_segments == 2
     assert await ledger.segments.head() == state.last
+    await ledger.check(DAYS)
+
+
+class BehindChain(Chain):
+    """Redis fails over to a replica that lags behind: what was written since the last append is lost there."""
+
+    def __init__(self, client: Redis) -> None:
+        super().__init__(client, CONFIG)
+        self._client: Any = client
+        self._before: dict[str, dict[str, str] | set[str] | list[tuple[str, float]]] = {}
+
+    async def append(self, *args: Any, **named: Any) -> bool:
+        for name in await self._client.keys("*"):
+            kind = await self._client.type(name)
+            read = {"hash": self._client.hgetall, "set": self._client.smembers}.get(kind)
+            self._before[name] = await (read(name) if read else self._client.zrange(name, 0, -1, withscores=True))
+        return await super().append(*args, **named)
+
+    async def clear(self, *args: Any, **named: Any) -> None:
+        before, self._before = self._before, {}
+        if before:
+            await self._client.flushall()
+        for name, value in before.items():
+            if isinstance(value, dict):
+                await self._client.hset(name, mapping=value)
+            else:
+                await (
+                    self._client.sadd(name, *value) if isinstance(value, set) else self._client.zadd(name, dict(value))
+                )
+        await super().clear(*args)
+
+
+async def test_a_failover_that_loses_the_append_loses_no_entry(ledger: SealedLedger, client: Redis) -> None:
+    await ledger.store.write([entry(n) for n in range(3)])
+    chain = BehindChain(client)
+    await Sealer(ledger.unsealed, chain, ledger.segments, ledger.limits, "g-2", ledger.clock.now).seal(START_MS + 1)
+    assert len(await ledger.entries(ACME, DAY)) == 3
+    await ledger.check(DAYS)
+    await ledger.sealers[0].seal(START_MS + 1)
+    assert await ledger.sealers[0].num_unsealed() == 0
     await ledger.check(DAYS)
 
 

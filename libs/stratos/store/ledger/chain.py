@@ -124,14 +124,25 @@ class Chain:
         with translate_redis_errors():
             return bool(await self._append([self._chain, self._segments, self._days], args))
 
-    async def clear(self, number: int, lines: Mapping[tuple[str, str], Sequence[SegmentLine]]) -> None:
-        """Take lines of a segment, by tenant and day, out of Redis; once more changes nothing."""
+    async def clear(
+        self, number: int, lines: Mapping[tuple[str, str], Sequence[SegmentLine]], ref: SegmentRef | None = None
+    ) -> None:
+        """Take lines of a segment, by tenant and day, out of Redis; once more changes nothing.
+
+        Args:
+            number: of the segment.
+            lines: that it has, or that have no entry.
+            ref: its name, without which in the chain nothing is taken; ``None`` for one that is being made.
+        """
+        name = "" if ref is None else ref.text
         for (tenant, day), found in lines.items():
             keys = [f"{self._head}:{part}:{tenant}:{day}" for part in ("entries", "order", "corrects")]
             for begin in range(0, max(len(found), 1), _CLEAR_LINES):
                 texts = [part for line in found[begin : begin + _CLEAR_LINES] for part in (line.request_id, line.text)]
                 with translate_redis_errors():
-                    await self._clear([*keys, f"{self._head}:open"], [f"{tenant} {day}", number, *texts])
+                    await self._clear(
+                        [*keys, f"{self._head}:open", self._segments], [f"{tenant} {day}", number, name, *texts]
+                    )
 
     async def note(self, name: str, value: int) -> None:
         """Raise one of the chain's numbers."""

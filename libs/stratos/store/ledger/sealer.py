@@ -144,7 +144,7 @@ class Sealer:
             by_day: dict[TenantDay, list[SegmentLine]] = {}
             for line in lines:
                 by_day.setdefault((line.tenant, day_of(line.arrived_ms)), []).append(line)
-            await self._chain.clear(state.last.number, by_day)
+            await self._chain.clear(state.last.number, by_day, state.last)
         await self._chain.note("cleared", state.num_segments)
 
     async def _put_head(self, ref: SegmentRef) -> None:
