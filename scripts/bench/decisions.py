@@ -15,13 +15,14 @@ import tracemalloc
 from random import Random
 from typing import Any
 
-from scripts.bench.harness import flag, quantile, run_bench
+from scripts.bench.harness import flag, run_bench
 from stratos.core.cache_changes import CacheChanges
 from stratos.core.engine_load import EngineLoad
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.rules.admission import KV_WATERMARK
+from stratos.core.rules.quantile import percentile
 from stratos.routing.admission import Ask
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import EndpointChoice, choose
@@ -112,7 +113,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     ]
     for policy in NAMED:
         seconds = decide(policy, views, index, requests)
-        results[policy] = {f"p{q}_us": round(quantile(seconds, q / 100) * 1e6) for q in (50, 99)}
+        results[policy] = {f"p{q}_us": round(percentile(sorted(seconds), q) * 1e6) for q in (50, 99)}
     return results
 
 

@@ -19,22 +19,23 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from scripts.bench.harness import ROOT, by_turns, flag, run_bench, show, table
 from scripts.bench.platform_process import Platform, running_platform
+from stratos.cli.load.client.http_connection import ConnectionPool, HttpAnswer
+from stratos.cli.load.client.http_sender import OK
 
 STREAMS = (32, 256)
 PROMPT_TOKENS, LONG_TOKENS = 16, 4000
 WARM_CHUNKS = 4
 """Of each stream, before anything is measured."""
 IDLE_S = 5.0
-_EVENT, _END = b'data: {"id"', b"\r\n0\r\n\r\n"
+_EVENT = b'data: {"id"'
 _ENGINE = {
     "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "80000",
     "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": "256",
@@ -44,40 +45,8 @@ _ENGINE = {
 _ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--no-fork-server")
 
 
-class Connection(asyncio.Protocol):
-    """One connection, which counts events and begins the next request when an answer ends."""
-
-    def __init__(self, load: Load) -> None:
-        self._load = load
-        self._tail = b""
-        self.num_chunks = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The first request."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._ask()
-
-    def data_received(self, data: bytes) -> None:
-        """Count."""
-        data = self._tail + data
-        self.num_chunks += data.count(_EVENT)
-        if b'data: {"error"' in data or data.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5")):
-            self._load.problems.append(data)
-        if _END in data:
-            self._load.num_requests += 1
-            self._tail = b""
-            self._ask()
-        else:
-            self._tail = data[1 - len(_EVENT) :]  # no whole event, and perhaps the beginning of what is looked for
-
-    def _ask(self) -> None:
-        self._load.num_asked += 1
-        self._transport.write(self._load.request(self._load.num_asked))
-
-
 class Load:
-    """Connections to one gateway.
+    """Connections to one gateway, each of which asks again once it has its answer.
 
     Args:
         platform: that is asked.
@@ -88,52 +57,61 @@ class Load:
         url = urlsplit(platform.url)
         assert url.hostname is not None
         assert url.port is not None
-        self._host, self._port = url.hostname, url.port
+        self._pool = ConnectionPool(url.hostname, url.port, None)
         self._head = f"POST /v1/completions HTTP/1.1\r\nhost: {url.netloc}\r\nauthorization: Bearer {platform.key}\r\n"
         self._max_tokens = max_tokens
-        self.num_asked = self.num_requests = 0
-        self.problems: list[bytes] = []
-        self._open: list[Connection] = []
-        self._transports: list[asyncio.Transport] = []
+        self.num_chunks: list[int] = []
+        """Events of each connection so far."""
+        self.num_requests = 0
+        self._num_asked = 0
+        self._clients: list[asyncio.Task[None]] = []
 
-    @property
-    def num_chunks(self) -> int:
-        """Events so far."""
-        return sum(one.num_chunks for one in self._open)
+    async def open(self, num_streams: int) -> None:
+        """Connect."""
+        for number in range(num_streams):
+            self.num_chunks.append(0)
+            self._clients.append(asyncio.create_task(self._ask_on(number)))
+            if number % 32 == 31:
+                await asyncio.sleep(0.1)  # bodies of one tenant have few places
 
-    @property
-    def least_chunks(self) -> int:
-        """Events of the connection that has fewest."""
-        return min(one.num_chunks for one in self._open)
+    async def until(self, is_there: Callable[[], bool]) -> None:
+        """Wait for a count; raises what ended a connection."""
+        while not is_there():
+            for client in self._clients:
+                if client.done():
+                    client.result()
+            await asyncio.sleep(0.05)
 
-    def request(self, number: int) -> bytes:
+    async def close(self) -> None:
+        """Leave."""
+        for client in self._clients:
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        self._pool.close()
+
+    async def _ask_on(self, number: int) -> None:
+        """One request after the other, whose events are counted where they begin."""
+        tail = b""
+
+        def count(answer: HttpAnswer, data: bytes) -> None:
+            nonlocal tail
+            data = tail + data
+            if answer.status != OK or b'data: {"error"' in data:
+                raise RuntimeError(data[:400])
+            self.num_chunks[number] += data.count(_EVENT)
+            tail = data[1 - len(_EVENT) :]  # no whole event, and perhaps the beginning of one
+
+        while True:
+            self._num_asked += 1
+            await self._pool.exchange(self._request(self._num_asked), count)
+            self.num_requests += 1
+
+    def _request(self, number: int) -> bytes:
         """Bytes of a request whose prompt no other one has."""
         prompt = [5 + (number * 7919 + place * 31) % 4000 for place in range(PROMPT_TOKENS)]
         fields = {"model": "base", "prompt": prompt, "max_tokens": self._max_tokens, "ignore_eos": True, "stream": True}
         body = json.dumps(fields)
         return f"{self._head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
-
-    async def open(self, num_streams: int) -> None:
-        """Connect."""
-        loop = asyncio.get_running_loop()
-        for number in range(num_streams):
-            transport, one = await loop.create_connection(partial(Connection, self), self._host, self._port)
-            self._open.append(one)
-            self._transports.append(transport)
-            if number % 32 == 31:
-                await asyncio.sleep(0.1)  # bodies of one tenant have few places
-
-    async def until(self, is_there: Any) -> None:
-        """Wait for a count; raises ``RuntimeError`` for a refused request."""
-        while not is_there():
-            if self.problems:
-                raise RuntimeError(self.problems[0][:400])
-            await asyncio.sleep(0.05)
-
-    def close(self) -> None:
-        """Leave."""
-        for transport in self._transports:
-            transport.abort()
 
 
 def gateway_pid(platform: Platform) -> int:
@@ -183,12 +161,12 @@ async def chunk_cost(platform: Platform, num_streams: int, num_chunks: int, idle
     load = Load(platform, LONG_TOKENS)
     await load.open(num_streams)
     try:
-        await load.until(lambda: load.least_chunks >= WARM_CHUNKS)
-        began, spent = load.num_chunks, Spent.since_now(gateway_pid(platform), idle_ratio)
-        await load.until(lambda: load.num_chunks - began >= num_chunks)
-        return spent.us_per(load.num_chunks - began)
+        await load.until(lambda: min(load.num_chunks) >= WARM_CHUNKS)
+        began, spent = sum(load.num_chunks), Spent.since_now(gateway_pid(platform), idle_ratio)
+        await load.until(lambda: sum(load.num_chunks) - began >= num_chunks)
+        return spent.us_per(sum(load.num_chunks) - began)
     finally:
-        load.close()
+        await load.close()
 
 
 async def request_cost(platform: Platform, num_streams: int, num_requests: int, idle_ratio: float) -> float:
@@ -201,7 +179,7 @@ async def request_cost(platform: Platform, num_streams: int, num_requests: int, 
         await load.until(lambda: load.num_requests - began >= num_requests)
         return spent.us_per(load.num_requests - began)
     finally:
-        load.close()
+        await load.close()
 
 
 def idle_ratio(platform: Platform) -> float:

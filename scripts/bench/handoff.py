@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.harness import ROOT, flag, quantile, run_bench
+from scripts.bench.harness import ROOT, flag, run_bench
 from scripts.bench.worker_pair import Session, Worker, session, worker
 from stratos.common.tls.identity import PeerRole
+from stratos.core.rules.quantile import percentile
 
 TOKEN_BYTES = 6 * 2 * 4 * 32 * 4
 
@@ -111,7 +112,7 @@ def _summary(setup: Setup, size: int, found: list[dict[str, float]]) -> dict[str
         "mib": round((size - 1) * TOKEN_BYTES / 2**20, 1),
         "rounds": len(found),
         "handoff_ms_p50": round(statistics.median(times), 2),
-        "handoff_ms_p90": round(quantile(times, 0.9), 2),
+        "handoff_ms_p90": round(percentile(sorted(times), 90), 2),
         "request_ms_p50": round(statistics.median(run["request_ms"] for run in found), 2),
         "cpu_ms_mean": round(statistics.fmean(run["cpu_ms"] for run in found), 2),
     }

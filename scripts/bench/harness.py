@@ -94,12 +94,6 @@ def show(row: Any) -> None:
     print(json.dumps(row, default=str), file=sys.stderr, flush=True)
 
 
-def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which a share of the values lies."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
-
-
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, is_markdown: bool = False) -> str:
     """Columns for a terminal, the first two flush left, or a table in Markdown."""
     cells = [list(titles), *(list(row) for row in rows)]

@@ -23,11 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.harness import flag, quantile, run_bench
+from scripts.bench.harness import flag, run_bench
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles
 from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import KvRange
+from stratos.core.rules.quantile import percentile
 from stratos.kv_transfer.registry import make_ends
 from stratos.kv_transfer.settings import StagingConfig, TransportConfig
 from stratos.kv_transfer.transfer import (
@@ -234,7 +235,7 @@ def summary(transport: str, model: str, num_frames: int, runs: list[dict[str, fl
         "mib": num_bytes // 2**20,
         "rounds": len(runs),
         "ms_p50": round(statistics.median(times) * 1e3, 2),
-        "ms_p90": round(quantile(times, 0.9) * 1e3, 2),
+        "ms_p90": round(percentile(sorted(times), 90) * 1e3, 2),
         "mb_per_s": round(num_bytes / statistics.median(times) / 1e6),
         "cpu_ms": round(statistics.median(run["cpu_s"] for run in runs) * 1e3, 1),
     }

@@ -1,7 +1,4 @@
-"""Clients of a benchmark that ask at times of their own, however the answers are: little CPU per request, and its lag.
-
-One HTTP/1.1 connection per open request, kept for the next one; only answers with a length are read.
-"""
+"""Clients of a benchmark that ask at times of their own, however the answers are, and how late they were."""
 
 from __future__ import annotations
 
@@ -12,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+import httptools
+
+from stratos.cli.load.client.http_connection import ConnectionPool
+from stratos.cli.load.client.http_sender import SHED_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,12 @@ class OpenLoopClient:
 
     def __init__(self, url: str, key: str, body: Mapping[str, object]) -> None:
         parts, content = urlsplit(url), json.dumps(body).encode()
-        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._pool = ConnectionPool(parts.hostname or "", parts.port or 80, None)
         head = (
             f"POST {parts.path}/completions HTTP/1.1\r\nhost: {parts.netloc}\r\nauthorization: Bearer {key}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
         )
         self._request = head.encode() + content
-        self._idle: list[Stream] = []
 
     async def at_rate(self, rate: float, seconds: float) -> list[Answered]:
         """Requests at even times, and their answers, once the last one is there."""
@@ -83,28 +82,11 @@ class OpenLoopClient:
         """One request that was due at a time."""
         sent_s = time.monotonic()
         try:
-            stream = self._idle.pop() if self._idle else await asyncio.open_connection(self._host, self._port)
-            stream[1].write(self._request)
-            status, headers = await _read_answer(stream[0])
-        except (OSError, asyncio.IncompleteReadError):
+            answer = await self._pool.exchange(self._request, lambda answer, data: None)
+        except (OSError, httptools.HttpParserError):
             return Answered(due_s, sent_s, time.monotonic(), 0)
-        if headers.get("connection") == "close":
-            stream[1].close()
-        else:
-            self._idle.append(stream)
-        return Answered(due_s, sent_s, time.monotonic(), status, headers.get("x-stratos-shed-reason", ""))
+        return Answered(due_s, sent_s, time.monotonic(), answer.status, answer.headers.get(SHED_REASON, ""))
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End the connections."""
-        for _, writer in self._idle:
-            writer.close()
-        await asyncio.gather(*(writer.wait_closed() for _, writer in self._idle), return_exceptions=True)
-        self._idle.clear()
-
-
-async def _read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """Status and headers; the body is read and dropped."""
-    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    await reader.readexactly(int(headers["content-length"]))
-    return int(first.split(" ", 2)[1]), headers
+        self._pool.close()

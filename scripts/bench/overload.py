@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.bench.harness import MODEL, flag, quantile, run_bench
+from scripts.bench.harness import MODEL, flag, run_bench
 from scripts.bench.open_loop import Answered, OpenLoopClient
 from scripts.bench.platform_process import running_platform
+from stratos.core.rules.quantile import percentile
 
 STEP_S, MAX_NUM_SEQS, NUM_TOKENS = 0.02, 8, 10
 """Two workers answer 2 * 8 / (10 * 0.02) = 80 requests a second at most."""
@@ -68,7 +69,7 @@ async def run_overload(url: str, key: str, spec: OverloadSpec) -> dict[str, Any]
             "client_cores": round(cores, 2)
         }
     finally:
-        await client.close()
+        client.close()
 
 
 def _figures(
@@ -97,7 +98,7 @@ def _rate(answers: Sequence[Answered], seconds: float) -> float:
 
 
 def _milliseconds(seconds: Sequence[float]) -> dict[str, float]:
-    return {f"p{q}_ms": round(quantile(seconds, q / 100) * 1e3, 1) for q in (50, 99)} if seconds else {}
+    return {f"p{q}_ms": round(percentile(sorted(seconds), q) * 1e3, 1) for q in (50, 99)} if seconds else {}
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from scripts.bench.harness import flag, quantile, run_bench
+from scripts.bench.harness import flag, run_bench
 from stratos.common.clock import FakeClock
 from stratos.core.engine_load import EngineLoad
 from stratos.core.fleet import WorkerStatus
@@ -32,6 +32,7 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.rules.admission import KV_WATERMARK
+from stratos.core.rules.quantile import percentile
 from stratos.routing.fleet_state import Member
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos_router.metrics import RouterMetrics
@@ -220,7 +221,7 @@ async def measure(fleet: Fleet, requests: Requests, seconds: float) -> dict[str,
 
 
 def _quantiles_ms(seconds: list[float]) -> dict[str, float]:
-    return {f"p{q}": round(1000 * quantile(seconds, q / 100), 3) for q in (50, 99)}
+    return {f"p{q}": round(1000 * percentile(sorted(seconds), q), 3) for q in (50, 99)}
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
 MAX_WAITING = 8192
 """Records that wait at most, some megabytes."""
+_PAUSE_S = 0.02
+"""Between the last line that waited and a look for further ones."""
 _CLOSE_TIMEOUT_S = 1.0
 """Longest time for which the end of a process waits for stderr."""
 
@@ -60,6 +63,8 @@ class LogThread(logging.Handler):
         while (record := self._waiting.get()) is not None:
             self._target.handle(record)
             self._tell_lost()
+            if self._waiting.empty():
+                time.sleep(_PAUSE_S)  # lines that come in between wake no thread, which would take the lock
 
     def _tell_lost(self) -> None:
         if (num_lost := self.num_lost) > self._num_told:

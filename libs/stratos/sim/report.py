@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from stratos.core.rules.quantile import percentile
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +60,8 @@ class Recorder:
             requests_per_s=len(counted) / span_s,
             output_tokens_per_s=sum(outcome.num_output_tokens for outcome in counted) / span_s,
             hit_ratio=_total(counted, "num_cached_tokens") / _total(counted, "num_prompt_tokens"),
-            ttft_p50_s=quantile(ttft, 0.5),
-            ttft_p99_s=quantile(ttft, 0.99),
+            ttft_p50_s=percentile(ttft, 50),
+            ttft_p99_s=percentile(ttft, 99),
             balance=self._balance(),
         )
 
@@ -71,8 +72,3 @@ class Recorder:
 
 def _total(outcomes: Sequence[SimulatedOutcome], name: str) -> int:
     return sum(getattr(outcome, name) for outcome in outcomes)
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Nearest rank."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from stratos.store.data_keys import parse_platform_key
 from tests.support.kube.chart_objects import Object, container, kinds, one, pod_spec, variables
 from tests.support.kube.chart_policies import breaches
-from tests.support.kube.chart_rendering import checked
+from tests.support.kube.chart_rendering import checked, rendered
 from tests.support.kube.kubernetes_schema import problems
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
@@ -153,7 +153,7 @@ def test_an_image_volume_from_1_35_on() -> None:
     values = {
         "models": [{"name": "base", "source": {"imageVolume": {"repository": "m", "tag": "1", "path": "weights"}}}]
     }
-    found = render(values, kube_version="1.35.0")
+    found = rendered(values, kube_version="1.35.0")
     assert breaches(found) == []
     assert [p for o in found for p in problems("v1.37", o)] == []
     (held,) = [v for v in pod_spec(found, "demo-decode-base")["volumes"] if v["name"] == "model"]
@@ -293,8 +293,8 @@ def test_prompts_leave_by_an_edge_that_is_closed_until_it_is_named(
     [rule] = outside(checked({"networkPolicies": {edge: peers, f"{edge}Port": 8443}}))
     assert (rule["to"], rule["ports"]) == (peers, [{"port": 8443, "protocol": "TCP"}])
     with pytest.raises(RenderError, match=rf"networkPolicies\.{edge}: must name the peers of gateway\.config\."):
-        render({"gateway": {"config": config}})
-    assert render({"gateway": {"config": config}, "networkPolicies": {"enabled": False}})
+        rendered({"gateway": {"config": config}})
+    assert rendered({"gateway": {"config": config}, "networkPolicies": {"enabled": False}})
 
 
 def test_switches_turn_objects_off() -> None:
@@ -338,11 +338,11 @@ def test_long_and_odd_release_names(release: str) -> None:
 )
 def test_refusals_name_the_value(values: dict[str, Any], text: str) -> None:
     with pytest.raises(RenderError) as refusal:
-        render(values)
+        rendered(values)
     assert text in str(refusal.value)
 
 
 def test_an_image_volume_before_1_35_is_refused() -> None:
     values = {"models": [{"name": "base", "source": {"imageVolume": {"repository": "m", "tag": "1"}}}]}
     with pytest.raises(RenderError, match=r"image volumes need Kubernetes 1\.35"):
-        render(values, kube_version="1.34.0")
+        rendered(values, kube_version="1.34.0")

@@ -11,6 +11,7 @@ import pytest
 from stratos.common.errors import DependencyDown
 from stratos.core.cache_changes import CacheLayout
 from tests.support.reference.shipped_model import base_digest, shipped_tokenizer
+from tests.support.waiting import eventually
 from tests.support.worlds.fleet_samples import IDENTITY
 from tests.support.worlds.gateway_world import END_ID, World, gateway_world, make_adapter, say
 
@@ -85,8 +86,7 @@ async def test_stop_string_trims_cancels_and_drops_later_tokens(world: World) ->
     assert shipped_tokenizer().decode(ids) == "def add(a, b):\n    return a + b"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(ids)
-    await world.wait_idle()
-    assert [list(c.choice_indexes) for c in world.worker.cancels] == [[0]]
+    await eventually(lambda: [list(c.choice_indexes) for c in world.worker.cancels] == [[0]], "the worker was told")
     kept = await world.openai.chat.completions.create(
         **chat(), stop=" + b", extra_body={"include_stop_str_in_output": True}
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scripts.bench.harness import by_turns, flag, quantile, run_bench, table
+from scripts.bench.harness import by_turns, flag, run_bench, table
 from tests.support.paths import ROOT
 
 MODULES = sorted(path.stem for path in (ROOT / "scripts" / "bench").glob("*.py"))
@@ -30,10 +30,6 @@ def test_every_arm_has_its_run_in_every_round() -> None:
     runs = by_turns(2, ("a", "b"), lambda arm, turn: order.append((arm, turn)) or f"{arm}{turn}")
     assert order == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     assert runs == {"a": ["a0", "a1"], "b": ["b0", "b1"]}
-
-
-def test_quantiles_of_unsorted_values() -> None:
-    assert [quantile((3.0, 1.0, 2.0), share) for share in (0.0, 0.5, 1.0)] == [1.0, 2.0, 3.0]
 
 
 def test_tables_for_terminals_and_for_documents() -> None:

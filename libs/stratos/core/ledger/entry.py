@@ -12,7 +12,8 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import date, timedelta
+from functools import lru_cache
 from typing import Any
 
 from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
@@ -117,13 +118,20 @@ class LedgerEntry:
 GROUP_SEPARATOR = "\x1f"
 TOKENS = "jwt"
 """Stands in sums for all tokens of identity providers: an issuer has any number of subjects, and sums are kept."""
+_DAY_MS = 24 * 3600 * 1000
 _PLAIN_TAG = tuple(f.name for f in fields(MeterTag))
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each call
 _STAGES = ("queue_us", "prefill_us", "decode_us")
 
 
 def day_of(unix_ms: int) -> str:
     """The UTC day of a time."""
-    return datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%d")
+    return _day(unix_ms // _DAY_MS)
+
+
+@lru_cache(maxsize=64)
+def _day(number: int) -> str:
+    return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
 
 
 def summed_key(key_id: str) -> str:
@@ -151,7 +159,7 @@ def entry_to_text(entry: LedgerEntry) -> str:
         "itl_us": entry.times.itl_us,
         "w": None if entry.window is None else _share_to_json(entry.window),
     }
-    return json.dumps({k: v for k, v in value.items() if v not in (None, "", 0, {})}, separators=(",", ":"))
+    return _compact({k: v for k, v in value.items() if v not in (None, "", 0, {})})
 
 
 def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:

@@ -27,6 +27,7 @@ MAX_TEXT = 8192
 """Characters of a receipt as it is stored; sections that do not fit are named in ``omitted``."""
 MAX_ITEMS = 16
 """Items of one list, such as attempts or prompts; further ones are counted."""
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each call
 OWN_RANK, CLAIMED_RANK = 1, 0
 """A receipt by the gateway that answered stands above one that another gateway made of a worker's count."""
 
@@ -53,19 +54,22 @@ def request_receipt(
     """
     if unknown := set(sections) - set(SECTIONS):
         raise KeyError(f"no section of a receipt: {', '.join(sorted(unknown))}")
-    kept: dict[str, Any] = {}
-    omitted: list[str] = []
-    num_left = MAX_TEXT - len(json.dumps({"omitted": list(SECTIONS)}))
-    for name in SECTIONS:
-        if name not in sections:
-            continue
-        num_chars = len(_compact({name: sections[name]}))
-        if num_chars <= num_left:
-            kept[name], num_left = sections[name], num_left - num_chars
-        else:
-            omitted.append(name)
-    text = _compact(kept | ({"omitted": omitted} if omitted else {}))
+    told = {name: sections[name] for name in SECTIONS if name in sections}
+    text = _compact(told)
+    if len(text) > MAX_TEXT:
+        text = _compact(_fitting(told))
     return RequestReceipt(tenant=tenant, request_id=request_id, rank=rank, text=text)
+
+
+def _fitting(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections for which there is room, in their order, and the names of the others."""
+    kept: dict[str, Any] = {}
+    num_left = MAX_TEXT - len(_compact({"omitted": list(SECTIONS)}))
+    for name, section in sections.items():
+        num_chars = len(_compact({name: section}))
+        if num_chars <= num_left:
+            kept[name], num_left = section, num_left - num_chars
+    return kept | {"omitted": [name for name in sections if name not in kept]}
 
 
 def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
@@ -99,7 +103,3 @@ def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
         "entries": [[day, count.key.request_id, tag.arrived_unix_ms]],
     }
     return request_receipt(count.tenant, tag.http_request_id, sections, rank=CLAIMED_RANK)
-
-
-def _compact(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"))

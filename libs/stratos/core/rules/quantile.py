@@ -1,10 +1,24 @@
-"""A quantile of the most recent values of a stream, exact over its window."""
+"""Quantiles: of values that are all there, and of the most recent ones of a stream."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Value at a percentile, between two values on the line that joins them, as NumPy has it and other tools print.
+
+    Args:
+        ordered: ascending, at least one.
+        percent: 0 to 100.
+    """
+    place = percent / 100 * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 class RecentQuantile:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,23 @@ class Lifecycle:
         settings: of the service.
         stop: set from outside to stop with drain.
         force: set from outside to stop without.
+        before_serving: called once everything is there.
     """
 
-    def __init__(self, service: Service, settings: ServiceSettings, stop: asyncio.Event, force: asyncio.Event) -> None:
+    def __init__(
+        self,
+        service: Service,
+        settings: ServiceSettings,
+        stop: asyncio.Event,
+        force: asyncio.Event,
+        before_serving: Callable[[], None] = lambda: None,
+    ) -> None:
         self._service = service
         self._settings = settings
         self._stop = stop
         service.request_stop = stop.set
         self._force = force
+        self._before_serving = before_serving
         self._clock = SystemClock()
         self._readiness = Readiness(self._clock, settings.stall_timeout_s, service.not_ready_reason)
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -100,6 +109,7 @@ class Lifecycle:
             for name, work in service.tasks().items():
                 self._spawn(name, work)
             await self._race(service.warm_up())
+            self._before_serving()
             await self._serve(server, stack)
         except _StopRequested:
             await self._leave(server, settings.endpoint_lag_s, settings.drain_timeout_s)

@@ -6,8 +6,6 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from stratos.common.errors import StratosError
-
 
 class TaskEnd:
     """Inside of ``with`` the current task can be ended with an error, which is raised where the block ends.
@@ -19,10 +17,10 @@ class TaskEnd:
         task = asyncio.current_task()
         assert task is not None, "made by the task that is to be ended"
         self._task = task
-        self._error: StratosError | None = None
+        self._error: Exception | None = None
         self._is_over = False
 
-    def __call__(self, error: StratosError) -> None:
+    def __call__(self, error: Exception) -> None:
         """End it, unless the block is over or ends already; quick."""
         if self._error is None and not self._is_over:
             self._error = error

@@ -61,7 +61,7 @@ class Endpoint(Generic[O]):
             work = self._answer(request, body)
             del body  # a parsed body is many times its bytes, and none of it is needed while the answer streams
             try:
-                await until_disconnect(receive, work)
+                await until_disconnect(receive, work, lambda: request.exchange.is_sent)
             except StratosError as error:
                 request.exchange.name_param(error)
                 raise

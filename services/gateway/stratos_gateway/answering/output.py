@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -11,6 +11,9 @@ from stratos.common.errors import StratosError
 from stratos.core.ledger.pricing import Times
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+
+TakeChunks = Callable[[], list[ChoiceChunk]]
+"""Takes what is new, which is told no second time."""
 
 
 class Output(ABC):
@@ -78,6 +81,9 @@ class Chunks(Protocol):
 class ChunkOutput(Output, Chunks):
     """The answer of a generation route, before any content policy."""
 
+    send_now: Callable[[TakeChunks], bool] | None = None
+    """Sends what it takes from where it comes, while ``news`` is awaited: that saves a turn of the task. An output need
+    not call it. False: nothing was taken, so ``news`` has to bring it."""
     headers: ClassVar[Sequence[tuple[bytes, bytes]]] = ()
     """Headers of an answer that is this output's from its first byte on."""
 
@@ -109,6 +115,7 @@ def merge_chunks(chunks: Iterable[ChoiceChunk]) -> list[ChoiceChunk]:
             token_ids=[token_id for part in parts for token_id in part.token_ids],
             entries=[entry for part in parts for entry in part.entries],
             finish_reason=parts[-1].finish_reason,
+            stop=parts[-1].stop,
         )
         for parts in by_choice.values()
     ]

@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from stratos.common.errors import StratosError
-from stratos_gateway.answering.output import ChunkOutput, Chunks
+from stratos_gateway.answering.output import ChunkOutput, Chunks, TakeChunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.http.body import OrjsonResponse
-from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.http.sse import EventStream
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class ChunkSender:
         if not request.prepared.options.stream:
             yield
             return
-        stream = request.exchange.stream = EventStream(request.send)
+        stream = request.exchange.stream = EventStream(request.send, request.http.scope)
         try:
             async with stream.kept_alive(self._limits.sse_keepalive_s):
                 yield
@@ -73,26 +72,38 @@ class ChunkSender:
         """
         stream, renderer = request.exchange.stream, request.prepared.renderer
         assert stream is not None, "opened around the sources"
+
+        def send_now(take: TakeChunks) -> bool:
+            if not stream.can_write_now:
+                return False
+            fresh = take()
+            stream.write_now(renderer.stream_part(fresh))
+            output.confirm(fresh)
+            request.note_sent(fresh)
+            return True
+
+        if chunks is output:
+            output.send_now = send_now
         try:
             while fresh := await chunks.news():
                 request.begin_answer(output)
-                await stream.write(encode_events(renderer.events(fresh)))
+                await stream.write(renderer.stream_part(fresh))
+                stream.keep_alive = renderer.keep_alive
                 output.confirm(fresh)
                 request.note_sent(fresh)
-            usage = [renderer.usage_event(output.usage)] if renderer.answer.include_usage else []
-            await stream.write(encode_events(usage) + DONE)
+            last = renderer.stream_end(output.usage)
         except StratosError as error:
             is_next_tried = output.gives_way(error) and not request.has_answered
             if is_next_tried or not stream.is_started:
                 raise
             return await _end_with(request, stream, error)
-        await stream.end()
+        await stream.end(last)
         request.end_whole()
 
 
 async def _end_with(request: ClientRequest[PreparedGeneration], stream: EventStream, error: StratosError) -> None:
-    label = request.exchange.span.trace.label(request.prepared.renderer.answer.id)
+    renderer = request.prepared.renderer
+    label = request.exchange.span.trace.label(renderer.answer.id)
     _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
     request.fail_in_stream(error)
-    await stream.write(encode_events([error_body(error)]))
-    await stream.end()
+    await stream.end(renderer.stream_failure(error))

@@ -46,11 +46,13 @@ class Fanout(ChunkOutput):
     ) -> None:
         self._news = asyncio.Event()
         """Something may have come since the last look."""
+        self._is_awaited = False
+        """``news`` waits, unless it was left."""
         self._failure: StratosError | None = None
         self._num_choices = num_choices
         self._tasks: list[asyncio.Task[None]] = []
         self.generations = [
-            Generation(spec, _journals(spec, num_choices, stop, tokenizer), fleet, self._news.set, waiting)
+            Generation(spec, _journals(spec, num_choices, stop, tokenizer), fleet, self._on_news, waiting)
             for spec in specs
         ]
 
@@ -91,6 +93,16 @@ class Fanout(ChunkOutput):
         """Nothing more will come."""
         return all(generation.is_ended for generation in self.generations)
 
+    def _on_news(self) -> None:
+        """Send what is new from here where the task of the answer only waits for it; ends are for the task."""
+        can_send = self._is_awaited and self.send_now is not None and not self._news.is_set()
+        if not (can_send and self._send_news()):
+            self._news.set()
+
+    def _send_news(self) -> bool:
+        assert self.send_now is not None, "asked before"
+        return not any(one.is_ended for one in self.generations) and self.send_now(self.take)
+
     async def news(self) -> list[ChoiceChunk]:
         """Wait for new chunks; empty once, after the last.
 
@@ -98,7 +110,9 @@ class Fanout(ChunkOutput):
             StratosError: a generation failed; what came before was taken already.
         """
         while True:
+            self._is_awaited = True
             await self._news.wait()
+            self._is_awaited = False
             self._news.clear()
             chunks, ended = self.take(), self.is_ended
             if chunks or ended:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from stratos.common.errors import BadRequest, BodyTimeout, RequestTooLarge, UnsupportedEncoding
 from stratos.core.requests.limits import MAX_BODY_BYTES
+from stratos_gateway.access.task_end import TaskEnd
 
 _DISCARD_TIMEOUT_S = 1.0
 _INLINE_BYTES = 32 * 1024
@@ -103,22 +104,26 @@ async def _discard(request: Request, max_bytes: int) -> None:
         return
 
 
-async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def until_disconnect(
+    receive: Receive, work: Awaitable[None], is_sent: Callable[[], bool] = lambda: False
+) -> None:
     """Run ``work``; cancel it as soon as the client leaves.
+
+    Args:
+        receive: of ASGI.
+        work: answers.
+        is_sent: the answer has been sent to its end: what is left of the work goes on without the client.
 
     Raises:
         ClientDisconnect: the client left first.
     """
-    task, watch = asyncio.create_task(work), asyncio.create_task(_disconnected(receive))
-    try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        task.result()
-    finally:
-        task.cancel()
-        watch.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+    watch = asyncio.create_task(_disconnected(receive))
+    with TaskEnd() as end:
+        watch.add_done_callback(lambda watch: None if is_sent() else end(ClientDisconnect()))
+        try:
+            await work
+        finally:
+            watch.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import orjson
 from prometheus_client import Counter, Gauge
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stratos.common.errors import BadRequest, Overloaded
@@ -34,6 +35,7 @@ from stratos.common.shed_reason import ShedReason
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body, retry_headers
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.sse import PARTS
 
 MAX_HEAD_BYTES = 64 * 1024
 """Other servers take 8 to 64 KiB."""
@@ -57,6 +59,23 @@ async def refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
     await OrjsonResponse(error_body(error), status_code=error.http_status, headers=headers)(scope, receive, send)
 
 
+class ChunkedParts:
+    """``BodyParts`` of one connection."""
+
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+        self._transport = transport
+        self._flow = flow
+
+    @property
+    def is_open(self) -> bool:
+        """The client is there, and not behind."""
+        return not (self._flow.write_paused or self._transport.is_closing())
+
+    def write(self, part: bytes) -> None:
+        """Send a part as a chunk."""
+        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection.
 
@@ -78,6 +97,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head's time begins."""
         super().connection_made(transport)
+        self.parts = ChunkedParts(transport, self.flow)
         self._state.num_open.set(len(self.connections))
         if len(self.connections) > self._limits.max_connections:
             self._state.num_refused.inc()
@@ -109,6 +129,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """A request begins."""
         self._in_message = True
         super().on_message_begin()
+        self.scope["extensions"] = {PARTS: self.parts}  # type: ignore[dict-item]  # ours, not uvicorn's
 
     def on_headers_complete(self) -> None:
         """The head is there in time."""

@@ -7,14 +7,16 @@ import types
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import orjson
-from starlette.types import Message, Send
+from starlette.types import Message, Scope, Send
 
 from stratos.common.background import BackgroundTasks
 
 DONE = b"data: [DONE]\n\n"
+PARTS = "stratos.parts"
+"""Extension of ASGI: ``BodyParts`` of the connection."""
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment: clients skip it."""
 _HEADERS = [
@@ -24,6 +26,30 @@ _HEADERS = [
 ]
 
 
+class BodyParts(Protocol):
+    """Parts of a body whose length is not known and that has begun, sent past ASGI."""
+
+    @property
+    def is_open(self) -> bool:
+        """The client is there, and not behind."""
+        ...
+
+    def write(self, part: bytes) -> None:
+        """Send a part, not empty."""
+
+
+class _ClosedParts:
+    """Stand-in where the server has no such extension."""
+
+    is_open = False
+
+    def write(self, part: bytes) -> None:
+        """Never called."""
+
+
+_CLOSED = _ClosedParts()
+
+
 class SlowClient(Exception):
     """The client took nothing for too long."""
 
@@ -31,6 +57,13 @@ class SlowClient(Exception):
 def encode_events(events: Iterable[dict[str, Any]]) -> bytes:
     """Events as bytes of the stream."""
     return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
+
+
+def encode_named_events(events: Iterable[dict[str, Any]]) -> bytes:
+    """Events whose name is their type."""
+    return b"".join(
+        b"event: " + event["type"].encode() + b"\ndata: " + orjson.dumps(event) + b"\n\n" for event in events
+    )
 
 
 def patient_send(send: Send, timeout_s: float) -> Send:
@@ -75,11 +108,15 @@ class EventStream:
 
     Args:
         send: of ASGI, as ``patient_send`` makes it.
+        scope: of ASGI.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, scope: Scope) -> None:
         self._send = send
+        self._parts: BodyParts = scope.get("extensions", {}).get(PARTS, _CLOSED)
         self.is_started = False
+        self.keep_alive = KEEP_ALIVE
+        """Sent where a stream is silent for long."""
         self._is_ended = False
         self._num_writing = 0
         self._wrote_s = asyncio.get_running_loop().time()
@@ -95,12 +132,21 @@ class EventStream:
         self._wrote_s = asyncio.get_running_loop().time()
         self._num_writing += 1
         try:
-            if not self.is_started:
-                self.is_started = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await self._begin()
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
         finally:
             self._num_writing -= 1
+
+    @property
+    def can_write_now(self) -> bool:
+        """The stream has begun, and its client reads as fast as it is sent to."""
+        return self.is_started and not self._num_writing and self._parts.is_open
+
+    def write_now(self, data: bytes) -> None:
+        """Send bytes without a turn of any task, where ``can_write_now``."""
+        if data:
+            self._parts.write(data)
+            self._wrote_s = asyncio.get_running_loop().time()
 
     @asynccontextmanager
     async def kept_alive(self, idle_s: float) -> AsyncIterator[None]:
@@ -132,9 +178,15 @@ class EventStream:
         # Where full buffers hold a write up the client would hear of a comment no sooner, perhaps after the end.
         if not (self._is_ended or self._num_writing):
             with suppress(SlowClient):  # the next event's write finds out as well
-                await self.write(KEEP_ALIVE)
+                await self.write(self.keep_alive)
 
-    async def end(self) -> None:
-        """End the response; raises like ``write``."""
+    async def end(self, data: bytes) -> None:
+        """Send the last bytes and end the response; raises like ``write``."""
         self._is_ended = True
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._begin()
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def _begin(self) -> None:
+        if not self.is_started:
+            self.is_started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

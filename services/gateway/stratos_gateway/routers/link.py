@@ -19,6 +19,7 @@ from stratos.common.errors import Draining, StratosError, WorkerLost
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate
+from stratos_gateway.access.task_end import TaskEnd
 from stratos_gateway.routers.conviction_exchange import ConvictionExchange
 from stratos_gateway.routers.outbox import Outbox
 from stratos_gateway.routers.settings import RoutersConfig
@@ -28,6 +29,10 @@ _log = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.05
 FLUSH_TIMEOUT_S = 2.0
 """Longest wait for the last reports of a process that leaves."""
+
+
+class _Abandoned(Exception):
+    """A call that waits at a router waits elsewhere."""
 
 
 class RouterPeer(Protocol):
@@ -93,7 +98,7 @@ class RouterLink:
         self._exchange = ConvictionExchange(convictions, exchange, clock)
         self._up = asyncio.Event()
         self._doubted = asyncio.Event()
-        self._calls: set[asyncio.Task[Placement]] = set()
+        self._calls: set[TaskEnd] = set()
 
     @property
     def address(self) -> str:
@@ -111,25 +116,23 @@ class RouterLink:
         Raises:
             StratosError: the router's refusal.
         """
-        call = asyncio.create_task(self._peer.schedule(request))
-        self._calls.add(call)
         try:
-            return await call
+            with TaskEnd() as end:
+                self._calls.add(end)
+                try:
+                    return await self._peer.schedule(request)
+                finally:
+                    self._calls.remove(end)
         except (WorkerLost, Draining) as error:
             self._doubt(error.message)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise  # the caller leaves; else ``abandon`` ended the call
-        finally:
-            call.cancel()
-            self._calls.discard(call)
+        except _Abandoned:
+            pass
         return None
 
     def abandon(self) -> None:
         """Send the calls that wait here elsewhere; a router that only stood still sees them cancelled."""
-        for call in self._calls:
-            call.cancel()
+        for end in self._calls:
+            end(_Abandoned())
 
     def report(self, report: AttemptReport) -> None:
         """Tell the router how an attempt ended, now or when it is back."""

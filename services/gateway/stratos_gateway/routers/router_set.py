@@ -86,7 +86,9 @@ class RouterSet:
                     link = await self._active()
                     self._refuse_convicted(request)
                     waited_ms = request.waited_ms + round((self._clock.now() - asked_s) * 1000)
-                    placement = await link.schedule(replace(request, waited_ms=waited_ms))
+                    if waited_ms != request.waited_ms:
+                        request, asked_s = replace(request, waited_ms=waited_ms), self._clock.now()
+                    placement = await link.schedule(request)
                     if placement is not None:
                         return placement
         except TimeoutError as error:

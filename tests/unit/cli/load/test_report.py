@@ -8,12 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stratos.cli.load.measured import ClientHealth, LoadResult, MeasuredRequest, TimedAnswer
 from stratos.cli.load.report.bench_json import details_json, report_json
-from stratos.cli.load.report.percentiles import Distribution, distribution, percentile
+from stratos.cli.load.report.percentiles import Distribution, distribution
 from stratos.cli.load.report.slo import LatencyPromise, parse_slo
 from stratos.cli.load.report.summary import load_report
 from stratos.cli.load.report.table import reports_text
@@ -48,11 +46,6 @@ def measured(
 
 def result(*requests: MeasuredRequest, duration_s: float = 2.0, health: ClientHealth | None = None) -> LoadResult:
     return LoadResult(requests=list(requests), duration_s=duration_s, health=health or ClientHealth())
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 100))
-def test_percentiles_are_those_of_numpy(values: list[float], percent: float) -> None:
-    assert percentile(sorted(values), percent) == pytest.approx(np.percentile(values, percent), rel=1e-9, abs=1e-6)
 
 
 def test_a_distribution_has_its_moments_and_none_is_all_zeros() -> None:

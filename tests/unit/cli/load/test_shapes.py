@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from stratos.cli.load.report.percentiles import percentile
 from stratos.cli.load.traces.arrival_shapes import DAY_LOAD, WEEK_LOAD
 from stratos.cli.load.traces.mooncake import TraceRow, read_rows, write_rows
 from stratos.cli.load.traces.shapes import AGENTIC, SHAPES, shaped_rows
 from stratos.common.errors import NotFound
+from stratos.core.rules.quantile import percentile
 
 NAMES = [*SHAPES, AGENTIC]
 

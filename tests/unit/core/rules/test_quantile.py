@@ -1,15 +1,21 @@
-"""The quantile of recent values: nearest rank, its default, and what leaves the window."""
+"""Quantiles: of whole lists as NumPy has them, of recent values by nearest rank, with a default and a window."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratos.core.rules.quantile import RecentQuantile
+from stratos.core.rules.quantile import RecentQuantile, percentile
 from tests.support.examples import examples
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 100))
+def test_percentiles_are_those_of_numpy(values: list[float], percent: float) -> None:
+    assert percentile(sorted(values), percent) == pytest.approx(np.percentile(values, percent), rel=1e-9, abs=1e-6)
 
 
 def test_the_default_stands_until_there_are_enough_values() -> None:

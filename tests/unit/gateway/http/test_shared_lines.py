@@ -91,13 +91,13 @@ async def test_a_client_that_does_not_read_is_given_up_in_the_middle_and_at_the_
         if message["type"] == "http.response.body" and message["more_body"] is not hangs_at_end:
             await asyncio.Event().wait()
 
-    stream = EventStream(patient_send(send, 0.01))
+    stream = EventStream(patient_send(send, 0.01), {})
     with pytest.raises(SlowClient):
         await stream.write(b"data: 1\n\n")
     hangs_at_end = True
     await stream.write(b"data: 2\n\n")
     with pytest.raises(SlowClient):
-        await stream.end()
+        await stream.end(b"")
 
 
 async def test_a_silent_stream_sends_status_and_comments_and_a_busy_one_none() -> None:
@@ -106,16 +106,16 @@ async def test_a_silent_stream_sends_status_and_comments_and_a_busy_one_none() -
     async def send(message: Any) -> None:
         sent.append(message)
 
-    stream = EventStream(send)
+    stream = EventStream(send, {})
     async with stream.kept_alive(0.02):
         await eventually(lambda: sum(message.get("body") == KEEP_ALIVE for message in sent) >= 3)
         await stream.write(b"data: 1\n\n")
-    await stream.end()
+    await stream.end(b"")
     assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * (len(sent) - 1)
     assert sent[0]["status"] == 200
     assert (sent[-2]["body"], sent[-1]["more_body"]) == (b"data: 1\n\n", False)
     sent.clear()
-    stream = EventStream(send)
+    stream = EventStream(send, {})
     async with stream.kept_alive(0.0):
         await asyncio.sleep(0.05)
     assert (sent, stream.is_started) == ([], False), "without a time there is no comment"

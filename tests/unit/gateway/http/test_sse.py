@@ -34,12 +34,12 @@ def test_a_client_that_reads_again_at_the_end_gets_no_comment_behind_it(
 ) -> None:
     async def answer() -> list[bytes]:
         client = Client()
-        stream = EventStream(patient_send(client.send, 30.0))
+        stream = EventStream(patient_send(client.send, 30.0), {})
         async with stream.kept_alive(1.0):
             asyncio.get_running_loop().call_later(reads_before_s, client.reads.set)
             await stream.write(b"data: 1\n\n")
             await stream.write(DONE)
-            await stream.end()
+            await stream.end(b"")
         return client.got
 
     assert run_virtual(answer()) == [b"", b"data: 1\n\n", DONE, b""]
@@ -50,11 +50,11 @@ def test_a_silent_stream_gets_comments() -> None:
     async def answer() -> list[bytes]:
         client = Client()
         client.reads.set()
-        stream = EventStream(patient_send(client.send, 30.0))
+        stream = EventStream(patient_send(client.send, 30.0), {})
         async with stream.kept_alive(1.0):
             await asyncio.sleep(2.5)
             await stream.write(DONE)
-            await stream.end()
+            await stream.end(b"")
         return client.got
 
     assert run_virtual(answer()) == [b"", KEEP_ALIVE, KEEP_ALIVE, DONE, b""]
@@ -66,7 +66,7 @@ def test_a_client_that_took_nothing_of_the_answer_before_is_given_up_at_the_firs
     async def answer() -> float:
         client = Client()
         with pytest.raises(SlowClient):
-            await EventStream(patient_send(client.send, 30.0)).write(DONE)
+            await EventStream(patient_send(client.send, 30.0), {}).write(DONE)
         return asyncio.get_running_loop().time()
 
     assert run_virtual(answer()) == 1030.0
@@ -83,7 +83,7 @@ def test_a_write_that_waits_is_cancelled_with_its_task_and_raises_what_the_trans
                 ends.append("cancelled")
                 raise
 
-        stream = EventStream(patient_send(send, 30.0))
+        stream = EventStream(patient_send(send, 30.0), {})
         write = asyncio.create_task(stream.write(DONE))
         await asyncio.sleep(1.0)
         write.cancel()

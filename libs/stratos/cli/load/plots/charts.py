@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from stratos.cli.load.harness import LoadMeasurement
 from stratos.cli.load.measured import MeasuredRequest
 from stratos.cli.load.plots.chart import Chart, Series
-from stratos.cli.load.report.percentiles import percentile
+from stratos.core.rules.quantile import percentile
 
 NUM_POINTS = 200
 """Percentiles of a drawn distribution."""

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Value at a percentile, between two values on the line that joins them, as NumPy has it and other tools print.
-
-    Args:
-        ordered: ascending, at least one.
-        percent: 0 to 100.
-    """
-    place = percent / 100 * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+from stratos.core.rules.quantile import percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

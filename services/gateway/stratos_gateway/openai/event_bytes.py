@@ -1,0 +1,24 @@
+"""Events that differ in their text alone: cut once out of an event that the renderer made, so both have one form."""
+
+from __future__ import annotations
+
+import orjson
+
+MARK = "\0"
+"""Text of the event that is cut."""
+_MARK_JSON = orjson.dumps(MARK)
+
+
+class TextTemplate:
+    """Bytes around the text of one choice's events.
+
+    Args:
+        marked: an event whose text is ``MARK``.
+    """
+
+    def __init__(self, marked: bytes) -> None:
+        self._before, _, self._after = marked.rpartition(_MARK_JSON)
+
+    def event(self, text: str) -> bytes:
+        """The event with this text."""
+        return b"%b%b%b" % (self._before, orjson.dumps(text), self._after)

@@ -1,0 +1,97 @@
+"""Chunks that are sent from where they come, while the task of the answer only waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from stratos.common.errors import Draining
+from stratos.core.generation import ChoiceDelta
+from stratos.core.requests.records import FinishReason
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import DEFAULT_TERMS
+from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.openai.chunks import ChoiceChunk
+from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
+from tests.support.reference.shipped_model import shipped_tokenizer
+
+SPEC = GenerationSpec(terms=DEFAULT_TERMS, model_digest="d", prompt_ids=(5, 6), sampling=SamplingParams(), seed=1)
+
+
+class Sender:
+    """Sends, unless its client is behind."""
+
+    def __init__(self) -> None:
+        self.is_behind = False
+        self.sent: list[list[int]] = []
+
+    def send_now(self, take: Callable[[], list[ChoiceChunk]]) -> bool:
+        if not self.is_behind:
+            self.sent.append([token for chunk in take() for token in chunk.token_ids])
+        return not self.is_behind
+
+
+class Answer:
+    """Two prompts whose tokens the test makes, and the task that waits for them."""
+
+    def __init__(self) -> None:
+        self.output = Fanout(
+            [SPEC, SPEC], 1, ((), False), shipped_tokenizer(), make_platform(FakeRouter(), FakeSessions([]))
+        )
+        self.sender = Sender()
+        self.output.send_now = self.sender.send_now
+
+    async def wait_for_news(self) -> asyncio.Task[list[ChoiceChunk]]:
+        waiting = asyncio.create_task(self.output.news())
+        await asyncio.sleep(0)
+        return waiting
+
+    def token(self, token_id: int, prompt: int = 0, reason: FinishReason | None = None) -> None:
+        transcript = self.output.generations[prompt].transcript
+        offset = len(transcript.choices[0].ids)
+        transcript.accept(ChoiceDelta(index=0, offset=offset, token_ids=[token_id], finish_reason=reason))
+        transcript.publish()
+
+
+async def test_while_news_is_awaited_it_is_sent_and_else_it_waits() -> None:
+    answer = Answer()
+    answer.token(7)
+    assert answer.sender.sent == [], "the task may be in the middle of a write"
+    assert [chunk.token_ids for chunk in await answer.output.news()] == [[7]]
+    waiting = await answer.wait_for_news()
+    answer.token(8)
+    answer.token(9, prompt=1)
+    assert (answer.sender.sent, waiting.done()) == ([[8], [9]], False)
+    waiting.cancel()
+
+
+async def test_what_a_client_that_is_behind_did_not_get_is_brought_by_news_and_nothing_overtakes_it() -> None:
+    answer = Answer()
+    waiting = await answer.wait_for_news()
+    answer.sender.is_behind = True
+    answer.token(7)
+    answer.sender.is_behind = False
+    answer.token(8)
+    assert answer.sender.sent == []
+    assert [chunk.token_ids for chunk in await waiting] == [[7, 8]]
+
+
+async def test_ends_and_failures_wake_the_task() -> None:
+    answer = Answer()
+    waiting = await answer.wait_for_news()
+    answer.token(7, reason=FinishReason.LENGTH)
+    assert answer.sender.sent == [[7]]
+    answer.output.fail(Draining("the gateway leaves"))
+    answer.token(8, prompt=1)
+    assert answer.sender.sent == [[7]], "it is the task's, which has been woken"
+    assert [chunk.token_ids for chunk in await waiting] == [[8]]
+    with pytest.raises(Draining):
+        await answer.output.news()
+    ended = Answer()
+    waiting = await ended.wait_for_news()
+    ended.output.generations[0].is_ended = True
+    ended.token(7, prompt=1)
+    assert [chunk.token_ids for chunk in await waiting] == [[7]]
