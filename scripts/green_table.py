@@ -34,7 +34,7 @@ NOTHING_SELECTED = 5
 """Exit code of pytest for a file whose tests all belong to other groups."""
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1_000_000))\n"
 """Ends with its parent, however that ends."""
-MAX_LINES = 300
+MAX_LINES = 3_000
 """Of the output of a run that is not green; they are printed."""
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)

@@ -28,7 +28,7 @@ async def test_a_silent_server_is_given_up_within_a_second() -> None:
 
 
 async def test_pooled_connections_of_before_a_restart_do_no_harm(redis_server: RedisServer) -> None:
-    async with open_redis(redis_server.url) as client:
+    async with open_redis(redis_server.url, timeout_s=60) as client:
         await asyncio.gather(*(client.set(f"k{i}", i) for i in range(5)))
         redis_server.kill()
         redis_server.start()
