@@ -36,26 +36,26 @@ def ledger(client: Redis, tmp_path: Path) -> SealedLedger:
 class LateHead(LocalStore):
     """The first note of the last segment is on its way for as long as another sealer makes the next one."""
 
-    def __init__(self, root: Path, meanwhile: Callable[[], Awaitable[int]]) -> None:
+    def __init__(self, root: Path, beside: Callable[[], Awaitable[int]]) -> None:
         super().__init__(root)
-        self._meanwhile: Callable[[], Awaitable[int]] | None = meanwhile
+        self._beside: Callable[[], Awaitable[int]] | None = beside
 
     async def put(self, key: str, path: Path) -> None:
-        if key == HEAD_KEY and self._meanwhile is not None:
-            meanwhile, self._meanwhile = self._meanwhile, None
-            await meanwhile()
+        if key == HEAD_KEY and self._beside is not None:
+            beside, self._beside = self._beside, None
+            await beside()
         await super().put(key, path)
 
 
 async def test_a_note_of_the_last_segment_that_comes_late_does_not_stay(ledger: SealedLedger) -> None:
     """It is all that is known of the end of the chain once Redis is lost."""
 
-    async def meanwhile() -> int:
+    async def beside() -> int:
         await ledger.store.write([entry(2, ms=START_MS + 1)])
         return await ledger.sealers[1].seal(START_MS + 2)
 
     slow = Sealer(
-        ledger.unsealed, ledger.chain, SegmentStore(LateHead(ledger.folder, meanwhile)), ledger.limits, "g-2",
+        ledger.unsealed, ledger.chain, SegmentStore(LateHead(ledger.folder, beside)), ledger.limits, "g-2",
         ledger.clock.now,
     )  # fmt: skip
     await ledger.store.write([entry(1)])

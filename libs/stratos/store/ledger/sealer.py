@@ -148,7 +148,7 @@ class Sealer:
         await self._chain.note("cleared", state.num_segments)
 
     async def _put_head(self, ref: SegmentRef) -> None:
-        """Note the last segment; where another one was appended meanwhile, its note may have been overwritten."""
+        """Note the last segment, and one that another sealer appended before that was done: its note may be gone."""
         noted: SegmentRef | None = None
         while noted != ref:
             await self._segments.put_head(ref)
