@@ -60,7 +60,7 @@ def measure(conditions: RowConditions) -> RowResult:
                 lines={model.name: list(speeds.items())},
             )
         ],
-        notes=[f"The knee is at {knee(speeds)} rows: doubling them gives less than {KNEE_GAIN:g} times the speed."],
+        notes=[_knee_note(speeds)],
     )  # fmt: skip
 
 
@@ -71,6 +71,13 @@ def knee(speeds: Mapping[int, float]) -> int:
         if speeds[following] < KNEE_GAIN * speeds[batch]:
             return batch
     return batches[-1]
+
+
+def _knee_note(speeds: Mapping[int, float]) -> str:
+    rows = knee(speeds)
+    if rows == max(speeds):
+        return f"Up to {rows} rows, each doubling gives {KNEE_GAIN:g} times the speed or more: there is no knee."
+    return f"The knee is at {rows} rows: more give less than {KNEE_GAIN:g} times the speed."
 
 
 def _asks(batch: int, num_output: int) -> list[LoadAsk]:
