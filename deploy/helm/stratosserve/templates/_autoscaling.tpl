@@ -10,7 +10,7 @@
 {{- if and .Values.autoscaling.metricsApi.create .Values.mtls.enabled (gt (int .Values.autoscaler.replicas) 0) }}yes{{ end -}}
 {{- end }}
 
-{{/* Whether a model may sleep: both of its pools may be empty. dict root, model. */}}
+{{/* Whether a model may sleep: both of its pools may be empty, and it has no others. dict root, model. */}}
 {{- define "stratos.maySleep" -}}
 {{- $may := true -}}
 {{- range $role := list "prefill" "decode" -}}
@@ -18,6 +18,7 @@
 {{- $mode := include "stratos.scalingMode" $pool -}}
 {{- if and (gt (int $pool.replicas) 0) (or (eq $mode "none") (gt (int $pool.autoscaling.minReplicas) 0)) }}{{ $may = false }}{{ end -}}
 {{- end -}}
+{{- range $_, $roles := .model.pools | default dict }}{{ if $roles }}{{ $may = false }}{{ end }}{{ end -}}
 {{- if $may }}yes{{ end -}}
 {{- end }}
 
