@@ -40,16 +40,36 @@ def has_renderer() -> bool:
 
 
 def render(
-    values: Mapping[str, Any], *, release: str = "demo", namespace: str = "stratos", kube_version: str = KUBE_VERSION
+    values: Mapping[str, Any],
+    *,
+    release: str = "demo",
+    namespace: str = "stratos",
+    kube_version: str = KUBE_VERSION,
+    chart: Path = CHART,
 ) -> list[dict[str, Any]]:
     """All objects, those of hooks included.
 
     Raises:
         RenderError: values that the schema or a template refuses.
     """
-    text = (_by_command if _has_command() else _by_package)(values, release, namespace, kube_version)
+    text = rendered_text(values, release=release, namespace=namespace, kube_version=kube_version, chart=chart)
     objects = [found for found in yaml.load_all(text, Loader=_LOADER) if found]
     return sorted(objects, key=_place)
+
+
+def rendered_text(
+    values: Mapping[str, Any], *, release: str, namespace: str, kube_version: str = KUBE_VERSION, chart: Path = CHART
+) -> str:
+    """What ``helm template`` prints.
+
+    Raises:
+        RenderError: as ``render``.
+    """
+    if _has_command():
+        arguments = [release, str(chart), f"--kube-version={kube_version}", "-n", namespace]
+        return _run("template", arguments, values)
+    files = _files_by_package(values, release, namespace, kube_version, chart)
+    return "\n---\n".join(text for path, text in sorted(files.items()) if path.endswith(".yaml"))
 
 
 def notes(values: Mapping[str, Any]) -> str:
@@ -80,11 +100,6 @@ def _has_command() -> bool:
     return shutil.which("helm") is not None
 
 
-def _by_command(values: Mapping[str, Any], release: str, namespace: str, kube_version: str) -> str:
-    arguments = [release, str(CHART), f"--kube-version={kube_version}", "-n", namespace]
-    return _run("template", arguments, values)
-
-
 def _run(verb: str, arguments: list[str], values: Mapping[str, Any]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "values.yaml"
@@ -101,12 +116,9 @@ def _helm(*arguments: str) -> str:
     return done.stdout
 
 
-def _by_package(values: Mapping[str, Any], release: str, namespace: str, kube_version: str) -> str:
-    files = _files_by_package(values, release, namespace, kube_version)
-    return "\n---\n".join(text for path, text in files.items() if path.endswith(".yaml"))
-
-
-def _files_by_package(values: Mapping[str, Any], release: str, namespace: str, kube_version: str) -> dict[str, str]:
+def _files_by_package(
+    values: Mapping[str, Any], release: str, namespace: str, kube_version: str, chart: Path = CHART
+) -> dict[str, str]:
     import helm_python
     from helm_python import _native  # ``Chart.render`` does not pass the version on, the library takes it
 
@@ -117,8 +129,8 @@ def _files_by_package(values: Mapping[str, Any], release: str, namespace: str, k
 
     options = {"name": release, "namespace": namespace, "kube_version": f"v{kube_version}"}
     try:
-        with VersionedChart.load(str(CHART)) as chart:
-            return chart.render_for(options)
+        with VersionedChart.load(str(chart)) as loaded:
+            return loaded.render_for(options)
     except (helm_python.HelmValuesError, helm_python.HelmRenderError) as error:
         raise RenderError(str(error)) from error
 

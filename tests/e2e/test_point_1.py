@@ -125,7 +125,7 @@ def _wait_measured(release: Release) -> int:
 
 def _refused_second_api(second: Release, cluster: ClusterSettings) -> None:
     """A cluster has one provider of external metrics."""
-    flags = [*cluster.small_arguments(), "--set", "autoscaling.metricsApi.create=true"]
+    flags = [*cluster.small_arguments(), "--set", "autoscaling.metricsApi.owner=release"]
     with pytest.raises(CommandFailed, match=rf"this cluster has an APIService {METRICS_API} already, of {NAMESPACE}"):
         second.helm("install", CHART, *flags)
 

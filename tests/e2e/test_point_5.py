@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-5"
 NUM_CYCLES, NUM_AT_ONCE = 3, 16
 SCALED = (
-    "autoscaling.metricsApi.create=true,autoscaling.scaleDownSeconds=60,decodeWorker.autoscaling.mode=hpa,"
+    "autoscaling.metricsApi.owner=release,autoscaling.scaleDownSeconds=60,decodeWorker.autoscaling.mode=hpa,"
     "decodeWorker.autoscaling.maxReplicas=3,decodeWorker.autoscaling.queueDepth=2,"
     "decodeWorker.config.scheduler.maxNumSeqs=2,router.config.admission.maxWaitingPerWorker=0,"
     # Nothing is refused for its wait: all nodes may share a few cores.

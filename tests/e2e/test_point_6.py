@@ -32,7 +32,7 @@ from tests.support.paths import ROOT
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-6"
 ADAPTER = "unit-tests"
-PLANNED = "decodeWorker.autoscaling.mode=planner,autoscaling.metricsApi.create=true"
+PLANNED = "decodeWorker.autoscaling.mode=planner,autoscaling.metricsApi.owner=release"
 VALUES = "tests/e2e/point_6.values.yaml"
 ARITHMETIC = "tests/e2e/point_6.arithmetic.values.yaml"
 ALERTS: dict[str, Any] = yaml.safe_load((ROOT / "tests/e2e/point_6.alerts.yaml").read_text())

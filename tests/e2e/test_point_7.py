@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-7"
 GONE_S = 60.0
 SCALED = (
-    "autoscaling.metricsApi.create=true,decodeWorker.autoscaling.mode=planner,decodeWorker.autoscaling.minReplicas=2,"
+    "autoscaling.metricsApi.owner=release,decodeWorker.autoscaling.mode=planner,decodeWorker.autoscaling.minReplicas=2,"
     "decodeWorker.autoscaling.maxReplicas=3"
 )
 

@@ -37,6 +37,7 @@ class Reason(enum.StrEnum):
     IDLE = "idle"
     ASLEEP = "asleep"
     HPA = "hpa"
+    EXTERNAL = "external"
     NOT_MANAGED = "not_managed"
 
 

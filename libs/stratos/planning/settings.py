@@ -68,12 +68,14 @@ class PoolKey:
 
 
 class ScalingMode(enum.StrEnum):
-    """Who decides how many workers a pool has, from one on; 0 <-> 1 is the autoscaler's in both."""
+    """Who decides how many workers a pool has, from one on; 0 <-> 1 is the autoscaler's in the first two."""
 
     HPA = "hpa"
     """A HorizontalPodAutoscaler, from the numbers that the autoscaler serves."""
     PLANNER = "planner"
     """The autoscaler."""
+    EXTERNAL = "external"
+    """Something that is no part of the platform, such as KEDA; 0 <-> 1 too."""
     NONE = "none"
     """People: nothing changes the pool."""
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,6 +45,21 @@ class ChatMessage:
         """Everything in it that a client has written."""
         calls = (text for call in self.tool_calls for text in call.texts)
         return (self.content, *calls, *filter(None, (self.reasoning,)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateUse:
+    """How a conversation is rendered."""
+
+    begins_answer: bool = True
+    """It ends where an answer of the assistant begins."""
+    continues_last: bool = False
+    """It ends with the last message's content, and the output goes on with that."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Values that the template reads besides the messages, as ``enable_thinking``."""
+
+
+PLAIN_USE = TemplateUse()
 
 
 class _TemplateRefusal(Exception):
@@ -88,6 +103,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise InvalidCheckpoint(f"the chat template is not valid: {error}") from error
+        self.source = source
         self._tokenizer = tokenizer
         self._names = {
             key: _token_text(tokenizer.config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -97,40 +113,53 @@ class ChatTemplate:
         self._cut = re.compile("|".join(f"({self._cut_pattern(s)})" for s in spellings)) if spellings else None
         self._cut_ids = [tokenizer.special_tokens[s] for s in spellings]
 
-    def encode(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
-        """Ids of the conversation, ending where the assistant's answer begins.
+    def reads(self, name: str) -> bool:
+        """Whether the template looks at a value of this name."""
+        return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+
+    def encode(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), use: TemplateUse = PLAIN_USE
+    ) -> list[int]:
+        """Ids of the conversation.
 
         Args:
             messages: of the conversation.
             tools: shown to a template that knows them.
+            use: how it ends, and what else the template reads.
 
         Raises:
             BadRequest: the template refuses the conversation.
         """
         mask = _Mask(self._special)
         told = [mask.hide_all(tool.definition()) for tool in tools]
+        values = {**self._names, **mask.hide_all(dict(use.values))}
+        values |= {"tools": told or None, "add_generation_prompt": use.begins_answer and not use.continues_last}
+        if use.continues_last:
+            messages = [*messages[:-1], replace(messages[-1], content=messages[-1].content + mask.end)]
         try:
-            rendered = self._render([_mapping(message, mask) for message in messages], told)
+            rendered = self._render([_mapping(message, mask) for message in messages], values)
         except TypeError:  # a template that puts arguments together as text, as DeepSeek's does
-            rendered = self._render_again([_mapping(message, mask, as_text=True) for message in messages], told)
+            rendered = self._render_again([_mapping(message, mask, as_text=True) for message in messages], values)
+        if use.continues_last:
+            rendered, found, _ = rendered.rpartition(mask.end)
+            if not found:
+                raise BadRequest("the model's chat template cannot continue the last message", param="messages")
         if not mask.hidden:
             return self._tokenizer.encode(rendered)
         return self._encode_masked(rendered, mask)
 
-    def _render(self, conversation: list[dict[str, Any]], tools: list[Any]) -> str:
+    def _render(self, conversation: list[dict[str, Any]], values: Mapping[str, Any]) -> str:
         try:
-            return self._template.render(
-                messages=conversation, add_generation_prompt=True, tools=tools or None, **self._names
-            )
+            return self._template.render({**values, "messages": conversation})
         except _TemplateRefusal as error:
             text = f"the model's chat template refuses these messages: {error}"
             raise BadRequest(text[:500], param="messages") from error
         except jinja2.TemplateError as error:
             raise BadRequest("the model's chat template cannot render these messages", param="messages") from error
 
-    def _render_again(self, conversation: list[dict[str, Any]], tools: list[Any]) -> str:
+    def _render_again(self, conversation: list[dict[str, Any]], values: Mapping[str, Any]) -> str:
         try:
-            return self._render(conversation, tools)
+            return self._render(conversation, values)
         except TypeError as error:
             raise BadRequest("the model's chat template cannot render these messages", param="messages") from error
 
@@ -160,6 +189,8 @@ class _Mask:
         self._special = special
         self._nonce = secrets.token_hex(8)
         self._mark = re.compile(rf"\ue000{self._nonce}:(\d+)\ue001")
+        self.end = f"\ue000{self._nonce}:end\ue001"
+        """Mark behind a content that the output goes on with."""
         self.hidden: list[str] = []
 
     def hide(self, content: str) -> str:

@@ -94,6 +94,10 @@ class Tokenizer:
         except UnicodeDecodeError:
             return mark + "".join(f"\\x{byte:02x}" for byte in raw)
 
+    def token_piece(self, token_id: int) -> str:
+        """Spelling of one token in the vocabulary, as ``tokenizers`` has it; empty for an id without a token."""
+        return self._aware.id_to_token(token_id) or ""
+
     def min_num_tokens(self, text: str) -> int:
         """A bound from below on the length of ``encode(text)``, without encoding: refuses huge texts at once."""
         return -(-len(text) // self._max_token_bytes)

@@ -1,13 +1,13 @@
 """The last look at the routers, for the readers of its numbers: an HPA, KEDA.
 
-What is too old, or lacks a router, is an error: a scaler that gets one holds, while a 0 would shrink the pool.  A
-router that stays away is left out after ``missing_grace_s``: gateways have sent its requests to the others by then.
+What is too old, or lacks a router, is an error: a scaler that gets one holds, while a 0 or a smaller sum would shrink
+the pool.  That lasts as long as the router has an address: its queue may be invisible from here alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
@@ -22,9 +22,6 @@ class BoardConfig:
 
     stale_after_s: float = 10.0
     """Without a look at the routers for so long there are no numbers."""
-    missing_grace_s: float = 10.0
-    """A router that does not answer for longer counts as gone; until then its queue may hold requests, and there are no
-    numbers."""
 
 
 class LoadBoard:
@@ -33,14 +30,16 @@ class LoadBoard:
     Args:
         config: when numbers are too old.
         clock: monotonic.
+        release: label of every number; empty: they have none.
     """
 
-    def __init__(self, config: BoardConfig, clock: Clock) -> None:
+    def __init__(self, config: BoardConfig, clock: Clock, release: str = "") -> None:
         self._config = config
         self._clock = clock
+        self._labels = {"release": release} if release else {}
         self._found: FleetSum | None = None
         self._pools: tuple[PoolKey, ...] = ()
-        self._seen_s = self._whole_s = float("-inf")
+        self._seen_s = float("-inf")
 
     def show_fleet(self, found: FleetSum, pools: Sequence[PoolKey]) -> None:
         """Take in the routers' answers.
@@ -50,8 +49,6 @@ class LoadBoard:
             pools: those with numbers here.
         """
         self._found, self._pools, self._seen_s = found, tuple(pools), self._clock.now()
-        if not found.num_missing:
-            self._whole_s = self._seen_s
 
     def numbers(self) -> tuple[LoadMetric, ...]:
         """All numbers of now.
@@ -62,6 +59,7 @@ class LoadBoard:
         now = self._clock.now()
         if self._found is None or now - self._seen_s > self._config.stale_after_s:
             raise DependencyDown("no router has answered lately: the load is not known")
-        if self._found.num_missing and now - self._whole_s <= self._config.missing_grace_s:
+        if self._found.num_missing:
             raise DependencyDown(f"{self._found.num_missing} routers do not answer: the load is not known as a whole")
-        return load_metrics(self._found.fleet, self._pools)
+        found = load_metrics(self._found.fleet, self._pools)
+        return tuple(replace(metric, labels={**self._labels, **metric.labels}) for metric in found)

@@ -1,8 +1,8 @@
 """KEDA's external scaler: the same numbers for a ScaledObject, for clusters where KEDA owns the external-metrics API.
 
-A trigger's metadata names it: ``metric`` (default the queue depth), ``model``, ``role``, ``target`` (the average that
-a pod should have, default 10) and ``activation`` (active above it, default 0).  What is not known is an error, so that
-KEDA holds what there is.
+A trigger's metadata names it: ``metric`` (default the queue depth), ``release`` (where the autoscaler knows its own),
+``model``, ``role``, ``target`` (the average that a pod should have, default 10) and ``activation`` (active above it,
+default 0).  What is not known is an error, so that KEDA holds what there is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from stratos.planning.external_metrics import METRIC_NAMES, QUEUE_DEPTH
 from stratos_autoscaler.board import LoadBoard
 
 WATCH_S = 0.5
-_KNOWN = {"metric", "model", "role", "target", "activation", "scalerAddress", "tlsClientCert", "tlsClientKey", "caCert"}
+_KNOWN = {
+    "metric",
+    "release",
+    "model",
+    "role",
+    "target",
+    "activation",
+    "scalerAddress",
+    "tlsClientCert",
+    "tlsClientKey",
+    "caCert",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +55,7 @@ def parse_trigger(metadata: Mapping[str, str]) -> Trigger:
         raise BadRequest(f"there is no metric {metric!r}; there are {', '.join(METRIC_NAMES)}", param="metric")
     if unknown := sorted(name for name in set(metadata) - _KNOWN if not name.startswith("unsafe")):
         raise BadRequest(f"unknown metadata of the trigger: {', '.join(unknown)}", param=unknown[0])
-    labels = {name: metadata[name] for name in ("model", "role") if metadata.get(name)}
+    labels = {name: metadata[name] for name in ("release", "model", "role") if metadata.get(name)}
     target = _number(metadata, "target", 10.0)
     if target <= 0:
         raise BadRequest("target must be above 0", param="target")

@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Observations = Mapping[int, PoolObservation]
 """By place of the pool; pools of a model whose digest is not known are missing."""
+_OWNERS = {ScalingMode.HPA: Reason.HPA, ScalingMode.EXTERNAL: Reason.EXTERNAL}
+"""Modes in which something else changes the size."""
 
 
 class FleetSource(Protocol):
@@ -81,8 +83,11 @@ class Scaler:
     def not_ready_reason(self) -> str:
         """A peer that has not answered for long; there are no decisions until it does.
 
-        An autoscaler whose backend is away still serves numbers, so that alone leaves it ready.
+        In a cluster the autoscaler is ready all the same: an unready backend of ``external.metrics.k8s.io`` makes that
+        API unavailable, and then no namespace of the cluster can be deleted. Numbers are errors until routers answer.
         """
+        if self._settings.kubernetes.namespace:
+            return ""
         now, limit_s = self._clock.now(), self._settings.not_ready_after_s
         for peer in ("router", "backend") if self._settings.supervisor_address else ("router",):
             if now - self._heard_at[peer] > limit_s:
@@ -196,7 +201,7 @@ class Scaler:
             return hold
         if mode is ScalingMode.PLANNER:
             return pool.planner.decide(seen, now)
-        return replace(hold, reason=Reason.HPA if mode is ScalingMode.HPA else Reason.NOT_MANAGED)
+        return replace(hold, reason=_OWNERS.get(mode, Reason.NOT_MANAGED))
 
     def _sleep(self, hold: PlanningDecision, seen: PoolObservation) -> PlanningDecision:
         live = [worker for worker in seen.staying if worker.is_live]
@@ -212,11 +217,11 @@ class Scaler:
             self._metrics.acted(pool.key, "drain", "done" if is_done else "failed")
 
     async def _mark(self, seen: Observations) -> None:
-        """Where an HPA shrinks a pool, the worker with the least work leaves."""
+        """Where an HPA, KEDA's too, shrinks a pool, the worker with the least work leaves."""
         loads = {
             worker.worker_id: worker.num_seqs
             for place, pool in seen.items()
-            if self._pools[place].config.bounds.mode is ScalingMode.HPA
+            if self._pools[place].config.bounds.mode in _OWNERS
             for worker in pool.staying
         }
         if loads:
@@ -253,7 +258,8 @@ def _zero_planners(pools: list[ManagedPool]) -> dict[str, ZeroPlanner]:
     may_sleep: dict[str, bool] = {}
     for pool in pools:
         bounds, name = pool.config.bounds, pool.key.model_name
-        may_sleep[name] = may_sleep.get(name, True) and not bounds.min_workers and bounds.mode is not ScalingMode.NONE
+        is_ours = bounds.mode in (ScalingMode.HPA, ScalingMode.PLANNER)
+        may_sleep[name] = may_sleep.get(name, True) and is_ours and not bounds.min_workers
     planner = pools[0].config.planner if pools else None
     if planner is None:
         return {}

@@ -39,7 +39,7 @@ class AutoscalerApp(Service):
         self._settings = settings
         self._clock = clock
         self._api = ApiServer(settings.kubernetes.api_server) if settings.kubernetes.namespace else None
-        self._board = LoadBoard(settings.board, clock)
+        self._board = LoadBoard(settings.board, clock, settings.kubernetes.release)
         self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, self._connect)
         self._backend = _open_backend(settings, self._api, clock, lambda: self.dialer)
         metrics = AutoscalerMetrics(self.metrics)

@@ -30,15 +30,16 @@ class AutoscalerSettings(ServiceSettings):
     """Time between two decisions."""
 
     pools: tuple[PoolBounds, ...] = (PoolBounds(role=WorkerRole.DECODE, min_workers=1, max_workers=2),)
-    """Scaled pools: role, min_workers, max_workers, mode (hpa, planner, none), on Kubernetes the deployment, and where
-    a role has several models the model_digest or model_name of each; other pools are left alone."""
+    """Scaled pools: role, min_workers, max_workers, mode (hpa, planner, external, none), on Kubernetes the deployment,
+    and where a role has several models the model_digest or model_name of each; other pools are left alone."""
     lease_ttl_s: float = Field(10.0, gt=0)
     """The one of several autoscalers that holds the backend's lease acts; one that is gone loses it after this time."""
 
     start_timeout_s: float = 180.0
     """A worker that does not serve by then counts as failed."""
     not_ready_after_s: float = 10.0
-    """Without router or supervisor for so long the autoscaler reports itself not ready; it goes on trying."""
+    """Without router or supervisor for so long the autoscaler reports itself not ready; it goes on trying. In a
+    cluster it stays ready: an API of the cluster must not be away because routers are, its numbers are errors then."""
 
     planner: PlannerConfig = PlannerConfig()
     board: BoardConfig = BoardConfig()

@@ -19,12 +19,13 @@ from stratos.common.errors import Draining, Internal, NotFound, StratosError
 from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.cors import Cors
-from stratos_gateway.http.errors import answer_headers, error_body, public_error
+from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm, answer_headers, public_error
 from stratos_gateway.http.exchange import TRACE_ALL, Exchange, Exchanges, TraceSampling, exchange_in
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.observe.request_book import EndedRequest, RequestBook
 
 _log = logging.getLogger(__name__)
+NO_FORMS: Mapping[str, ErrorForm] = {}
 
 
 class GatewayApp:
@@ -37,6 +38,7 @@ class GatewayApp:
         tracing: makes the spans of requests.
         sampling: which requests get a trace.
         cors_origins: whose pages browsers may let call.
+        error_forms: of dialects that tell errors otherwise, by their path, those below it included.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class GatewayApp:
         tracing: Tracing = TRACING_OFF,
         sampling: TraceSampling = TRACE_ALL,
         cors_origins: tuple[str, ...] = (),
+        error_forms: Mapping[str, ErrorForm] = NO_FORMS,
     ) -> None:
         self._router = Router(routes, redirect_slashes=False)
         self._book = book
         self._random = random
         self._exchanges = Exchanges(tracing, sampling, random, book.clock)
+        self._error_forms = error_forms
         self._cors = Cors(self._answer, cors_origins) if cors_origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,12 +63,17 @@ class GatewayApp:
         if scope["type"] != "http":
             return
         exchange = self._exchanges.open(scope, send)
+        exchange.error_form = self._error_form(scope["path"])
         scope["app"] = self  # makes the router raise for unknown paths and methods
         with exchange.span:
             try:
                 await (self._cors or self._answer)(scope, receive, exchange.send)
             finally:
                 self._finish(exchange, scope, exchange.counted_status)
+
+    def _error_form(self, path: str) -> ErrorForm:
+        found = (form for base, form in self._error_forms.items() if path == base or path.startswith(f"{base}/"))
+        return next(found, OPENAI_ERRORS)
 
     def _finish(self, exchange: Exchange, scope: Scope, status: int) -> None:
         """Count, trace and log how a request ended."""
@@ -121,7 +130,8 @@ class GatewayApp:
             _log.error("request %s failed after its answer began: %s", exchange.request_id, found.code)
             return
         headers = {**answer_headers(found, self._random), **(more or {})}
-        await OrjsonResponse(error_body(found), status_code=status, headers=headers)(scope, receive, send)
+        body = exchange.error_form.body(found, exchange.request_id)
+        await OrjsonResponse(body, status_code=status, headers=headers)(scope, receive, send)
 
 
 def _translate(error: Exception, request_id: str) -> tuple[int, StratosError]:

@@ -34,13 +34,13 @@ from stratos.store.ledger.unsealed import UnsealedEntries
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.ledger.window_store import WindowStore
 from stratos.store.records.copy_keeper import CopyKeeper
-from stratos.store.records.file_rewrites import FileRewrites
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
 from stratos.store.sealed.answer_store import AnswerStore
+from stratos.store.sealed.file_rewrites import FileRewrites
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.urls import open_store
 from stratos_gateway.access.data_keys import MissingDataKeys

@@ -26,6 +26,7 @@ from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.moderation.route import ModerationPreparer, ModerationSource
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.observe.step import MetricsStep
 from stratos_gateway.overflow.client import OverflowClient
@@ -34,7 +35,7 @@ from stratos_gateway.parts import GatewayParts
 from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.step import InputStep, PolicyStep
-from stratos_gateway.preparation.dialects import DIALECTS
+from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from stratos_gateway.receipts.step import ReceiptStep
 from stratos_gateway.response_cache.cache import ResponseCache
@@ -43,6 +44,9 @@ from stratos_gateway.routes.health import DeepHealth
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
+from stratos_gateway.tokenization.preparation import TokenCounting
+from stratos_gateway.tokenization.source import ReadySender
 
 NOT_RESIDENT = "the classifier is not of this platform, which texts of this tenant never leave"
 
@@ -97,6 +101,8 @@ def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue) 
     return {
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
+        "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [ModerationSource()], ReadySender()),
+        **ready_endpoints(edge, around, TokenCounting(model=parts.model, catalogue=catalogue)),
     }
 
 
@@ -123,10 +129,11 @@ def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reas
         catalogue=catalogue,
         health=DeepHealth(parts.model, parts.fleet, parts.embeddings, settings.health),
         not_ready_reason=not_ready_reason,
+        tokenizer=tokenizer_info(parts.model),
     )
     tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
     sampling = TraceSampling(settings.trace_sample_ratio, settings.trace_sampled_by_clients)
-    return GatewayApp(routes, book, Random(), tracing, sampling, origins)
+    return GatewayApp(routes, book, Random(), tracing, sampling, origins, ERROR_FORMS)
 
 
 def _open_classifier(parts: GatewayParts) -> Classifier:

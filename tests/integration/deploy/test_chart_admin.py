@@ -7,9 +7,9 @@ import json
 import pytest
 import yaml
 
-from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from tests.support.kube.chart_objects import Object, container, kinds, one, variables
-from tests.support.kube.chart_rendering import checked
+from tests.support.kube.chart_rendering import checked, rendered
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 
@@ -51,7 +51,7 @@ def test_the_admin_api_has_a_port_and_a_key_of_its_own_and_applies_what_is_decla
     assert tool["STRATOS_ADMIN_URL"] == "https://demo-gateway-admin"
     assert "STRATOS_ADMIN_KEY" in tool
     with pytest.raises(RenderError, match=r"needs gateway\.admin\.enabled"):
-        render({"declaration": declaration})
+        rendered({"declaration": declaration})
 
 
 def test_a_declaration_may_be_a_file_of_ones_own() -> None:
@@ -61,7 +61,7 @@ def test_a_declaration_may_be_a_file_of_ones_own() -> None:
     (_, _, volume) = one(found, "Job", "demo-declaration-1")["spec"]["template"]["spec"]["volumes"]
     assert volume["configMap"] == {"name": "prices", "items": [{"key": "plans.yaml", "path": "tenants.yaml"}]}
     with pytest.raises(RenderError, match=r"declaration\.configMap: takes the place of declaration\.tenants"):
-        render({**admin, "declaration": {"configMap": {"name": "prices"}, "tenants": {"acme": {"plan": "gold"}}}})
+        rendered({**admin, "declaration": {"configMap": {"name": "prices"}, "tenants": {"acme": {"plan": "gold"}}}})
 
 
 def test_gateways_reach_the_issuers_that_they_take_tokens_of(defaults: list[Object]) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from tests.support.kube.chart_objects import Object, container, one, pods, variables
-from tests.support.kube.chart_rendering import checked
+from tests.support.kube.chart_rendering import checked, rendered
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 
@@ -39,7 +39,7 @@ def test_the_toolbox_runs_only_when_asked_and_acts_as_an_administrator(defaults:
         {
             "toolbox": {"replicas": 1},
             "mtls": {"enabled": False},
-            "autoscaling": {"metricsApi": {"create": False}},
+            "autoscaling": {"metricsApi": {"owner": "other"}},
         }
     )
     assert one(found, "Deployment", "demo-toolbox")["spec"]["replicas"] == 1
@@ -70,5 +70,5 @@ def test_policies_of_ones_own_may_be_named() -> None:
 )
 def test_refusals_name_the_value(values: dict[str, Any], text: str) -> None:
     with pytest.raises(RenderError) as refusal:
-        render(values)
+        rendered(values)
     assert text in str(refusal.value)

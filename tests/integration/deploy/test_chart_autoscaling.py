@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from stratos.planning.external_metrics import METRIC_NAMES
 from stratos.planning.settings import ScalingMode
 from stratos.rpc.settings import read_environment
 from stratos_autoscaler.settings import AutoscalerSettings
 from tests.support.kube.chart_objects import Object, container, kinds, one, variables
-from tests.support.kube.chart_rendering import checked
+from tests.support.kube.chart_rendering import SERVED_HERE, checked, rendered, said_by
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 API = "v1beta1.external.metrics.k8s.io"
@@ -40,7 +40,7 @@ def test_by_default_an_hpa_owns_each_pool_and_the_chart_renders_no_replicas(defa
     assert (decode["minReplicas"], decode["maxReplicas"]) == (1, 10)
     external = decode["metrics"][0]["external"]
     assert external["target"] == {"type": "AverageValue", "averageValue": "10"}
-    assert external["metric"]["selector"]["matchLabels"] == {"model": "base", "role": "decode"}
+    assert external["metric"]["selector"]["matchLabels"] == {"release": "demo", "model": "base", "role": "decode"}
     assert decode["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
     assert one(defaults, "Deployment", "demo-router")["spec"]["replicas"] == 2
     assert one(defaults, "Deployment", "demo-autoscaler")["spec"]["replicas"] == 2
@@ -52,6 +52,7 @@ def test_the_autoscaler_knows_its_pools_and_may_touch_no_other_deployment(defaul
         ("prefill", "base", "demo-prefill-base", ScalingMode.HPA),
         ("decode", "base", "demo-decode-base", ScalingMode.HPA),
     ]
+    assert found.kubernetes.release == "demo"
     assert (found.kubernetes.namespace, found.kubernetes.lease_name) == ("stratos", "demo-autoscaler")
     rules = one(defaults, "Role", "demo-autoscaler")["rules"]
     scales = [rule for rule in rules if "deployments/scale" in rule["resources"]]
@@ -76,7 +77,7 @@ def test_the_api_is_the_releases_and_its_certificate_names_the_service(defaults:
 
 
 def test_without_the_api_nothing_of_the_cluster_is_touched() -> None:
-    found = checked({"autoscaling": {"metricsApi": {"create": False}}})
+    found = checked({"autoscaling": {"metricsApi": {"owner": "other"}}})
     assert not {"APIService", "ClusterRole", "ClusterRoleBinding"} & {o["kind"] for o in found}
     assert {o["metadata"]["namespace"] for o in found if o["kind"] == "RoleBinding"} == {"stratos"}
     assert settings(found).metrics_api.listen == ""
@@ -119,13 +120,87 @@ def test_a_model_that_may_sleep_lets_its_requests_wait() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"mtls": {"enabled": False}}, "autoscaling.metricsApi.create: the API needs the certificates"),
+        ({"mtls": {"enabled": False}}, "autoscaling.metricsApi.owner: the API needs the certificates"),
         ({"autoscaler": {"replicas": 0}}, "autoscaler.replicas: 0 leaves"),
+        ({"autoscaling": {"metricsApi": {"owner": ""}}}, "autoscaling.metricsApi.owner: no cluster answers here"),
+        ({"autoscaling": {"metricsApi": {"owner": "keda"}}}, "hpa: prefill-base, decode-base, gateway-base"),
         ({"decodeWorker": {"autoscaling": {"minReplicas": 11}}}, "models[base].decode.autoscaling: minReplicas (11)"),
         ({"decodeWorker": {"floor": 2}}, "models[base].decode.autoscaling.minReplicas: 1 must be larger than floor"),
     ],
 )
 def test_what_cannot_work_is_refused(values: dict[str, Any], text: str) -> None:
     with pytest.raises(RenderError) as refusal:
-        render(values)
+        rendered(values)
     assert text in str(refusal.value)
+
+
+def test_a_refused_owner_is_told_the_choices() -> None:
+    with pytest.raises(RenderError) as refusal:
+        rendered({"autoscaling": {"metricsApi": {"owner": ""}}})
+    for choice in ("release (", "keda (", "other (", "planner"):
+        assert choice in str(refusal.value)
+
+
+OURS = {"spec": {"service": {"namespace": "stratos", "name": "demo-autoscaler"}}}
+KEDAS = {"spec": {"service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver"}}}
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_asked", "found", "refused_for"),
+    [
+        ("", True, {}, ""),
+        ("", True, OURS, ""),
+        ("", True, KEDAS, "of keda/keda-operator-metrics-apiserver"),
+        ("", False, {}, "no cluster answers"),
+        ("release", False, {}, ""),
+        ("release", True, OURS, ""),
+        ("release", True, KEDAS, "of keda/keda-operator-metrics-apiserver"),
+        ("other", True, KEDAS, ""),
+        ("other", False, {}, ""),
+    ],
+)
+def test_the_owner_of_the_api_is_never_overwritten(
+    owner: str, is_asked: bool, found: dict[str, Any], refused_for: str
+) -> None:
+    values = {"autoscaling": {"metricsApi": {"owner": owner}}}
+    said = said_by("stratos.metricsApiRefusal", values, {"isAsked": is_asked, "found": found})
+    assert refused_for in said
+    assert bool(said) == bool(refused_for)
+
+
+def test_a_release_without_hpas_asks_for_no_api() -> None:
+    off = {"autoscaling": {"mode": "none"}}
+    found = rendered(
+        {"autoscaling": {"metricsApi": {"owner": ""}}, "prefillWorker": off, "decodeWorker": off, "gateway": off}
+    )
+    assert not kinds(found, "APIService")
+
+
+def test_an_external_owner_has_the_replicas_and_routers_wait_for_a_model_that_it_wakes() -> None:
+    scaling = {"autoscaling": {"mode": "external", "minReplicas": 0}}
+    found = checked(
+        {
+            "autoscaling": {"metricsApi": {"owner": "keda"}},
+            "prefillWorker": scaling,
+            "decodeWorker": scaling,
+            "gateway": {"autoscaling": {"mode": "external"}},
+        }
+    )
+    assert not kinds(found, "HorizontalPodAutoscaler")
+    assert not kinds(found, "APIService")
+    for name in ("demo-prefill-base", "demo-decode-base", "demo-gateway-base"):
+        assert "replicas" not in one(found, "Deployment", name)["spec"]
+    assert {pool.mode for pool in settings(found).pools} == {ScalingMode.EXTERNAL}
+    assert variables(container(found, "demo-router"))["STRATOS_ROUTER_QUEUE__WAKE_TIMEOUT_S"] == "300"
+
+
+def test_a_pool_that_gets_an_owner_keeps_its_size() -> None:
+    """Left out, the field that the last revision set would become 1."""
+    fixed = one(
+        checked({"decodeWorker": {"autoscaling": {"mode": "none"}, "replicas": 5}}), "Deployment", "demo-decode-base"
+    )
+    assert said_by("stratos.keptReplicas", SERVED_HERE, {"live": fixed}) == "5"
+    scaled = one(checked({}), "Deployment", "demo-decode-base")
+    scaled["spec"]["replicas"] = 7  # the HPA's
+    assert said_by("stratos.keptReplicas", SERVED_HERE, {"live": scaled}) == ""
+    assert said_by("stratos.keptReplicas", SERVED_HERE, {"live": {}}) == ""

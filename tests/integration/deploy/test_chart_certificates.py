@@ -12,7 +12,7 @@ from tests.support.kube.chart_objects import Object, container, kinds, one, pod_
 from tests.support.kube.chart_rendering import checked
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
-NO_METRICS_API = {"autoscaling": {"metricsApi": {"create": False}}}
+NO_METRICS_API = {"autoscaling": {"metricsApi": {"owner": "other"}}}
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import json
 
 import pytest
 
-from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from stratos.observe.dashboards.pages import DASHBOARDS
 from stratos.observe.grafana import grafana_json
 from stratos.observe.rule_files import rule_groups
 from tests.support.kube.chart_objects import kinds, one, pods
-from tests.support.kube.chart_rendering import checked
+from tests.support.kube.chart_rendering import checked, rendered
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 
@@ -61,4 +61,4 @@ def test_a_service_monitor_scrapes_the_same_pods_and_not_beside_the_other() -> N
     assert {rule["targetLabel"] for rule in endpoint["relabelings"]} == {"component", "release", "instance"}
     both = {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}
     with pytest.raises(RenderError, match="scrape every pod twice"):
-        render({"monitoring": both}, release="demo", namespace="ns")
+        rendered({"monitoring": both}, release="demo", namespace="ns")

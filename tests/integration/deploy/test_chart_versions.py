@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.chart.rendering import CHART, NO_RENDERER, RenderError, has_renderer, lint, notes, render
+from scripts.chart.rendering import CHART, NO_RENDERER, RenderError, has_renderer, lint, notes
+from tests.support.kube.chart_rendering import SERVED_HERE, rendered
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 OLDEST, NEWEST = "1.29.0", "1.37.0"
@@ -19,7 +20,7 @@ OLDEST, NEWEST = "1.29.0", "1.37.0"
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_lint_finds_nothing(version: str) -> None:
-    lint({}, kube_version=version)
+    lint(SERVED_HERE, kube_version=version)
 
 
 def test_lint_sees_a_broken_chart(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ def test_lint_sees_a_broken_chart(tmp_path: Path) -> None:
 
 def test_objects_are_the_same_for_every_version() -> None:
     values = {"credentials": {"existingSecret": "drawn-once"}}
-    assert render(values, kube_version=OLDEST) == render(values, kube_version=NEWEST)
+    assert rendered(values, kube_version=OLDEST) == rendered(values, kube_version=NEWEST)
 
 
 def test_helm_refuses_older_versions() -> None:
@@ -40,7 +41,9 @@ def test_helm_refuses_older_versions() -> None:
 
 
 def test_notes_have_url_key_and_first_request() -> None:
-    found = notes({"models": [{"name": "chat", "servedName": "team/chat", "source": {"claim": {"name": "m"}}}]})
+    found = notes(
+        {**SERVED_HERE, "models": [{"name": "chat", "servedName": "team/chat", "source": {"claim": {"name": "m"}}}]}
+    )
     for text in (
         "URL in the cluster: http://demo-gateway.stratos",
         "get secret demo-credentials -o jsonpath='{.data.api-key}'",

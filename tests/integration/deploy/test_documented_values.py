@@ -7,9 +7,10 @@ import re
 import pytest
 import yaml
 
-from scripts.chart.rendering import NO_RENDERER, has_renderer, render
+from scripts.chart.rendering import NO_RENDERER, has_renderer
 from tests.support.document_blocks import section
 from tests.support.kube.chart_policies import breaches
+from tests.support.kube.chart_rendering import rendered
 from tests.support.paths import ROOT
 
 TEXT = section(ROOT / "docs" / "operations.md", "Kubernetes")
@@ -23,4 +24,4 @@ def test_every_block_of_values_has_a_name() -> None:
 @pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 @pytest.mark.parametrize("name", sorted(BLOCKS))
 def test_the_chart_takes_them(name: str) -> None:
-    assert breaches(render(yaml.safe_load(BLOCKS[name]))) == []
+    assert breaches(rendered(yaml.safe_load(BLOCKS[name]))) == []

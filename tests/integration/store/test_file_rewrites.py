@@ -12,11 +12,11 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown
 from stratos.store.data_keys import DataKeyRecord, PlatformKeys
 from stratos.store.key_store import KeyStore
-from stratos.store.records.file_rewrites import MIN_GAP_S, FileRewrites
 from stratos.store.records.record import Kind
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
+from stratos.store.sealed.file_rewrites import MIN_GAP_S, FileRewrites
 from stratos.store.tenancy.deletion import delete_tenant
 from tests.support.servers.record_stores import PEPPERS, MarkedStore, marked_store
 from tests.support.servers.redis_server import RedisServer

@@ -32,12 +32,16 @@ from stratos_gateway.limits.settings import LimitsConfig
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.moderation.route import ModerationPreparer, ModerationSource
 from stratos_gateway.observe.request_book import RequestBook
-from stratos_gateway.preparation.dialects import DIALECTS
+from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
+from stratos_gateway.tokenization.preparation import TokenCounting
+from stratos_gateway.tokenization.source import ReadySender
 from tests.support.reference.shipped_model import served_model
 
 
@@ -90,6 +94,8 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         endpoints={
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
             "/v1/embeddings": Endpoint(edge, embedding, steps, vectors, VectorSender()),
+            "/v1/moderations": Endpoint(edge, ModerationPreparer(), steps, [ModerationSource()], ReadySender()),
+            **ready_endpoints(edge, steps, TokenCounting(model=served_model(), catalogue=catalogue)),
         },
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, None),
@@ -97,10 +103,11 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         catalogue=catalogue,
         health=unreached,
         not_ready_reason=str,
+        tokenizer=tokenizer_info(served_model()),
     )
 
 
 def full_app(max_body_bytes: int, clock: Clock | None = None) -> GatewayApp:
     """The application of these routes."""
     book = RequestBook(GatewayMetrics(CollectorRegistry()), clock or SystemClock())
-    return GatewayApp(full_routes(max_body_bytes, clock), book, Random(0))
+    return GatewayApp(full_routes(max_body_bytes, clock), book, Random(0), error_forms=ERROR_FORMS)

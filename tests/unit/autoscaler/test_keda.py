@@ -23,7 +23,7 @@ POOLS = [PoolKey(role=WorkerRole.DECODE, model_digest=name, model_name=name) for
 class World:
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.board = LoadBoard(BoardConfig(), self.clock)
+        self.board = LoadBoard(BoardConfig(), self.clock, "demo")
         self.servicer = KedaServicer(self.board, "stratos")
 
     def show(self, **waiting: int) -> None:
@@ -49,6 +49,14 @@ async def test_a_trigger_gets_its_models_number_and_its_target() -> None:
     assert (value.metricValue, value.metricValueFloat) == (7, 7.0)
     assert (await world.servicer.IsActive(ref(), None)).result
     assert not (await world.servicer.IsActive(ref(activation="7"), None)).result
+
+
+async def test_the_numbers_of_another_release_of_the_namespace_are_not_ours() -> None:
+    world = World()
+    world.show(base=7)
+    assert (await world.servicer.IsActive(ref(release="demo"), None)).result
+    with pytest.raises(NotFound):
+        await world.servicer.IsActive(ref(release="second"), None)
 
 
 async def test_what_is_not_known_is_an_error_so_that_keda_holds() -> None:

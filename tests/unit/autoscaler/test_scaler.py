@@ -196,6 +196,30 @@ async def test_a_lost_router_or_supervisor_keeps_the_last_decision_and_is_report
         await world.scaler.close()
 
 
+async def test_in_a_cluster_it_is_ready_without_routers() -> None:
+    """An unready backend of external metrics makes that API unavailable, and no namespace could be deleted then."""
+    world = World(kubernetes={"namespace": "stratos"})
+    world.router.is_down = True
+    await world.turn(30)
+    assert world.scaler.not_ready_reason() == ""
+    with pytest.raises(DependencyDown):
+        world.board.numbers()
+
+
+async def test_numbers_are_errors_for_as_long_as_a_router_is_away() -> None:
+    world = World()
+    await world.turn()
+    assert world.board.numbers()
+    world.router.num_missing = 1
+    for _ in range(10):
+        await world.turn(60)
+        with pytest.raises(DependencyDown, match="1 routers do not answer"):
+            world.board.numbers()
+    world.router.num_missing = 0
+    await world.turn()
+    assert world.board.numbers()
+
+
 async def test_an_unmanaged_pool_is_left_alone() -> None:
     world = World()
     world.router.names = ["prefill-0", "prefill-1", "decode-0"]

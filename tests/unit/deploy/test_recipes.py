@@ -19,7 +19,7 @@ def test_the_autoscaler_understands_kedas_trigger() -> None:
     found = parse_trigger(trigger["metadata"])
     assert (found.metric, dict(found.labels), found.target) == (
         "stratos_queue_depth",
-        {"model": "base", "role": "decode"},
+        {"release": "RELEASE", "model": "base", "role": "decode"},
         10.0,
     )
     parameters = {entry["parameter"] for entry in objects["TriggerAuthentication"]["spec"]["secretTargetRef"]}
@@ -33,6 +33,6 @@ def test_the_adapters_queries_are_of_series_that_exist_and_serve_what_the_hpas_a
         asked = set(re.findall(r"stratos_\w+", rule["seriesQuery"] + rule["metricsQuery"]))
         assert asked <= documented
         assert rule["name"]["as"] in METRIC_NAMES
-    rendered = (ROOT / "deploy" / "k8s" / "cpu.yaml").read_text()
-    wanted = set(re.findall(r"metric:\n\s+name: (stratos_\w+)", rendered))
+    templates = ROOT / "deploy" / "helm" / "stratosserve" / "templates"
+    wanted = set(re.findall(r'"metric" "(stratos_\w+)"', (templates / "autoscaling.yaml").read_text()))
     assert wanted == {rule["name"]["as"] for rule in rules}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
-from stratos.text.chat_template import ChatMessage, ChatTemplate, read_template
+from stratos.text.chat_template import ChatMessage, ChatTemplate, TemplateUse, read_template
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import shipped_tokenizer
 
@@ -90,3 +90,29 @@ def test_template_may_live_in_the_tokenizer_config(tmp_path: Path) -> None:
     assert read_template(tmp_path) is None
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ 1 }}"}')
     assert read_template(tmp_path) == "{{ 1 }}"
+
+
+CONVERSATION = [ChatMessage("user", "def f(x):"), ChatMessage("assistant", "    return ")]
+
+
+@pytest.mark.parametrize("ends", [{"add_generation_prompt": False}, {"continue_final_message": True}])
+def test_other_ends_are_those_of_transformers(ends: dict[str, bool]) -> None:
+    use = TemplateUse(begins_answer=False, continues_last="continue_final_message" in ends)
+    reference = AutoTokenizer.from_pretrained(str(BASE_MODEL)).apply_chat_template(
+        [{"role": m.role, "content": m.content} for m in CONVERSATION], return_dict=False, **ends
+    )
+    assert shipped_template().encode(CONVERSATION, use=use) == reference
+
+
+def test_a_message_that_the_template_leaves_out_cannot_be_continued() -> None:
+    template = ChatTemplate("{{ messages[0].content }}", shipped_tokenizer())
+    with pytest.raises(BadRequest, match="cannot continue"):
+        template.encode(CONVERSATION, use=TemplateUse(continues_last=True))
+
+
+def test_values_of_a_client_reach_the_template_and_never_speak_for_it() -> None:
+    template = ChatTemplate("{{ mood }}{% if warm %}!{% endif %}{{ messages[0].content }}", shipped_tokenizer())
+    ids = template.encode(user("a"), use=TemplateUse(values={"mood": "<|end|>", "warm": True, "messages": []}))
+    assert shipped_tokenizer().decode(ids) == "<|end|>!a"
+    assert not shipped_tokenizer().special_ids.intersection(ids)
+    assert (template.reads("mood"), template.reads("moo")) == (True, False)

@@ -1,4 +1,4 @@
-{{/* Who decides how many pods a pool has: hpa, planner or none. A pool with no replicas is switched off. (its values) */}}
+{{/* Who decides how many pods a pool has: hpa, planner, external or none. A pool with no replicas is switched off. (its values) */}}
 {{- define "stratos.scalingMode" -}}
 {{- $mode := dig "autoscaling" "mode" "none" . -}}
 {{- ternary "none" $mode (eq (int .replicas) 0) -}}
@@ -6,8 +6,13 @@
 
 {{- define "stratos.metricsApiName" -}}v1beta1.external.metrics.k8s.io{{- end }}
 
+{{/* Who serves external metrics in this cluster: release, keda, other; none where the values name nobody and no HPA asks. */}}
+{{- define "stratos.metricsApiOwner" -}}
+{{- .Values.autoscaling.metricsApi.owner | default (ternary "release" "none" (eq (include "stratos.usesHpa" .) "yes")) -}}
+{{- end }}
+
 {{- define "stratos.hasMetricsApi" -}}
-{{- if and .Values.autoscaling.metricsApi.create .Values.mtls.enabled (gt (int .Values.autoscaler.replicas) 0) }}yes{{ end -}}
+{{- if eq (include "stratos.metricsApiOwner" .) "release" }}yes{{ end -}}
 {{- end }}
 
 {{/* Whether a model may sleep: both of its pools may be empty, and it has no others. dict root, model. */}}
@@ -83,24 +88,38 @@ spec:
     target: {type: AverageValue, averageValue: {{ .average | quote }}}
 {{- end }}
 
-{{/* What cannot work: an HPA without numbers, an API that is another's. */}}
+{{/* Why the cluster's one API of external metrics cannot be this release's, or its HPAs have no numbers; empty where all is
+     well. dict root, isAsked (a cluster answers), found (its APIService). */}}
+{{- define "stratos.metricsApiRefusal" -}}
+{{- $values := .root.Values -}}
+{{- $owner := include "stratos.metricsApiOwner" .root -}}
+{{- $choices := "Set autoscaling.metricsApi.owner: release (this release serves it), keda (with autoscaling.mode external, planner or none in every pool), or other (a provider such as Prometheus Adapter feeds the HPAs); or set autoscaling.mode of every pool to planner, external or none: docs/operations.md, Autoscaling" -}}
+{{- if and (eq $owner "keda") (include "stratos.usesHpa" .root) -}}
+autoscaling.metricsApi.owner: KEDA feeds no HPA but those that it makes itself, and these pools have autoscaling.mode hpa: {{ include "stratos.hpaPools" .root }}. Set it to external with a ScaledObject each, to planner, or to none
+{{- else if eq $owner "release" -}}
+{{- $service := ((.found).spec).service | default dict -}}
+{{- $isOurs := and (eq ($service.namespace | default "") .root.Release.Namespace) (eq ($service.name | default "") (include "stratos.name" (list .root "autoscaler"))) -}}
+{{- if not $values.mtls.enabled -}}
+autoscaling.metricsApi.owner: the API needs the certificates of mtls.enabled. {{ $choices }}
+{{- else if eq (int $values.autoscaler.replicas) 0 -}}
+autoscaler.replicas: 0 leaves the API external.metrics.k8s.io without a server. {{ $choices }}
+{{- else if and .found (not $isOurs) -}}
+autoscaling.metricsApi.owner: this cluster has an APIService {{ include "stratos.metricsApiName" .root }} already, of {{ $service.namespace | default "?" }}/{{ $service.name | default "?" }}, and there is one a cluster. {{ $choices }}
+{{- else if and (not .isAsked) (not $values.autoscaling.metricsApi.owner) -}}
+autoscaling.metricsApi.owner: no cluster answers here, so whether another serves external.metrics.k8s.io is not known, and applying this would take it away. {{ $choices }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* What cannot work: an HPA without numbers, an API that is another's, bounds that contradict each other. */}}
 {{- define "stratos.checkScaling" -}}
-{{- $api := .Values.autoscaling.metricsApi -}}
-{{- if and $api.create (not .Values.mtls.enabled) (include "stratos.usesHpa" .) -}}
-{{- fail "autoscaling.metricsApi.create: the API needs the certificates of mtls.enabled; without them set it to false and give the metrics another way, or set the pools' autoscaling.mode to planner or none" -}}
-{{- end -}}
-{{- if and $api.create (eq (int .Values.autoscaler.replicas) 0) (include "stratos.usesHpa" .) -}}
-{{- fail "autoscaler.replicas: 0 leaves autoscaling.metricsApi without a server; set autoscaling.metricsApi.create to false" -}}
-{{- end -}}
+{{- $isAsked := false -}}
+{{- $found := dict -}}
 {{- if include "stratos.hasMetricsApi" . -}}
-{{- $found := lookup "apiregistration.k8s.io/v1" "APIService" "" (include "stratos.metricsApiName" .) -}}
-{{- if $found -}}
-{{- $owner := $found.metadata.annotations | default dict -}}
-{{- if not (and (eq (get $owner "meta.helm.sh/release-name" | default "") .Release.Name) (eq (get $owner "meta.helm.sh/release-namespace" | default "") .Release.Namespace)) -}}
-{{- fail (printf "autoscaling.metricsApi.create: this cluster has an APIService %s already, of %s/%s, and there is one a cluster. Set autoscaling.metricsApi.create to false, and either the pools' autoscaling.mode to planner, which needs no such API, or feed the HPAs by KEDA's external scaler or Prometheus Adapter: docs/operations.md, Autoscaling" (include "stratos.metricsApiName" .) (($found.spec.service).namespace | default "?") (($found.spec.service).name | default "?")) -}}
+{{- $isAsked = not (empty (lookup "v1" "Namespace" "" "kube-system")) -}}
+{{- $found = lookup "apiregistration.k8s.io/v1" "APIService" "" (include "stratos.metricsApiName" .) -}}
 {{- end -}}
-{{- end -}}
-{{- end -}}
+{{- with include "stratos.metricsApiRefusal" (dict "root" . "isAsked" $isAsked "found" $found) | trim }}{{ fail . }}{{ end -}}
 {{- range $model := .Values.models -}}
 {{- range $role := list "prefill" "decode" "gateway" -}}
 {{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
@@ -114,13 +133,34 @@ spec:
 {{- end -}}
 {{- end }}
 
-{{- define "stratos.usesHpa" -}}
-{{- $found := "" -}}
+{{/* Pools that an HPA scales, by name. */}}
+{{- define "stratos.hpaPools" -}}
+{{- $found := list -}}
 {{- range $model := .Values.models -}}
 {{- range $role := list "prefill" "decode" "gateway" -}}
 {{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
-{{- if eq (include "stratos.scalingMode" $pool) "hpa" }}{{ $found = "yes" }}{{ end -}}
+{{- if eq (include "stratos.scalingMode" $pool) "hpa" }}{{ $found = append $found (printf "%s-%s" $role $model.name) }}{{ end -}}
 {{- end -}}
 {{- end -}}
-{{- $found -}}
+{{- join ", " $found -}}
+{{- end }}
+
+{{- define "stratos.usesHpa" -}}
+{{- if include "stratos.hpaPools" . }}yes{{ end -}}
+{{- end }}
+
+{{/* The size that a pool keeps in an upgrade that gives it an owner, or empty: a field that the last revision set and this one
+     leaves out would become 1. dict live (its Deployment in the cluster). */}}
+{{- define "stratos.keptReplicas" -}}
+{{- $annotations := ((.live).metadata).annotations | default dict -}}
+{{- if eq (get $annotations "stratosserve.io/replicas" | default "") "rendered" }}{{ .live.spec.replicas }}{{ end -}}
+{{- end }}
+
+{{/* Replicas of a Deployment as text; empty leaves them to the pool's owner: dict root, name, pool. */}}
+{{- define "stratos.replicas" -}}
+{{- if eq (include "stratos.scalingMode" .pool) "none" -}}
+{{- int .pool.replicas -}}
+{{- else -}}
+{{- include "stratos.keptReplicas" (dict "live" (lookup "apps/v1" "Deployment" .root.Release.Namespace .name)) -}}
+{{- end -}}
 {{- end }}

@@ -105,9 +105,13 @@ apiVersion: apps/v1
 kind: Deployment
 metadata:
   {{- include "stratos.metadata" . | nindent 2 }}
+  {{- $replicas := include "stratos.replicas" . }}
+  {{- if $replicas }}
+  annotations: {stratosserve.io/replicas: rendered}
+  {{- end }}
 spec:
-  {{- if eq (include "stratos.scalingMode" .pool) "none" }}
-  replicas: {{ int .pool.replicas }}
+  {{- with $replicas }}
+  replicas: {{ . }}
   {{- end }}
   revisionHistoryLimit: 5
   {{- $rollout := .pool.rollout | default (dict "maxSurge" 1 "maxUnavailable" 0) }}

@@ -144,7 +144,7 @@
 {{- $_ := set $config "startTimeoutS" 1800 -}}
 {{- $_ := set $config "pools" (include "stratos.scaledPools" $root | fromJsonArray) -}}
 {{- $selector := printf "app.kubernetes.io/name=stratosserve,app.kubernetes.io/instance=%s,app.kubernetes.io/component in (prefill-worker,decode-worker)" $root.Release.Name -}}
-{{- $_ := set $config "kubernetes" (dict "namespace" $root.Release.Namespace "leaseName" (include "stratos.serviceAccount" (dict "root" $root "component" "autoscaler")) "podSelector" $selector "workerPort" $root.Values.ports.grpc) -}}
+{{- $_ := set $config "kubernetes" (dict "namespace" $root.Release.Namespace "leaseName" (include "stratos.serviceAccount" (dict "root" $root "component" "autoscaler")) "podSelector" $selector "release" $root.Release.Name "workerPort" $root.Values.ports.grpc) -}}
 {{- if include "stratos.hasMetricsApi" $root -}}
 {{- $_ := set $config "metricsApi" (dict "listen" (printf "0.0.0.0:%v" $root.Values.ports.metricsApi) "apiService" (include "stratos.metricsApiName" $root) "serviceName" (include "stratos.name" (list $root "autoscaler"))) -}}
 {{- end -}}

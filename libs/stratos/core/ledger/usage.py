@@ -20,7 +20,7 @@ class MeterTag:
     adapter: str = ""
     """Name of the adapter for clients; empty for the base model."""
     route: str = ""
-    """"chat", "completion", "embedding"."""
+    """"chat", "completion", "message", "response" or "embedding"."""
     http_request_id: str = ""
     """The x-request-id that the client knows."""
     arrived_unix_ms: int = 0

@@ -75,6 +75,8 @@ MAX_EMBEDDING_INPUTS = 2048
 """Inputs of one embeddings request."""
 MAX_EMBEDDING_TOKENS = 300_000
 """Tokens of one embeddings request, over all its inputs."""
+MAX_COUNTED_TOKENS = 300_000
+"""Tokens of a text or conversation that is counted, which may be longer than any prompt."""
 MAX_MODEL_NAME_CHARS = 256
 NUM_PRIORITY_CLASSES = 4
 """Priority classes are 0 (most urgent) to 3, for tenants, the router's queues and the engine alike."""
@@ -115,17 +117,17 @@ def _check(limit: Limit, value: object, param: str) -> float | int:
     return value
 
 
-def check_stop(stop: object) -> tuple[str, ...]:
+def check_stop(stop: object, param: str = "stop") -> tuple[str, ...]:
     """Normalise the OpenAI ``stop`` parameter: null, one string or a list of strings."""
     if stop is None:
         return ()
     strings = [stop] if isinstance(stop, str) else stop
     if isinstance(strings, list) and len(strings) > MAX_STOP_STRINGS:
-        raise BadRequest(f"stop may hold at most {MAX_STOP_STRINGS} strings", param="stop")
+        raise BadRequest(f"{param} may hold at most {MAX_STOP_STRINGS} strings", param=param)
     if not isinstance(strings, list) or not all(isinstance(s, str) and s for s in strings):
-        raise BadRequest("stop must be a non-empty string or a list of them", param="stop")
+        raise BadRequest(f"{param} must be a non-empty string or a list of them", param=param)
     if any(len(s) > MAX_STOP_STRING_CHARS for s in strings):
-        raise BadRequest(f"a stop string may have at most {MAX_STOP_STRING_CHARS} characters", param="stop")
+        raise BadRequest(f"a stop string may have at most {MAX_STOP_STRING_CHARS} characters", param=param)
     return tuple(strings)
 
 

@@ -27,7 +27,8 @@ MAX_CALL_DEPTH = 64
 """Levels of the arguments of a call that a message brings back."""
 MAX_CALL_VALUES = 65_536
 """Values in the arguments of all of them."""
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_TOOL_NAME_CHARS = 64
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ToolMode(enum.StrEnum):
@@ -101,10 +102,10 @@ class ToolUse:
 NO_TOOLS = ToolUse(mode=ToolMode.NONE)
 
 
-def check_tool_name(name: object, param: str) -> str:
+def check_tool_name(name: object, param: str, most: int = MAX_TOOL_NAME_CHARS) -> str:
     """Check the name of a function."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BadRequest(f"{param} must be 1 to 64 letters, digits, underscores or dashes", param=param)
+    if not isinstance(name, str) or len(name) > most or not _NAME.fullmatch(name):
+        raise BadRequest(f"{param} must be 1 to {most} letters, digits, underscores or dashes", param=param)
     return name
 
 

@@ -36,13 +36,14 @@ def probe_acl(probes: Probes, names: Sequence[str], private: Sequence[str]) -> F
 
 def requests_for(name: str) -> Iterator[tuple[str, str, Any]]:
     """Every way to ask for a name."""
+    chat = {"model": name, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
     yield "POST", "/v1/completions", {"model": name, "prompt": "x", "max_tokens": 1}
-    yield (
-        "POST",
-        "/v1/chat/completions",
-        {"model": name, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
-    )
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"):
+        yield "POST", path, chat
+    yield "POST", "/v1/responses", {"model": name, "input": "x", "max_output_tokens": 1}
     yield "POST", "/v1/embeddings", {"model": name, "input": "x"}
+    yield "POST", "/tokenize", {"model": name, "prompt": "x"}
+    yield "POST", "/detokenize", {"model": name, "tokens": [5]}
     yield "GET", f"/v1/models/{name}", None
 
 

@@ -15,7 +15,9 @@ from stratos.common.errors import DependencyDown, error_from_code
 TIMEOUT_S = 120.0
 _SOON = {"x-stratos-deadline-ms": "2000"}
 """A request that is let through by mistake must not wait for long."""
-_VARIABLE = frozenset({"date", "x-request-id", "traceparent", "content-length", "retry-after", "retry-after-ms"})
+_VARIABLE = frozenset(
+    {"date", "x-request-id", "request-id", "traceparent", "content-length", "retry-after", "retry-after-ms"}
+)
 """Headers that differ between any two answers."""
 
 
@@ -110,7 +112,8 @@ class ProbeCaller:
         """How an answer looks, with a name that was asked for taken out of it."""
         answer = self.send(method, path, body)
         headers = {key: value for key, value in answer.headers.items() if key not in _VARIABLE}
-        return Shape(answer.status_code, answer.text.replace(name, "NAME"), headers)
+        text = answer.text.replace(name, "NAME").replace(answer.headers.get("x-request-id") or name, "ID")
+        return Shape(answer.status_code, text, headers)
 
 
 def _check(answer: httpx.Response) -> None:

@@ -5,5 +5,5 @@ process knows of all records, and when it may trust a store), ``record_store`` (
 changes, each one atomic), ``audit`` and ``writer`` (changes by people), ``settings``, ``snapshot_copy`` (a snapshot as
 a file), ``follower`` (keeps a snapshot up to date), ``copy_keeper`` (and its file), ``manifest`` (the adapters in the
 object store), ``adoption`` (a store's id, and how an emptied store is filled), ``tenant_lookup`` (tenants of a
-snapshot), ``file_rewrites`` (Redis' own files after a deletion).
+snapshot).
 """

@@ -78,6 +78,19 @@ class Rules:
         """There is nothing to find."""
         return self._any is None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All rule ids."""
+        return tuple(self._rules)
+
+    def rules_hit(self, text: str) -> frozenset[str]:
+        """Rules with a hit in a whole text; of several that end at one place, one is named."""
+        found, checked = set[str](), 0
+        while len(found) < len(self._rules) and (hit := self.first_hit(text, checked)) is not None:
+            found.add(hit.rule)
+            checked = hit.end
+        return frozenset(found)
+
     def first_hit(self, text: str, checked: int = 0, *, is_whole: bool = True) -> Hit | None:
         """The hit that ends first, of those that end after ``checked``.
 

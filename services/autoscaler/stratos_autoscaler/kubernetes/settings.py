@@ -11,6 +11,9 @@ class KubernetesConfig:
 
     namespace: str = ""
     """Namespace of the release; empty: this autoscaler is not in a cluster."""
+    release: str = ""
+    """Label `release` of the numbers that HPAs and KEDA ask for: releases of one namespace share names of models.
+    Empty: they have no such label."""
     api_server: str = ""
     """URL of the API server; empty takes that of the pod, with its ServiceAccount."""
     lease_name: str = "stratos-autoscaler"

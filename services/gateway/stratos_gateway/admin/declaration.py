@@ -140,7 +140,7 @@ def differences(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
 
 
 def declared(snapshot: FollowedSnapshot) -> Sections:
-    """What is stored as a declaration that would change nothing, entry by entry; what comes later is not in it."""
+    """Write what is stored as a declaration that would change nothing, entry by entry; later changes are not in it."""
     policies, templates, plans, tenants = map(snapshot.of_kind, (Kind.POLICY, Kind.TEMPLATE, Kind.PLAN, Kind.TENANT))
     return {
         "policies": ((r.id, policy_to_json(r.value)) for r in policies if isinstance(r.value, ContentPolicy)),
@@ -151,7 +151,7 @@ def declared(snapshot: FollowedSnapshot) -> Sections:
 
 
 def stored_beside(wanted: Declaration, snapshot: FollowedSnapshot) -> Stored:
-    """What is stored of all that a declaration names: it costs what is in the file, however much else is stored."""
+    """Find all that a declaration names: it costs what is in the file, however much else is stored."""
     plans = {*wanted.plans, *(terms.plan for terms in wanted.tenants.values())}
     policies = {*wanted.policies, *(plan.content_policy for plan in wanted.plans.values())}
     policies |= {str(terms.overrides.get("content_policy", "")) for terms in wanted.tenants.values()}

@@ -112,6 +112,7 @@ def merge_chunks(chunks: Iterable[ChoiceChunk]) -> list[ChoiceChunk]:
             token_ids=[token_id for part in parts for token_id in part.token_ids],
             entries=[entry for part in parts for entry in part.entries],
             finish_reason=parts[-1].finish_reason,
+            stop=parts[-1].stop,
         )
         for parts in by_choice.values()
     ]

@@ -5,7 +5,7 @@ The edge opens it, preparation fills ``prepared``, a source gives ``output``; st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -22,8 +22,11 @@ from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
-from stratos_gateway.openai.responses import Renderer
+
+IGNORED_HEADER = b"x-stratos-ignored"
+"""Names fields of a request that were accepted and mean nothing here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,12 @@ class PreparedGeneration(Prepared):
     """One per prompt."""
     renderer: Renderer
 
+    def describe(self, exchange: Exchange) -> None:
+        """Its model, and a header with the fields that mean nothing here."""
+        exchange.facts.model = self.model
+        if self.body.ignored:
+            exchange.headers.append((IGNORED_HEADER, ", ".join(self.body.ignored).encode()))
+
     @property
     def options(self) -> GenerationOptions:
         """Options that all generation routes have."""
@@ -96,6 +105,10 @@ class ContentScreen(Protocol):
 
     async def check_input(self, texts: Sequence[str], param: str) -> None:
         """Refuse what the policy does not let in; raises ``ContentRefused`` or ``ContentCheckDown``."""
+
+    async def verdict(self, text: str) -> Mapping[str, bool]:
+        """Rules of the policy, and whether a text breaks each; raises ``ContentCheckDown``."""
+        ...
 
     def shown(self, output: ChunkOutput) -> Chunks:
         """An output as the policy lets it out."""

@@ -11,9 +11,8 @@ from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.http.body import OrjsonResponse
-from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.http.sse import EventStream
 
 _log = logging.getLogger(__name__)
 
@@ -76,11 +75,11 @@ class ChunkSender:
         try:
             while fresh := await chunks.news():
                 request.begin_answer(output)
-                await stream.write(encode_events(renderer.events(fresh)))
+                await stream.write(renderer.stream_part(fresh))
+                stream.keep_alive = renderer.keep_alive
                 output.confirm(fresh)
                 request.note_sent(fresh)
-            usage = [renderer.usage_event(output.usage)] if renderer.answer.include_usage else []
-            await stream.write(encode_events(usage) + DONE)
+            await stream.write(renderer.stream_end(output.usage))
         except StratosError as error:
             is_next_tried = output.gives_way(error) and not request.has_answered
             if is_next_tried or not stream.is_started:
@@ -91,8 +90,9 @@ class ChunkSender:
 
 
 async def _end_with(request: ClientRequest[PreparedGeneration], stream: EventStream, error: StratosError) -> None:
-    label = request.exchange.span.trace.label(request.prepared.renderer.answer.id)
+    renderer = request.prepared.renderer
+    label = request.exchange.span.trace.label(renderer.answer.id)
     _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
     request.fail_in_stream(error)
-    await stream.write(encode_events([error_body(error)]))
+    await stream.write(renderer.stream_failure(error))
     await stream.end()

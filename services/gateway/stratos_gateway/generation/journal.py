@@ -48,6 +48,8 @@ class ChoiceJournal:
         self.index = index
         self.ids: list[int] = []
         self.finish_reason: str | None = None
+        self.matched_stop: str | None = None
+        """Stop string that ended it."""
         self._detokenizer = detokenizer
         self._stop = stop
         self.num_delivered = 0
@@ -97,6 +99,7 @@ class ChoiceJournal:
             entries=pending.entries,
             finish_reason=self.finish_reason,
             is_first=not pending.is_started,
+            stop=self.matched_stop,
         )
         pending.text, pending.entries, pending.num_taken = [], [], len(self.ids)
         pending.is_finish_taken, pending.is_started = self.is_finished, True
@@ -130,7 +133,7 @@ class ChoiceJournal:
         shown, stop = self._stop.feed(text, len(self.ids))
         self._show(shown)
         if stop is not None:
-            self.finish_reason = "stop"
+            self.finish_reason, self.matched_stop = "stop", stop
         return stop is not None
 
     def _finish(self, reason: str) -> None:

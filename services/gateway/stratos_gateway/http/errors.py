@@ -8,6 +8,8 @@ them.  Parameters have the names of the route that was called, not those of our 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -121,6 +123,19 @@ def error_body(error: StratosError) -> dict[str, Any]:
     shown = public_error(error)
     text = error.public_text or shown.message
     return {"error": {"message": text, "type": shown.type, "param": shown.param, "code": shown.code}}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorForm:
+    """A dialect's way to tell errors."""
+
+    body: Callable[[StratosError, str], dict[str, Any]]
+    """Error and id of the request to the body of an answer."""
+    id_header: bytes = b""
+    """Header that has the id besides x-request-id, on every answer."""
+
+
+OPENAI_ERRORS = ErrorForm(lambda error, request_id: error_body(error))
 
 
 def answer_headers(error: StratosError, random: Random) -> dict[str, str]:

@@ -14,7 +14,7 @@ from stratos.common.errors import StratosError
 from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
-from stratos_gateway.http.errors import public_error, public_param, shed_reason
+from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm, public_error, public_param, shed_reason
 from stratos_gateway.http.sse import EventStream
 
 _SCOPE_KEY = "stratos.exchange"
@@ -69,6 +69,7 @@ class Exchange:
         self.facts = RequestFacts()
         self.prompt_param = ""
         """The route's name for its prompt; empty where it has none."""
+        self.error_form: ErrorForm = OPENAI_ERRORS
         self.headers: list[tuple[bytes, bytes]] = []
         """Added to the answer."""
         self.stream: EventStream | None = None
@@ -101,6 +102,8 @@ class Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", ()), *self.headers, (b"x-request-id", self.request_id.encode())]
+            if self.error_form.id_header:
+                headers.append((self.error_form.id_header, self.request_id.encode()))
             if self.span.is_recording:
                 headers.append((b"traceparent", self.span.trace.traceparent.encode()))
             message["headers"] = headers

@@ -33,6 +33,13 @@ def encode_events(events: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
 
 
+def encode_named_events(events: Iterable[dict[str, Any]]) -> bytes:
+    """Events whose name is their type."""
+    return b"".join(
+        b"event: " + event["type"].encode() + b"\ndata: " + orjson.dumps(event) + b"\n\n" for event in events
+    )
+
+
 def patient_send(send: Send, timeout_s: float) -> Send:
     """``send`` of ASGI, which waits while the client's buffers are full, for so long at most; raises ``SlowClient``.
 
@@ -80,6 +87,8 @@ class EventStream:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_started = False
+        self.keep_alive = KEEP_ALIVE
+        """Sent where a stream is silent for long."""
         self._is_ended = False
         self._num_writing = 0
         self._wrote_s = asyncio.get_running_loop().time()
@@ -132,7 +141,7 @@ class EventStream:
         # Where full buffers hold a write up the client would hear of a comment no sooner, perhaps after the end.
         if not (self._is_ended or self._num_writing):
             with suppress(SlowClient):  # the next event's write finds out as well
-                await self.write(KEEP_ALIVE)
+                await self.write(self.keep_alive)
 
     async def end(self) -> None:
         """End the response; raises like ``write``."""

@@ -41,7 +41,7 @@ class LimitsStep(Step):
                 request.num_claimed_tokens = 0  # what is refused here takes nothing
                 raise
             finally:
-                request.exchange.headers = request.notices + reservation.headers
+                request.exchange.headers += request.notices + reservation.headers
                 request.trail["limits"] = reservation.state
             yield
         finally:

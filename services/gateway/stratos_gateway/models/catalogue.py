@@ -171,7 +171,7 @@ def meter_tag(
         base: of this gateway.
         tenant: whose key it carries.
         target: what it runs on.
-        route: "chat", "completion" or "embedding".
+        route: of its dialect, or "embedding".
         trace: with the id that the client knows.
         arrived_unix_ms: now, by this gateway's clock.
     """

@@ -12,7 +12,7 @@ from stratos.core.files.embedding_files import read_embedding_config
 from stratos.core.files.model_files import read_model_files
 from stratos.core.requests.limits import MAX_EMBEDDING_TOKENS, check_input_lengths, check_prompt_length
 from stratos.core.requests.tools import Tool
-from stratos.text.chat_template import ChatMessage, ChatTemplate, read_template
+from stratos.text.chat_template import PLAIN_USE, ChatMessage, ChatTemplate, TemplateUse, read_template
 from stratos.text.output.chat_format import ChatFormat, chat_format
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.catalogue import BaseModel
@@ -69,7 +69,9 @@ class ServedModel:
             grammars=GrammarCheck(path, files.vocab_size, files.eos_token_ids),
         )
 
-    async def encode_chat(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+    async def encode_chat(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), use: TemplateUse = PLAIN_USE
+    ) -> tuple[int, ...]:
         """Ids of a conversation, with the tools that the model is told of.
 
         Raises:
@@ -82,7 +84,7 @@ class ServedModel:
         told = tools if chat.is_native else ()
         text = "".join(text for message in messages for text in message.texts)
         is_short = not tools and len(text) + _MESSAGE_CHARS * len(messages) <= INLINE_CHARS
-        return await self._encode(text, lambda: template.encode(messages, told), "messages", is_short=is_short)
+        return await self._encode(text, lambda: template.encode(messages, told, use), "messages", is_short=is_short)
 
     async def encode_prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Ids of a plain prompt, which speaks for itself: special tokens in it are read as such.

@@ -20,8 +20,10 @@ from stratos.text.output.events import (
 )
 from stratos.text.output.parser import OutputParser, OutputShape
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.openai.responses import Answer, ChatRenderer
+from stratos_gateway.openai.answers import ChatRenderer
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.reasoning_tokens import ReasoningTokens
+from stratos_gateway.openai.rendering import Answer
 
 FINISH_REASONS = {
     ToolMode.AUTO: "tool_calls",
@@ -34,6 +36,7 @@ FINISH_REASONS = {
 @dataclass(slots=True)
 class _ParsedChoice:
     parser: OutputParser
+    reasoning: ReasoningTokens
     num_calls: int = 0
     is_whole: bool = True
     """Every call so far was closed."""
@@ -106,10 +109,13 @@ class EventRenderer(ChatRenderer):
         """Events of a chunk; its end is told by what was found."""
         choice = self._choices.get(chunk.index)
         if choice is None:
-            choice = self._choices[chunk.index] = _ParsedChoice(OutputParser(self._shape))
+            choice = self._choices[chunk.index] = _ParsedChoice(
+                OutputParser(self._shape), ReasoningTokens(self._shape, self._tokenizer)
+            )
         events = choice.parser.feed(chunk.text)
         if chunk.finish_reason is not None:
             events += choice.parser.finish()
+        choice.reasoning.add(chunk.token_ids, events)
         for event in events:
             if isinstance(event, CallEnd):
                 choice.num_calls += 1
@@ -122,6 +128,12 @@ class EventRenderer(ChatRenderer):
         if chunk.finish_reason == "stop" and state.num_calls and state.is_whole:
             choice["finish_reason"] = FINISH_REASONS.get(self.answer.tool_mode, "tool_calls")
         return choice
+
+    def _usage(self, usage: Usage) -> dict[str, Any]:
+        if not self._shape.has_reasoning:
+            return usage.body()
+        each = usage.num_output_tokens // max(1, len(self._choices))
+        return usage.body(sum(choice.reasoning.count(each) for choice in self._choices.values()))
 
     def _delta(self, choice: int, event: OutputEvent) -> dict[str, Any]:
         match event:

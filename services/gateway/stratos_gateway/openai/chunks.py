@@ -32,6 +32,8 @@ class ChoiceChunk:
     """Tokens of this text whose ids are told later; those that were counted so before are taken off again."""
     prompt_logprobs: Sequence[PositionLogprobs] = ()
     """Log probabilities of the prompt's tokens from the second on, with the first chunk, if asked for."""
+    stop: str | None = None
+    """Stop string that ended it, with its finish reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,17 @@ class Usage:
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
 
-    def body(self) -> dict[str, Any]:
-        """In OpenAI's shape."""
+    def body(self, num_reasoning: int | None = None) -> dict[str, Any]:
+        """In OpenAI's shape.
+
+        Args:
+            num_reasoning: tokens of reasoning among the output's, where reasoning is told apart.
+        """
+        details = {} if num_reasoning is None else {"completion_tokens_details": {"reasoning_tokens": num_reasoning}}
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_output_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
             "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
+            **details,
         }

@@ -70,7 +70,8 @@ class Fields:
         """A field of a feature that is not supported, unless its value does not ask for the feature."""
         value = self.take(name)
         if value is not None and value not in neutral:
-            raise BadRequest(f"{name} is not supported by this server", param=name, code="unsupported_parameter")
+            param = self._path + name
+            raise BadRequest(f"{param} is not supported by this server", param=param, code="unsupported_parameter")
 
     def end(self) -> None:
         """Refuse what was not read."""
@@ -126,15 +127,18 @@ def _response_format(value: Any) -> WantedGrammar | None:
     if kind == "json_object":
         return WantedGrammar(ANY_OBJECT, "response_format")
     if kind == "json_schema":
-        return _named_schema(schema)
+        path = "response_format.json_schema"
+        return named_schema(object_fields(schema, path), path)
     message = "response_format.type must be text, json_object or json_schema"
     raise BadRequest(message, param="response_format.type")
 
 
-def _named_schema(value: Any) -> WantedGrammar:
-    """OpenAI's wrapper of a schema; with or without ``strict`` the output obeys it."""
-    path = "response_format.json_schema"
-    fields = object_fields(value, path)
+def named_schema(fields: Fields, path: str) -> WantedGrammar:
+    """Read OpenAI's wrapper of a schema to its last field; with or without ``strict`` the output obeys it.
+
+    Raises:
+        BadRequest: malformed, with ``param``.
+    """
     name, schema = fields.take("name"), fields.take("schema")
     fields.flag("strict")
     fields.ignore("description")

@@ -58,7 +58,7 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
         _ROLES[role],
         "" if is_empty else _content(content, f"{param}.content"),
         tool_calls=calls,
-        tool_call_id=_call_id(entry.get("tool_call_id"), f"{param}.tool_call_id") if role == "tool" else "",
+        tool_call_id=check_call_id(entry.get("tool_call_id"), f"{param}.tool_call_id") if role == "tool" else "",
         reasoning=_reasoning(entry, param) if role == "assistant" else "",
     )
 
@@ -75,17 +75,21 @@ def _calls(value: Any, param: str, budget: ValueBudget) -> tuple[ToolCall, ...]:
 
 def _call(value: Any, param: str, budget: ValueBudget) -> ToolCall:
     fields = object_fields(value, param)
-    call_id, kind, function = _call_id(fields.take("id"), f"{param}.id"), fields.take("type"), fields.take("function")
+    call_id, kind, function = (
+        check_call_id(fields.take("id"), f"{param}.id"),
+        fields.take("type"),
+        fields.take("function"),
+    )
     if kind not in (None, "function"):
         raise BadRequest(f"{param}.type must be function", param=f"{param}.type", code="unsupported_parameter")
     within = object_fields(function, f"{param}.function")
     name = check_tool_name(within.take("name"), f"{param}.function.name")
     arguments = within.take("arguments")
-    return ToolCall(call_id, name, _arguments(arguments, f"{param}.function.arguments", budget))
+    return ToolCall(call_id, name, check_arguments(arguments, f"{param}.function.arguments", budget))
 
 
-def _arguments(value: Any, param: str, budget: ValueBudget) -> str:
-    """JSON text; what a model has left unfinished goes back to it as it is."""
+def check_arguments(value: Any, param: str, budget: ValueBudget) -> str:
+    """Check the arguments of a call, which are JSON text; what a model has left unfinished goes back as it is."""
     if not isinstance(value, str):
         raise BadRequest(f"{param} must be a string", param=param)
     if not value.strip():
@@ -100,7 +104,8 @@ def _arguments(value: Any, param: str, budget: ValueBudget) -> str:
     return value
 
 
-def _call_id(value: Any, param: str) -> str:
+def check_call_id(value: Any, param: str) -> str:
+    """Check the id of a call."""
     if not isinstance(value, str) or not value or len(value) > MAX_CALL_ID_CHARS:
         raise BadRequest(f"{param} must be a string of 1 to {MAX_CALL_ID_CHARS} characters", param=param)
     return value

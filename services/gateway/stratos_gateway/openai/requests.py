@@ -23,8 +23,8 @@ from stratos.core.requests.limits import (
     check_token_id_list,
     check_token_ids,
 )
-from stratos.core.requests.tools import NO_TOOLS, ToolUse
-from stratos.text.chat_template import ChatMessage
+from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
+from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
 from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
 from stratos_gateway.openai.messages import check_messages
 from stratos_gateway.openai.tools import take_tools
@@ -39,18 +39,11 @@ class GenerationOptions:
 
     model: str
     stream: bool
-    include_usage: bool
-    n: int
     stop: tuple[str, ...]
     include_stop: bool
     seed: int | None
     max_tokens: int | None
     num_logprobs: int | None
-    num_prompt_logprobs: int | None
-    """Value of the field of this name."""
-    num_echo_logprobs: int | None
-    """Value of ``logprobs`` together with ``echo``."""
-    return_token_ids: bool
     bad_words: tuple[str, ...]
     bad_token_ids: tuple[int, ...]
     grammar: WantedGrammar | None
@@ -58,6 +51,15 @@ class GenerationOptions:
     """Name of the client's session, used for placement alone; empty when it gives none."""
     sampling: dict[str, Any]
     """Keyword arguments of ``SamplingParams`` besides those that have a field here."""
+    include_usage: bool = False
+    n: int = 1
+    num_prompt_logprobs: int | None = None
+    """Value of the field of this name."""
+    num_echo_logprobs: int | None = None
+    """Value of ``logprobs`` together with ``echo``."""
+    return_token_ids: bool = False
+    tells_stop: bool = False
+    """The answer says which stop string has ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,25 @@ class Conversation:
 
     messages: tuple[ChatMessage, ...]
     tools: ToolUse = NO_TOOLS
+    use: TemplateUse = PLAIN_USE
+    thinks: bool | None = None
+    """Whether the model is to reason; ``None`` leaves it to its template."""
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Everything that the client has written."""
-        return (*(text for message in self.messages for text in message.texts), *self.tools.texts)
+        told = (text for message in self.messages for text in message.texts)
+        return (*told, *self.tools.texts, *scalar_texts(dict(self.use.values)))
 
     @property
     def is_plain(self) -> bool:
         """Roles and contents are all there is to it."""
-        return not self.tools.tools and all(m == ChatMessage(m.role, m.content) for m in self.messages)
+        return (
+            not self.tools.tools
+            and self.use == PLAIN_USE
+            and self.thinks is None
+            and all(m == ChatMessage(m.role, m.content) for m in self.messages)
+        )
 
 
 Prompt = Conversation | str | tuple[int, ...]
@@ -90,6 +101,13 @@ class GenerationBody:
     prompts: tuple[Prompt, ...]
     echo: bool = False
     """Answers begin with the text of their prompt."""
+    ignored: tuple[str, ...] = ()
+    """Fields that mean nothing here, which answers name in a header."""
+
+    @property
+    def continues_prompt(self) -> bool:
+        """The output goes on with the last message of a conversation."""
+        return any(isinstance(prompt, Conversation) and prompt.use.continues_last for prompt in self.prompts)
 
 
 def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
@@ -111,10 +129,15 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         max_tokens=newer if newer is not None else max_tokens,
         num_logprobs=(top or 0) if wants else None,
     )
+    check_tools_and_grammar(tools, options)
+    return GenerationBody(options=options, prompts=(Conversation(messages, tools),))
+
+
+def check_tools_and_grammar(tools: ToolUse, options: GenerationOptions) -> None:
+    """Refuse a grammar that cannot be combined with calls."""
     if tools.may_call and options.grammar is not None and options.grammar.spec.kind is not GrammarKind.JSON_SCHEMA:
         text = "tools can be combined with a JSON schema alone; use tool_choice: none"
         raise BadRequest(text, param=options.grammar.param, code="unsupported_parameter")
-    return GenerationBody(options=options, prompts=(Conversation(messages, tools),))
 
 
 def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
@@ -142,6 +165,38 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
 def _options(
     fields: Fields, vocab_size: int, *, max_tokens: float | None, num_logprobs: float | None
 ) -> GenerationOptions:
+    """Options of both routes."""
+    stream, num_prompt_logprobs = fields.flag("stream"), fields.number("prompt_logprobs", "num_prompt_logprobs")
+    if stream and num_prompt_logprobs is not None:
+        raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+    n, return_token_ids = fields.number("n"), fields.flag("return_token_ids")
+    include_usage, grammar = _include_usage(fields.take("stream_options"), stream), take_grammar(fields)
+    options = take_options(
+        fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, grammar=grammar
+    )
+    return replace(
+        options,
+        include_usage=include_usage,
+        n=1 if n is None else int(n),
+        num_prompt_logprobs=None if num_prompt_logprobs is None else int(num_prompt_logprobs),
+        return_token_ids=return_token_ids,
+    )
+
+
+def take_options(
+    fields: Fields,
+    vocab_size: int,
+    *,
+    stream: bool,
+    max_tokens: float | None,
+    num_logprobs: float | None,
+    grammar: WantedGrammar | None,
+) -> GenerationOptions:
+    """Read what every generation route has, and the end of the body: a field that was not read is refused.
+
+    Raises:
+        BadRequest: says which parameter is wrong, and how.
+    """
     sampling: dict[str, Any] = {name: value for name in SAMPLING_ROWS if (value := fields.number(name)) is not None}
     sampling["logit_bias"] = check_logit_bias(fields.take("logit_bias"), vocab_size)
     sampling["stop_token_ids"] = check_stop_token_ids(fields.take("stop_token_ids"), vocab_size)
@@ -151,24 +206,16 @@ def _options(
     sampling["ignore_eos"] = fields.flag("ignore_eos")
     if max_tokens is not None and sampling.get("min_tokens", 0) > max_tokens:
         raise BadRequest("min_tokens must not be above max_tokens", param="min_tokens")
-    stream, num_prompt_logprobs = fields.flag("stream"), fields.number("prompt_logprobs", "num_prompt_logprobs")
-    if stream and num_prompt_logprobs is not None:
-        raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
-    seed, n = fields.number("seed"), fields.number("n")
+    seed = fields.number("seed")
     options = GenerationOptions(
         model=check_model_name(fields.take("model")),
         stream=stream,
-        include_usage=_include_usage(fields.take("stream_options"), stream),
-        n=1 if n is None else int(n),
         stop=check_stop(fields.take("stop")),
         include_stop=fields.flag("include_stop_str_in_output"),
         seed=None if seed is None else int(seed),
         max_tokens=None if max_tokens is None else int(max_tokens),
         num_logprobs=None if num_logprobs is None else int(num_logprobs),
-        num_prompt_logprobs=None if num_prompt_logprobs is None else int(num_prompt_logprobs),
-        num_echo_logprobs=None,
-        return_token_ids=fields.flag("return_token_ids"),
-        grammar=take_grammar(fields),
+        grammar=grammar,
         bad_words=check_bad_words(fields.take("bad_words")),
         bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
         session=fields.take_session(),

@@ -21,45 +21,56 @@ from stratos.core.requests.tools import (
 from stratos_gateway.openai.fields import Fields, object_fields
 
 
-def take_tools(fields: Fields) -> ToolUse:
+def take_tools(fields: Fields, *, is_flat: bool = False) -> ToolUse:
     """Read the fields of one request.
+
+    Args:
+        fields: of the request.
+        is_flat: a function is not an object within its tool, as in the Responses API.
 
     Raises:
         BadRequest: malformed, out of bounds, or not supported, with ``param``.
     """
     fields.refuse("functions", [])
     fields.refuse("function_call", "none", "auto")
-    tools = _tools(fields.take("tools"))
+    tools = _tools(fields.take("tools"), is_flat=is_flat)
     choice, is_parallel = fields.take("tool_choice"), fields.flag("parallel_tool_calls", default=True)
-    mode, named = _choice(choice, tools)
+    mode, named = _choice(choice, tools, is_flat=is_flat)
     if not tools:
         return NO_TOOLS
     check_tool_sizes(tools, "tools")
     return ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel)
 
 
-def _tools(value: Any) -> tuple[Tool, ...]:
+def _tools(value: Any, *, is_flat: bool) -> tuple[Tool, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
         raise BadRequest("tools must be a list", param="tools")
     check_num_tools(value, "tools")
     budget = ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH)
-    return tuple(_tool(entry, f"tools[{index}]", budget) for index, entry in enumerate(value))
+    return tuple(_tool(entry, f"tools[{index}]", budget, is_flat=is_flat) for index, entry in enumerate(value))
 
 
-def _tool(value: Any, path: str, budget: ValueBudget) -> Tool:
+def _tool(value: Any, path: str, budget: ValueBudget, *, is_flat: bool) -> Tool:
     fields = object_fields(value, path)
-    kind, function = fields.take("type"), fields.take("function")
+    kind = fields.take("type")
     if kind != "function":
         text = f"{path}.type: only tools of type function are supported"
         raise BadRequest(text, param=f"{path}.type", code="unsupported_parameter")
+    if is_flat:
+        return check_function(fields, path, budget)
+    function, within = fields.take("function"), f"{path}.function"
     fields.end()
-    return _function(function, f"{path}.function", budget)
+    return check_function(object_fields(function, within), within, budget)
 
 
-def _function(value: Any, path: str, budget: ValueBudget) -> Tool:
-    fields = object_fields(value, path)
+def check_function(fields: Fields, path: str, budget: ValueBudget) -> Tool:
+    """Check the definition of a function, to its last field.
+
+    Raises:
+        BadRequest: malformed or out of bounds, with ``param``.
+    """
     name, description, parameters = fields.take("name"), fields.take("description"), fields.take("parameters")
     is_strict = fields.flag("strict")
     fields.end()
@@ -73,7 +84,7 @@ def _function(value: Any, path: str, budget: ValueBudget) -> Tool:
     )
 
 
-def _choice(value: Any, tools: tuple[Tool, ...]) -> tuple[ToolMode, str]:
+def _choice(value: Any, tools: tuple[Tool, ...], *, is_flat: bool) -> tuple[ToolMode, str]:
     """Mode, and the tool that it names; without a word it is auto where there are tools."""
     if value is None:
         return ToolMode.AUTO, ""
@@ -84,14 +95,16 @@ def _choice(value: Any, tools: tuple[Tool, ...]) -> tuple[ToolMode, str]:
             raise BadRequest("tool_choice required needs tools", param="tool_choice")
         return ToolMode(value), ""
     fields = object_fields(value, "tool_choice")
-    kind, function = fields.take("type"), fields.take("function")
-    if kind != "function":
+    if fields.take("type") != "function":
         text = "tool_choice.type: only function is supported"
         raise BadRequest(text, param="tool_choice.type", code="unsupported_parameter")
+    param = "tool_choice.name"
+    if not is_flat:
+        function, param = fields.take("function"), "tool_choice.function.name"
+        fields.end()
+        fields = object_fields(function, "tool_choice.function")
+    name = fields.take("name")
     fields.end()
-    named = object_fields(function, "tool_choice.function")
-    name = named.take("name")
-    named.end()
     if name not in [tool.name for tool in tools]:
-        raise BadRequest("tool_choice names a function that tools does not have", param="tool_choice.function.name")
+        raise BadRequest("tool_choice names a function that tools does not have", param=param)
     return ToolMode.NAMED, name

@@ -15,7 +15,7 @@ class ExternalChoice:
     parts: list[str] = field(default_factory=list)
     num_bytes: int = 0
     num_tokens: int | None = None
-    """Of the whole text; ``None`` before it was counted."""
+    """Tokens of the whole text; ``None`` before it was counted."""
     first_s: float | None = None
     last_s: float = 0.0
     is_started: bool = False

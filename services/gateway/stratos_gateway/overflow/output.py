@@ -78,13 +78,13 @@ class ExternalOutput(ChunkOutput):
 
     @property
     def _took(self) -> Usage:
-        """What the endpoint charges for, as far as it is known."""
+        """Tokens that the endpoint charges for, as far as they are known."""
         if self._told is not None:
             return self._told
         return Usage(self._call.num_prompt_tokens, sum(map(self._num_tokens, self._choices)))
 
     def _within(self, usage: Usage) -> Usage:
-        """Of an answer that was cut since it went on beyond ``max_tokens``, no more than was asked for."""
+        """Bound an answer that was cut since it went on beyond ``max_tokens``: no more than was asked for."""
         if not self._is_beyond:
             return usage
         most = self._call.max_tokens * len(self._choices)

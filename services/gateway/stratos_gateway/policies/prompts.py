@@ -39,17 +39,22 @@ class PromptRenderer:
         wanted = body.get("prompt")
         if not isinstance(wanted, dict):
             return body
-        version, variables = self._resolve(wanted, tenant)
-        if not version.messages:
-            raise BadRequest("this prompt template is a text, for /v1/completions", param="prompt.id")
+        messages = await self._messages(wanted, tenant)
         given = body.get("messages")
         if given is not None and not isinstance(given, list):
             return body  # refused where messages are checked
-        texts = await self._render(version, variables)
-        messages = [
-            {"role": message.role, "content": text} for message, text in zip(version.messages, texts, strict=True)
-        ]
         return {**{name: body[name] for name in body if name != "prompt"}, "messages": [*messages, *(given or ())]}
+
+    async def response_body(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
+        """The body with the template's messages before its input; raises like ``chat_body``."""
+        wanted, given = body.get("prompt"), body.get("input")
+        if not isinstance(wanted, dict):
+            return body
+        messages = await self._messages(wanted, tenant)
+        if given is not None and not isinstance(given, list | str):
+            return body  # refused where the input is checked
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
+        return {**{name: body[name] for name in body if name != "prompt"}, "input": [*messages, *items]}
 
     async def completion_body(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
         """The body with the template's text as its prompt; raises like ``chat_body``."""
@@ -60,6 +65,13 @@ class PromptRenderer:
         if version.text is None:
             raise BadRequest("this prompt template has messages, for /v1/chat/completions", param="prompt.id")
         return {**body, "prompt": (await self._render(version, variables))[0]}
+
+    async def _messages(self, wanted: dict[str, Any], tenant: str) -> list[dict[str, str]]:
+        version, variables = self._resolve(wanted, tenant)
+        if not version.messages:
+            raise BadRequest("this prompt template is a text, for /v1/completions", param="prompt.id")
+        texts = await self._render(version, variables)
+        return [{"role": message.role, "content": text} for message, text in zip(version.messages, texts, strict=True)]
 
     def _resolve(self, wanted: dict[str, Any], tenant: str) -> tuple[PromptVersion, Mapping[str, Any]]:
         fields = Fields(wanted, "prompt.")

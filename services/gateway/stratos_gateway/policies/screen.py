@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stratos.common.errors import ContentCheckDown, ContentRefused
@@ -47,6 +48,12 @@ class Screen:
                 raise _refused(param)
         if await self.is_classified("\n".join(texts), INPUT):
             raise _refused(param)
+
+    async def verdict(self, text: str) -> Mapping[str, bool]:
+        """Every rule, and whether a text has a hit of it; raises like ``is_classified``."""
+        hits = await asyncio.to_thread(self.rules.rules_hit, text)
+        found = {rule: rule in hits for rule in self.rules.names}
+        return found | ({CLASSIFIER: await self.is_classified(text, INPUT)} if self.asks_classifier else {})
 
     @property
     def checks_output(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,10 @@ class RequestScreen(ContentScreen):
     async def check_input(self, texts: Sequence[str], param: str) -> None:
         """Refuse what the policy does not let in."""
         await self.screen.check_input(texts, param)
+
+    async def verdict(self, text: str) -> Mapping[str, bool]:
+        """Rules of the policy, and whether a text breaks each."""
+        return await self.screen.verdict(text)
 
     def shown(self, output: ChunkOutput) -> Chunks:
         """The output as the policy lets it out."""

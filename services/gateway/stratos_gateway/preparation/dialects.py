@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.anthropic.errors import MESSAGE_ERRORS
+from stratos_gateway.anthropic.rendering import MessageRenderer
+from stratos_gateway.anthropic.requests import message_param, parse_message
+from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm
+from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
+from stratos_gateway.openai.rendering import Answer, Renderer
 from stratos_gateway.openai.requests import GenerationBody, parse_chat, parse_completion
-from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
 from stratos_gateway.policies.prompts import PromptRenderer
+from stratos_gateway.responses.rendering import ResponseRenderer
+from stratos_gateway.responses.requests import ResponseBody, parse_response, public_name
 
 Body = dict[str, Any]
 
@@ -20,9 +27,25 @@ async def no_template(templates: PromptRenderer, body: Body, tenant: str) -> Bod
     return body
 
 
-def render_chat(answer: Answer, tokenizer: Tokenizer, echoes: Sequence[str]) -> Renderer:
-    """Renderer of one conversation, which is not echoed."""
+def render_chat(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
+    """Renderer of one conversation."""
     return ChatRenderer(answer, tokenizer) if answer.shape is None else EventRenderer(answer, tokenizer)
+
+
+def render_completion(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
+    """Renderer of texts that go on, with their prompts where these are echoed."""
+    return CompletionRenderer(answer, tokenizer, texts if body.echo else ())
+
+
+def render_response(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
+    """Renderer of a response, which repeats fields of its request."""
+    assert isinstance(body, ResponseBody), "this dialect's own"
+    return ResponseRenderer(answer, tokenizer, body)
+
+
+def render_message(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
+    """Renderer of a message, which tells no log probabilities."""
+    return MessageRenderer(answer, tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +64,14 @@ class Dialect:
     """The output's text goes on with the prompt's."""
     parse: Callable[[Body, int], GenerationBody]
     """Body and vocabulary size to a checked record."""
-    render: Callable[[Answer, Tokenizer, Sequence[str]], Renderer]
-    """Renderer of an answer; the texts are those of its prompts, where they are echoed."""
+    render: Callable[[Answer, Tokenizer, GenerationBody, Sequence[str]], Renderer]
+    """Renderer of an answer to a checked body, whose prompts have these texts."""
+    name_param: Callable[[str], str] = str
+    """The route's name for a field of a chat."""
     fill: Callable[[PromptRenderer, Body, str], Awaitable[Body]] = no_template
     """Puts a tenant's prompt template into a body that names one."""
+    errors: ErrorForm = OPENAI_ERRORS
+    """Form of errors on its path, and below it."""
 
 
 CHAT = Dialect(
@@ -66,7 +93,34 @@ COMPLETION = Dialect(
     id_prefix="cmpl",
     continues_prompt=True,
     parse=parse_completion,
-    render=CompletionRenderer,
+    render=render_completion,
     fill=PromptRenderer.completion_body,
 )
-DIALECTS = (CHAT, COMPLETION)
+RESPONSE = Dialect(
+    path="/v1/responses",
+    route="response",
+    operation="chat",
+    prompt_param="input",
+    id_prefix="resp",
+    continues_prompt=False,
+    parse=parse_response,
+    render=render_response,
+    name_param=public_name,
+    fill=PromptRenderer.response_body,
+)
+MESSAGE = Dialect(
+    path="/v1/messages",
+    route="message",
+    operation="chat",
+    prompt_param="messages",
+    id_prefix="msg",
+    continues_prompt=False,
+    parse=parse_message,
+    render=render_message,
+    name_param=message_param,
+    fill=PromptRenderer.chat_body,
+    errors=MESSAGE_ERRORS,
+)
+DIALECTS = (CHAT, COMPLETION, RESPONSE, MESSAGE)
+ERROR_FORMS = {dialect.path: dialect.errors for dialect in DIALECTS if dialect.errors is not OPENAI_ERRORS}
+"""Dialects that tell errors otherwise than OpenAI, by path."""

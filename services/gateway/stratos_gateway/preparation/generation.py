@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from stratos.common.errors import BadRequest
+from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
@@ -18,8 +18,8 @@ from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
-from stratos_gateway.openai.requests import Conversation, GenerationBody, GenerationOptions
-from stratos_gateway.openai.responses import Answer
+from stratos_gateway.openai.rendering import Answer
+from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
@@ -80,6 +80,19 @@ class GenerationPreparer:
         counts = num_token_ids(body.get("prompt"))
         check_counts(counts, model.max_input_tokens, dialect.prompt_param)
         parsed = await off_loop(sum(counts), partial(dialect.parse, body, model.base.vocab_size))
+        del body  # many times its bytes
+        try:
+            return await self._prepared(parsed, sum(counts), tenant, trace)
+        except StratosError as error:
+            if error.param is not None:
+                error.param = dialect.name_param(error.param)
+            raise
+
+    async def _prepared(
+        self, parsed: GenerationBody, num_ids: int, tenant: Tenant, trace: TraceContext
+    ) -> PreparedGeneration:
+        """A checked body resolved and encoded; ``param`` of its errors has the name that chats have."""
+        tools, dialect, model = self._tools, self._dialect, self._tools.model
         options = parsed.options
         target = await tools.catalogue.resolve(tenant, options.model)
         prompts = [
@@ -89,9 +102,9 @@ class GenerationPreparer:
         shape = output_shape(model, parsed, prompts)
         parsed = await enforce_calls(model, parsed, shape, tenant.name)
         options = parsed.options
-        texts = await off_loop(sum(counts), partial(self._texts, parsed, tenant))
+        texts = await off_loop(num_ids, partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
-        specs = self._specs(options, prompts, tenant, target, trace, shape)
+        specs = self._specs(parsed, prompts, tenant, target, trace, shape)
         answer = self._answer(parsed, prompts, shape)
         return PreparedGeneration(
             model=options.model,
@@ -103,7 +116,7 @@ class GenerationPreparer:
             constrained="" if options.grammar is None else options.grammar.spec.kind,
             body=parsed,
             specs=specs,
-            renderer=dialect.render(answer, model.tokenizer, texts if parsed.echo else ()),
+            renderer=dialect.render(answer, model.tokenizer, parsed, texts),
         )
 
     def _texts(self, body: GenerationBody, tenant: Tenant) -> tuple[str, ...]:
@@ -120,7 +133,7 @@ class GenerationPreparer:
 
     def _specs(
         self,
-        options: GenerationOptions,
+        body: GenerationBody,
         prompts: Prompts,
         tenant: Tenant,
         target: ModelTarget,
@@ -128,7 +141,7 @@ class GenerationPreparer:
         shape: OutputShape | None,
     ) -> tuple[GenerationSpec, ...]:
         """One per prompt; a seed that the client does not give is drawn once for all."""
-        tools, dialect = self._tools, self._dialect
+        tools, dialect, options = self._tools, self._dialect, body.options
         if options.max_tokens is None:
             options = replace(options, max_tokens=tools.default_max_tokens)
         seed, nonce = new_seed() if options.seed is None else options.seed, new_nonce()
@@ -146,7 +159,7 @@ class GenerationPreparer:
                 seed=seed,
                 trace=trace,
                 session_key=session_key(tenant.cache_salt, tenant.name, options.session),
-                continues_prompt=dialect.continues_prompt,
+                continues_prompt=dialect.continues_prompt or body.continues_prompt,
                 shown_ids=shown,
                 meter=tag,
                 promised_itl_us=None if promised_ms is None else promised_ms * 1000,
@@ -169,4 +182,5 @@ class GenerationPreparer:
             num_choices=options.n,
             shape=shape,
             tool_mode=tool_mode(body),
+            wall_clock=self._tools.wall_clock,
         )

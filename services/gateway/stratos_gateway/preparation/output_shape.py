@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from stratos.common.errors import BadRequest, ContextLengthExceeded
 from stratos.core.requests.tools import ToolMode
+from stratos.text.chat_template import ChatMessage, TemplateUse
 from stratos.text.output.parser import OutputShape
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 
+_SWITCH = "enable_thinking"
+"""Value of the chat templates that can turn reasoning on and off."""
 _NUM_LAST_IDS = 16
 """Ids of a prompt's end that are looked at for a tag."""
 
@@ -19,8 +24,35 @@ async def encode_conversation(model: ServedModel, conversation: Conversation) ->
     Raises:
         BadRequest: empty, too long, or refused by the template.
     """
-    use = conversation.tools
-    return await model.encode_chat(conversation.messages, use.tools if use.may_call else ())
+    use, tools = _template_use(model, conversation), conversation.tools.tools if conversation.tools.may_call else ()
+    try:
+        return await model.encode_chat(conversation.messages, tools, use)
+    except ContextLengthExceeded:
+        raise
+    except BadRequest:
+        gathered = _with_system_first(conversation.messages)
+        if gathered == conversation.messages:
+            raise
+        return await model.encode_chat(gathered, tools, use)
+
+
+def _template_use(model: ServedModel, conversation: Conversation) -> TemplateUse:
+    """How the template is used, so that the model reasons or does not, as the conversation wants it."""
+    use, thinks = conversation.use, conversation.thinks
+    if thinks is None or model.template is None:
+        return use
+    if model.template.reads(_SWITCH):
+        return replace(use, values={**use.values, _SWITCH: thinks})
+    if not thinks and (model.chat.reasoning is not None or model.chat.is_framed):
+        raise BadRequest("this model cannot answer without reasoning", param="thinking", code="unsupported_parameter")
+    return use
+
+
+def _with_system_first(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    """Messages for a template that takes system texts at the beginning alone."""
+    texts = [message.content for message in messages if message.role == "system"]
+    others = [message for message in messages if message.role != "system"]
+    return (*([ChatMessage("system", "\n\n".join(texts))] if texts else []), *others)
 
 
 def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Sequence[int]]) -> OutputShape | None:

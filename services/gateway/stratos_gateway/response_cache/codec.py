@@ -11,7 +11,7 @@ from stratos.core.requests.records import PositionLogprobs, TokenLogprob
 from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry
 from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def encode_answer(answer: KeptAnswer) -> bytes:

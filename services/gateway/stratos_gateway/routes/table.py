@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -26,6 +28,7 @@ def build_routes(
     catalogue: ModelCatalogue,
     health: DeepHealth,
     not_ready_reason: Callable[[], str],
+    tokenizer: Mapping[str, Any],
 ) -> list[BaseRoute]:
     """The routing table.
 
@@ -37,6 +40,7 @@ def build_routes(
         catalogue: names of models.
         health: the deep probe.
         not_ready_reason: empty where requests can be served.
+        tokenizer: configuration of the model's tokenizer, for those with a key.
     """
 
     async def list_models(request: Request) -> Response:
@@ -52,6 +56,16 @@ def build_routes(
         body = {"status": report.state, "reason": report.reason, "duration_s": round(report.duration_s, 4)}
         return OrjsonResponse(body, status_code=503 if report.state is HealthState.BROKEN else 200)
 
+    async def tokenizer_info(request: Request) -> Response:
+        await authenticate(request)
+        return OrjsonResponse(tokenizer)
+
+    async def ping(_: Request) -> Response:
+        return Response(status_code=503 if (await health.report()).state is HealthState.BROKEN else 200)
+
+    async def show_version(_: Request) -> Response:
+        return OrjsonResponse({"version": version("stratosserve")})
+
     async def livez(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
@@ -66,6 +80,9 @@ def build_routes(
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/health", deep_health, methods=["GET"]),
+        Route("/ping", ping, methods=["GET"]),
+        Route("/version", show_version, methods=["GET"]),
+        Route("/tokenizer_info", tokenizer_info, methods=["GET"]),
         Route("/livez", livez, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
     ]

@@ -38,6 +38,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": "base", "prompt": "x"},
     "/v1/embeddings": {"model": "base", "input": "x"},
+    "/v1/moderations": {"input": "x"},
+    "/tokenize": {"model": "base", "prompt": "x"},
+    "/detokenize": {"model": "base", "tokens": [5]},
+    "/v1/responses": {"model": "base", "input": "x"},
+    "/v1/messages": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
+    "/v1/messages/count_tokens": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
 }
 GENERATION = ("/v1/chat/completions", "/v1/completions")
 NAMES = {
@@ -45,6 +51,8 @@ NAMES = {
     ("/v1/completions", "num_logprobs"): ("logprobs", {}),
     ("/v1/chat/completions", "num_prompt_logprobs"): ("prompt_logprobs", {}),
     ("/v1/completions", "num_prompt_logprobs"): ("prompt_logprobs", {}),
+    ("/v1/responses", "num_logprobs"): ("top_logprobs", {"include": ["message.output_text.logprobs"]}),
+    ("/v1/responses", "max_tokens"): ("max_output_tokens", {}),
 }
 
 
@@ -179,6 +187,14 @@ async def test_limits_of_one_route(client: httpx.AsyncClient) -> None:
         ("/v1/chat/completions", "modalities", ["text", "audio"]),
         ("/v1/completions", "suffix", "x"),
         ("/v1/completions", "best_of", 3),
+        ("/v1/responses", "store", True),
+        ("/v1/responses", "previous_response_id", "resp_1"),
+        ("/v1/responses", "background", True),
+        ("/v1/responses", "conversation", "conv_1"),
+        ("/v1/responses", "truncation", "auto"),
+        ("/v1/responses", "moderation", {"model": "m"}),
+        ("/v1/responses", "context_management", [{"type": "compaction"}]),
+        ("/v1/responses", "service_tier", "flex"),
     ],
 )
 async def test_features_that_are_not_there_are_refused(
@@ -187,6 +203,60 @@ async def test_features_that_are_not_there_are_refused(
     response = await client.post(route, json={**BODIES[route], param: value})
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, param, "unsupported_parameter")
+
+
+LOGPROBS = ["message.output_text.logprobs"]
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("input", None),
+        ("input[0].content", [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 257}]),
+        ("instructions", 5),
+        ("metadata", {"a": 1}),
+        ("include", "x"),
+        ("include[1]", [*LOGPROBS, "file_search_call.results"]),
+        ("max_tool_calls", 0),
+        ("model", None),
+        ("model", "m" * (MAX_MODEL_NAME_CHARS + 1)),
+        ("parallel_tool_calls", "no"),
+        ("reasoning.effort", {"effort": "high"}),
+        ("reasoning.summary", {"summary": "detailed"}),
+        ("reasoning.more", {"more": 1}),
+        ("store", "yes"),
+        ("stream", 1),
+        ("stream_options.include_usage", {"include_usage": True}),
+        ("text", "json"),
+        ("text.verbosity", {"verbosity": "low"}),
+        ("text.more", {"more": 1}),
+        ("text.format", {"format": "json"}),
+        ("text.format.type", {"format": {"type": "yaml"}}),
+        ("text.format.name", {"format": {"type": "json_schema", "schema": {}}}),
+        ("text.format.schema", {"format": {"type": "json_schema", "name": "x", "schema": []}}),
+        ("text.format.schema", {"format": {"type": "json_schema", "name": "x", "schema": {"type": "frob"}}}),
+        ("text.format.schema", {"format": {"type": "json_schema", "name": "x", "schema": nested(700)}}),
+        ("text.format.json_schema", {"format": {"type": "json_schema", "name": "x", "json_schema": {}}}),
+        ("tool_choice.type", {"type": "allowed_tools"}),
+        ("tool_choice.name", {"type": "function", "name": "gone"}),
+        ("tools[0].type", [{"type": "web_search"}]),
+        ("tools[0].name", [{"type": "function", "name": "a b"}]),
+        ("tools[0].function", [{"type": "function", "name": "f", "function": {}}]),
+        ("tools[0].parameters", [{"type": "function", "name": "f", "parameters": []}]),
+        ("tools", [{"type": "function", "name": "f"}] * 129),
+        ("top_logprobs", 3),
+        ("n", 2),
+        ("messages", [{"role": "user", "content": "x"}]),
+        ("response_format", {"type": "json_object"}),
+    ],
+)
+async def test_malformed_responses_are_refused_by_name(client: httpx.AsyncClient, param: str, value: Any) -> None:
+    await refused(client, "/v1/responses", param, **{param.partition(".")[0].partition("[")[0]: value})
+
+
+async def test_a_schema_that_cannot_be_enforced_has_the_name_of_its_route(client: httpx.AsyncClient) -> None:
+    tool = {"type": "function", "name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}
+    await refused(client, "/v1/responses", "tools[0].parameters", tools=[tool])
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from tests.support.paths import ROOT
 SMALL = "deploy/helm/one-node.values.yaml"
 # A point whose subject is not scaling counts on the pods that its values name, and is not alone in the cluster.
 FIXED_SIZES = (
-    "--set=gateway.autoscaling.mode=none,prefillWorker.autoscaling.mode=none,decodeWorker.autoscaling.mode=none,"
-    "autoscaling.metricsApi.create=false"
+    "--set=gateway.autoscaling.mode=none,prefillWorker.autoscaling.mode=none,decodeWorker.autoscaling.mode=none"
 )
 
 

@@ -92,9 +92,6 @@ def test_what_preempted_requests_left_in_host_memory_goes_too(make_engine):
     crowd(engine)
     while engine.has_work:
         engine.step()
-        kv = engine._kv
-        known = {*kv.blocks.cache.hashes(), *kv.tier.pool._slot_of}
-        assert known <= set(kv.owners._tenants), "a tier holds a block of nobody"
     assert engine.status().host.num_swapped_out > 0, "control: some were swapped out"
     assert_all_go(engine, 10, 64)
 

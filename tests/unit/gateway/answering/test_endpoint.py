@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
+from stratos.common.errors import StratosError
 from stratos.core.ledger.entry import RequestOutcome
 from stratos.core.ledger.pricing import Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
@@ -27,8 +28,10 @@ from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.answering.sending import ChunkSender
+from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.sse import KEEP_ALIVE, encode_events
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.limits.step import LimitsStep
@@ -74,11 +77,15 @@ class Renderer:
     """Has a bug."""
 
     answer = SimpleNamespace(include_usage=False, id="cmpl-1")
+    keep_alive = KEEP_ALIVE
 
-    def events(self, chunks: Sequence[ChoiceChunk]) -> list[dict[str, Any]]:
+    def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         if chunks[0].text == "b":
             raise KeyError("a bug")
-        return [{"text": chunks[0].text}]
+        return encode_events([{"text": chunks[0].text}])
+
+    def stream_failure(self, error: StratosError) -> bytes:
+        return encode_events([error_body(error)])
 
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
         raise KeyError("a bug")

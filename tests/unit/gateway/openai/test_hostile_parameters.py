@@ -21,18 +21,23 @@ from tests.support.worlds.gateway_routes import full_app
 
 CHAT = '"model":"base","messages":[{"role":"user","content":"x"}]'
 COMPLETION = '"model":"base","prompt":"x"'
-ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
+RESPONSE = '"model":"base","input":"x"'
+ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION, "/v1/responses": RESPONSE, "/v1/messages": CHAT}
 NUMBERS = [name for name in LIMITS if name not in ("num_logprobs", "num_prompt_logprobs", "dimensions")]
 NUMBERS += ["prompt_logprobs"]
 ROUTE_NUMBERS = {
     "/v1/chat/completions": ["top_logprobs", "max_completion_tokens"],
     "/v1/completions": ["logprobs", "best_of"],
+    "/v1/responses": ["top_logprobs", "max_output_tokens", "max_tool_calls"],
+    "/v1/messages": [],
 }
+NEEDED = {"/v1/chat/completions": '"logprobs":true,', "/v1/responses": '"include":["message.output_text.logprobs"],'}
+"""Goes with ``top_logprobs``."""
 LISTS = ["stop_token_ids", "allowed_token_ids", "bad_token_ids", "bad_words"]
 OTHERS = ["stop", "logit_bias", "stream", "stream_options", "response_format", "structured_outputs", "ignore_eos"]
 OTHERS += ["include_stop_str_in_output", "return_token_ids", "echo", "logprobs", "model", "messages", "prompt", "user"]
 OTHERS += ["service_tier", "skip_special_tokens", "tools", "suffix", "metadata", "tool_choice"]
-OTHERS += ["parallel_tool_calls"]
+OTHERS += ["parallel_tool_calls", "input", "instructions", "text", "reasoning", "include", "store", "truncation"]
 
 NO_NUMBERS = [
     "NaN",
@@ -92,7 +97,7 @@ async def test_numbers_that_json_does_not_have_are_no_json(client: httpx.AsyncCl
 @pytest.mark.parametrize("route", ROUTES)
 async def test_wrong_numbers_are_refused_by_name(client: httpx.AsyncClient, route: str) -> None:
     for name in [*NUMBERS, *ROUTE_NUMBERS[route]]:
-        more = '"logprobs":true,' if name == "top_logprobs" else ""
+        more = NEEDED[route] if name == "top_logprobs" else ""
         for raw in WRONG_FOR_NUMBERS:
             is_allowed = raw == "-5" and name == "seed"
             status, error = await post(client, route, "{" + more + body_with(route, name, raw)[1:])
@@ -155,7 +160,30 @@ JSON = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8)
     | st.sampled_from(
-        ["text", "json_object", "json_schema", "a+", "base", "auto", "user", "5", "function", "tool", "assistant"]
+        [
+            "text",
+            "json_object",
+            "json_schema",
+            "a+",
+            "base",
+            "auto",
+            "user",
+            "5",
+            "function",
+            "tool",
+            "assistant",
+            "message",
+            "function_call",
+            "function_call_output",
+            "tool_use",
+            "tool_result",
+            "thinking",
+            "enabled",
+            "any",
+            "reasoning",
+            "input_text",
+            "output_text",
+        ]
     ),
     lambda inner: (
         st.lists(inner, max_size=4)
@@ -179,6 +207,14 @@ JSON = st.recursive(
                     "arguments",
                     "id",
                     "reasoning_details",
+                    "output",
+                    "call_id",
+                    "tool_use_id",
+                    "input",
+                    "budget_tokens",
+                    "cache_control",
+                    "format",
+                    "summary",
                 ]
             )
             | st.text(max_size=4),

@@ -13,8 +13,9 @@ from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenL
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos_gateway.generation.journal import ChoiceJournal
+from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
-from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer
+from stratos_gateway.openai.rendering import Answer
 from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.worlds.deltas import delta
 

@@ -14,6 +14,10 @@ from stratos.core.requests.limits import MAX_STOP_STRINGS
 from tests.support.worlds.gateway_routes import full_app
 
 COMPLETION, CHAT, EMBEDDING = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+RESPONSE = "/v1/responses"
+CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+LONG = json.dumps({"a": "x" * 10**6})
+FUNCTION = {"type": "function", "name": "f"}
 PART = {"type": "text", "text": ""}
 HELD_S = 0.01
 """Longest time for which one request's input may hold the event loop, or the interpreter."""
@@ -33,6 +37,21 @@ HOSTILE = {
     ),
     "messages": (CHAT, {"messages": [{"role": "user", "content": ""}] * 300}, 503, "overloaded"),
     "parts": (CHAT, {"messages": [{"role": "user", "content": [PART] * 250}] * 60}, 400, "invalid_request"),
+    "items": (RESPONSE, {"input": [{"role": "user", "content": ""}] * 300}, 503, "overloaded"),
+    "parts of items": (
+        RESPONSE,
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 250}] * 60},
+        400,
+        "invalid_request",
+    ),
+    "calls with one id": (
+        RESPONSE,
+        {"input": [CALL] * 100},
+        503,
+        "overloaded",
+    ),
+    "arguments": (RESPONSE, {"input": [{**CALL, "arguments": LONG}]}, 400, "context_length_exceeded"),
+    "functions": (RESPONSE, {"input": "x", "tools": [FUNCTION] * 1000}, 400, "invalid_request"),
     "a text": (COMPLETION, {"prompt": "word " * 4000}, 503, "overloaded"),
     "a text of marks": (CHAT, {"messages": [{"role": "user", "content": "<|im_end|>" * 700}]}, 503, "overloaded"),
 }

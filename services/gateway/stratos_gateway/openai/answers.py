@@ -1,52 +1,26 @@
 """Answers in OpenAI's shapes: whole bodies, stream chunks, usage.
 
-``Renderer`` holds what is the same for all choices of one request; ``ChatRenderer`` and
+``ChoicesRenderer`` holds what is the same for all choices of one request; ``ChatRenderer`` and
 ``CompletionRenderer`` differ in the shape of a choice and of its log probabilities.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stratos.common.errors import StratosError
 from stratos.core.requests.records import TokenLogprob
-from stratos.core.requests.tools import ToolMode
-from stratos.text.output.parser import OutputShape
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.http.errors import error_body
+from stratos_gateway.http.sse import DONE, encode_events
+from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
 from stratos_gateway.openai.prompt_logprobs import by_token_id, finite, legacy, top_by_text
+from stratos_gateway.openai.rendering import Answer, Renderer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Fields that all parts of one answer share."""
-
-    id: str
-    created: int
-    model: str
-    num_logprobs: int | None
-    num_prompt_logprobs: int | None
-    echoes_logprobs: bool
-    """The output's log probabilities begin with those of the prompt."""
-    return_token_ids: bool
-    include_usage: bool
-    prompts: Sequence[Sequence[int]]
-    """Token ids, one sequence per prompt."""
-    num_choices: int
-    """Per prompt."""
-    shape: OutputShape | None = None
-    """Forms that are looked for in the output; ``None`` shows it as it is."""
-    tool_mode: ToolMode = ToolMode.NONE
-
-    @property
-    def wants_logprobs(self) -> bool:
-        """Whether log probabilities of the output are wanted."""
-        return self.num_logprobs is not None
-
-
-class Renderer(ABC):
+class ChoicesRenderer(Renderer):
     """Turns chunks of choices into JSON-ready objects.
 
     Args:
@@ -58,13 +32,13 @@ class Renderer(ABC):
     chunk_name: str
 
     def __init__(self, answer: Answer, tokenizer: Tokenizer) -> None:
-        self.answer = answer
+        super().__init__(answer)
         self._tokenizer = tokenizer
 
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
         """The whole answer at once."""
         choices = [self._whole(chunk) for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
-        body = {**self._head(self.object_name), "choices": choices, "usage": usage.body()}
+        body = {**self._head(self.object_name), "choices": choices, "usage": self._usage(usage)}
         if self.answer.num_prompt_logprobs is not None:
             self._add_prompt_logprobs(body, chunks)
         return self._add_prompt_ids(body)
@@ -80,9 +54,22 @@ class Renderer(ABC):
                 events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
         return events
 
-    def usage_event(self, usage: Usage) -> dict[str, Any]:
-        """The extra event that ``include_usage`` asks for."""
-        return {**self._head(self.chunk_name), "choices": [], "usage": usage.body()}
+    def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
+        """Events for what is new."""
+        return encode_events(self.events(chunks))
+
+    def stream_end(self, usage: Usage) -> bytes:
+        """The extra event that ``include_usage`` asks for, and the mark of a whole stream."""
+        if not self.answer.include_usage:
+            return DONE
+        return encode_events([{**self._head(self.chunk_name), "choices": [], "usage": self._usage(usage)}]) + DONE
+
+    def stream_failure(self, error: StratosError) -> bytes:
+        """The error as an event, without the mark of a whole stream."""
+        return encode_events([error_body(error)])
+
+    def _usage(self, usage: Usage) -> dict[str, Any]:
+        return usage.body()
 
     @abstractmethod
     def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
@@ -122,7 +109,18 @@ class Renderer(ABC):
         return bool(chunk.text or chunk.finish_reason or (tells_tokens and chunk.token_ids))
 
 
-class ChatRenderer(Renderer):
+def chat_logprobs(entries: Sequence[TokenEntry], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Log probabilities of tokens in the shape of the newer routes."""
+
+    def shown(token: TokenLogprob) -> dict[str, Any]:
+        raw = tokenizer.token_bytes(token.token_id)
+        text = tokenizer.token_text(token.token_id, "")  # OpenAI marks it in the older route only
+        return {"token": text, "logprob": finite(token.logprob), "bytes": list(raw)}
+
+    return [{**shown(e.logprobs.sampled), "top_logprobs": [shown(t) for t in e.logprobs.top]} for e in entries]
+
+
+class ChatRenderer(ChoicesRenderer):
     """/v1/chat/completions."""
 
     object_name = "chat.completion"
@@ -150,19 +148,10 @@ class ChatRenderer(Renderer):
         body["prompt_logprobs"] = self._prompt_logprobs(chunks[0])
 
     def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
-        content = [
-            {**self._token(e.logprobs.sampled), "top_logprobs": [self._token(t) for t in e.logprobs.top]}
-            for e in chunk.entries
-        ]
-        return {"content": content, "refusal": None}
-
-    def _token(self, token: TokenLogprob) -> dict[str, Any]:
-        raw = self._tokenizer.token_bytes(token.token_id)
-        text = self._tokenizer.token_text(token.token_id, "")  # OpenAI marks it in the older route only
-        return {"token": text, "logprob": finite(token.logprob), "bytes": list(raw)}
+        return {"content": chat_logprobs(chunk.entries, self._tokenizer), "refusal": None}
 
 
-class CompletionRenderer(Renderer):
+class CompletionRenderer(ChoicesRenderer):
     """/v1/completions; with ``echoes`` each choice begins with the text of its prompt."""
 
     object_name = chunk_name = "text_completion"

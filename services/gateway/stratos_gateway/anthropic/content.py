@@ -1,0 +1,218 @@
+"""Messages of blocks -> the messages of a chat, in the order in which a template wants them.
+
+A text may be a string or blocks, a system message may stand anywhere, and neighbours of one role become one message,
+as this API has it.  Blocks that hold no text are refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PARTS, MAX_MESSAGES
+from stratos.core.requests.tools import (
+    MAX_CALL_DEPTH,
+    MAX_CALL_VALUES,
+    MAX_MESSAGE_CALLS,
+    ToolCall,
+    ValueBudget,
+    check_tool_name,
+)
+from stratos.text.chat_template import ChatMessage
+from stratos_gateway.anthropic.notices import Ignored
+from stratos_gateway.openai.fields import Fields, object_fields
+from stratos_gateway.openai.messages import check_call_id
+
+_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_BETWEEN = "\n\n"
+"""Text between two blocks of one message, and between neighbours of one role."""
+_BILLING_LINE = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n*")
+"""Line that a coding agent writes before its system text: it differs in every request, so no prefix would be found."""
+_ERROR_RESULT = "Error: "
+"""Begins the result of a call that failed: templates have no field for it."""
+
+
+@dataclass(slots=True)
+class MessageReader:
+    """Reads the messages of one request.
+
+    Args:
+        ignored: takes the names of fields that mean nothing here.
+    """
+
+    ignored: Ignored
+    budget: ValueBudget
+
+    def read(self, system: Any, messages: Any) -> tuple[ChatMessage, ...]:
+        """Check ``system`` and ``messages``.
+
+        Raises:
+            BadRequest: says which entry is wrong, and how.
+        """
+        if not isinstance(messages, list) or not messages:
+            raise BadRequest("messages must be a non-empty list", param="messages")
+        if len(messages) > MAX_MESSAGES:
+            raise BadRequest(f"messages may hold at most {MAX_MESSAGES} entries", param="messages")
+        contents = [entry.get("content") for entry in messages if isinstance(entry, dict)]
+        if sum(len(content) for content in contents if isinstance(content, list)) > MAX_ALL_CONTENT_PARTS:
+            raise BadRequest(f"messages may hold at most {MAX_ALL_CONTENT_PARTS} blocks together", param="messages")
+        found = [] if system is None else [ChatMessage("system", self._system(system, "system"))]
+        for index, entry in enumerate(messages):
+            found += self._message(entry, f"messages[{index}]")
+        return _joined(found)
+
+    def _message(self, entry: Any, param: str) -> list[ChatMessage]:
+        fields = object_fields(entry, param)
+        role, content = fields.take("role"), fields.take("content")
+        fields.end()
+        if not isinstance(role, str) or role not in _ROLES:
+            raise BadRequest(f"{param}.role must be one of {', '.join(_ROLES)}", param=f"{param}.role")
+        if _ROLES[role] == "system":
+            return [ChatMessage("system", self._system(content, f"{param}.content"))]
+        blocks = self._blocks(content, f"{param}.content")
+        return self._answer(blocks) if role == "assistant" else self._question(blocks)
+
+    def _system(self, value: Any, param: str) -> str:
+        texts = []
+        for fields, kind, where in self._blocks(value, param):
+            if kind != "text":
+                raise _refused(kind, where)
+            text = self._text(fields, where)
+            if (line := _BILLING_LINE.match(text)) is not None:
+                self.ignored.add("x-anthropic-billing-header")
+                text = text[line.end() :]
+            texts += [text] if text else []
+        return _BETWEEN.join(texts)
+
+    def _question(self, blocks: Sequence[tuple[Fields, str, str]]) -> list[ChatMessage]:
+        """Texts of the user, and results of calls, in their order."""
+        found, texts = list[ChatMessage](), list[str]()
+        for fields, kind, where in blocks:
+            match kind:
+                case "text":
+                    texts.append(self._text(fields, where))
+                case "tool_result":
+                    found += _user(texts)
+                    texts = []
+                    found.append(self._result(fields, where))
+                case _:
+                    raise _refused(kind, where)
+        return found + _user(texts, is_due=not found)
+
+    def _answer(self, blocks: Sequence[tuple[Fields, str, str]]) -> list[ChatMessage]:
+        """Text, thinking and calls of an earlier answer, which are one message."""
+        texts, thinking, calls = list[str](), list[str](), list[ToolCall]()
+        for fields, kind, where in blocks:
+            match kind:
+                case "text":
+                    texts.append(self._text(fields, where))
+                case "thinking":
+                    thinking.append(_string(fields, "thinking", where))
+                    fields.ignore("signature")
+                    self._end(fields)
+                case "redacted_thinking":
+                    fields.ignore("data")
+                    self.ignored.add("redacted_thinking")
+                    self._end(fields)
+                case "tool_use":
+                    calls.append(self._call(fields, where))
+                case _:
+                    raise _refused(kind, where)
+        if len(calls) > MAX_MESSAGE_CALLS:
+            raise BadRequest(f"a message may hold at most {MAX_MESSAGE_CALLS} tool_use blocks", param="messages")
+        text, thought = _BETWEEN.join(texts), _BETWEEN.join(thinking)
+        return [ChatMessage("assistant", text, tool_calls=tuple(calls), reasoning=thought)]
+
+    def _call(self, fields: Fields, where: str) -> ToolCall:
+        call_id = check_call_id(fields.take("id"), f"{where}.id")
+        name, given = check_tool_name(fields.take("name"), f"{where}.name", MAX_NAME_CHARS), fields.take("input")
+        fields.refuse("caller", {"type": "direct"})
+        self._end(fields)
+        if given is not None and not isinstance(given, dict):
+            raise BadRequest(f"{where}.input must be an object", param=f"{where}.input")
+        self.budget.check(given or {}, f"{where}.input")
+        return ToolCall(call_id, name, json.dumps(given or {}, ensure_ascii=False))
+
+    def _result(self, fields: Fields, where: str) -> ChatMessage:
+        call_id = check_call_id(fields.take("tool_use_id"), f"{where}.tool_use_id")
+        content, is_error = fields.take("content"), fields.flag("is_error")
+        self._end(fields)
+        texts = []
+        for within, kind, place in self._blocks("" if content is None else content, f"{where}.content"):
+            if kind != "text":
+                raise _refused(kind, place)
+            texts.append(self._text(within, place))
+        text = (_ERROR_RESULT if is_error else "") + _BETWEEN.join(texts)
+        return ChatMessage("tool", text, tool_call_id=call_id)
+
+    def _text(self, fields: Fields, where: str) -> str:
+        text = _string(fields, "text", where)
+        fields.refuse("citations", [])
+        self._end(fields)
+        return text
+
+    def _blocks(self, value: Any, param: str) -> list[tuple[Fields, str, str]]:
+        """Fields, type and place of each block; a string is one block of text."""
+        if isinstance(value, str):
+            return [(Fields({"text": value}), "text", param)]
+        if not isinstance(value, list):
+            raise BadRequest(f"{param} must be a string or a list of blocks", param=param)
+        if len(value) > MAX_CONTENT_PARTS:
+            raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} blocks", param=param)
+        found = []
+        for index, block in enumerate(value):
+            where = f"{param}[{index}]"
+            fields = object_fields(block, where)
+            kind = fields.take("type")
+            if not isinstance(kind, str):
+                raise BadRequest(f"{where}.type must be a string", param=f"{where}.type")
+            found.append((fields, kind, where))
+        return found
+
+    def _end(self, fields: Fields) -> None:
+        self.ignored.take(fields, "cache_control")
+        fields.end()
+
+
+def message_reader(ignored: Ignored) -> MessageReader:
+    """A reader for one request."""
+    return MessageReader(ignored, ValueBudget(MAX_CALL_VALUES, MAX_CALL_DEPTH))
+
+
+MAX_NAME_CHARS = 128
+"""Of a tool: more than in the API of chats, which these names never see."""
+
+
+def _string(fields: Fields, name: str, where: str) -> str:
+    value = fields.take(name)
+    if not isinstance(value, str):
+        raise BadRequest(f"{where}.{name} must be a string", param=f"{where}.{name}")
+    return value
+
+
+def _user(texts: Sequence[str], *, is_due: bool = False) -> list[ChatMessage]:
+    return [ChatMessage("user", _BETWEEN.join(texts))] if texts or is_due else []
+
+
+def _refused(kind: str, where: str) -> BadRequest:
+    text = f"{where}: blocks of type {kind[:40]!r} are not supported here"
+    return BadRequest(text, param=where, code="unsupported_parameter")
+
+
+def _joined(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Neighbours of one role as one message; results and messages with calls stay by themselves."""
+    found = list[ChatMessage]()
+    for message in messages:
+        last = found[-1] if found else None
+        is_same = last is not None and last.role == message.role and message.role != "tool"
+        if last is None or not is_same or last.tool_calls:
+            found.append(message)
+            continue
+        content, reasoning = [last.content, message.content], [last.reasoning, message.reasoning]
+        texts = [_BETWEEN.join(filter(None, parts)) for parts in (content, reasoning)]
+        found[-1] = replace(last, content=texts[0], reasoning=texts[1], tool_calls=message.tool_calls)
+    return tuple(found)

@@ -1,0 +1,37 @@
+"""Errors in Anthropic's envelope; status, code and parameter are those that every route has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratos.common.errors import InsufficientQuota, StratosError
+from stratos_gateway.http.errors import ErrorForm, error_body, public_error
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""By status; all others are errors of the API."""
+
+
+def error_object(error: StratosError) -> dict[str, Any]:
+    """The error, its type being one that this API has."""
+    shown = public_error(error)
+    kind = "billing_error" if isinstance(shown, InsufficientQuota) else _TYPES.get(shown.http_status, "api_error")
+    return {**error_body(error)["error"], "type": kind}
+
+
+def error_envelope(error: StratosError, request_id: str) -> dict[str, Any]:
+    """The body of an answer with an error."""
+    return {"type": "error", "error": error_object(error), "request_id": request_id}
+
+
+MESSAGE_ERRORS = ErrorForm(error_envelope, b"request-id")

@@ -1,0 +1,74 @@
+"""Fields that all dialects render answers from, and the contract of a renderer: whole answers, and bytes of streams."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from stratos.common.errors import StratosError
+from stratos.core.requests.tools import ToolMode
+from stratos.text.output.parser import OutputShape
+from stratos_gateway.http.sse import KEEP_ALIVE
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Fields that all parts of one answer share."""
+
+    id: str
+    created: int
+    model: str
+    num_logprobs: int | None
+    num_prompt_logprobs: int | None
+    echoes_logprobs: bool
+    """The output's log probabilities begin with those of the prompt."""
+    return_token_ids: bool
+    include_usage: bool
+    prompts: Sequence[Sequence[int]]
+    """Token ids, one sequence per prompt."""
+    num_choices: int
+    """Per prompt."""
+    shape: OutputShape | None = None
+    """Forms that are looked for in the output; ``None`` shows it as it is."""
+    tool_mode: ToolMode = ToolMode.NONE
+    wall_clock: Callable[[], float] = time.time
+    """Seconds since the epoch."""
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log probabilities of the output are wanted."""
+        return self.num_logprobs is not None
+
+
+class Renderer(ABC):
+    """Belongs to one answer.
+
+    Args:
+        answer: shared fields.
+    """
+
+    keep_alive: ClassVar[bytes] = KEEP_ALIVE
+    """Sent where a stream is silent for long, once it has begun."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+    @abstractmethod
+    def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
+        """The whole answer at once, ready for JSON."""
+
+    @abstractmethod
+    def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
+        """Part of a stream for what is new."""
+
+    @abstractmethod
+    def stream_end(self, usage: Usage) -> bytes:
+        """The rest of a stream whose choices have all ended."""
+
+    @abstractmethod
+    def stream_failure(self, error: StratosError) -> bytes:
+        """The rest of a stream that ends with an error, whether or not anything but comments was sent."""

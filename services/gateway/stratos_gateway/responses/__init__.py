@@ -1,0 +1,4 @@
+"""The Responses API as data: bodies in, items and events out; nothing here waits.
+
+Read in this order: ``items``, ``requests``, ``output``, ``rendering``.
+"""

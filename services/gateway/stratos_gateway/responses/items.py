@@ -1,0 +1,165 @@
+"""Input of a response -> the messages of a conversation.
+
+Items that follow one another and are one turn of the assistant (its reasoning, its text, its calls) are one message,
+as chat templates want them.  Instructions and system messages at the beginning are one message, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PARTS, MAX_MESSAGES
+from stratos.core.requests.tools import (
+    MAX_CALL_DEPTH,
+    MAX_CALL_VALUES,
+    MAX_MESSAGE_CALLS,
+    ToolCall,
+    ValueBudget,
+    check_tool_name,
+)
+from stratos.text.chat_template import ChatMessage
+from stratos_gateway.openai.messages import check_arguments, check_call_id
+
+_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+"""Types of parts that are text, and the field that has it."""
+_KINDS = ("message", "reasoning", "function_call", "function_call_output")
+
+
+def check_input(value: Any) -> tuple[ChatMessage, ...]:
+    """Check the ``input`` parameter: a text, or a list of items.
+
+    Raises:
+        BadRequest: says which item is wrong, and how.
+    """
+    if isinstance(value, str):
+        return (ChatMessage("user", value),)
+    if not isinstance(value, list) or not value:
+        raise BadRequest("input must be a string or a non-empty list of items", param="input")
+    if len(value) > MAX_MESSAGES:
+        raise BadRequest(f"input may hold at most {MAX_MESSAGES} items", param="input")
+    contents = [entry.get(name) for entry in value if isinstance(entry, dict) for name in ("content", "output")]
+    if sum(len(content) for content in contents if isinstance(content, list)) > MAX_ALL_CONTENT_PARTS:
+        raise BadRequest(f"input may hold at most {MAX_ALL_CONTENT_PARTS} parts together", param="input")
+    budget = ValueBudget(MAX_CALL_VALUES, MAX_CALL_DEPTH)
+    return tuple(_joined([_message(entry, f"input[{index}]", budget) for index, entry in enumerate(value)]))
+
+
+def with_instructions(instructions: str, messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Instructions, and the messages after them; what the system says first is one message, most templates take one."""
+    texts, begin = [instructions] if instructions else [], 0
+    while begin < len(messages) and messages[begin].role == "system":
+        texts.append(messages[begin].content)
+        begin += 1
+    system = (ChatMessage("system", "\n\n".join(texts)),) if texts else ()
+    return (*system, *messages[begin:])
+
+
+@dataclass(frozen=True, slots=True)
+class _TurnPart:
+    """One item as a message."""
+
+    message: ChatMessage
+    is_text: bool = False
+    """It has the text of its turn, after which only calls belong to the same one."""
+
+
+def _message(entry: Any, param: str, budget: ValueBudget) -> _TurnPart:
+    if not isinstance(entry, dict):
+        raise BadRequest(f"{param} must be an object", param=param)
+    kind = entry.get("type") or ("message" if "role" in entry else None)
+    match kind:
+        case "message":
+            return _TurnPart(ChatMessage(_role(entry, param), _content(entry.get("content"), f"{param}.content")), True)
+        case "reasoning":
+            return _TurnPart(ChatMessage("assistant", "", reasoning=_reasoning(entry, param)))
+        case "function_call":
+            return _TurnPart(ChatMessage("assistant", "", tool_calls=(_call(entry, param, budget),)))
+        case "function_call_output":
+            call_id = check_call_id(entry.get("call_id"), f"{param}.call_id")
+            return _TurnPart(
+                ChatMessage("tool", _content(entry.get("output"), f"{param}.output"), tool_call_id=call_id)
+            )
+    text = f"{param}.type: only {', '.join(_KINDS)} are supported"
+    raise BadRequest(text, param=f"{param}.type", code="unsupported_parameter")
+
+
+def _joined(turns: Sequence[_TurnPart]) -> Iterator[ChatMessage]:
+    """Messages; items of one turn of the assistant are joined."""
+    open_turn: _TurnPart | None = None
+    for turn in turns:
+        joined = None if open_turn is None else _join(open_turn, turn)
+        if joined is None and open_turn is not None:
+            yield open_turn.message
+        open_turn = joined or turn
+    if open_turn is not None:
+        yield open_turn.message
+
+
+def _join(turn: _TurnPart, later: _TurnPart) -> _TurnPart | None:
+    """Both as one, where ``later`` goes on with the turn: reasoning, then text, then calls."""
+    ours, theirs = turn.message, later.message
+    if not ours.role == theirs.role == "assistant":
+        return None
+    if theirs.tool_calls:
+        if len(ours.tool_calls) >= MAX_MESSAGE_CALLS:
+            return None
+        return _TurnPart(replace(ours, tool_calls=(*ours.tool_calls, *theirs.tool_calls)), turn.is_text)
+    if turn.is_text or ours.tool_calls:
+        return None
+    return _TurnPart(replace(theirs, reasoning=ours.reasoning + theirs.reasoning), later.is_text)
+
+
+def _role(entry: dict[str, Any], param: str) -> str:
+    role = entry.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BadRequest(f"{param}.role must be one of {', '.join(_ROLES)}", param=f"{param}.role")
+    return _ROLES[role]
+
+
+def _call(entry: dict[str, Any], param: str, budget: ValueBudget) -> ToolCall:
+    call_id = check_call_id(entry.get("call_id"), f"{param}.call_id")
+    name = check_tool_name(entry.get("name"), f"{param}.name")
+    return ToolCall(call_id, name, check_arguments(entry.get("arguments"), f"{param}.arguments", budget))
+
+
+def _reasoning(entry: dict[str, Any], param: str) -> str:
+    """Reasoning as it was, else its summary; what another server has encrypted cannot be read here."""
+    content, summary = entry.get("content"), entry.get("summary")
+    if content:
+        return _parts(content, f"{param}.content", {"reasoning_text": "text", "text": "text"})
+    if summary:
+        return _parts(summary, f"{param}.summary", {"summary_text": "text"})
+    if entry.get("encrypted_content"):
+        text = f"{param}.encrypted_content cannot be read here; send the content of the item"
+        raise BadRequest(text, param=f"{param}.encrypted_content", code="unsupported_parameter")
+    return ""
+
+
+def _content(value: Any, param: str) -> str:
+    return value if isinstance(value, str) else _parts(value, param, _TEXTS)
+
+
+def _parts(value: Any, param: str, kinds: dict[str, str]) -> str:
+    """The texts of a list of parts."""
+    if not isinstance(value, list):
+        raise BadRequest(f"{param} must be a list of parts, or a text where the API has one", param=param)
+    if len(value) > MAX_CONTENT_PARTS:
+        raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} parts", param=param)
+    texts = []
+    for index, part in enumerate(value):
+        where = f"{param}[{index}]"
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str):
+            raise BadRequest(f"{where} must be an object with a type", param=where)
+        if kind not in kinds:
+            text = f"{where}.type: only {', '.join(kinds)} are supported"
+            raise BadRequest(text, param=f"{where}.type", code="unsupported_parameter")
+        name = kinds[kind]
+        if not isinstance(part.get(name), str):
+            raise BadRequest(f"{where}.{name} must be a string", param=f"{where}.{name}")
+        texts.append(part[name])
+    return "".join(texts)

@@ -1,0 +1,196 @@
+"""Bodies of /v1/responses -> checked records; every failure is a 400 with ``param``, in the names of this API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.core.requests.grammar import ANY_OBJECT
+from stratos.core.requests.limits import check_metadata
+from stratos.core.requests.tools import Tool, ToolMode, ToolUse
+from stratos_gateway.openai.fields import Fields, WantedGrammar, named_schema, object_fields
+from stratos_gateway.openai.requests import (
+    Conversation,
+    GenerationBody,
+    GenerationOptions,
+    check_tools_and_grammar,
+    take_options,
+)
+from stratos_gateway.openai.tools import take_tools
+from stratos_gateway.responses.items import check_input, with_instructions
+
+_NOT_THERE = ("conversation", "moderation", "access_programs", "image", "prompt_cache_options")
+"""Features that are refused by name; those with a value that asks for nothing stand below."""
+_LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
+_INCLUDABLE = (_LOGPROBS, _ENCRYPTED)
+_ECHOED_TEXTS = ("user", "safety_identifier", "prompt_cache_key")
+_FUNCTION = re.compile(r"^(tools\[\d+\])\.function\b")
+_NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseBody(GenerationBody):
+    """A checked body of /v1/responses."""
+
+    echoed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that the response repeats, as they were understood."""
+    includes_logprobs: bool = False
+
+
+def public_name(param: str) -> str:
+    """The name that this API has for a field of a chat."""
+    return _FUNCTION.sub(r"\1", _NAMES.get(param, param))
+
+
+def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
+    """Check a body of /v1/responses.
+
+    Raises:
+        BadRequest: says which parameter is wrong, and how.
+    """
+    fields = Fields(body)
+    messages, instructions = check_input(fields.take("input")), _text(fields, "instructions")
+    tools, format_field = take_tools(fields, is_flat=True), fields.take("text")
+    grammar, text_echo = _text_config(format_field)
+    reasoning = _reasoning(fields.take("reasoning"))
+    includes_logprobs = _LOGPROBS in _include(fields.take("include"))
+    top = fields.number("top_logprobs", "num_logprobs")
+    if top is not None and not includes_logprobs:
+        raise BadRequest(f"top_logprobs needs include: [{_LOGPROBS!r}]", param="top_logprobs")
+    metadata, store = fields.take("metadata"), fields.flag("store")
+    check_metadata(metadata)
+    _refuse_features(fields, store=store)
+    options = take_options(
+        fields,
+        vocab_size,
+        stream=fields.flag("stream"),
+        max_tokens=fields.number("max_output_tokens", "max_tokens"),
+        num_logprobs=(top or 0) if includes_logprobs else None,
+        grammar=grammar,
+    )
+    check_tools_and_grammar(tools, options)
+    echoed = {
+        **{name: body[name] for name in _ECHOED_TEXTS if isinstance(body.get(name), str)},
+        **_echoed_tools(body, tools),
+        "instructions": instructions or None,
+        "max_tool_calls": body.get("max_tool_calls"),
+        "metadata": metadata or {},
+        "reasoning": reasoning,
+        "store": store,
+        "text": text_echo,
+        "top_logprobs": top or 0,
+        **_echoed_sampling(options),
+    }
+    conversation = Conversation(with_instructions(instructions, messages), tools)
+    return ResponseBody(options=options, prompts=(conversation,), echoed=echoed, includes_logprobs=includes_logprobs)
+
+
+def _refuse_features(fields: Fields, *, store: bool) -> None:
+    if store:
+        raise BadRequest("store: true is not supported by this server", param="store", code="unsupported_parameter")
+    for name in _NOT_THERE:
+        fields.refuse(name)
+    fields.refuse("previous_response_id")
+    fields.refuse("background", False)
+    fields.refuse("context_management", [])
+    fields.refuse("truncation", "disabled")
+    fields.number("max_tool_calls", "max_tokens")  # of built-in tools, of which there are none
+    options = fields.take("stream_options")
+    if options is not None:
+        within = object_fields(options, "stream_options")
+        within.ignore("include_obfuscation")
+        within.end()
+
+
+def _text(fields: Fields, name: str) -> str:
+    value = fields.take(name)
+    if value is not None and not isinstance(value, str):
+        raise BadRequest(f"{name} must be a string", param=name)
+    return value or ""
+
+
+def _text_config(value: Any) -> tuple[WantedGrammar | None, dict[str, Any]]:
+    """The grammar of the ``text`` field, and the field as it is repeated."""
+    grammar, shown = None, {"type": "text"}
+    if value is not None:
+        fields = object_fields(value, "text")
+        given = fields.take("format")
+        fields.refuse("verbosity", "medium")
+        fields.end()
+        if given is not None:
+            grammar, shown = _format(given)
+    return grammar, {"format": shown, "verbosity": "medium"}
+
+
+def _format(value: Any) -> tuple[WantedGrammar | None, dict[str, Any]]:
+    path = "text.format"
+    fields = object_fields(value, path)
+    match fields.take("type"):
+        case "text":
+            fields.end()
+            return None, {"type": "text"}
+        case "json_object":
+            fields.end()
+            return WantedGrammar(ANY_OBJECT, path), {"type": "json_object"}
+        case "json_schema":
+            grammar = named_schema(fields, path)
+            shown = {name: value[name] for name in ("type", "name", "description") if value.get(name) is not None}
+            return grammar, {**shown, "schema": value.get("schema") or {}, "strict": bool(value.get("strict"))}
+    raise BadRequest(f"{path}.type must be text, json_object or json_schema", param=f"{path}.type")
+
+
+def _reasoning(value: Any) -> dict[str, Any]:
+    """The field as it is repeated; reasoning comes as it is, and nothing makes summaries of it."""
+    if value is not None:
+        fields = object_fields(value, "reasoning")
+        fields.refuse("effort")
+        fields.refuse("summary", "auto")
+        fields.refuse("generate_summary", "auto")
+        fields.refuse("context", "auto")
+        fields.refuse("mode", "standard")
+        fields.end()
+    return {"effort": None, "summary": None}
+
+
+def _include(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadRequest("include must be a list", param="include")
+    for index, name in enumerate(value):
+        if name not in _INCLUDABLE:
+            text = f"include[{index}]: only {', '.join(_INCLUDABLE)} are supported"
+            raise BadRequest(text, param=f"include[{index}]", code="unsupported_parameter")
+    return value
+
+
+def _echoed_sampling(options: GenerationOptions) -> dict[str, Any]:
+    sampling = options.sampling
+    return {
+        "temperature": sampling.get("temperature", 1.0),
+        "top_p": sampling.get("top_p", 1.0),
+        "max_output_tokens": options.max_tokens,
+    }
+
+
+def _echoed_tools(body: Mapping[str, Any], use: ToolUse) -> dict[str, Any]:
+    given = body.get("tool_choice")
+    choice: Any = {"type": "function", "name": use.named} if use.mode is ToolMode.NAMED else str(use.mode)
+    return {
+        "tools": [_definition(tool) for tool in use.tools],
+        "tool_choice": choice if use.tools else given or str(ToolMode.AUTO),
+        "parallel_tool_calls": use.is_parallel if use.tools else body.get("parallel_tool_calls") is not False,
+    }
+
+
+def _definition(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description or None,
+        "parameters": tool.parameters,
+        "strict": tool.is_strict,
+    }

@@ -1,0 +1,166 @@
+"""Tokens counted and told: all the work of these routes is done while they are made ready, off the event loop.
+
+A text may be longer than any prompt: how long it is, is what the client wants to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from stratos.common.errors import ContextLengthExceeded
+from stratos.core.requests.limits import MAX_COUNTED_TOKENS
+from stratos.core.tenant import Tenant
+from stratos.core.trace import TraceContext
+from stratos_gateway.answering.request import Prepared
+from stratos_gateway.anthropic.requests import parse_message
+from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
+from stratos_gateway.models.served_model import INLINE_CHARS, ServedModel
+from stratos_gateway.openai.requests import Conversation
+from stratos_gateway.preparation.counts import off_loop
+from stratos_gateway.preparation.output_shape import encode_conversation
+from stratos_gateway.tokenization.requests import TokenizeBody, parse_detokenize, parse_tokenize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedAnswer(Prepared):
+    """A request whose answer needs no worker."""
+
+    answer: Mapping[str, Any]
+    """Ready for JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCounting:
+    """Shared by the routes that count tokens.
+
+    Args:
+        model: tokenizer and template.
+        catalogue: names of models, which a tenant may use or not.
+    """
+
+    model: ServedModel
+    catalogue: ModelCatalogue
+    unbounded: ServedModel = field(init=False)
+    """The model without its own bounds on prompts."""
+
+    def __post_init__(self) -> None:
+        base = replace(self.model.base, max_model_len=MAX_COUNTED_TOKENS + 1)
+        object.__setattr__(self, "unbounded", replace(self.model, base=base, max_input_tokens=MAX_COUNTED_TOKENS))
+
+    async def text_ids(self, text: str, *, adds_special: bool) -> Sequence[int]:
+        """Ids of a text, in which special tokens are read as such; raises ``ContextLengthExceeded``."""
+        tokenizer = self.model.tokenizer
+        if tokenizer.min_num_tokens(text) > MAX_COUNTED_TOKENS:
+            raise ContextLengthExceeded(f"the text has more than {MAX_COUNTED_TOKENS} tokens", param="prompt")
+        encode = partial(tokenizer.encode, text, add_special_tokens=adds_special)
+        return encode() if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode)
+
+    async def conversation_ids(self, conversation: Conversation) -> Sequence[int]:
+        """Ids of a conversation; raises like ``ServedModel.encode_chat``."""
+        return await encode_conversation(self.unbounded, conversation)
+
+    async def resolve(self, tenant: Tenant, name: str) -> ModelTarget:
+        """The model that is counted for; raises like ``ModelCatalogue.resolve``."""
+        return await self.catalogue.resolve(tenant, name)
+
+    def prepared(
+        self, name: str, target: ModelTarget, operation: str, texts: Sequence[str], answer: Mapping[str, Any]
+    ) -> PreparedAnswer:
+        """Facts for the steps: it takes a request of its tenant's limits, and no tokens."""
+        return PreparedAnswer(
+            model=name,
+            operation=operation,
+            num_tokens=0,
+            num_sequences=0,
+            texts=texts,
+            refusal=partial(self.catalogue.refusal, target),
+            answer=answer,
+        )
+
+
+class TokenizePreparer:
+    """Preparation of /tokenize.
+
+    Args:
+        counting: shared.
+    """
+
+    prompt_param = "prompt"
+
+    def __init__(self, counting: TokenCounting) -> None:
+        self._counting = counting
+
+    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
+        """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
+        counting, base = self._counting, self._counting.model.base
+        parsed = parse_tokenize(body, base.name)
+        target = await counting.resolve(tenant, parsed.model)
+        prompt = parsed.prompt
+        if isinstance(prompt, Conversation):
+            ids, texts = await counting.conversation_ids(prompt), prompt.texts
+        else:
+            ids, texts = await counting.text_ids(prompt, adds_special=parsed.adds_special), (prompt,)
+        answer = await off_loop(len(ids), partial(self._answer, parsed, ids))
+        return counting.prepared(parsed.model, target, "tokenize", texts, answer)
+
+    def _answer(self, body: TokenizeBody, ids: Sequence[int]) -> dict[str, Any]:
+        model = self._counting.model
+        pieces = [model.tokenizer.token_piece(token) for token in ids] if body.tells_pieces else None
+        return {
+            "count": len(ids),
+            "max_model_len": model.base.max_model_len,
+            "tokens": list(ids),
+            "token_strs": pieces,
+        }
+
+
+class CountPreparer:
+    """Preparation of /v1/messages/count_tokens, whose bodies are those of the route that would answer them.
+
+    Args:
+        counting: shared.
+    """
+
+    prompt_param = "messages"
+
+    def __init__(self, counting: TokenCounting) -> None:
+        self._counting = counting
+
+    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
+        """Check, resolve and count; raises ``StratosError`` with the client's answer."""
+        counting = self._counting
+        parsed = parse_message(body, counting.model.base.vocab_size)
+        target = await counting.resolve(tenant, parsed.options.model)
+        [conversation] = parsed.prompts
+        assert isinstance(conversation, Conversation), "this dialect's only prompt"
+        answer = {"input_tokens": len(await counting.conversation_ids(conversation))}
+        return counting.prepared(parsed.options.model, target, "count_tokens", conversation.texts, answer)
+
+
+class DetokenizePreparer:
+    """Preparation of /detokenize.
+
+    Args:
+        counting: shared.
+    """
+
+    prompt_param = "tokens"
+
+    def __init__(self, counting: TokenCounting) -> None:
+        self._counting = counting
+
+    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
+        """Check, resolve and decode; raises ``StratosError`` with the client's answer."""
+        counting, base, given = self._counting, self._counting.model.base, body.get("tokens")
+        num_ids = len(given) if isinstance(given, list) else 0
+        if num_ids > MAX_COUNTED_TOKENS:
+            raise ContextLengthExceeded(f"tokens may hold at most {MAX_COUNTED_TOKENS} ids", param="tokens")
+        parsed = await off_loop(num_ids, partial(parse_detokenize, body, base.name, base.vocab_size))
+        target = await counting.resolve(tenant, parsed.model)
+        decode: Callable[[], str] = partial(counting.model.tokenizer.decode, parsed.token_ids, skip_special=False)
+        text = await off_loop(num_ids, decode)
+        return counting.prepared(parsed.model, target, "detokenize", (text,), {"prompt": text})

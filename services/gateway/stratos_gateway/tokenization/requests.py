@@ -1,0 +1,106 @@
+"""Bodies of /tokenize and /detokenize, as vLLM has them -> checked records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.core.requests.limits import check_model_name, check_token_ids
+from stratos.core.requests.tools import MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES, ValueBudget
+from stratos.text.chat_template import TemplateUse
+from stratos_gateway.openai.fields import Fields, object_fields
+from stratos_gateway.openai.messages import check_messages
+from stratos_gateway.openai.requests import Conversation
+from stratos_gateway.openai.tools import take_tools
+
+_RESERVED = ("messages", "tools", "add_generation_prompt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeBody:
+    """A checked body of /tokenize."""
+
+    model: str
+    prompt: str | Conversation
+    adds_special: bool
+    """Special tokens of the tokenizer are added to a text; a chat template writes its own."""
+    tells_pieces: bool
+    """The answer has the tokens' spellings, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetokenizeBody:
+    """A checked body of /detokenize."""
+
+    model: str
+    token_ids: tuple[int, ...]
+
+
+def parse_tokenize(body: dict[str, Any], default_model: str) -> TokenizeBody:
+    """Check a body of /tokenize: a text, or a conversation.
+
+    Raises:
+        BadRequest: says which parameter is wrong, and how.
+    """
+    fields = Fields(body)
+    model, prompt, messages = _model(fields, default_model), fields.take("prompt"), fields.take("messages")
+    tells_pieces = fields.flag("return_token_strs")
+    adds_special = fields.flag("add_special_tokens", default=messages is None)
+    if (prompt is None) == (messages is None):
+        raise BadRequest("give either prompt or messages", param="prompt")
+    if messages is None:
+        if not isinstance(prompt, str):
+            raise BadRequest("prompt must be a string", param="prompt")
+        fields.end()
+        return TokenizeBody(model=model, prompt=prompt, adds_special=adds_special, tells_pieces=tells_pieces)
+    if adds_special:
+        text = "add_special_tokens: a chat template writes special tokens itself"
+        raise BadRequest(text, param="add_special_tokens", code="unsupported_parameter")
+    conversation = Conversation(check_messages(messages), take_tools(fields), take_template_use(fields))
+    fields.refuse("chat_template")
+    fields.refuse("mm_processor_kwargs", {})
+    fields.end()
+    return TokenizeBody(model=model, prompt=conversation, adds_special=False, tells_pieces=tells_pieces)
+
+
+def parse_detokenize(body: dict[str, Any], default_model: str, vocab_size: int) -> DetokenizeBody:
+    """Check a body of /detokenize; raises like ``parse_tokenize``."""
+    fields = Fields(body)
+    model, ids = _model(fields, default_model), fields.take("tokens")
+    if not isinstance(ids, list):
+        raise BadRequest("tokens must be a list of token ids", param="tokens")
+    fields.end()
+    return DetokenizeBody(model=model, token_ids=check_token_ids(ids, vocab_size, "tokens") if ids else ())
+
+
+def take_template_use(fields: Fields) -> TemplateUse:
+    """How a conversation ends, and values of the client for its template.
+
+    Raises:
+        BadRequest: both ends at once, or values that are not for clients.
+    """
+    begins, continues = fields.flag("add_generation_prompt", default=True), fields.flag("continue_final_message")
+    values = fields.take("chat_template_kwargs")
+    param = "chat_template_kwargs"
+    if values is not None:
+        object_fields(values, param)
+        ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH).check(values, param)
+        _check_names(values, param)
+    if begins and continues:
+        text = "continue_final_message needs add_generation_prompt: false"
+        raise BadRequest(text, param="continue_final_message")
+    return TemplateUse(begins_answer=begins, continues_last=continues, values=values or {})
+
+
+def _check_names(values: Mapping[str, Any], param: str) -> None:
+    for name in _RESERVED:
+        if name in values:
+            raise BadRequest(f"{param}.{name} has a field of its own", param=f"{param}.{name}")
+
+
+def _model(fields: Fields, default: str) -> str:
+    """Name of the model; without one it is the base model, as in vLLM."""
+    name = fields.take("model")
+    return default if name is None else check_model_name(name)
