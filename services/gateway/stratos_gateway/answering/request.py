@@ -5,7 +5,7 @@ The edge opens it, preparation fills ``prepared``, a source gives ``output``; st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from stratos.core.trace import NO_TRACE, TraceContext
 from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
 from stratos_gateway.http.exchange import Exchange
-from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 
@@ -70,6 +70,8 @@ class GenerationSpec:
     """Special tokens that are text of the output: marks that its reader looks for."""
     meter: MeterTag | None = None
     """Tag that it is billed by; ``None`` is not billed."""
+    promised_itl_us: int | None = None
+    """p99 of the ITLs of its tenant's windows; ``None`` where none is promised."""
     can_be_convicted: bool = True
     """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
 
@@ -82,6 +84,8 @@ class PreparedGeneration(Prepared):
     specs: tuple[GenerationSpec, ...]
     """One per prompt."""
     renderer: Renderer
+    keep: Callable[[Usage], Awaitable[None]]
+    """Keeps the answer before its client is told of its end; raises ``StratosError`` where that fails."""
 
     def describe(self, exchange: Exchange) -> None:
         """Its model, and a header with the fields that mean nothing here."""
