@@ -281,6 +281,22 @@ async def test_a_stream_that_waits_for_the_endpoint_hears_comments(endpoint: Scr
     assert text.rstrip().endswith("data: [DONE]")
 
 
+async def test_a_stream_that_might_have_left_hears_comments_once_it_runs_here(endpoint: ScriptedHttp) -> None:
+    """Its worker is silent between two tokens: a proxy cuts a connection on which nothing comes."""
+    async with silent_world(endpoint.url) as world:
+        world.router.errors = []
+        world.worker.hang_after = 1
+        async with world.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+            assert answer.status_code == 200
+            said = list[str]()
+            async for line in answer.aiter_lines():
+                said.append(line)
+                if line.startswith(": keep-alive") and any(one.startswith("data: ") for one in said):
+                    break
+        assert endpoint.asked == [], "it was placed here"
+        assert [request.overflow_after_ms > 0 for request in world.router.requests] == [True], "and might have left"
+
+
 async def test_where_the_endpoint_fails_after_comments_the_same_stream_goes_on_here(endpoint: ScriptedHttp) -> None:
     endpoint.script = silent
     async with silent_world(endpoint.url) as world:
