@@ -20,6 +20,7 @@ from stratos_gateway.openai.requests import (
     check_tools_and_grammar,
     take_options,
 )
+from stratos_gateway.openai.template_use import check_effort
 from stratos_gateway.openai.tools import take_tools
 from stratos_gateway.responses.items import check_input, with_instructions
 
@@ -29,7 +30,13 @@ _LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_con
 _INCLUDABLE = (_LOGPROBS, _ENCRYPTED)
 _ECHOED_TEXTS = ("user", "safety_identifier", "prompt_cache_key")
 _FUNCTION = re.compile(r"^(tools\[\d+\])\.function\b")
-_NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_NAMES = {
+    "messages": "input",
+    "prompt": "input",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "reasoning_effort": "reasoning.effort",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         "top_logprobs": top or 0,
         **_echoed_sampling(options),
     }
-    conversation = Conversation(with_instructions(instructions, messages), tools)
+    conversation = Conversation(with_instructions(instructions, messages), tools, effort=reasoning["effort"] or "")
     return ResponseBody(
         options=options,
         prompts=(conversation,),
@@ -166,15 +173,16 @@ def _format(value: Any) -> tuple[WantedGrammar | None, dict[str, Any]]:
 
 def _reasoning(value: Any) -> dict[str, Any]:
     """The field as it is repeated; reasoning comes as it is, and nothing makes summaries of it."""
+    effort = ""
     if value is not None:
         fields = object_fields(value, "reasoning")
-        fields.refuse("effort")
+        effort = check_effort(fields.take("effort"), "reasoning.effort")
         fields.refuse("summary", "auto")
         fields.refuse("generate_summary", "auto")
         fields.refuse("context", "auto")
         fields.refuse("mode", "standard")
         fields.end()
-    return {"effort": None, "summary": None}
+    return {"effort": effort or None, "summary": None}
 
 
 def _include(value: Any) -> list[str]:
