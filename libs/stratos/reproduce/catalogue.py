@@ -40,7 +40,8 @@ ROWS = (
     ReproducedRow(name="batch-sweep", module="batch_sweep", title="Decode speed by batch, and its knee"),
     ReproducedRow(name="prefix-sharing", module="prefix_sharing", title="One prefix of 2,000 tokens for 100 users"),
     ReproducedRow(name="queueing", module="queueing", title="Little's law, and latency by utilisation"),
-    ReproducedRow(name="replicas", module="replicas", title="One to eight replicas, with their cost"),
+    ReproducedRow(name="replicas", module="fleets.replicas", title="One to eight replicas, with their cost"),
+    ReproducedRow(name="policies", module="fleets.policies", title="Placement policies on one fleet"),
     ReproducedRow(
         name="memory-budget", module="calculated.memory_budget", title="Sequences of 4, 8 and 16 K on one device"
     ),

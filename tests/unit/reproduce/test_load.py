@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,10 +14,13 @@ from stratos.reproduce.load.asks import LoadAsk
 from stratos.reproduce.load.driving import percent_point
 from stratos.reproduce.load.kv_pool import measure_pool
 from stratos.reproduce.load.lengths import CONTEXT_TOKENS, log_normal_lengths, mean_of_log_normal
+from stratos.reproduce.load.loaded import load_model, token_bytes_of
 from stratos.reproduce.load.virtual import VirtualEngine, run_virtual
+from stratos.reproduce.record.conditions import RowConditions, RowForm
 from stratos.reproduce.rows.batch_sweep import knee
 from stratos.reproduce.rows.continuous_batching import SEVEN_AND_ONE
 from stratos.reproduce.rows.sampling_quality import parses
+from tests.support.paths import ROOT
 
 
 def ask(num_output_tokens: int, arrival_s: float = 0.0) -> LoadAsk:
@@ -85,3 +89,8 @@ def test_the_knee_is_where_doubling_stops_to_pay(speeds: dict[int, float], expec
 )
 def test_what_parses_is_python_up_to_the_last_whole_line(text: str, is_code: bool) -> None:
     assert parses(text) is is_code
+
+
+def test_the_formula_of_a_tokens_kv_is_what_the_engine_has(tmp_path: Path) -> None:
+    conditions = RowConditions(form=RowForm.SMOKE, model=ROOT / "models" / "base", folder=tmp_path)
+    assert load_model(conditions).runner.info.geometry.token_bytes == token_bytes_of(conditions)
