@@ -179,10 +179,10 @@ async def test_errors_have_the_envelope_of_this_api(world: World, path: str) -> 
 
 async def test_a_full_platform_is_overloaded_before_the_stream_and_within_it() -> None:
     async with gateway_world(http={"sse_keepalive_s": 0.05}) as world:
-        world.worker.error = Overloaded("full")
+        world.router.errors = [Overloaded("full")]
         answer = await post(world)
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded_error")
-        world.worker.error, world.worker.step_s = None, 30.0
+        world.worker.step_s = 30.0
         headers = {"x-stratos-deadline-ms": "300"}
         late = await world.http.post("/v1/messages", json=body(stream=True), headers=headers)
         assert late.status_code == 200
@@ -190,15 +190,12 @@ async def test_a_full_platform_is_overloaded_before_the_stream_and_within_it() -
 
 
 async def test_a_silent_stream_is_pinged_once_it_has_begun() -> None:
-    patient = {"silence_timeout_s": 600.0, "step_timeout_s": 600.0}
-    async with gateway_world(http={"sse_keepalive_s": 0.05}, sessions=patient) as world:
-        world.worker.hang_after, names = 2, list[str]()
-        async with world.http.stream("POST", "/v1/messages", json=body(stream=True)) as answer:
-            async for line in answer.aiter_lines():
-                names += [line.removeprefix("event: ")] if line.startswith("event: ") else []
-                if names[-1:] == ["ping"]:
-                    break
-        assert names[0] == "message_start", "until then a comment says that it lives"
+    async with gateway_world(http={"sse_keepalive_s": 0.05}) as world:
+        world.worker.step_s = 0.5
+        answer = await post(world, stream=True)
+        kinds = [event["type"] for event in named_events(answer.text)]
+        assert (kinds[0], kinds[-1]) == ("message_start", "message_stop"), "until then a comment says that it lives"
+        assert "ping" in kinds
 
 
 @pytest.mark.parametrize("num_tokens", [1, 20])
