@@ -309,3 +309,17 @@ async def test_where_the_endpoint_fails_after_comments_the_same_stream_goes_on_h
 
 def events_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(event[6:]) for event in text.split("\n\n") if event.startswith("data: {")]
+
+
+async def test_a_message_goes_outside_unless_its_stop_sequence_would_not_be_known(
+    world: World, endpoint: ScriptedHttp
+) -> None:
+    body = {**CHAT, "system": "Be brief."}
+    body.pop("n", None)
+    answer = await world.http.post("/v1/messages", json=body)
+    assert answer.json()["content"] == [{"type": "text", "text": "from outside"}]
+    assert answer.json()["usage"]["output_tokens"] > 0
+    assert answer.headers[HEADER] == "external"
+    assert endpoint.asked[0].body["messages"] == [{"role": "system", "content": "Be brief."}, *CHAT["messages"]]
+    assert (await world.http.post("/v1/messages", json={**body, "stop_sequences": ["END"]})).status_code == 200
+    assert [request.overflow_after_ms for request in world.router.requests] == [2500, 0]
