@@ -15,7 +15,7 @@ from stratos.engine.settings import SchedulerConfig
 from stratos.engine.switches import Baselines, SchedulerSwitches
 from stratos.reproduce.load.asks import LoadAsk
 from stratos.reproduce.load.driving import DrivenRun
-from stratos.reproduce.load.loaded import load_model
+from stratos.reproduce.load.loaded import LoadedModel, load_model
 from stratos.reproduce.load.virtual import VirtualEngine, run_virtual
 from stratos.reproduce.record.answer import ClaimAnswer, FigureKind, OwnFigure
 from stratos.reproduce.record.claim import at_most
@@ -23,7 +23,7 @@ from stratos.reproduce.record.conditions import RowConditions
 from stratos.reproduce.record.result import Cell, ResultTable, RowResult
 from stratos.sim.runner import StepCosts
 
-NUM_STREAMS, STREAM_PROMPT_TOKENS, ARRIVAL_S = 4, 32, 0.3
+NUM_STREAMS, STREAM_PROMPT_TOKENS, FIRST_TOKENS, ARRIVAL_S = 4, 32, 12, 0.3
 PROMPT_TOKENS = 2048
 WHOLE = "in one step"
 ARMS: Mapping[str, SchedulerConfig] = {
@@ -50,16 +50,12 @@ def measure(conditions: RowConditions) -> RowResult:
     prompt, outputs, repeats = conditions.sized(
         smoke=(256, 60, 1), short=(PROMPT_TOKENS, 600, 3), full=(PROMPT_TOKENS, 300, 3)
     )
-    asks = [
-        *([LoadAsk(num_prompt_tokens=STREAM_PROMPT_TOKENS, num_output_tokens=outputs)] * NUM_STREAMS),
-        LoadAsk(num_prompt_tokens=prompt, num_output_tokens=1, arrival_s=ARRIVAL_S),
-    ]
     model = load_model(conditions)
-    costs = StepCosts()
+    virtual = {arm: VirtualEngine(scheduler=scheduler, costs=StepCosts()) for arm, scheduler in ARMS.items()}
     simulated = {
-        arm: _arrival(run_virtual(VirtualEngine(scheduler=scheduler, costs=costs), asks))
-        for arm, scheduler in ARMS.items()
+        arm: _arrival(run_virtual(engine, _asks(prompt, outputs, ARRIVAL_S))) for arm, engine in virtual.items()
     }
+    asks = _asks(prompt, outputs, _arrival_here_s(model, conditions.seed))
     measured = {
         arm: _median([_arrival(model.run(scheduler, asks, seed=number)) for number in range(repeats)])
         for arm, scheduler in ARMS.items()
@@ -90,6 +86,22 @@ def measure(conditions: RowConditions) -> RowResult:
     )  # fmt: skip
 
 
+def _asks(prompt: int, outputs: int, arrival_s: float) -> list[LoadAsk]:
+    return [
+        *_streams(outputs),
+        LoadAsk(num_prompt_tokens=prompt, num_output_tokens=1, arrival_s=arrival_s),
+    ]
+
+
+def _streams(outputs: int) -> list[LoadAsk]:
+    return [LoadAsk(num_prompt_tokens=STREAM_PROMPT_TOKENS, num_output_tokens=outputs)] * NUM_STREAMS
+
+
+def _arrival_here_s(model: LoadedModel, seed: int) -> float:
+    """Time in which streams alone emit some tokens here: then they run, and have most of their tokens before them."""
+    return model.run(SchedulerConfig(), _streams(FIRST_TOKENS), seed=seed).duration_s
+
+
 def _rows(found: Mapping[str, PromptArrival]) -> list[tuple[Cell, ...]]:
     whole = found[WHOLE].longest_gap_ms
     return [(arm, one.longest_gap_ms, one.longest_gap_ms / whole, one.ttft_ms) for arm, one in found.items()]
@@ -104,7 +116,9 @@ def _arrival(run: DrivenRun) -> PromptArrival:
         for earlier, later in itertools.pairwise(stream.token_times_s)
         if later > begin_s and earlier < end_s
     ]
-    return PromptArrival(longest_gap_ms=1e3 * max(gaps_s, default=0.0), ttft_ms=1e3 * prompt.ttft_s)
+    if not gaps_s:  # a machine that suddenly is many times as fast: the streams ended before the prompt came
+        gaps_s = [max(gap_s for stream in streams for gap_s in stream.gaps_s)]
+    return PromptArrival(longest_gap_ms=1e3 * max(gaps_s), ttft_ms=1e3 * prompt.ttft_s)
 
 
 def _median(runs: list[PromptArrival]) -> PromptArrival:
