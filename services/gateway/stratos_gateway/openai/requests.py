@@ -59,6 +59,8 @@ class GenerationOptions:
     num_echo_logprobs: int | None = None
     """Value of ``logprobs`` together with ``echo``."""
     return_token_ids: bool = False
+    names_token_ids: bool = False
+    """Log probabilities name tokens by their ids."""
     tells_stop: bool = False
     """The answer says which stop string has ended it."""
 
@@ -176,6 +178,7 @@ def _options(
     if stream and num_prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     n, return_token_ids = fields.number("n"), fields.flag("return_token_ids")
+    names_token_ids = fields.flag("return_tokens_as_token_ids")
     include_usage, grammar = _include_usage(fields.take("stream_options"), stream), take_grammar(fields)
     options = take_options(
         fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, grammar=grammar
@@ -186,6 +189,7 @@ def _options(
         n=1 if n is None else int(n),
         num_prompt_logprobs=None if num_prompt_logprobs is None else int(num_prompt_logprobs),
         return_token_ids=return_token_ids,
+        names_token_ids=names_token_ids,
     )
 
 

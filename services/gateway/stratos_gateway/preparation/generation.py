@@ -182,6 +182,7 @@ class GenerationPreparer:
             num_prompt_logprobs=options.num_prompt_logprobs,
             echoes_logprobs=options.num_echo_logprobs is not None,
             return_token_ids=options.return_token_ids,
+            names_token_ids=options.names_token_ids,
             include_usage=options.include_usage,
             prompts=prompts,
             num_choices=options.n,
