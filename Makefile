@@ -31,7 +31,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring pytest check fmt proto \
-  proto-check manifests bench chaos images e2e clean
+  proto-check manifests bench reproduce chaos images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -116,6 +116,10 @@ manifests: setup ## Rewrite the schema of the chart's values, and deploy/k8s; by
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains
 	@$(BIN)/python -m scripts.bench.whole_platform --out benchmarks/results/platform-cpu.json
 	@$(BIN)/python -m scripts.bench.ablation --out benchmarks/results/ablation-cpu.json $(BENCH)
+
+# REPRODUCE="continuous-batching --seed 1": rows by name, and other arguments.
+reproduce: setup ## Published claims recomputed and measured, into build/reproduce (FULL=1: 90 minutes; GPU=1: its rows, too)
+	@$(BIN)/stratos reproduce $(if $(FULL),--full) $(if $(GPU),--gpu) $(REPRODUCE)
 
 # CHAOS_REPORT=PATH.json writes the report there, and a page beside it.
 chaos: setup ## Kill and stop processes under streams, Redis and the object store gone: half an hour or more

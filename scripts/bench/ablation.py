@@ -22,7 +22,8 @@ from typing import Any
 
 from scripts.bench.harness import by_turns, flag, run_bench, show, table
 from scripts.bench.workloads import NUM_ADAPTERS, WORKLOADS
-from scripts.demo.make_random_model import write_adapter, write_model
+from scripts.demo.make_random_model import TOKENIZER
+from stratos.reproduce.material.random_model import SHAPES, write_adapter, write_model
 
 SHAPE = "llama-213m"
 BLOCKS = {"kv_pool_bytes": 512 * 1024 * 1024}
@@ -196,9 +197,9 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Every ablation that was named."""
     with tempfile.TemporaryDirectory() as folder:
         model, adapters = Path(folder, "llama-213m"), Path(folder, "adapters")
-        write_model(SHAPE, model)
+        write_model(SHAPE, model, TOKENIZER)
         for index in range(NUM_ADAPTERS):
-            write_adapter(SHAPE, adapters / str(index), 8 << index % 2, index)
+            write_adapter(SHAPES[SHAPE], adapters / str(index), 8 << index % 2, index)
         base = Settings(runner={"model_path": str(model), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS})
         results = {}
         for name in args.only:

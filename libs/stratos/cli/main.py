@@ -28,6 +28,7 @@ from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
+from stratos.cli.reproduce.command import reproduce
 
 app = typer.Typer(
     name="stratos",
@@ -48,6 +49,7 @@ app.add_typer(autoscaler_app, name="autoscaler")
 app.add_typer(plan_group, name="plan")
 app.command()(doctor)
 app.command()(bench)
+app.command()(reproduce)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")
 

@@ -67,6 +67,9 @@ class StratosError(Exception):
         self.after_s = after_s
         self.is_from_peer = False
         """Another process raised it: ``param`` names a field of our messages, not one of a client's request."""
+        self.queue_samples: tuple[int, ...] = ()
+        """Where the refused request stood in a router's queue: pairs of milliseconds of its call, and requests that
+        were before it then; the last pair is of the decision."""
 
 
 class Retryable(StratosError):

@@ -32,6 +32,8 @@ from stratos.common.errors import (
 ERROR_METADATA_KEY = "stratos-error-bin"
 MAX_MESSAGE_CHARS = 2000
 """Trailing metadata above 8 KiB is dropped by gRPC, together with the status; the text travels twice."""
+MAX_QUEUE_SAMPLES = 32
+"""Numbers of them; a router of this version sends at most 18."""
 
 _BY_STATUS: dict[grpc.StatusCode, type[StratosError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
@@ -59,6 +61,7 @@ def to_error_detail(error: StratosError) -> common_pb2.ErrorDetail:
         detail.retry_after_ms = math.ceil(error.after_s * 1000)
     if isinstance(error, Overloaded) and error.reason:
         detail.shed_reason = error.reason
+    detail.queue_samples.extend(error.queue_samples[:MAX_QUEUE_SAMPLES])
     return detail
 
 
@@ -73,6 +76,7 @@ def from_error_detail(detail: common_pb2.ErrorDetail) -> StratosError:
         reason=detail.shed_reason,
     )
     error.is_from_peer = True
+    error.queue_samples = tuple(detail.queue_samples[:MAX_QUEUE_SAMPLES])
     return error
 
 

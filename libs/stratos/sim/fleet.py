@@ -34,6 +34,8 @@ class FleetConfig:
     policies: RoutingPoliciesConfig = field(default_factory=RoutingPoliciesConfig)
     concurrency: int | None = None
     """Sessions that are open at once: a next one begins when one ends. ``None``: they arrive by themselves."""
+    ramp_s: float = 0.0
+    """Time over which those of ``concurrency`` begin; at 0 all arrive at the moment of the first statuses."""
     sessions_per_s: float = 1.0
     """Rate of arrivals at random times, without ``concurrency``."""
     think_s: float = 1.0
@@ -68,8 +70,8 @@ class SimFleet:
             worker.report_status()
         config, rng, at_s = self._config, Random(self._config.seed), 0.0
         if config.concurrency is not None:
-            for _ in range(config.concurrency):
-                self._timeline.at(0.0, self._begin_session)
+            for number in range(config.concurrency):
+                self._timeline.at(config.ramp_s * number / config.concurrency, self._begin_session)
         else:
             for _ in range(len(self._waiting)):
                 at_s += rng.expovariate(config.sessions_per_s)

@@ -47,16 +47,19 @@ class SimRunner(Runner):
         block_size: tokens per block.
         costs: of a step.
         clock: of the worker; a step moves it.
+        max_model_len: longest sequence; default: what the pool holds.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, costs: StepCosts, clock: FakeClock) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, costs: StepCosts, clock: FakeClock, max_model_len: int = 0
+    ) -> None:
         self._costs, self._clock = costs, clock
         self.info = RunnerInfo(
             identity=IDENTITY,
             geometry=KvGeometry(num_layers=32, num_kv_heads=8, head_dim=128, block_size=block_size, element_bytes=2),
             num_blocks=num_blocks,
             vocab_size=VOCAB_SIZE,
-            max_model_len=num_blocks * block_size,
+            max_model_len=max_model_len or num_blocks * block_size,
             eos_token_ids=(),
         )
 

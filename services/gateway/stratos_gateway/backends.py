@@ -40,6 +40,7 @@ from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
 from stratos.store.sealed.answer_store import AnswerStore
+from stratos.store.sealed.file_rewrites import FileRewrites
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.urls import open_store
 from stratos_gateway.access.data_keys import MissingDataKeys
@@ -132,11 +133,9 @@ async def open_backends(
         shared = SharedAnswers(answers)
         tasks["shared-answers"] = shared.run
     stored = [kept.forget for kept in (receipts, answers) if kept is not None]
-    departed = DepartedTenants(
-        partial(living_tenants, follower), [routers.forget_tenant, *stored], settings.admin.forget_after_s
-    )
-    departed.look()  # at what a restored copy says: it may be gone from the store by now
-    follower.on_change(departed.look)
+    rewrites = FileRewrites(redis, settings.records, clock, settings.admin.forget_after_s, store_id)
+    forget = [routers.forget_tenant, *stored, rewrites.forget]
+    departed = DepartedTenants(follower.snapshot, forget, settings.admin.forget_after_s)
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     if platform is not None:
         missing = MissingDataKeys(store, platform, follower, partial(living_tenants, follower), store_id)

@@ -157,7 +157,8 @@ def _open_external(parts: GatewayParts) -> ExternalSource | None:
     config, tokenizer = parts.settings.overflow, parts.model.tokenizer
     if not config.url:
         return None
-    client = OverflowClient(config, lambda text: len(tokenizer.encode_plain(text)))
+    clock = parts.surroundings.clock
+    client = OverflowClient(config, lambda text: len(tokenizer.encode_plain(text)), clock)
     parts.surroundings.stack.push_async_callback(client.close)
     meter = None if parts.billing is None else parts.billing.meter
-    return ExternalSource(client, parts.admission, parts.surroundings.clock, parts.metrics, meter)
+    return ExternalSource(client, parts.admission, clock, parts.metrics, meter)

@@ -126,6 +126,15 @@ async def test_requests_of_both_gateways_are_one_window_with_one_credit(pair: Pa
     assert await pair.ledger.spend("one", month) == charge - sums["window_credit"]
 
 
+async def test_a_window_counts_times_between_tokens_and_not_requests(pair: Pair) -> None:
+    assert [await pair.ask(n % 2, max_tokens=n + 1) for n in range(4)] == [200] * 4
+    entries = await pair.entries(4)
+    itls = sorted(
+        0 if entry.window is None or entry.window.itls is None else entry.window.itls.num for entry in entries
+    )
+    assert itls == [0, 1, 2, 3]
+
+
 async def test_what_a_dead_gateway_left_is_part_of_the_charge_and_not_judged(pair: Pair) -> None:
     pair.promise(itl_p99_ms=1)
     pair.worlds[0].worker.step_s = 0.02
@@ -139,7 +148,7 @@ async def test_what_a_dead_gateway_left_is_part_of_the_charge_and_not_judged(pai
     share = entries["gen-lost"].window
     assert entries["gen-lost"].outcome is RequestOutcome.RECOVERED
     assert share is not None
-    assert (share.ttft, share.itl, share.stake) == (None, None, (8 + 42) * 10)
+    assert (share.ttft, share.itls, share.stake) == (None, None, (8 + 42) * 10)
     if len({window_of(entry) for entry in entries.values()}) == 1:
         assert (await pair.sums())["window_credit"] == (32 + 50) * 10 // 100
 
@@ -156,8 +165,8 @@ async def test_what_was_refused_before_it_ran_is_in_no_window_and_what_the_platf
         assert await pair.ask(0, max_tokens=900) == 503
         (entry,) = await pair.entries(1)
         assert entry.window is not None
-        assert entry.window.itl is not None
-        assert entry.window.itl.is_over
+        assert entry.window.itls is not None
+        assert entry.window.itls.num_over == 1, "the time that never ended"
         assert ((await pair.sums())["missed_windows"], entry.amounts.net) == (1, 0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stratos.common.errors import Overloaded
+from stratos.common.errors import Overloaded, QueueTimeout
 from stratos.common.shed_reason import ShedReason
 from stratos.core.ledger.receipt import SECTIONS
 from stratos.store.ledger.ledger_store import LedgerStore
@@ -139,6 +139,15 @@ async def test_a_request_that_a_full_system_refused_says_why_everywhere(world: W
     answer = (await receipt(world, "shed", is_billed=False))["answer"]
     assert (answer["error"], answer["shed_reason"]) == ("overloaded", "memory_pressure")
     assert world.metric("stratos_requests_shed_total", reason="memory_pressure") == 1
+
+
+async def test_a_refused_request_says_how_many_were_before_it_over_time(world: World) -> None:
+    late = QueueTimeout("late")
+    late.queue_samples = (0, 7, 250, 3, 900, 2)
+    world.router.errors = [late]
+    assert await complete(world, "late") == 503
+    answer = (await receipt(world, "late", is_billed=False))["answer"]
+    assert (answer["error"], answer["queue"]) == ("queue_timeout", [[0, 7], [250, 3], [900, 2]])
 
 
 async def test_another_tenants_receipt_is_as_unknown_as_one_that_never_was(world: World) -> None:

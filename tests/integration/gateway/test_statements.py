@@ -11,7 +11,8 @@ import pytest
 
 from stratos.core.ledger.entry import LedgerEntry, day_of
 from stratos.core.ledger.pricing import Amounts
-from stratos.core.ledger.windows import Sample, WindowShare, bucket_of
+from stratos.core.ledger.steps import bucket_of
+from stratos.core.ledger.windows import Sample, WindowShare
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis

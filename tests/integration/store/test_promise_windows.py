@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import Counter, defaultdict
@@ -12,7 +13,15 @@ from random import Random
 
 import pytest
 
-from stratos.core.ledger.entry import OWN_RANK, LedgerEntry, RequestOutcome, day_of
+from stratos.core.ledger.entry import (
+    OWN_RANK,
+    LedgerEntry,
+    RequestOutcome,
+    day_of,
+    entry_from_text,
+    entry_to_text,
+)
+from stratos.core.ledger.itls import ItlCounter, Itls
 from stratos.core.ledger.pricing import Times, TokenCounts, is_promise_kept, price_request
 from stratos.core.ledger.sums import due_of
 from stratos.core.ledger.usage import MeterTag
@@ -40,10 +49,17 @@ def plan_of(percent: int, window_s: int = 300, name: str = "gold") -> Plan:
 
 
 def entry_of(
-    request_id: str, plan: Plan, ttft_ms: int | None = 100, *, tenant: str = "tn_1", at_ms: int = 0, num: int = 1000
+    request_id: str,
+    plan: Plan,
+    ttft_ms: int | None = 100,
+    *,
+    tenant: str = "tn_1",
+    at_ms: int = 0,
+    num: int = 1000,
+    gaps_ms: Sequence[float] = (10,),
 ) -> LedgerEntry:
     """An entry of the gateway that answered."""
-    times = Times() if ttft_ms is None else Times(ttft_us=ttft_ms * 1000, itl_us=10_000)
+    times = Times() if ttft_ms is None else Times(ttft_us=ttft_ms * 1000, itl_us=10_000, itls=itls_of(gaps_ms))
     is_kept = is_promise_kept(plan, times, has_failed=False)
     counts = TokenCounts(num_prompt=num, num_output=num // 7)
     amounts = price_request(plan, "", counts, is_kept=is_kept)
@@ -52,6 +68,13 @@ def entry_of(
         tag=MeterTag(key_id="k", model="base", route="chat", arrived_unix_ms=NOW_MS + at_ms), amounts=amounts,
         times=times, is_kept=is_kept, window=window_share(plan, times, amounts),
     )  # fmt: skip
+
+
+def itls_of(gaps_ms: Sequence[float]) -> Itls:
+    counter = ItlCounter(50_000)
+    for gap_ms in gaps_ms:
+        counter.add(gap_ms / 1000, 1)
+    return counter.itls()
 
 
 def claim_of(entry: LedgerEntry, plan: Plan, attempt: int = 0) -> LedgerEntry:
@@ -173,6 +196,41 @@ async def test_one_late_request_in_a_hundred_misses_nothing_and_two_do(world: Wo
     assert [w.num_ttft_over for w in await world.reader.missed_windows("tn_1", [DAY])] == [2]
     await world.gateways[0].write([entry_of(f"more-{n}", plan) for n in range(99)])
     assert (await world.credit(), await world.reader.missed_windows("tn_1", [DAY])) == (0, [])
+
+
+async def test_the_p99_of_itls_is_over_all_tokens_of_all_requests(world: World) -> None:
+    """Each request is within the promise by its mean; the window has more than one late ITL in a hundred."""
+    plan, random = plan_of(10), Random(7)
+    at_ms = (int(time.time() * 1000) - NOW_MS) // 300_000 * 300_000
+    gaps = [[random.uniform(4, 9) for _ in range(97)] + [120.0] * (n % 3) for n in range(60)]
+    entries = [entry_of(f"gen-{n}", plan, at_ms=at_ms, gaps_ms=one) for n, one in enumerate(gaps)]
+    assert max(sum(one) / len(one) for one in gaps) < 50
+    own = [replace(entry, rank=OWN_RANK) for entry in entries]
+    for store, part in ((world.gateways[0], own[:40]), (world.gateways[1], own[20:])):
+        await store.write([claim_of(part[-1], plan), *part])
+    every = sorted(gap for one in gaps for gap in one)
+    (missed,) = await world.reader.missed_windows("tn_1", [entries[0].day])
+    assert (missed.num_itl, missed.num_itl_over) == (len(every), sum(gap > 50 for gap in every))
+    assert missed.num_itl_over > missed.num_itl // 100
+    assert (missed.num_ttft, missed.num_ttft_over) == (60, 0)
+    name = window_of(entries[0])
+    shown = (await world.windows[0].look({name: False}))[name].window.itl_p99_us
+    assert shown is not None
+    exact_us = every[math.ceil(len(every) * 0.99) - 1] * 1000
+    assert exact_us <= shown <= exact_us * 1.02**4 + 1, "of steps of 2 %, by fours where an answer spreads widely"
+
+
+async def test_entries_of_the_version_before_count_their_means(world: World) -> None:
+    plan = plan_of(10)
+    text = entry_to_text(entry_of("gen-1", plan))
+    old = json.loads(text)
+    old["w"] = {"s": 300, "t": 5, "to": 0, "i": 7, "io": 1, "k": old["w"]["k"]}
+    found = entry_from_text("gen-1", "tn_1", json.dumps(old))
+    assert found.window is not None
+    assert found.window.itls == Itls(1, 1, ((7, 1),))
+    await world.gateways[0].write([found])
+    (missed,) = await world.reader.missed_windows("tn_1", [DAY])
+    assert (missed.num_itl, missed.num_itl_over) == (1, 1)
 
 
 async def test_an_entry_that_takes_the_place_of_a_claim_is_judged_once(world: World) -> None:

@@ -18,6 +18,7 @@ from stratos.common.errors import (
     Internal,
     ModelNotFound,
     Overloaded,
+    QueueTimeout,
     Retryable,
     StratosError,
     WorkerLost,
@@ -25,7 +26,7 @@ from stratos.common.errors import (
 )
 from stratos.common.shed_reason import ShedReason
 from stratos.rpc.clients.channel import channel, translate_errors, wait_serving
-from stratos.rpc.errors import MAX_MESSAGE_CHARS, from_error_detail, to_error_detail
+from stratos.rpc.errors import MAX_MESSAGE_CHARS, MAX_QUEUE_SAMPLES, from_error_detail, to_error_detail
 from tests.support.fakes.rpc_echo import EchoService, running
 
 
@@ -144,6 +145,16 @@ def test_why_a_full_system_refused_crosses_the_wire() -> None:
     got = from_error_detail(to_error_detail(Overloaded("full", after_s=3.0, reason=ShedReason.LOAD_SHED)))
     assert isinstance(got, Overloaded)
     assert (got.reason, got.after_s) == ("load_shed", 3.0)
+
+
+def test_where_a_refused_request_stood_crosses_the_wire_within_a_bound() -> None:
+    error = QueueTimeout("late")
+    assert from_error_detail(to_error_detail(error)).queue_samples == ()
+    error.queue_samples = (0, 7, 250, 3)
+    assert from_error_detail(to_error_detail(error)).queue_samples == (0, 7, 250, 3)
+    detail = to_error_detail(error)
+    detail.queue_samples.extend([1] * 10_000)
+    assert len(from_error_detail(detail).queue_samples) == MAX_QUEUE_SAMPLES
 
 
 def test_a_detail_of_a_newer_peer_keeps_its_name_and_family() -> None:

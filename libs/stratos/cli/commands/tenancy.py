@@ -7,7 +7,7 @@ import asyncio
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,18 +33,18 @@ def apply(
     run: RunOption = "",
 ) -> None:
     """Make plans and tenants as a file says, and show what changed; what the file does not name is left alone."""
-    from stratos.cli.declaration import changes_text, read_declaration
+    from stratos.cli.declaration import changes_text, declaration_parts, read_declaration
     from stratos.cli.stores import once_answered
     from stratos.common.clock import SystemClock
     from stratos.common.errors import InvalidApiKey
 
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
-        wanted = read_declaration(file)
-        query = {"dry_run": "true"} if dry_run else {}
-        ask = partial(asyncio.to_thread, client.call, "POST", "/declaration", wanted, **query)
-        # In a new installation another job registers the key, and gateways follow a moment later.
-        found = asyncio.run(once_answered(ask, wait_s, SystemClock(), not_yet=InvalidApiKey))
-    typer.echo(changes_text(found["changes"]) or "nothing changes")
+        query, changes = {"dry_run": "true"} if dry_run else {}, list[dict[str, Any]]()
+        for part in declaration_parts(read_declaration(file)):
+            ask = partial(asyncio.to_thread, client.call, "POST", "/declaration", part, **query)
+            # In a new installation another job registers the key, and gateways follow a moment later.
+            changes += asyncio.run(once_answered(ask, wait_s, SystemClock(), not_yet=InvalidApiKey))["changes"]
+    typer.echo(changes_text(changes) or "nothing changes")
 
 
 @tenancy_app.command("declaration")
@@ -55,7 +55,8 @@ def declaration(
     from stratos.cli.declaration import declaration_text
 
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
-        typer.echo(declaration_text(client.call("GET", "/declaration")), nl=False)
+        for text in declaration_text(client.lines("/declaration")):
+            typer.echo(text, nl=False)
 
 
 @tenancy_app.command("audit")

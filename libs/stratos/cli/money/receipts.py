@@ -77,9 +77,7 @@ def _generations(_: str, generations: Any) -> list[str]:
     lines: list[str] = []
     for one in generations:
         lines.append(f"  generation  {_pairs({k: v for k, v in one.items() if k != 'attempts'})}")
-        lines += [
-            f"    attempt {number}  {_attempt(attempt)}" for number, attempt in enumerate(one.get("attempts", ()))
-        ]
+        lines += [f"    attempt {number}  {_waited(attempt)}" for number, attempt in enumerate(one.get("attempts", ()))]
     return lines
 
 
@@ -100,14 +98,19 @@ def _value(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _attempt(facts: Sections) -> str:
-    """One line; its way through the queue as requests before it at milliseconds."""
+def _waited(facts: Sections) -> str:
+    """One line; the way through the queue as requests before it at milliseconds."""
     positions = [f"{count}@{at_ms}ms" for at_ms, count in facts.get("queue", ())]
     return _pairs({**facts, "queue": " ".join(positions)})
+
+
+def _answer(name: str, facts: Any) -> list[str]:
+    return [f"  {name:<12}{_waited(facts)}"]
 
 
 _FORMS: Mapping[str, Callable[[str, Any], list[str]]] = {
     "limits": _limits,
     "generations": _generations,
+    "answer": _answer,
     "billed": _billed,
 }

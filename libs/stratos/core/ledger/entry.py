@@ -16,6 +16,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any
 
+from stratos.core.ledger.itls import Itls
 from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.ledger.windows import Sample, WindowShare
@@ -202,17 +203,23 @@ def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
         raise ValueError(f"not an entry of the ledger: {error}") from error
 
 
-def _share_to_json(share: WindowShare) -> dict[str, int]:
-    """The form that the store's script reads: seconds, step and whether it is over of each time, stake."""
-    value = {"s": share.window_s}
-    for name, sample in (("t", share.ttft), ("i", share.itl)):
-        if sample is not None:
-            value |= {name: sample.bucket, f"{name}o": int(sample.is_over)}
+def _share_to_json(share: WindowShare) -> dict[str, Any]:
+    """The form that the store's script reads: seconds, step of the first token and whether it is over, number of ITLs,
+    those over, their steps with counts in turn, stake."""
+    value: dict[str, Any] = {"s": share.window_s}
+    if share.ttft is not None:
+        value |= {"t": share.ttft.bucket, "to": int(share.ttft.is_over)}
+    if (itls := share.itls) is not None:
+        value |= {"n": itls.num, "no": itls.num_over, "h": [number for pair in itls.steps for number in pair]}
     return value | ({"k": share.stake} if share.stake else {})
 
 
-def _share_from_json(value: dict[str, int]) -> WindowShare:
-    def sample(name: str) -> Sample | None:
-        return Sample(bucket=value[name], is_over=bool(value[f"{name}o"])) if name in value else None
-
-    return WindowShare(window_s=value["s"], ttft=sample("t"), itl=sample("i"), stake=value.get("k", 0))
+def _share_from_json(value: dict[str, Any]) -> WindowShare:
+    ttft = Sample(bucket=value["t"], is_over=bool(value["to"])) if "t" in value else None
+    itls = None
+    if "n" in value:
+        numbers = value["h"]
+        itls = Itls(value["n"], value["no"], tuple(zip(numbers[::2], numbers[1::2], strict=True)))
+    elif "i" in value:  # by a version that counted the mean of each answer
+        itls = Itls(1, value["io"], ((value["i"], 1),))
+    return WindowShare(window_s=value["s"], ttft=ttft, itls=itls, stake=value.get("k", 0))

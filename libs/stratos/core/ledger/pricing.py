@@ -13,8 +13,9 @@ micro-unit in ``gross``, and one in each discount and in ``credit``, which are r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from stratos.core.ledger.itls import NO_ITLS, Itls
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenancy.prices import Price
 
@@ -60,6 +61,8 @@ class Times:
     """From the last byte of the request to its first token."""
     itl_us: int | None = None
     """Mean time between two tokens of a choice."""
+    itls: Itls = field(default=NO_ITLS, compare=False)
+    """All of these times; an entry of the ledger has them in its window's share alone."""
 
 
 def kept_promises(plan: Plan, times: Times) -> dict[str, bool]:

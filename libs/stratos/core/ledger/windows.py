@@ -1,10 +1,11 @@
 """Windows over which a plan promises p99s: what an entry adds to its window, and what becomes of a window.
 
 A window is a span of ``promise_window_s`` of one tenant under one plan; an entry is in that of its arrival.  It keeps
-four counts: prompts with a time to the first token, those of them beyond the promise, and the same of times between
-tokens.  The p99 (nearest rank) is beyond the promise exactly where more than one in a hundred is, so the judgement
-needs no percentile and has no error, and counts of any number of gateways add up.  A histogram beside them is for
-people, who want to see the p99: its steps are of 2 %, and what is shown is the upper end of one.
+four counts: prompts with a time to the first token, those of them beyond the promise, and the same of ITLs (``itls``),
+of which an answer has nearly as many as tokens.  The p99 (nearest rank) is beyond the promise exactly where more than
+one in a hundred is, so the judgement needs no percentile and has no error, and counts of any number of gateways add
+up.  A histogram beside them is for people, who want to see the p99: its steps are of 2 %, and what is shown is the
+upper end of one.
 
     stake    what an entry adds to the credit of its window should that miss: ``credit_percent`` of its charge, in
              hundredths of micro-units, at most what its own credit has left of the charge
@@ -15,22 +16,15 @@ The store's script computes a window from its counts with every entry, so writer
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stratos.core.ledger.itls import Itls
 from stratos.core.ledger.pricing import Amounts, Times
+from stratos.core.ledger.steps import BEYOND, ONE_IN, bucket_of
 from stratos.core.tenancy.plan import Plan
 
-FIRST_BOUND_US = 100
-STEP = 1.02
-NUM_BUCKETS = 756
-"""The last bound but one is 300 s; the last bucket has no bound."""
-BEYOND = NUM_BUCKETS - 1
 PER_MICRO_UNIT = 100
 """Parts of a micro-unit that stakes are counted in: a percent of one."""
-ONE_IN = 100
-"""Prompts of which one may be beyond a p99."""
 WINDOW_MEASURES = ("windows", "missed_windows", "window_credit")
 """Sums that come from windows, and from no single entry."""
 
@@ -50,7 +44,8 @@ class WindowShare:
     window_s: int
     ttft: Sample | None = None
     """``None`` where nothing was promised, or nothing can be said."""
-    itl: Sample | None = None
+    itls: Itls | None = None
+    """The same; what an answer without a second token has says nothing."""
     stake: int = 0
     """Hundredths of micro-units."""
 
@@ -66,6 +61,7 @@ class PromiseWindow:
     num_ttft: int = 0
     num_ttft_over: int = 0
     num_itl: int = 0
+    """ITLs, not prompts."""
     num_itl_over: int = 0
     stake: int = 0
     credit: int = 0
@@ -99,37 +95,6 @@ def _is_missed(num: int, num_over: int) -> bool:
     return num_over > num // ONE_IN
 
 
-def bucket_of(measured_us: int) -> int:
-    """The step of the histogram that a time is in."""
-    if measured_us <= FIRST_BOUND_US:
-        return 0
-    found = max(0, min(BEYOND, math.ceil(math.log(measured_us / FIRST_BOUND_US) / math.log(STEP))))
-    # The logarithm is off by a rounding at a bound.
-    while found < BEYOND and _bound(found) < measured_us:
-        found += 1
-    return found
-
-
-def bound_us(bucket: int) -> int | None:
-    """Upper end of a step, rounded up; ``None`` for the last one."""
-    return None if bucket >= BEYOND else math.ceil(_bound(bucket))
-
-
-def _bound(bucket: int) -> float:
-    return float(FIRST_BOUND_US * STEP**bucket)
-
-
-def p99_bucket(counts: Sequence[int]) -> int | None:
-    """The step with the p99 (nearest rank) of a histogram; the store's script has the same rule."""
-    above = sum(counts) // ONE_IN
-    seen = 0
-    for bucket in range(len(counts) - 1, -1, -1):
-        seen += counts[bucket]
-        if seen > above:
-            return bucket
-    return None
-
-
 def window_share(
     plan: Plan, times: Times, amounts: Amounts, *, has_failed: bool = False, waited_us: int | None = None
 ) -> WindowShare | None:
@@ -151,8 +116,11 @@ def window_share(
     if ttft is None and waited_us is not None and plan.ttft_p99_ms is not None:
         left = _sample(waited_us, plan.ttft_p99_ms)
         ttft = left if left is not None and left.is_over else None  # else it may have come in time
-    itl = _sample(times.itl_us, plan.itl_p99_ms, is_endless=has_failed)
-    return WindowShare(window_s=plan.promise_window_s, ttft=ttft, itl=itl, stake=stake_of(plan, amounts))
+    itls = None
+    if plan.itl_p99_ms is not None:
+        itls = times.itls.with_endless() if has_failed else times.itls
+        itls = itls if itls.num else None
+    return WindowShare(window_s=plan.promise_window_s, ttft=ttft, itls=itls, stake=stake_of(plan, amounts))
 
 
 def stake_of(plan: Plan, amounts: Amounts) -> int:

@@ -62,6 +62,7 @@ class KvCache:
         )
         fences = StepFences(blocks)
         owners = BlockOwners(partial(_is_known, blocks, tier))
+        tier.on_swap_out = owners.note
         return cls(blocks, tier, admission, fences, BlockTables(blocks, tier, admission, fences, window), owners)
 
 

@@ -20,6 +20,7 @@ Owns the decisions and what is pending; slots belong to ``HostPool``, blocks to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 
@@ -84,6 +85,8 @@ class HostTier:
         self._loading: set[int] = set()
         self._plan: int | None = None
         """Number of the plan that is being made."""
+        self.on_swap_out: Callable[[bytes, str], None] | None = None
+        """Told the hash and the tenant of each block of a preempted sequence that others may share."""
         self.num_kept = 0
         """Device blocks that pending copies of cached blocks reference."""
         self.num_swapped_out = self.num_restored = self.num_blocks_out = self.num_blocks_in = 0
@@ -156,6 +159,9 @@ class HostTier:
                 slot = self._copy_out(block, block_hash)
                 self.pool.hold([slot])
             held.append(slot)
+            if block_hash is not None and self.on_swap_out is not None:
+                # The device pool may never have had the block under its hash: another one had it when this was made.
+                self.on_swap_out(block_hash, sequence.terms.tenant)
         return held
 
     def _hashes(self, sequence: Sequence, places: Series[int], num_hashed: int) -> list[bytes | None]:
@@ -325,6 +331,8 @@ class HostTier:
         self.pool.begin_move(slot)  # no copy may fill the slot while this one reads it
         self._blocks.reference([block])  # its sequence may be aborted before the copy is done
         self._loading.add(block)
+        if block_hash is not None and self.pool.find(block_hash) is None:
+            block_hash = None  # it was dropped while the sequence was swapped out: its tenant may be no more
         self._next.ins.append(BlockIn(slot, block, block_hash))
         if block_hash is not None and not self._is_fenced:
             self._blocks.cache.insert(block_hash, block)

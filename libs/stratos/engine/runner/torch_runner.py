@@ -90,7 +90,7 @@ class TorchRunner(Runner):
         self.decoder, self.attention, self.pages, self.adapters = decoder, attention, pages, adapters
         self.forward: Forward = LayeredForward(decoder, attention)
         self.host, self._device = host, pages.tensor.device
-        self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
+        self.sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self.block_tables = KeptTables()
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
@@ -243,7 +243,7 @@ class TorchRunner(Runner):
         rows = handle.inputs.sampled_rows
         by_row = {row: masks[seq_id] for row, (seq_id, _) in enumerate(rows) if seq_id in masks} if masks else None
         complete = specs or {}
-        sampled = self._sampler.sample(handle.logits, [complete.get(seq_id, spec) for seq_id, spec in rows], by_row)
+        sampled = self.sampler.sample(handle.logits, [complete.get(seq_id, spec) for seq_id, spec in rows], by_row)
         tokens = handle.tokens
         for row, (seq_id, _) in enumerate(rows):
             if row in sampled.errors:

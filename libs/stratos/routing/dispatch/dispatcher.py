@@ -104,7 +104,7 @@ class Dispatcher:
         ask = Ask(request=request, max_waiting_per_worker=self._max_waiting(request))
         ticket, displaced = self._intake.push(ask, now)
         ticket.ask = ask
-        return ticket, [(victim, error) for victim, error in displaced]
+        return ticket, [self._refused(victim, error, now) for victim, error in displaced]
 
     def turn(self, now: float, is_open: IsOpen = lambda _: True) -> Iterator[Answer]:
         """Place what can be placed, and fail what has waited too long.
@@ -125,7 +125,7 @@ class Dispatcher:
             for ticket in expired:
                 error = wait_too_long(ticket, now) or explanations.timeout(self._ask(ticket), now - ticket.arrived)
                 error.after_s = self._queue.wait_s(ticket.request, now)
-                yield ticket, error
+                yield self._refused(ticket, error, now)
 
     def withdraw(self, ticket: Ticket, placement: Placement | None, now: float) -> None:
         """A caller left: its ticket goes, or the placement that it has not seen, at no cost to its tenant."""
@@ -151,7 +151,8 @@ class Dispatcher:
         others = table.since(update.cursor if update.incarnation == self.fleet.router else 0, now)
         new = {(conviction.tenant, conviction.prompt_digest) for conviction in table.add_all(update.convictions, now)}
         waiting = [ticket for ticket in self._queue.tickets() if _prompt_of(ticket.request) in new] if new else []
-        refused: list[Answer] = [(ticket, prompt_refused()) for ticket in waiting if self._queue.remove(ticket)]
+        removed = [ticket for ticket in waiting if self._queue.remove(ticket)]
+        refused = [self._refused(ticket, prompt_refused(), now) for ticket in removed]
         answer = ConvictionUpdate(incarnation=self.fleet.router, cursor=table.version, convictions=others)
         return answer, refused
 
@@ -171,6 +172,10 @@ class Dispatcher:
     def take_rejections(self) -> Counter[Rejection]:
         """Workers that refused tries did not go to, by reason, since the last call."""
         return self._placer.take_rejections()
+
+    def _refused(self, ticket: Ticket, error: StratosError, now: float) -> Answer:
+        error.queue_samples = self._queue.samples_at_end(ticket, now)
+        return ticket, error
 
     def _place(self, now: float, is_open: IsOpen, ticket: Ticket) -> Placement | PlacementVerdict:
         if not is_open(ticket):

@@ -57,9 +57,13 @@ class Intake:
         """
         self._refuse_unsupported(ask, now)
         self._refuse_impossible(ask, now)
-        self._refuse_long_wait(ask.request, now)
-        self._refuse_under_pressure(ask.request, now)
-        ticket, displaced = self._push(ask.request, now)
+        try:
+            self._refuse_long_wait(ask.request, now)
+            self._refuse_under_pressure(ask.request, now)
+            ticket, displaced = self._push(ask.request, now)
+        except StratosError as error:
+            error.queue_samples = self._queue.samples_of_newcomer(ask.request)
+            raise
         return ticket, [(victim, self._displaced(victim.request, now)) for victim in displaced]
 
     def _displaced(self, request: PlacementRequest, now: float) -> StratosError:

@@ -19,7 +19,7 @@ from stratos.core.rules.ageing import AgedQuota, effective_class
 from stratos.routing.queueing.class_queue import ClassQueue
 from stratos.routing.queueing.heads import NO_BOUNDS, PromptBounds
 from stratos.routing.queueing.overflow import longest_wait_s
-from stratos.routing.queueing.positions import PositionLog
+from stratos.routing.queueing.positions import PositionLog, position_sample
 from stratos.routing.queueing.ticket import Dispatched, Place, PlacementVerdict, Reserve, T, Ticket, never_reserve
 from stratos.routing.queueing.wait_estimate import QueuePace
 from stratos.routing.settings import QueueConfig
@@ -46,6 +46,10 @@ class ModelQueue:
         """Requests of its class that came before a waiting one, and all of higher classes."""
         own = self.class_of(ticket.request)
         return own.num_before(ticket) + sum(len(queue) for queue in self.classes[: self.classes.index(own)])
+
+    def num_before_newcomer(self, request: PlacementRequest) -> int:
+        """All requests of its class and of higher ones."""
+        return sum(len(queue) for queue in self.classes[: self.classes.index(self.class_of(request)) + 1])
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self.classes)
@@ -198,7 +202,24 @@ class PlacementQueue:
 
     def note_positions(self, now: float) -> None:
         """Note where those stand that have waited for some time."""
-        self._positions.sample(now, lambda ticket: self._models[_queue_key(ticket.request)].num_before(ticket))
+        self._positions.sample(now, self._num_before)
+
+    def samples_at_end(self, ticket: Ticket, now: float) -> tuple[int, ...]:
+        """Where a request stood that was just refused, to the last; a move stands before all others."""
+        if ticket.request.is_move:
+            return ()
+        last = position_sample(ticket, now, self._num_before(ticket))
+        is_sampled = ticket.queue_samples[-2:-1] == last[:1]  # earlier in this turn
+        return ticket.queue_samples if is_sampled else ticket.queue_samples + last
+
+    def samples_of_newcomer(self, request: PlacementRequest) -> tuple[int, ...]:
+        """Where a request would have stood that finds no place in the queue."""
+        model = self._models.get(_queue_key(request))
+        num_before = 0 if model is None or request.is_move else model.num_before_newcomer(request)
+        return (0, num_before) if num_before else ()
+
+    def _num_before(self, ticket: Ticket) -> int:
+        return self._models[_queue_key(ticket.request)].num_before(ticket)
 
     def charge_output(self, model_digest: str, tenant_tokens: Mapping[str, int]) -> None:
         """Charge tenants for the output that a worker of the model has made for them, whichever router placed it."""

@@ -35,6 +35,11 @@ class PositionLog:
                 ticket = due.popleft()
                 if not ticket.is_waiting:
                     continue
-                ticket.queue_samples += (round((now - ticket.asked_at) * 1000), num_before(ticket))
+                ticket.queue_samples += position_sample(ticket, now, num_before(ticket))
                 if index + 1 < len(AGES_S):
                     self._due[index + 1].append(ticket)
+
+
+def position_sample(ticket: Ticket, now: float, num_before: int) -> tuple[int, int]:
+    """Milliseconds of a request's present call, and how many are before it now."""
+    return max(0, round((now - ticket.asked_at) * 1000)), num_before

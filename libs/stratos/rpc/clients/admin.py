@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from stratos.common.errors import DependencyDown, error_from_code
+from stratos.common.errors import DependencyDown, StratosError, error_from_code
 from stratos.common.tls.identity import PeerRole, dns_name
 from stratos.common.tls.settings import TlsConfig
 
@@ -57,10 +57,7 @@ class AdminClient:
         except (httpx.HTTPError, ValueError) as error:
             raise DependencyDown(f"the admin API at {self._http.base_url} does not answer: {error}") from error
         if answer.is_error:
-            found = content.get("error", {})
-            raise error_from_code(
-                str(found.get("code", "")), str(found.get("message", "")), http_status=answer.status_code
-            )
+            raise _error_of(answer)
         return content
 
     def _answer(self, method: str, path: str, body: Any, query: Mapping[str, str]) -> httpx.Response:
@@ -75,6 +72,27 @@ class AdminClient:
             time.sleep(pause_s)
             waited_s += pause_s
 
+    def lines(self, path: str) -> Iterator[bytes]:
+        """The lines of an answer, as they come: only bytes of one line are kept.
+
+        Raises:
+            StratosError: like ``call``.
+        """
+        rest = bytearray()
+        try:
+            with self._http.stream("GET", path, extensions=self._extensions) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise _error_of(answer)
+                for piece in answer.iter_bytes():
+                    rest += piece
+                    *whole, last = rest.split(b"\n")
+                    yield from map(bytes, whole)
+                    rest = last
+        except (httpx.HTTPError, ValueError) as error:
+            raise DependencyDown(f"the admin API at {self._http.base_url} does not answer: {error}") from error
+        yield bytes(rest)
+
     def audit(self) -> Iterator[dict[str, Any]]:
         """The whole audit log, oldest first, page by page."""
         after: str | None = "0"
@@ -82,3 +100,8 @@ class AdminClient:
             page = self.call("GET", "/audit", after=after)
             yield from page["data"]
             after = page["next_after"]
+
+
+def _error_of(answer: httpx.Response) -> StratosError:
+    found = answer.json().get("error", {})
+    return error_from_code(str(found.get("code", "")), str(found.get("message", "")), http_status=answer.status_code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError
 from stratos.rpc.log import configure_logging
 from stratos.rpc.log_thread import log_by_thread
+from stratos.rpc.serving.heap import settle_heap
 from stratos.rpc.serving.lifecycle import Lifecycle
 from stratos.rpc.serving.parent import PARENT_PID_ENV, end_with_parent
 from stratos.rpc.serving.service import Service
@@ -74,13 +74,7 @@ async def _run_with_signals(factory: Callable[[], Service], settings: ServiceSet
     except (StartError, StratosError) as error:
         _log.error("%s", error)
         return 1
-    return await Lifecycle(service, settings, stop, force, _settle_garbage).run()
-
-
-def _settle_garbage() -> None:
-    """Leave what a process is made of out of its later collections: each went through all of it, on the event loop."""
-    gc.collect()
-    gc.freeze()
+    return await Lifecycle(service, settings, stop, force, settle_heap).run()
 
 
 def _service_word(settings: ServiceSettings) -> str:

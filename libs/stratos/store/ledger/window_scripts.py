@@ -10,7 +10,8 @@ no window.  So its counts need not be there for ever, and are bounded by tenants
 
 from __future__ import annotations
 
-from stratos.core.ledger.windows import NUM_BUCKETS, ONE_IN, PER_MICRO_UNIT
+from stratos.core.ledger.steps import NUM_BUCKETS, ONE_IN
+from stratos.core.ledger.windows import PER_MICRO_UNIT
 
 PART_S = 6 * 3600
 """Of a day; a multiple of every length of a window."""
@@ -55,11 +56,19 @@ local function count_window(name, number)
     redis.call('HINCRBY', KEYS[2], string.rep(string.char(31), 3) .. name, whole(number))
   end
 end
-local function count_time(field, ends_s, bucket, promise, sign)
-  if not bucket or field ~= histogram_of or now_s >= ends_s + {HISTOGRAM_KEPT_S} then return end
-  local place = '#' .. whole(promise * {NUM_BUCKETS} + bucket)
-  local counts = redis.call('BITFIELD', histogram_key, 'OVERFLOW', 'SAT', 'INCRBY', 'u32', place, sign)
-  if counts[1] <= 1 then redis.call('EXPIREAT', histogram_key, whole(ends_s + {HISTOGRAM_KEPT_S})) end
+local function count_times(field, ends_s, steps, promise, sign)
+  if not steps or #steps == 0 or field ~= histogram_of or now_s >= ends_s + {HISTOGRAM_KEPT_S} then return end
+  local command = {{'BITFIELD', histogram_key, 'OVERFLOW', 'SAT'}}
+  for place = 1, #steps - 1, 2 do
+    table.insert(command, 'INCRBY')
+    table.insert(command, 'u32')
+    table.insert(command, '#' .. whole(promise * {NUM_BUCKETS} + steps[place]))
+    table.insert(command, whole(sign * steps[place + 1]))
+  end
+  redis.call(unpack(command))
+  if redis.call('TTL', histogram_key) < 0 then
+    redis.call('EXPIREAT', histogram_key, whole(ends_s + {HISTOGRAM_KEPT_S}))
+  end
 end
 local function add_to_window(value, sign)
   local share = value['w']
@@ -76,14 +85,16 @@ local function add_to_window(value, sign)
   if share['t'] then
     window[TTFT], window[TTFT_OVER] = window[TTFT] + sign, window[TTFT_OVER] + sign * (share['to'] or 0)
   end
-  if share['i'] then
-    window[ITL], window[ITL_OVER] = window[ITL] + sign, window[ITL_OVER] + sign * (share['io'] or 0)
+  local itls, itls_over, itl_steps = share['n'] or 0, share['no'] or 0, share['h']
+  if share['i'] then -- by a version that counted the mean of each answer
+    itls, itls_over, itl_steps = 1, share['io'] or 0, {{share['i'], 1}}
   end
+  window[ITL], window[ITL_OVER] = window[ITL] + sign * itls, window[ITL_OVER] + sign * itls_over
   window[STAKE] = window[STAKE] + sign * (share['k'] or 0)
   window[CREDIT] = is_missed(window) and math.floor(window[STAKE] / {PER_MICRO_UNIT}) or 0
   window[TTFT_P99], window[ITL_P99] = -1, -1
-  count_time(field, (number + 1) * share['s'], share['t'], 0, sign)
-  count_time(field, (number + 1) * share['s'], share['i'], 1, sign)
+  count_times(field, (number + 1) * share['s'], share['t'] and {{share['t'], 1}}, 0, sign)
+  count_times(field, (number + 1) * share['s'], itl_steps, 1, sign)
   count_window('windows', (is_judged(window) and 1 or 0) - judged)
   count_window('missed_windows', (is_missed(window) and 1 or 0) - missed)
   count_window('window_credit', window[CREDIT] - credit)

@@ -9,7 +9,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from stratos.core.ledger.entry import LedgerEntry, day_of
-from stratos.core.ledger.windows import PromiseWindow, bound_us
+from stratos.core.ledger.steps import bound_us
+from stratos.core.ledger.windows import PromiseWindow
 from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.ledger.window_scripts import FIELDS, LOOK, PART_S
 from stratos.store.records.settings import RecordStoreConfig

@@ -14,7 +14,7 @@ never serves again.  Of two versions of one record the newer one stays, in whate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
@@ -107,6 +107,7 @@ class FollowedSnapshot:
         """Records that cannot be read now, and why."""
         self._records: dict[tuple[Kind, str], dict[str, Record]] = {}
         self._keys: dict[str, dict[str, Record]] = {}
+        self._listeners: dict[Kind, list[Callable[[Record], None]]] = {}
         self._load: _Load | None = None
         self._confirmed_s: float | None = None
         self._is_in_contact = False
@@ -218,8 +219,17 @@ class FollowedSnapshot:
         if known is None or (content.version > known.version and (content.is_deleted or not _is_final(known))):
             group[name] = content
             self.num_merged += 1
+            for listener in self._listeners.get(content.kind, ()):
+                listener(content)
             if content.kind is Kind.KEY:
                 self._keys.setdefault(_tenant_of_key(known or content), {})[content.id] = content
+
+    def on_record(self, kind: Kind, listener: Callable[[Record], None]) -> None:
+        """Call ``listener`` with each version of a record of a kind that is taken from now on; it must not raise.
+
+        A record that a reload of everything brings again unchanged may be told again.
+        """
+        self._listeners.setdefault(kind, []).append(listener)
 
     def lose(self) -> None:
         """The store did not answer; a load that runs is given up."""

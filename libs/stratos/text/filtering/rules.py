@@ -7,6 +7,7 @@ the end of a word) says whether it is one.  RE2 does the matching: it has no bac
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,12 +85,16 @@ class Rules:
         return tuple(self._rules)
 
     def rules_hit(self, text: str) -> frozenset[str]:
-        """Rules with a hit in a whole text; of several that end at one place, one is named."""
-        found, checked = set[str](), 0
-        while len(found) < len(self._rules) and (hit := self.first_hit(text, checked)) is not None:
-            found.add(hit.rule)
-            checked = hit.end
-        return frozenset(found)
+        """Rules with a hit in a whole text, each looked for by itself: hits may lie within one another."""
+        if self.first_hit(text) is None:
+            return frozenset()
+        return frozenset(rule for rule in self._rules if self._alone(rule).first_hit(text) is not None)
+
+    def _alone(self, rule: str) -> Rules:
+        """The same matcher with one rule."""
+        alone, pattern = copy.copy(self), self._rules[rule]
+        alone._rules, alone._any = {rule: pattern}, pattern
+        return alone
 
     def first_hit(self, text: str, checked: int = 0, *, is_whole: bool = True) -> Hit | None:
         """The hit that ends first, of those that end after ``checked``.

@@ -70,6 +70,7 @@ class Admission:
         self.num_open = 0
         self.is_draining = False
         self._open: dict[int, Place] = {}
+        self._by_class: Counter[int] = Counter()
         self._entered = itertools.count()
         self._end: StratosError | None = None
 
@@ -103,10 +104,12 @@ class Admission:
         self._metrics.open.inc()
         number = next(self._entered)
         place = self._open[number] = Place(tenant.priority_class)
+        self._by_class[place.priority_class] += 1
         try:
             yield place
         finally:
             del self._open[number]
+            self._by_class[place.priority_class] -= 1
             self.num_open -= 1
             self._by_tenant[tenant_id] -= 1
             if not self._by_tenant[tenant_id]:
@@ -122,6 +125,8 @@ class Admission:
 
     def _able_to_give_way(self, priority_class: int) -> list[tuple[int, int]]:
         """Class and number of the places below a class that could be free at once."""
+        if not any(num for below, num in self._by_class.items() if below > priority_class):
+            return []  # a refusal among equals looks at no place
         return [
             (place.priority_class, number)
             for number, place in self._open.items()

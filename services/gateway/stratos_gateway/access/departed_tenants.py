@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown, StratosError
 from stratos.core.tenancy.plan import Plan
+from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
-from stratos.store.records.record import Kind
+from stratos.store.records.record import Kind, Record
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.tenants import TenantRecord
 
@@ -31,8 +32,8 @@ Forget = Callable[[str], Awaitable[bool | None]]
 
 def living_tenants(follower: SnapshotFollower) -> dict[str, TenantRecord]:
     """The tenants that there are now by id, suspended ones included and closing ones not."""
-    found = (record.value for record in follower.snapshot.of_owner(Kind.TENANT, "").values())
-    return {tenant.id: tenant for tenant in found if isinstance(tenant, TenantRecord) and not tenant.is_closing}
+    found = map(_living, follower.snapshot.of_owner(Kind.TENANT, "").values())
+    return {tenant.id: tenant for tenant in found if tenant is not None}
 
 
 def tenant_names(follower: SnapshotFollower) -> dict[str, str]:
@@ -40,43 +41,54 @@ def tenant_names(follower: SnapshotFollower) -> dict[str, str]:
     return {tenant_id: tenant.name for tenant_id, tenant in living_tenants(follower).items()}
 
 
+def _living(record: Record) -> TenantRecord | None:
+    """The tenant of a record, if there is one that is not being deleted."""
+    tenant = record.value
+    return tenant if isinstance(tenant, TenantRecord) and not tenant.is_closing else None
+
+
 class DepartedTenants:
     """Belongs to the event loop.
 
     Args:
-        living: the tenants that there are now, by id.
+        snapshot: of the process; its changes are followed one by one, however many tenants there are.
         forget: each is asked by itself, so that one that is away keeps none from dropping its own.
         settle_s: after this the requests of a deleted tenant have ended.
     """
 
     def __init__(
         self,
-        living: Callable[[], Mapping[str, TenantRecord]],
+        snapshot: FollowedSnapshot,
         forget: Sequence[Forget],
         settle_s: float,
     ) -> None:
-        self._living = living
         self._forget = forget
         self._settle_s = settle_s
-        self._known: Mapping[str, TenantRecord] = {}
+        self._named: dict[str, TenantRecord] = {}
+        self._known: dict[str, TenantRecord] = {}
+        """The same tenants by id."""
         self._last: OrderedDict[str, TenantRecord] = OrderedDict()
         self._departed: asyncio.Queue[str] = asyncio.Queue()
         self._listeners: list[Callable[[str], None]] = []
+        for record in snapshot.of_kind(Kind.TENANT):  # of a restored copy: some may be gone from the store by now
+            self._note(record)
+        snapshot.on_record(Kind.TENANT, self._note)
 
     def on_departure(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the id of each tenant that is no more, once its requests have ended."""
         self._listeners.append(listener)
 
-    def look(self) -> None:
-        """The snapshot has changed."""
-        now = self._living()
-        for tenant_id, tenant in self._known.items():
-            if tenant_id not in now:
-                self._last[tenant_id] = tenant
-                self._departed.put_nowait(tenant_id)
-        while len(self._last) > MAX_REMEMBERED:
-            self._last.popitem(last=False)
-        self._known = now
+    def _note(self, record: Record) -> None:
+        """A tenant's record has changed."""
+        before, now = self._named.pop(record.id, None), _living(record)
+        if before is not None and (now is None or now.id != before.id):
+            self._known.pop(before.id, None)
+            self._last[before.id] = before
+            self._departed.put_nowait(before.id)
+            while len(self._last) > MAX_REMEMBERED:
+                self._last.popitem(last=False)
+        if now is not None:
+            self._named[record.id] = self._known[now.id] = now
 
     def last_record(self, tenant_id: str) -> TenantRecord | None:
         """The last record of a tenant, living or not, by which its debts are priced."""

@@ -10,9 +10,9 @@ What the file does not name is left alone, versions of a template included: a fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
@@ -20,9 +20,13 @@ from stratos.core.tenancy.plan import BUILT_IN_PLANS, STANDARD, Plan
 from stratos.store.content.forms import policy_to_json, template_to_json
 from stratos.store.keys import check_tenant
 from stratos.store.plans import overrides_from_json, overrides_to_json, plan_from_json, plan_to_json
+from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.record import Kind, Record
 from stratos.store.tenants import TenantRecord
 from stratos_gateway.admin.content_records import check_policy_names, checked_policy, checked_template, merged
+from stratos_gateway.http.row_stream import Sections
 
+V = TypeVar("V")
 MAX_ENTRIES = 100_000
 _PARTS = ("policies", "templates", "plans", "tenants")
 _TENANT_FIELDS = {"plan", "overrides", "suspended"}
@@ -49,7 +53,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """The state of the store."""
+    """The state of the store, as far as a declaration names it."""
 
     plans: Mapping[str, Plan]
     """Plans with a record."""
@@ -135,14 +139,39 @@ def differences(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
     return changes + _template_changes(wanted, stored)
 
 
-def declared(stored: Stored) -> dict[str, Any]:
-    """The stored state as a declaration that would change nothing."""
+def declared(snapshot: FollowedSnapshot) -> Sections:
+    """Write what is stored as a declaration that would change nothing, entry by entry; later changes are not in it."""
+    policies, templates, plans, tenants = map(snapshot.of_kind, (Kind.POLICY, Kind.TEMPLATE, Kind.PLAN, Kind.TENANT))
     return {
-        "policies": {name: policy_to_json(policy) for name, policy in stored.policies.items()},
-        "templates": {name: template_to_json(template) for name, template in stored.templates.items()},
-        "plans": {name: plan_to_json(plan) for name, plan in stored.plans.items()},
-        "tenants": {name: _shown(tenant) for name, tenant in stored.tenants.items()},
+        "policies": ((r.id, policy_to_json(r.value)) for r in policies if isinstance(r.value, ContentPolicy)),
+        "templates": ((r.id, template_to_json(r.value)) for r in templates if isinstance(r.value, PromptTemplate)),
+        "plans": ((r.id, plan_to_json(r.value)) for r in plans if isinstance(r.value, Plan)),
+        "tenants": ((r.id, _shown(tenant)) for r in tenants if (tenant := _open_tenant(r)) is not None),
     }
+
+
+def stored_beside(wanted: Declaration, snapshot: FollowedSnapshot) -> Stored:
+    """Find all that a declaration names: it costs what is in the file, however much else is stored."""
+    plans = {*wanted.plans, *(terms.plan for terms in wanted.tenants.values())}
+    policies = {*wanted.policies, *(plan.content_policy for plan in wanted.plans.values())}
+    policies |= {str(terms.overrides.get("content_policy", "")) for terms in wanted.tenants.values()}
+    tenants = _values(snapshot, Kind.TENANT, wanted.tenants, TenantRecord)
+    return Stored(
+        plans=_values(snapshot, Kind.PLAN, plans, Plan),
+        tenants={name: tenant for name, tenant in tenants.items() if not tenant.is_closing},
+        policies=_values(snapshot, Kind.POLICY, policies, ContentPolicy),
+        templates=_values(snapshot, Kind.TEMPLATE, wanted.templates, PromptTemplate),
+    )
+
+
+def _values(snapshot: FollowedSnapshot, kind: Kind, names: Iterable[str], of: type[V]) -> dict[str, V]:
+    found = {name: snapshot.get(kind, name) for name in names}
+    return {name: record.value for name, record in found.items() if record is not None and isinstance(record.value, of)}
+
+
+def _open_tenant(record: Record) -> TenantRecord | None:
+    tenant = record.value
+    return tenant if isinstance(tenant, TenantRecord) and not tenant.is_closing else None
 
 
 def _policy_changes(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:

@@ -37,25 +37,26 @@ class StoredLists:
 
     async def of_kind(self, kind: Kind, view: Callable[[Record], Mapping[str, Any]]) -> Rows:
         """All records of a kind, by id."""
-        return _shown((await self._now()).of_kind(kind), view)
+        return _shown((await self.now()).of_kind(kind), view)
 
     async def keys(self, tenant: str | None = None) -> Rows:
         """All keys, or those of all tenants that ever had a name, by tenant and id."""
-        snapshot = await self._now()
+        snapshot = await self.now()
         tenants = snapshot.key_tenants() if tenant is None else [tenant]
         return self._rows(listed_key(record) for name in tenants for record in snapshot.keys_of(name))
 
     async def keys_of(self, tenant: TenantRecord) -> Rows:
         """Keys of one tenant, by id."""
-        found = map(listed_key, (await self._now()).keys_of(tenant.name))
+        found = map(listed_key, (await self.now()).keys_of(tenant.name))
         return self._rows(key for key in found if key.is_shown_to(tenant))
 
     async def tenant_names(self) -> dict[str, str]:
         """Names of all tenants by id."""
-        found = (record.value for record in (await self._now()).of_kind(Kind.TENANT))
+        found = (record.value for record in (await self.now()).of_kind(Kind.TENANT))
         return {tenant.id: tenant.name for tenant in found if isinstance(tenant, TenantRecord)}
 
-    async def _now(self) -> FollowedSnapshot:
+    async def now(self) -> FollowedSnapshot:
+        """All records, as the store has them now."""
         await self._follower.catch_up()
         if not self._follower.is_following:  # else a read of everything just takes its time
             raise DependencyDown("tenants and keys cannot be followed now, try again shortly")

@@ -40,10 +40,10 @@ from stratos_gateway.admin.content_records import (
 from stratos_gateway.admin.declaration import (
     Declaration,
     DeclaredChange,
-    Stored,
     declared,
     differences,
     parse_declaration,
+    stored_beside,
 )
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.key_bounds import check_bounds
@@ -52,7 +52,7 @@ from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.views import audit_view, plan_view, record_view, tenant_view
 from stratos_gateway.http.body import OrjsonResponse, read_json
 from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.http.row_stream import Rows, RowStream
+from stratos_gateway.http.row_stream import PartStream, Rows, encoded, encoded_sections
 from stratos_gateway.ledger.readings import UsageReadings
 
 _BODY_TIMEOUT_S = 10.0
@@ -125,7 +125,7 @@ class AdminCaller:
         return key_id
 
 
-Answer = Mapping[str, Any] | Rows
+Answer = Mapping[str, Any] | Rows | Response
 Handler = Callable[[AdminCaller, Request, dict[str, Any]], Awaitable[Answer]]
 
 
@@ -203,7 +203,11 @@ class AdminRoutes:
             stores = self._stores
             await stores.records.require_marker(known(stores.store_id))
             found = await handler(AdminCaller(tenant, stores), request, body)
-            return OrjsonResponse(found) if isinstance(found, Mapping) else RowStream(found, self._write_timeout_s)
+            if isinstance(found, Response):
+                return found
+            if isinstance(found, Mapping):
+                return OrjsonResponse(found)
+            return PartStream(encoded(found), self._write_timeout_s)
 
         return answer
 
@@ -344,24 +348,15 @@ class AdminRoutes:
         return {"data": [audit_view(entry) for entry in page.entries], "next_after": page.next_after}
 
     async def _declaration(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        return declared(await _stored(caller))
+        return PartStream(encoded_sections(declared(await self._stores.lists.now())), self._write_timeout_s)
 
     async def _apply(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         is_dry = request.query_params.get("dry_run", "false") == "true"
         wanted = parse_declaration(body)
-        changes = differences(wanted, await _stored(caller))
+        changes = differences(wanted, stored_beside(wanted, await self._stores.lists.now()))
         for change in () if is_dry else changes:
             await _make(caller, wanted, change)
         return {"dry_run": is_dry, "changes": [change.as_json() for change in changes]}
-
-
-async def _stored(caller: AdminCaller) -> Stored:
-    return Stored(
-        plans=await caller.tenants.stored_plans(),
-        tenants={tenant.name: tenant for tenant in await caller.tenants.list() if not tenant.is_closing},
-        policies=await caller.content.policies(),
-        templates=await caller.content.templates(),
-    )
 
 
 async def _make(caller: AdminCaller, wanted: Declaration, change: DeclaredChange) -> None:

@@ -22,6 +22,9 @@ class Output(ABC):
     counts_tokens_live: ClassVar[bool] = False
     """Output tokens are in the metrics as soon as they come; else they are added at the end."""
 
+    tells_load: ClassVar[bool] = True
+    """Its times say how busy the workers are that generate."""
+
     @property
     @abstractmethod
     def usage(self) -> Usage:

@@ -70,6 +70,8 @@ class GenerationSpec:
     """Special tokens that are text of the output: marks that its reader looks for."""
     meter: MeterTag | None = None
     """Tag that it is billed by; ``None`` is not billed."""
+    promised_itl_us: int | None = None
+    """p99 of the ITLs of its tenant's windows; ``None`` where none is promised."""
     can_be_convicted: bool = True
     """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
 

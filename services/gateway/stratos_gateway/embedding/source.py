@@ -38,18 +38,26 @@ class VectorOutput(Output):
         vectors: in input order, float32.
         prepared: the request.
         tenant: whose it is.
+        times: until all of them were there, as that of a first token.
     """
 
-    def __init__(self, vectors: Sequence[bytes], prepared: PreparedEmbedding, tenant: Tenant) -> None:
+    tells_load = False
+
+    def __init__(self, vectors: Sequence[bytes], prepared: PreparedEmbedding, tenant: Tenant, times: Times) -> None:
         self.vectors = vectors
         self._prepared = prepared
         self._tenant = tenant
+        self._times = times
         self._id = new_id("emb")
 
     @property
     def usage(self) -> Usage:
         """Prompt tokens alone."""
         return Usage(self._prepared.num_tokens)
+
+    def times(self, received_s: float) -> Sequence[Times]:
+        """The time until its vectors were there."""
+        return [self._times]
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One for the request, now that its vectors are there; workers keep no count of it."""
@@ -61,7 +69,7 @@ class VectorOutput(Output):
                 tag=self._prepared.meter,
                 outcome=RequestOutcome.FINISHED,
                 counts=TokenCounts(num_prompt=self._prepared.num_tokens),
-                times=Times(),
+                times=self._times,
             )
         ]
 
@@ -98,7 +106,8 @@ class VectorSource:
         work = embed_all(prepared.call, self._fleet, self._client, min(self._timeout_s, left_s))
         vectors = await self._admission.run_in(request.place, work)
         self._fleet.metrics.embedding_inputs.inc(len(vectors))
-        output = VectorOutput(vectors, prepared, request.tenant)
+        took_s = max(0.0, self._fleet.clock.now() - request.received_s)
+        output = VectorOutput(vectors, prepared, request.tenant, Times(ttft_us=round(1e6 * took_s)))
         if self._settle is not None:
             await self._settle(output.drafts(None))
         yield output

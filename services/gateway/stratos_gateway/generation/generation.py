@@ -74,7 +74,7 @@ class Generation:
     ) -> None:
         self.request_id = new_id("gen")
         self.spec = spec
-        self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, fleet, notify)
+        self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us)
         self.error: StratosError | None = None
         self.is_ended = False
         self.trail: list[AttemptTrail] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stratos.core.generation import ChoiceDelta, Receipt
+from stratos.core.ledger.itls import ItlCounter
 from stratos.core.ledger.pricing import Times
 from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs
 from stratos.core.requests.terms import RequestTerms
@@ -24,6 +25,7 @@ class Transcript:
         terms: of the request; tenant and class are labels.
         fleet: clock and metrics.
         notify: called when there is something to take.
+        promised_itl_us: p99 of its windows; ``None`` where none is promised.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Transcript:
         terms: RequestTerms,
         fleet: FleetAccess,
         notify: Callable[[], None],
+        promised_itl_us: int | None = None,
     ) -> None:
         self.choices = tuple(choices)
         self.receipt: Receipt | None = None
@@ -45,6 +48,7 @@ class Transcript:
         self._clock = fleet.clock
         self._notify = notify
         self._started_s = fleet.clock.now()
+        self._itls = ItlCounter(promised_itl_us)
         self._token_s: dict[int, float] = {}
         self._first_s: dict[int, float] = {}
 
@@ -85,7 +89,9 @@ class Transcript:
         num_gaps = self.num_output_tokens - len(self._first_s)
         gaps_s = sum(last_s - self._first_s[index] for index, last_s in self._token_s.items())
         return Times(
-            ttft_us=round(max(0.0, ttft_s) * 1e6), itl_us=round(gaps_s / num_gaps * 1e6) if num_gaps > 0 else None
+            ttft_us=round(max(0.0, ttft_s) * 1e6),
+            itl_us=round(gaps_s / num_gaps * 1e6) if num_gaps > 0 else None,
+            itls=self._itls.itls(),
         )
 
     def waited_us(self, received_s: float) -> int | None:
@@ -134,6 +140,7 @@ class Transcript:
         last_s = self._token_s.get(index)
         if last_s is not None:
             self._meters.itl.observe((now_s - last_s) / num_new)
+            self._itls.add(now_s - last_s, num_new)
         elif not self._token_s:
             self._meters.ttft.observe(now_s - self._started_s)
         self._token_s[index] = now_s

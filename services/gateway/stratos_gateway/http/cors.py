@@ -12,6 +12,7 @@ from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import SHED_HEADER, error_body
 
 _MAX_AGE_S = 600
+_EXPOSED = ("retry-after", "x-request-id", "request-id", "x-should-retry", "x-stratos-ignored", SHED_HEADER)
 
 
 class Cors(CORSMiddleware):
@@ -28,7 +29,14 @@ class Cors(CORSMiddleware):
             allow_origins=origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),  # a key in a header is no credential that a browser adds by itself
-            expose_headers=("retry-after", "x-request-id", "x-should-retry", SHED_HEADER),
+            expose_headers=(
+                "retry-after",
+                "x-request-id",
+                "request-id",
+                "x-should-retry",
+                "x-stratos-ignored",
+                SHED_HEADER,
+            ),
             max_age=_MAX_AGE_S,
         )
 

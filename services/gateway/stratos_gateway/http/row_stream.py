@@ -1,9 +1,12 @@
-"""A list as a JSON object, written while its rows are made: memory and turns of the loop are those of a part of it."""
+"""A list, or a document of named entries, as a JSON object that is written while its rows are made.
+
+Memory and turns of the loop are those of a part of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -18,38 +21,75 @@ PART_ROWS = 64
 Rows = AsyncIterator[Mapping[str, Any]]
 
 
+Sections = Mapping[str, Iterable[tuple[str, Mapping[str, Any]]]]
+"""Entries by name, of each part of a document."""
+
+
 async def encoded(rows: Rows) -> AsyncIterator[bytes]:
     """``{"data": [...]}`` in parts, between which the loop has a turn."""
-    part, num_rows, separator = bytearray(b'{"data":['), 0, b""
+    async for part in _joined(_row_texts(rows)):
+        yield part
+
+
+async def encoded_sections(sections: Sections) -> AsyncIterator[bytes]:
+    """``{section: {name: entry, ...}, ...}`` in parts, with a line of its own for each entry, so that readers of any
+    memory can take it line by line."""
+    async for part in _joined(_section_texts(sections)):
+        yield part
+
+
+async def _row_texts(rows: Rows) -> AsyncIterator[bytes]:
+    separator = b'{"data":['
     async for row in rows:
-        part += separator + orjson.dumps(row)
-        num_rows, separator = num_rows + 1, b","
-        if len(part) >= PART_BYTES or num_rows >= PART_ROWS:
+        yield separator + orjson.dumps(row)
+        separator = b","
+    yield b"]}" if separator == b"," else separator + b"]}"
+
+
+async def _section_texts(sections: Sections) -> AsyncIterator[bytes]:
+    head = b"{"
+    for section, entries in sections.items():
+        yield head + orjson.dumps(section) + b":{"
+        separator = b"\n"
+        for name, entry in entries:
+            yield separator + orjson.dumps(name) + b":" + orjson.dumps(entry)
+            separator = b",\n"
+        head = b"\n},"
+    yield head.rstrip(b",") + b"}"
+
+
+async def _joined(texts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    part, num_texts = bytearray(), 0
+    async for text in texts:
+        part += text
+        num_texts += 1
+        if len(part) >= PART_BYTES or num_texts >= PART_ROWS:
             yield bytes(part)
-            part, num_rows = bytearray(), 0
+            part, num_texts = bytearray(), 0
             await asyncio.sleep(0)
-    yield bytes(part + b"]}")
+    if part:
+        yield bytes(part)
 
 
-class RowStream(Response):
+class PartStream(Response):
     """The answer.
 
     Args:
-        rows: of the list; an error of the first part has a status of its own, a later one ends the connection.
+        parts: of its JSON; an error of the first one has a status of its own, a later one ends the connection.
         write_timeout_s: how long a client that does not read is waited for.
     """
 
     media_type = "application/json"
 
-    def __init__(self, rows: Rows, write_timeout_s: float) -> None:
+    def __init__(self, parts: AsyncIterator[bytes], write_timeout_s: float) -> None:
         super().__init__()
         del self.headers["content-length"]
-        self._rows = rows
+        self._parts = parts
         self._write_timeout_s = write_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write it; raises ``SlowClient`` and ``ClientDisconnect``."""
-        parts = encoded(self._rows)
+        parts = self._parts
         first, patient = await anext(parts), patient_send(send, self._write_timeout_s)
         await until_disconnect(receive, self._write(first, parts, patient))
 

@@ -48,7 +48,8 @@ class MetricsStep(Step):
         _note_facts(facts, usage, times)
         for measured in times:
             self._metrics.count_promises(tenant.plan, measured)
-            self._recent_load.note(measured, kept_promises(tenant.plan, measured))
+            if output.tells_load:
+                self._recent_load.note(measured, kept_promises(tenant.plan, measured))
         if (reasons := output.finish_reasons) is not None:
             request.exchange.span.set(
                 provider=PROVIDER,

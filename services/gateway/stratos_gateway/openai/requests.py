@@ -27,6 +27,7 @@ from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
 from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
 from stratos_gateway.openai.messages import check_messages
+from stratos_gateway.openai.template_use import take_template_use
 from stratos_gateway.openai.tools import take_tools
 
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
@@ -122,6 +123,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     if top is not None and not wants:
         raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     max_tokens, newer = fields.number("max_tokens"), fields.number("max_completion_tokens", "max_tokens")
+    use = take_template_use(fields)
     _refuse_chat_features(fields)
     options = _options(
         fields,
@@ -130,7 +132,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         num_logprobs=(top or 0) if wants else None,
     )
     check_tools_and_grammar(tools, options)
-    return GenerationBody(options=options, prompts=(Conversation(messages, tools),))
+    return GenerationBody(options=options, prompts=(Conversation(messages, tools, use),))
 
 
 def check_tools_and_grammar(tools: ToolUse, options: GenerationOptions) -> None:

@@ -5,34 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import orjson
 
+from stratos.common.clock import Clock
 from stratos.common.errors import WorkerLost
 from stratos_gateway.http.tls import outside_context
-from stratos_gateway.overflow.bill import ExternalBill
+from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.events import BadStream, read_events
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.request import ExternalRequest
 from stratos_gateway.overflow.settings import OverflowConfig
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalCall:
-    """Facts of a request that are not in its body."""
-
-    model: str
-    """Name that the client uses."""
-    max_tokens: int
-    """Limit of each choice."""
-    num_prompt_tokens: int
-    """Counted by our tokenizer."""
-    within_s: float
-    """Time until its first token is due."""
-    bill: ExternalBill | None = None
 
 
 class OverflowClient:
@@ -41,12 +26,14 @@ class OverflowClient:
     Args:
         config: where it is.
         count_tokens: of a text, where the endpoint does not say.
+        clock: monotonic.
     """
 
-    def __init__(self, config: OverflowConfig, count_tokens: Callable[[str], int]) -> None:
+    def __init__(self, config: OverflowConfig, count_tokens: Callable[[str], int], clock: Clock) -> None:
         key = config.key.get_secret_value()
         self.config = config
         self._count_tokens = count_tokens
+        self._clock = clock
         self._num_open = 0
         self._http = httpx.AsyncClient(
             headers={"authorization": f"Bearer {key}"} if key else {},
@@ -75,7 +62,7 @@ class OverflowClient:
         self._num_open += 1
         try:
             async with self._events(request.path, body, call.within_s) as events:
-                yield ExternalOutput(events, request.num_choices, self._count_tokens, call.num_prompt_tokens, call.bill)
+                yield ExternalOutput(events, request.num_choices, self._count_tokens, call, self._clock)
         except httpx.HTTPError as error:
             raise WorkerLost(f"the external endpoint failed: {type(error).__name__}") from None
         finally:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from stratos.common.clock import Clock
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.generation import PrefillPath, Receipt
+from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.itls import ItlCounter
+from stratos.core.ledger.pricing import Times
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.answering.output import ChunkOutput, collected
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
-from stratos_gateway.overflow.bill import ExternalBill
+from stratos_gateway.overflow.call import ExternalCall
+from stratos_gateway.overflow.choice import ExternalChoice
 from stratos_gateway.overflow.events import BadStream
 
 SERVED_ELSEWHERE = (b"x-stratos-served-by", b"external")
@@ -22,16 +27,6 @@ _MOST_TOKENS = 1 << 31
 _REASONS = frozenset({"stop", "length", "content_filter"})
 
 
-@dataclass(slots=True)
-class _Choice:
-    text: str = ""
-    num_counted: int = 0
-    """Characters of the text that ``num_tokens`` is of."""
-    num_tokens: int = 0
-    is_started: bool = False
-    is_ended: bool = False
-
-
 class ExternalOutput(ChunkOutput):
     """Belongs to one request.
 
@@ -39,8 +34,8 @@ class ExternalOutput(ChunkOutput):
         events: of the endpoint.
         num_choices: that were asked for.
         count_tokens: of a text, where the endpoint does not say.
-        num_prompt_tokens: as our tokenizer counts them.
-        bill: of its request; ``None`` bills nothing.
+        call: what was asked for, which the endpoint may ignore.
+        clock: monotonic.
     """
 
     headers = (SERVED_ELSEWHERE,)
@@ -50,18 +45,20 @@ class ExternalOutput(ChunkOutput):
         events: AsyncIterator[dict[str, Any]],
         num_choices: int,
         count_tokens: Callable[[str], int],
-        num_prompt_tokens: int,
-        bill: ExternalBill | None = None,
+        call: ExternalCall,
+        clock: Clock,
     ) -> None:
         self._events = events
-        self._choices = [_Choice() for _ in range(num_choices)]
+        self._choices = [ExternalChoice(call) for _ in range(num_choices)]
         self._count_tokens = count_tokens
-        self._num_own_prompt_tokens = num_prompt_tokens
-        self._bill = bill
+        self._call = call
+        self._clock = clock
+        self._itls = ItlCounter(call.promised_itl_us)
         self._is_cut = False
         """A choice was ended from this side: the endpoint is not waited for."""
+        self._is_beyond = False
+        """The endpoint went on beyond what was asked for."""
         self._told: Usage | None = None
-        self._num_pieces = 0
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -76,16 +73,39 @@ class ExternalOutput(ChunkOutput):
 
     @property
     def usage(self) -> Usage:
-        """The endpoint's counts, else those of our tokenizer for what came."""
+        """The endpoint's counts, else those of our tokenizer for what came; see ``_within`` for one that was cut."""
+        return self._within(self._took)
+
+    @property
+    def _took(self) -> Usage:
+        """Tokens that the endpoint charges for, as far as they are known."""
         if self._told is not None:
             return self._told
-        return Usage(self._num_own_prompt_tokens, sum(map(self._num_tokens, self._choices)))
+        return Usage(self._call.num_prompt_tokens, sum(map(self._num_tokens, self._choices)))
 
-    def _num_tokens(self, choice: _Choice) -> int:
+    def _within(self, usage: Usage) -> Usage:
+        """Bound an answer that was cut since it went on beyond ``max_tokens``: no more than was asked for."""
+        if not self._is_beyond:
+            return usage
+        most = self._call.max_tokens * len(self._choices)
+        return replace(usage, num_output_tokens=min(usage.num_output_tokens, most))
+
+    def _num_tokens(self, choice: ExternalChoice) -> int:
         """Count once for all that ask at the end: it takes the event loop milliseconds."""
-        if choice.num_counted != len(choice.text):
-            choice.num_tokens, choice.num_counted = self._count_tokens(choice.text), len(choice.text)
+        if choice.num_tokens is None:
+            choice.num_tokens = self._count_tokens(choice.text)
         return choice.num_tokens
+
+    def times(self, received_s: float) -> Sequence[Times]:
+        """The times as they were measured here."""
+        started = [choice for choice in self._choices if choice.first_s is not None]
+        first_s = min((choice.first_s for choice in started if choice.first_s is not None), default=None)
+        if first_s is None:
+            return [Times()]
+        itls = self._itls.itls()
+        gaps_s = sum(choice.last_s - (choice.first_s or 0.0) for choice in started)
+        ttft_us = round(1e6 * max(0.0, first_s - received_s))
+        return [Times(ttft_us=ttft_us, itl_us=round(1e6 * gaps_s / itls.num) if itls.num else None, itls=itls)]
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
@@ -102,17 +122,26 @@ class ExternalOutput(ChunkOutput):
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One for the request."""
-        return [] if self._bill is None else [self._bill.draft(self.usage, self.receipt, error)]
+        if (bill := self._call.bill) is None:
+            return []
+        draft = bill.ended(self.usage, self._took, error)
+        (times,) = self.times(self._call.received_s)
+        is_left = draft.outcome is RequestOutcome.ABORTED and times.ttft_us is None
+        waited_us = round(1e6 * max(0.0, self._clock.now() - self._call.received_s)) if is_left else None
+        return [replace(draft, receipt=self.receipt, times=times, waited_us=waited_us)]
 
     def draft_so_far(self) -> Draft | None:
         """Draft of the answer until now, a piece of text being a token; ``None`` before it has begun."""
-        if self._bill is None or not self.has_begun:
+        if self._call.bill is None or not self.has_begun:
             return None
-        return self._bill.begun(self._told or Usage(self._num_own_prompt_tokens, self._num_pieces))
+        num_pieces = sum(len(choice.parts) for choice in self._choices)
+        took = self._told or Usage(self._call.num_prompt_tokens, num_pieces)
+        return self._call.bill.begun(self._within(took), took)
 
     def draft_given_up(self) -> Draft | None:
         """Draft of an answer that is given here after all: the endpoint's charge; ``None`` where it had not begun."""
-        return None if self._bill is None or not self.has_begun else self._bill.given_up(self.usage)
+        bill = self._call.bill
+        return None if bill is None or not self.has_begun else bill.given_up(self._took)
 
     @property
     def receipt(self) -> Receipt:
@@ -204,8 +233,19 @@ class ExternalOutput(ChunkOutput):
             raise ValueError("text")
         if not (text or reason):
             return None
-        is_first, choice.is_started, choice.is_ended = not choice.is_started, True, bool(reason)
-        choice.text += text
-        self._num_pieces += bool(text)
-        shown = (reason if reason in _REASONS else "stop") if reason else None
+        text, is_cut = choice.take(text)
+        if text:
+            self._measure(choice)
+        self._is_beyond |= is_cut
+        self._is_cut |= is_cut
+        is_first, choice.is_started, choice.is_ended = not choice.is_started, True, bool(reason) or is_cut
+        shown = "length" if is_cut else (reason if reason in _REASONS else "stop") if reason else None
         return ChoiceChunk(index=index, text=text, token_ids=[], entries=[], finish_reason=shown, is_first=is_first)
+
+    def _measure(self, choice: ExternalChoice) -> None:
+        now_s = self._clock.now()
+        if choice.first_s is None:
+            choice.first_s = now_s
+        else:
+            self._itls.add(now_s - choice.last_s, 1)
+        choice.last_s = now_s

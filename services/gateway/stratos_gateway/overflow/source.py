@@ -16,7 +16,8 @@ from stratos_gateway.answering.draft import Draft
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.overflow.bill import ExternalBill
-from stratos_gateway.overflow.client import ExternalCall, OverflowClient
+from stratos_gateway.overflow.call import ExternalCall
+from stratos_gateway.overflow.client import OverflowClient
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.request import ExternalRequest, external_request
 
@@ -96,11 +97,13 @@ class ExternalSource:
         spec = request.prepared.specs[0]
         price = self._client.config.price
         return ExternalCall(
-            request.prepared.model,
-            spec.sampling.max_tokens,
-            len(spec.prompt_ids),
-            request.deadline_s - self._clock.now(),
-            None if spec.meter is None else ExternalBill(tenant=request.tenant, tag=spec.meter, price=price),
+            model=request.prepared.model,
+            max_tokens=spec.sampling.max_tokens,
+            num_prompt_tokens=len(spec.prompt_ids),
+            within_s=request.deadline_s - self._clock.now(),
+            received_s=request.received_s,
+            promised_itl_us=spec.promised_itl_us,
+            bill=None if spec.meter is None else ExternalBill(tenant=request.tenant, tag=spec.meter, price=price),
         )
 
     @contextmanager

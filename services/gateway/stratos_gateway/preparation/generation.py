@@ -148,6 +148,7 @@ class GenerationPreparer:
         shown = frozenset[int]() if shape is None else frozenset(special_ids(tools.model, shape).values())
         now_ms = int(tools.wall_clock() * 1000)
         tag = meter_tag(tools.model.base, tenant, target, dialect.route, trace, now_ms) if tools.is_metered else None
+        promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.name)
         return tuple(
             GenerationSpec(
@@ -161,6 +162,7 @@ class GenerationPreparer:
                 continues_prompt=dialect.continues_prompt or body.continues_prompt,
                 shown_ids=shown,
                 meter=tag,
+                promised_itl_us=None if promised_ms is None else promised_ms * 1000,
             )
             for prompt in prompts
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stratos.common.errors import StratosError
+from stratos.core.ledger.pricing import Times
 from stratos_gateway.answering.draft import outcome_of
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.http.errors import public_error, shed_reason
@@ -37,15 +39,31 @@ def answer_section(request: ClientRequest[Any], now_s: float) -> dict[str, Any]:
         shown = public_error(error)
         section |= {"status": request.exchange.status or shown.http_status, "error": shown.code}
         section |= {"shed_reason": reason} if (reason := shed_reason(error)) else {}
+        section |= _queue(error)
     elif request.exchange.status:
         section["status"] = request.exchange.status
     if request.declined is not None:
-        section["gave_way"] = request.declined.code
+        section |= {"gave_way": request.declined.code, **_queue(request.declined)}
     if request.output is not None:
         usage = request.output.usage
         section |= {
             "prompt_tokens": usage.num_prompt_tokens,
             "output_tokens": usage.num_output_tokens,
             "cached_tokens": usage.num_cached_tokens,
+            **_times(request.output.times(request.received_s)),
         }
     return section
+
+
+def _times(found: Sequence[Times]) -> dict[str, float]:
+    """The first token of any prompt, and the mean between tokens over all."""
+    firsts = [times.ttft_us for times in found if times.ttft_us is not None]
+    gaps = [times.itl_us for times in found if times.itl_us is not None]
+    section = {"ttft_ms": round(min(firsts) / 1e3, 2)} if firsts else {}
+    return section | ({"itl_ms": round(sum(gaps) / len(gaps) / 1e3, 2)} if gaps else {})
+
+
+def _queue(error: StratosError) -> dict[str, Any]:
+    """How many were before the request while it waited for the placement that it did not get."""
+    samples = error.queue_samples
+    return {"queue": [list(pair) for pair in zip(samples[::2], samples[1::2], strict=False)]} if samples else {}

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import check_model_name, check_token_ids
-from stratos.core.requests.tools import MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES, ValueBudget
-from stratos.text.chat_template import TemplateUse
-from stratos_gateway.openai.fields import Fields, object_fields
+from stratos_gateway.openai.fields import Fields
 from stratos_gateway.openai.messages import check_messages
 from stratos_gateway.openai.requests import Conversation
+from stratos_gateway.openai.template_use import take_template_use
 from stratos_gateway.openai.tools import take_tools
-
-_RESERVED = ("messages", "tools", "add_generation_prompt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,31 +69,6 @@ def parse_detokenize(body: dict[str, Any], default_model: str, vocab_size: int) 
         raise BadRequest("tokens must be a list of token ids", param="tokens")
     fields.end()
     return DetokenizeBody(model=model, token_ids=check_token_ids(ids, vocab_size, "tokens") if ids else ())
-
-
-def take_template_use(fields: Fields) -> TemplateUse:
-    """How a conversation ends, and values of the client for its template.
-
-    Raises:
-        BadRequest: both ends at once, or values that are not for clients.
-    """
-    begins, continues = fields.flag("add_generation_prompt", default=True), fields.flag("continue_final_message")
-    values = fields.take("chat_template_kwargs")
-    param = "chat_template_kwargs"
-    if values is not None:
-        object_fields(values, param)
-        ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH).check(values, param)
-        _check_names(values, param)
-    if begins and continues:
-        text = "continue_final_message needs add_generation_prompt: false"
-        raise BadRequest(text, param="continue_final_message")
-    return TemplateUse(begins_answer=begins, continues_last=continues, values=values or {})
-
-
-def _check_names(values: Mapping[str, Any], param: str) -> None:
-    for name in _RESERVED:
-        if name in values:
-            raise BadRequest(f"{param}.{name} has a field of its own", param=f"{param}.{name}")
 
 
 def _model(fields: Fields, default: str) -> str:

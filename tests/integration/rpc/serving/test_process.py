@@ -18,25 +18,32 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
+from stratos.rpc.serving.heap import FULL, MIDDLE, YOUNG
 from tests.support.paths import ROOT
 from tests.support.servers import warm_process
 from tests.support.waiting import wait_until
 
 _PROGRAM = """
-import asyncio, sys
+import asyncio, gc, os, sys
 sys.path.insert(0, sys.argv[1])
 from tests.support.fakes.rpc_echo import EchoService, EchoSettings
 from stratos.rpc.serving.process import serve
 from stratos.rpc.settings import load_settings
 
+made = []
+
 def make():
+    made.append([])
     service = EchoService()
     if sys.argv[2] == "hang":
         service.drain_event = asyncio.Event()
     return service
 
 settings = load_settings(EchoSettings)
-sys.exit(serve(make, settings))
+code = serve(make, settings)
+with open(os.environ["STRATOS_ECHO_ADDRESS_FILE"] + ".collector", "w") as file:
+    print(gc.get_threshold(), any(one is made[0] for one in gc.get_objects()), file=file)
+sys.exit(code)
 """
 
 
@@ -78,6 +85,8 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, echoes: list[Echo], number: si
     code, log = echo.end()
     assert code == 0
     assert not echo.address_file.exists()
+    collector = echo.address_file.with_name("echo.json.collector").read_text()
+    assert collector == f"{(YOUNG, MIDDLE, FULL)} False\n", "no later pass looks at what the start made"
     assert [json.loads(line)["service"] for line in log.splitlines()] == ["echo"] * len(log.splitlines())
     assert "echo stopped" in log
 

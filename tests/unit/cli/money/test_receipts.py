@@ -23,7 +23,7 @@ RECEIPT = {
             ],
         }
     ],
-    "answer": {"outcome": "failed", "error": "overloaded", "shed_reason": "queue_full"},
+    "answer": {"outcome": "failed", "error": "overloaded", "shed_reason": "queue_full", "queue": [[0, 9], [40, 8]]},
 }
 
 
@@ -37,4 +37,4 @@ def test_an_attempt_says_what_it_was_chosen_from_and_where_it_stood() -> None:
 
 
 def test_a_refusal_says_why() -> None:
-    assert "shed_reason queue_full" in receipt_text(RECEIPT)
+    assert "shed_reason queue_full, queue 9@0ms 8@40ms" in receipt_text(RECEIPT)

@@ -18,12 +18,14 @@ from stratos.core.ledger.entry import (
     entry_from_text,
     entry_to_text,
 )
+from stratos.core.ledger.itls import Itls
 from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
 from stratos.core.ledger.statement import days_of, make_statement
+from stratos.core.ledger.steps import BEYOND
 from stratos.core.ledger.sums import UsageGroup, due_of, keep_fields, regroup, table_of_day
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.ledger.violations import WINDOW_MS, violation_windows
-from stratos.core.ledger.windows import BEYOND, Sample, WindowShare
+from stratos.core.ledger.windows import Sample, WindowShare
 from tests.support.worlds.usage_counts import spans_of
 
 NOON_MS = 1_795_521_600_000 + 12 * 3_600_000
@@ -38,6 +40,8 @@ ENTRY = LedgerEntry(
 )  # fmt: skip
 NUMBERS = st.integers(0, 2**40)
 SAMPLES = st.builds(Sample, bucket=st.integers(0, BEYOND), is_over=st.booleans())
+STEPS = st.lists(st.tuples(st.integers(0, BEYOND), NUMBERS), max_size=16).map(tuple)
+ITLS = st.builds(Itls, st.integers(1, 2**40), NUMBERS, STEPS)
 ENTRIES = st.builds(
     LedgerEntry,
     request_id=st.just("gen-1"), tenant=st.just("acme"), plan=st.sampled_from(["premium", "own.plan-1"]),
@@ -56,7 +60,7 @@ ENTRIES = st.builds(
     is_external=st.booleans(), external_cost=NUMBERS,
     window=st.none() | st.builds(
         WindowShare, window_s=st.sampled_from([60, 300]), stake=NUMBERS, ttft=st.none() | SAMPLES,
-        itl=st.none() | SAMPLES,
+        itls=st.none() | ITLS,
     ),
     is_kept=st.sampled_from([None, True, False]), rank=st.integers(0, 2_000_000),
 )  # fmt: skip

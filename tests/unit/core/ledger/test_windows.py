@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratos.core.ledger.itls import MAX_STEPS, NO_ITLS, ItlCounter, Itls
 from stratos.core.ledger.pricing import Amounts, Times
-from stratos.core.ledger.windows import (
-    BEYOND,
-    PromiseWindow,
-    Sample,
-    bound_us,
-    bucket_of,
-    p99_bucket,
-    stake_of,
-    window_share,
-)
+from stratos.core.ledger.steps import BEYOND, bound_us, bucket_of, p99_bucket
+from stratos.core.ledger.windows import PromiseWindow, Sample, stake_of, window_share
 from stratos.core.tenancy.plan import BATCH, LOCAL, PREMIUM, STANDARD, Plan
 from stratos.core.tenancy.prices import Discounts
 
@@ -64,33 +57,73 @@ def test_a_window_without_a_measured_time_is_not_missed() -> None:
     assert (window.is_judged, window.is_missed, p99_bucket([0] * 9)) == (False, False, None)
 
 
+def itls_of(*gaps_ms: float, promised_us: int = 50_000) -> Itls:
+    counter = ItlCounter(promised_us)
+    for gap_ms in gaps_ms:
+        counter.add(gap_ms / 1000, 1)
+    return counter.itls()
+
+
 @pytest.mark.parametrize(
-    ("times", "more", "late"),
+    ("times", "more", "ttft_late", "itls"),
     [
-        (Times(ttft_us=500_000, itl_us=50_000), {}, (False, False)),
-        (Times(ttft_us=500_001, itl_us=50_001), {}, (True, True)),
-        (Times(ttft_us=1), {}, (False, None)),  # one token has nothing between
-        (Times(), {}, (None, None)),
-        (Times(), {"has_failed": True}, (True, True)),
-        (Times(ttft_us=1, itl_us=1), {"has_failed": True}, (False, True)),
-        (Times(), {"waited_us": 500_000}, (None, None)),  # it might have come in time
-        (Times(), {"waited_us": 500_001}, (True, None)),
-        (Times(ttft_us=1, itl_us=1), {"waited_us": None}, (False, False)),
+        (Times(ttft_us=500_000, itl_us=50_000, itls=itls_of(50, 50)), {}, False, (2, 0)),
+        (Times(ttft_us=500_001, itl_us=50_001, itls=itls_of(50, 50.1)), {}, True, (2, 1)),
+        (Times(ttft_us=1), {}, False, None),  # one token has nothing between
+        (Times(), {}, None, None),
+        (Times(), {"has_failed": True}, True, (1, 1)),
+        (Times(ttft_us=1, itl_us=1, itls=itls_of(1, 1)), {"has_failed": True}, False, (3, 1)),
+        (Times(), {"waited_us": 500_000}, None, None),  # it might have come in time
+        (Times(), {"waited_us": 500_001}, True, None),
+        (Times(ttft_us=1, itl_us=1, itls=itls_of(1)), {"waited_us": None}, False, (1, 0)),
     ],
 )
 def test_what_counts_and_what_is_late(
-    times: Times, more: dict[str, int], late: tuple[bool | None, bool | None]
+    times: Times, more: dict[str, int], ttft_late: bool | None, itls: tuple[int, int] | None
 ) -> None:
     share = window_share(PLAN, times, AMOUNTS, **more)  # type: ignore[arg-type]
     assert share is not None
-    assert tuple(None if sample is None else sample.is_over for sample in (share.ttft, share.itl)) == late
+    assert (None if share.ttft is None else share.ttft.is_over) == ttft_late
+    assert (None if share.itls is None else (share.itls.num, share.itls.num_over)) == itls
     assert share.stake == 1000 * 10, "what is not judged is part of the charge all the same"
 
 
 def test_a_time_that_never_came_is_beyond_all_steps() -> None:
     share = window_share(replace(PLAN, itl_p99_ms=None), Times(), AMOUNTS, has_failed=True)
     assert share is not None
-    assert (share.ttft, share.itl) == (Sample(bucket=BEYOND, is_over=True), None)
+    assert (share.ttft, share.itls) == (Sample(bucket=BEYOND, is_over=True), None)
+    assert NO_ITLS.with_endless() == Itls(1, 1, ((BEYOND, 1),))
+
+
+def test_a_long_pause_in_a_quick_answer_is_one_late_itl_though_the_mean_is_kept() -> None:
+    gaps_ms = [5.0] * 300 + [400.0] * 4
+    found = itls_of(*gaps_ms)
+    assert sum(gaps_ms) / len(gaps_ms) < 50, "the mean of the request is within the promise"
+    assert (found.num, found.num_over) == (304, 4)
+    window = PromiseWindow(plan="p", window_s=300, number=1, num_itl=found.num, num_itl_over=found.num_over)
+    assert window.is_missed
+
+
+def test_tokens_that_come_together_share_their_gap() -> None:
+    counter = ItlCounter(50_000)
+    counter.add(0.2, 4)
+    counter.add(0.204, 4)
+    assert counter.itls() == Itls(8, 4, ((bucket_of(50_000), 4), (bucket_of(51_000), 4)))
+
+
+@given(gaps_us=st.lists(st.integers(1, 400_000_000), max_size=300))
+def test_a_histogram_is_bounded_and_never_says_less_than_was_measured(gaps_us: list[int]) -> None:
+    counter = ItlCounter(None)
+    for gap_us in gaps_us:
+        counter.add(gap_us / 1e6, 1)
+    for found in (counter.itls(), counter.itls().with_endless()):
+        assert len(found.steps) <= MAX_STEPS
+        assert sum(count for _, count in found.steps) == found.num
+    shown = [bucket for bucket, count in counter.itls().steps for _ in range(count)]
+    exact = sorted(bucket_of(gap_us) for gap_us in gaps_us)
+    assert all(above >= below for above, below in zip(shown, exact, strict=True))
+    if len(set(exact)) <= MAX_STEPS:
+        assert shown == exact
 
 
 @given(net=st.integers(0, 10**12), percent=st.integers(0, 100), own=st.booleans(), num=st.integers(1, 20))

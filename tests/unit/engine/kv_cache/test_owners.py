@@ -69,3 +69,41 @@ def test_the_table_lets_go_of_what_no_tier_has():
         assert len(owners) <= 21
     assert sorted(owners.take("t0") + owners.take("t1"))[-1:] == [b"999"]
     assert len(owners) == 0
+
+
+def crowd(engine, num_each=4):
+    """Requests of two tenants in a pool that holds few of them: prompts that share blocks, answers that differ."""
+    for number in range(num_each):
+        for tenant in ("a", "b"):
+            prompt, name = [*PROMPT[: 4 * (1 + number % 2)], number % 2], f"{tenant}{number}"
+            engine.add(make_request(prompt, name, max_tokens=16, tenant=tenant, cache_salt=tenant.encode()))
+
+
+def assert_all_go(engine, num_blocks, num_slots):
+    for tenant in ("a", "b"):
+        engine.forget_tenant(tenant)
+    status = engine.status()
+    assert (status.blocks.free, status.host.slots.free) == (num_blocks, num_slots)
+    assert_at_rest(engine)
+
+
+def test_what_preempted_requests_left_in_host_memory_goes_too(make_engine):
+    engine = make_engine(ALWAYS, num_blocks=10, block_size=4, num_host_blocks=64)
+    crowd(engine)
+    while engine.has_work:
+        engine.step()
+    assert engine.status().host.num_swapped_out > 0, "control: some were swapped out"
+    assert_all_go(engine, 10, 64)
+
+
+@pytest.mark.parametrize("until", range(1, 6))
+def test_a_tenant_that_goes_while_its_request_is_swapped_out_leaves_nothing(make_engine, until):
+    engine = make_engine(ALWAYS, num_blocks=10, block_size=4, num_host_blocks=64)
+    crowd(engine)
+    while engine.status().host.num_swapped_out < until:
+        engine.step()
+    for tenant in ("a", "b"):
+        engine.forget_tenant(tenant)
+    while engine.has_work:
+        engine.step()
+    assert_all_go(engine, 10, 64)

@@ -6,7 +6,7 @@ import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
@@ -18,9 +18,10 @@ from stratos.store.records.followed_snapshot import FollowedSnapshot, Marker
 from stratos.store.records.record import Kind, Record, make_body, parse_record
 from stratos.store.records.values import encode_key, encode_tenant
 from stratos.store.tenants import TenantRecord
+from stratos_gateway.admin.declaration import declared, parse_declaration, stored_beside
 from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.views import record_view
-from stratos_gateway.http.row_stream import PART_BYTES, PART_ROWS, Rows, encoded
+from stratos_gateway.http.row_stream import PART_BYTES, PART_ROWS, Rows, encoded, encoded_sections
 
 NUM_TENANTS, NUM_KEYS = 300, 10_000
 MOST_BYTES = 512 * 1024
@@ -125,6 +126,28 @@ async def test_a_list_takes_the_memory_of_a_part(snapshot: FollowedSnapshot) -> 
         tracemalloc.stop()
     assert num_bytes > 4 * peak_bytes, (num_bytes, peak_bytes)
     assert peak_bytes < MOST_BYTES
+
+
+async def test_the_declaration_takes_the_memory_of_a_part(snapshot: FollowedSnapshot) -> None:
+    found, text, num_parts = declared(await lists(snapshot, Uses()).now()), bytearray(), 0
+    async for part in encoded_sections(found):
+        text += part
+        num_parts += 1
+        assert len(part) <= PART_BYTES + 1024
+    assert len(orjson.loads(text)["tenants"]) == NUM_TENANTS
+    assert num_parts > NUM_TENANTS // PART_ROWS, "entries are written as they are made"
+
+
+async def test_what_a_declaration_names_is_found_without_a_look_at_the_rest() -> None:
+    class OnlyByName(FollowedSnapshot):
+        def of_kind(self, kind: Kind) -> list[Record]:
+            raise AssertionError(f"all records of {kind} were listed")
+
+    known, closing = OnlyByName(), replace(tenant(2), is_closing=True)
+    for one in (tenant(1), closing, tenant(3)):
+        known.merge(Record(kind=Kind.TENANT, id=one.name, version=1, value=one, text=""))
+    wanted = parse_declaration({"tenants": {tenant(number).name: {} for number in (1, 2, 9)}})
+    assert stored_beside(wanted, known).tenants == {tenant(1).name: tenant(1)}
 
 
 async def test_a_tenants_list_touches_its_own_keys_alone(snapshot: FollowedSnapshot) -> None:

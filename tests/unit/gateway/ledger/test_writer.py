@@ -25,7 +25,7 @@ from stratos.store.records.settings import SnapshotConfig
 from stratos.store.records.snapshot_copy import SnapshotCopy
 from stratos.store.records.values import encode_tenant
 from stratos.store.tenants import TenantRecord
-from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of
+from stratos_gateway.access.departed_tenants import DepartedTenants, plan_of
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
@@ -173,8 +173,7 @@ async def test_counts_of_a_dead_gateway_wait_until_it_is_known_whose_they_are(tm
     """A gateway that starts while Redis is away has sessions, by its health probe, before it knows any tenant."""
     snapshot, session = FollowedSnapshot(), Session()
     follower = SnapshotFollower(snapshot, cast("RecordStore", None), FakeClock(), SnapshotConfig())
-    departed = DepartedTenants(partial(living_tenants, follower), (), 0.0)
-    follower.on_change(departed.look)
+    departed = DepartedTenants(snapshot, (), 0.0)
     made = bench(tmp_path / "spool", plan_of=partial(plan_of, follower, departed))
     made.meter.on_counts(session, [replace(COUNT, tenant=TENANT.id)])
     await made.writer.turn()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,10 +30,11 @@ from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.requests import parse_completion
-from stratos_gateway.overflow.client import ExternalCall
+from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.source import ExternalSource
 
+CALL = ExternalCall(model="m", max_tokens=100, num_prompt_tokens=5, within_s=1.0, received_s=0.0)
 PRICE = Price(prompt=2_000_000, output=5_000_000)
 EVENTS: list[dict[str, Any]] = [
     {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]},
@@ -49,10 +51,12 @@ class Endpoint:
     """Answers with ``EVENTS``."""
 
     config = SimpleNamespace(price=PRICE)
+    clock = FakeClock()
 
     @asynccontextmanager
     async def open(self, request: object, call: ExternalCall) -> AsyncIterator[ExternalOutput]:
-        yield ExternalOutput(events(), 1, len, 5, call.bill)
+        assert call.num_prompt_tokens == 1
+        yield ExternalOutput(events(), 1, len, replace(call, num_prompt_tokens=5), self.clock)
 
 
 async def receive() -> dict[str, Any]:
@@ -142,7 +146,7 @@ async def test_a_text_of_which_the_endpoint_tells_no_tokens_is_counted_once_for_
         counted.append(text)
         return len(text)
 
-    output = ExternalOutput(events(), 1, count, 5)
+    output = ExternalOutput(events(), 1, count, CALL, FakeClock())
     assert await output.news()
     assert {output.usage.num_output_tokens for _ in range(5)} == {2}
     assert output.num_limited_tokens == output.receipt.num_prompt_tokens + 2

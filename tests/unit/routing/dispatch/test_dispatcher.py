@@ -121,6 +121,39 @@ def test_a_placement_says_how_many_were_before_it_over_time() -> None:
     assert len(last.queue_samples) == 8
 
 
+def test_a_refusal_says_how_many_were_before_it_over_time_and_at_the_end() -> None:
+    world = World(ttl_s=10.0, max_requests=3)
+    for name in ("runs", "runs too"):
+        world.push(name)
+    world.turn()
+    world.push("first", tenant="a")
+    late = world.push("late", tenant="b")
+    assert world.turn(1.4) == {}
+    expired = world.turn(11.0)[late]
+    assert isinstance(expired, QueueTimeout)
+    assert expired.queue_samples == (0, 1, 400, 1, 10000, 1)
+    for number in range(3):
+        world.push(str(number), 11.5, tenant="a")
+    with pytest.raises(Overloaded) as full:
+        world.push("newcomer", 11.5, tenant="a")
+    assert full.value.queue_samples == (0, 3)
+    _, ((victim, error),) = world.dispatcher.push(make_request("lighter", tenant="c"), 12.0)
+    assert (victim.request.request_id, victim.queue_samples) == ("2", (0, 2))
+    assert isinstance(error, Overloaded)
+    assert error.queue_samples == (0, 2, 500, 2)
+
+
+def test_a_request_with_nothing_before_it_says_so_when_its_time_is_over() -> None:
+    world = World(ttl_s=10.0)
+    for name in ("runs", "runs too"):
+        world.push(name)
+    world.turn()
+    alone = world.push("alone")
+    error = world.turn(11.0)[alone]
+    assert isinstance(error, QueueTimeout)
+    assert error.queue_samples == (10000, 0)
+
+
 def test_a_caller_that_left_is_passed_over_and_takes_ticket_and_booking_along() -> None:
     world = World()
     leaves, stays = world.push("leaves"), world.push("stays")

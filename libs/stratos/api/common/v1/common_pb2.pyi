@@ -1,7 +1,8 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -90,20 +91,22 @@ class StagingLedger(_message.Message):
     def __init__(self, num_total: _Optional[int] = ..., num_free: _Optional[int] = ..., num_granted: _Optional[int] = ..., num_quarantined: _Optional[int] = ...) -> None: ...
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("code", "message", "param", "retry_after_ms", "http_status", "shed_reason")
+    __slots__ = ("code", "message", "param", "retry_after_ms", "http_status", "shed_reason", "queue_samples")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     HTTP_STATUS_FIELD_NUMBER: _ClassVar[int]
     SHED_REASON_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     param: str
     retry_after_ms: int
     http_status: int
     shed_reason: str
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., http_status: _Optional[int] = ..., shed_reason: _Optional[str] = ...) -> None: ...
+    queue_samples: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., http_status: _Optional[int] = ..., shed_reason: _Optional[str] = ..., queue_samples: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KvIdentity(_message.Message):
     __slots__ = ("model_digest", "kv_dtype", "rope_variant", "numerics_id", "protocol_version")

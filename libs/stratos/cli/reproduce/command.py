@@ -1,0 +1,68 @@
+"""``stratos reproduce``: the command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratos.cli.commands.shared import explained_errors
+
+
+def reproduce(
+    rows: Annotated[
+        list[str] | None, typer.Argument(help="Rows to measure, again if the report has them; default: all it lacks.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Name all rows, and run nothing.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="All of every row: up to an hour and a half.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="A little of every row: whether the code runs.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Name the rows of a GPU, too; none of them is run yet.")] = False,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    threads: Annotated[int, typer.Option(help="Of an engine; 0: as many as there are cores.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("build/reproduce"),
+) -> None:
+    """Recompute published claims, measure them here, and write a report: JSON, HTML, Markdown and plots."""
+    from stratos.cli.local.preflight import find_shipped_model
+    from stratos.cli.reproduce.documents import ReportFile
+    from stratos.cli.reproduce.report import HTML_NAME, JSON_NAME, write_pages
+    from stratos.cli.reproduce.running import measure_in_process, run_rows
+    from stratos.common.errors import BadRequest
+    from stratos.reproduce.catalogue import ROWS, find_row
+    from stratos.reproduce.machine import read_commit
+    from stratos.reproduce.record.conditions import RowConditions, RowForm
+
+    if show_list:
+        typer.echo("\n".join(f"{row.name:22}{row.title}{' (GPU)' if row.needs_gpu else ''}" for row in ROWS))
+        return
+    with explained_errors():
+        if full and smoke:
+            raise BadRequest("--full and --smoke exclude each other", param="--smoke")
+        chosen = [find_row(name) for name in rows or ()]
+        model = find_shipped_model()
+        if model is None:
+            raise BadRequest("the shipped model was not found here: run it from a checkout", param="--out")
+        conditions = RowConditions(
+            form=RowForm.FULL if full else RowForm.SMOKE if smoke else RowForm.SHORT,
+            seed=seed,
+            model=model,
+            threads=threads or os.cpu_count() or 1,
+            folder=out / "material",
+        )
+        report = ReportFile(out / JSON_NAME)
+        shown = [row for row in ROWS if gpu or not row.needs_gpu or row.name in (rows or ())]
+        try:
+            broken = run_rows(
+                chosen or shown,
+                conditions,
+                report,
+                commit=read_commit(),
+                again=bool(chosen),
+                measure=measure_in_process,
+                say=lambda text: typer.echo(text, err=True),
+            )
+        finally:  # also after Ctrl-C: the next call goes on where this one ended
+            write_pages(out, ROWS, report.rows)
+    typer.echo(f"{out / HTML_NAME}")
+    raise typer.Exit(1 if broken else 0)

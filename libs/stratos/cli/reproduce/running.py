@@ -1,0 +1,76 @@
+"""Rows one after the other, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stratos.cli.reproduce.documents import ReportFile
+from stratos.reproduce.catalogue import ReproducedRow
+from stratos.reproduce.record.conditions import RowConditions
+
+MeasureRow = Callable[[ReproducedRow, RowConditions], Mapping[str, Any] | None]
+"""``None`` where the row broke; its own words are on stderr."""
+
+
+def run_rows(
+    rows: Iterable[ReproducedRow],
+    conditions: RowConditions,
+    report: ReportFile,
+    *,
+    commit: str,
+    again: bool,
+    measure: MeasureRow,
+    say: Callable[[str], None],
+) -> list[str]:
+    """Measure what the report lacks, also after a row that broke.
+
+    Args:
+        rows: in order; those that need a GPU are passed over.
+        conditions: of all of them.
+        report: gets each row when it has ended.
+        commit: of the code; rows of another one are measured again.
+        again: measure rows that the report has, too.
+        measure: runs one.
+        say: told what goes on.
+
+    Returns:
+        Rows that broke.
+    """
+    broken = []
+    for row in rows:
+        if row.needs_gpu:
+            say(f"{row.name}: not run, it needs a GPU")
+        elif not again and report.has(row.name, conditions, commit):
+            say(f"{row.name}: kept")
+        elif (document := measure(row, conditions)) is None:
+            broken.append(row.name)
+            say(f"{row.name}: broken, its own words are above")
+        else:
+            report.put(document)
+            loaded = ", while others used the machine" if document["run"]["loaded"] else ""
+            say(f"{row.name}: {document['run']['duration_s']} s{loaded}")
+    return broken
+
+
+def measure_in_process(row: ReproducedRow, conditions: RowConditions) -> Mapping[str, Any] | None:
+    """Run ``python -m stratos.reproduce`` for the row; ``None`` if it broke."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "row.json")
+        command = [
+            sys.executable, "-m", "stratos.reproduce", row.name, "--form", str(conditions.form),
+            "--seed", str(conditions.seed), "--threads", str(conditions.threads), "--model", str(conditions.model),
+            "--folder", str(conditions.folder), "--out", str(out),
+        ]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": str(conditions.threads)}
+        done = subprocess.run(command, env=environment, check=False)
+        if done.returncode or not out.is_file():
+            return None
+        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        return found

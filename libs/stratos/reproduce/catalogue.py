@@ -1,0 +1,59 @@
+"""Catalogue of all rows, in the order of the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.common.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproducedRow:
+    """A row by its field name."""
+
+    name: str
+    title: str
+    module: str = ""
+    """Module of ``stratos.reproduce.rows``; empty where only a GPU can answer: such a row is reported as not run."""
+
+    @property
+    def needs_gpu(self) -> bool:
+        """No code of ours has measured it."""
+        return not self.module
+
+
+ROWS = (
+    ReproducedRow(name="kv-cache", module="kv_cache", title="Decoding without a KV cache"),
+    ReproducedRow(
+        name="contiguous-cache", module="contiguous_cache", title="No cache, a contiguous one and a paged one"
+    ),
+    ReproducedRow(name="block-table", module="block_table", title="A block table, walked through"),
+    ReproducedRow(
+        name="kv-concurrency", module="kv_concurrency", title="Unequal requests that one KV pool holds at once"
+    ),
+    ReproducedRow(name="sampling", module="sampling", title="Sampling a token against sorting all logits"),
+    ReproducedRow(name="sampling-quality", module="sampling_quality", title="Greedy, temperature, top-k and top-p"),
+    ReproducedRow(name="continuous-batching", module="continuous_batching", title="Static against continuous batching"),
+    ReproducedRow(name="open-loop", module="open_loop", title="Poisson arrivals, overload and shares of the capacity"),
+    ReproducedRow(name="adapters", module="adapters", title="Adapters of one base, 32 active and 1,000 registered"),
+    ReproducedRow(name="all-on", module="all_on", title="Optimisations all off, each on alone, all on"),
+    ReproducedRow(name="queueing", module="queueing", title="Little's law, and latency by utilisation"),
+    ReproducedRow(name="replicas", module="replicas", title="One to eight replicas, with their cost"),
+    ReproducedRow(
+        name="memory-budget", module="calculated.memory_budget", title="Sequences of 4, 8 and 16 K on one device"
+    ),
+    ReproducedRow(name="failures", module="calculated.failures", title="Failures, each with the test of it"),
+    ReproducedRow(
+        name="contradictions", module="calculated.contradictions", title="Figures that contradict their own inputs"
+    ),
+    ReproducedRow(name="sampling-on-gpu", title="Sampling on the device against logits sent to the host"),
+    ReproducedRow(name="gpu-utilisation", title="MBU of decode and MFU of prefill on a GPU"),
+)
+
+
+def find_row(name: str) -> ReproducedRow:
+    """The row of that name. Raises ``BadRequest`` that lists all."""
+    for row in ROWS:
+        if row.name == name:
+            return row
+    raise BadRequest(f"no row {name!r}; rows are {', '.join(row.name for row in ROWS)}", param="row")

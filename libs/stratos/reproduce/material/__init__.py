@@ -1,0 +1,1 @@
+"""Models and adapters that rows make for themselves."""

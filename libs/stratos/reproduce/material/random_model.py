@@ -1,0 +1,85 @@
+"""Llama checkpoints and adapters with random weights, for measurements where only the shape matters.
+
+Same weights every time.  The tokenizer is that of the shipped model, whose vocabulary is a part of theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+SHAPES: dict[str, dict[str, int]] = {
+    "llama-213m": {
+        "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000, "max_position_embeddings": 4096,
+    },
+}  # fmt: skip
+STD = 0.02
+
+
+def config_json(shape: dict[str, int]) -> dict[str, Any]:
+    """The config of a Llama with tied embeddings."""
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, **shape,
+    }  # fmt: skip
+
+
+def tensors(shape: dict[str, int]) -> dict[str, torch.Tensor]:
+    """All weights by their checkpoint names, bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    hidden, inner, head = shape["hidden_size"], shape["intermediate_size"], shape["head_dim"]
+    heads, kv_heads = shape["num_attention_heads"] * head, shape["num_key_value_heads"] * head
+
+    def random(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float32).mul_(STD).bfloat16()
+
+    weights = {"model.embed_tokens.weight": random(shape["vocab_size"], hidden)}
+    for layer in range(shape["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        sizes = {
+            "self_attn.q_proj": (heads, hidden), "self_attn.k_proj": (kv_heads, hidden),
+            "self_attn.v_proj": (kv_heads, hidden), "self_attn.o_proj": (hidden, heads),
+            "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner),
+        }  # fmt: skip
+        weights |= {f"{prefix}{name}.weight": random(*size) for name, size in sizes.items()}
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            weights[f"{prefix}{norm}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
+    weights["model.norm.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
+    return weights
+
+
+def write_model(shape_name: str, folder: Path, tokenizer: Path) -> None:
+    """Write config, weights, and the tokenizer that lies in the folder ``tokenizer``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = SHAPES[shape_name]
+    (folder / "config.json").write_text(json.dumps(config_json(shape), indent=2) + "\n")
+    save_file(tensors(shape), folder / "model.safetensors", metadata={"format": "pt"})
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(tokenizer / name, folder / name)
+
+
+def write_adapter(shape: Mapping[str, int], folder: Path, rank: int, seed: int) -> None:
+    """Write a LoRA adapter for all projections of the attention; ``shape`` has the names of ``config.json``."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, head = shape["hidden_size"], shape["head_dim"]
+    heads, kv_heads = shape["num_attention_heads"] * head, shape["num_key_value_heads"] * head
+    sizes = {"q_proj": (heads, hidden), "k_proj": (kv_heads, hidden), "v_proj": (kv_heads, hidden),
+             "o_proj": (hidden, heads)}  # fmt: skip
+    weights = {}
+    for layer in range(shape["num_hidden_layers"]):
+        for name, (rows, columns) in sizes.items():
+            prefix = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{prefix}.lora_A.weight"] = torch.randn(rank, columns, generator=generator).mul_(STD)
+            weights[f"{prefix}.lora_B.weight"] = torch.randn(rows, rank, generator=generator).mul_(STD)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": sorted(sizes), "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")

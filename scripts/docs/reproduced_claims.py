@@ -1,0 +1,66 @@
+"""Write the verdicts of committed reports of ``make reproduce`` into docs/numbers.md.
+
+    python -m scripts.docs.reproduced_claims          rewrite the document
+    python -m scripts.docs.reproduced_claims --check  exit 1 when it is out of date
+
+A report is ``benchmarks/results/reproduce-*.json``; what stands between the two marks of the document is made from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stratos.cli.reproduce.cells import own_text
+from stratos.reproduce.catalogue import ROWS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "numbers.md"
+BEGIN, END = "<!-- reproduced claims -->", "<!-- end of reproduced claims -->"
+NONE = "No report is committed yet: `make reproduce` makes one in ten minutes on a machine that does nothing else."
+_MARKED = re.compile(f"{BEGIN}\n.*?{END}", re.DOTALL)
+
+
+def reports(folder: Path = ROOT / "benchmarks" / "results") -> dict[str, Mapping[str, Any]]:
+    """Rows of each committed report, by its file's name."""
+    return {
+        path.name: json.loads(path.read_text(encoding="utf-8"))["rows"]
+        for path in sorted(folder.glob("reproduce-*.json"))
+    }
+
+
+def with_claims(text: str, found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The document with a table for each report."""
+    parts = [_table(name, rows) for name, rows in found.items()] or [NONE]
+    return _MARKED.sub(lambda _: "\n\n".join([BEGIN, *parts, END]), text)
+
+
+def _table(name: str, rows: Mapping[str, Any]) -> str:
+    lines = [f"[{name}](../benchmarks/results/{name}):", ""]
+    lines += ["| row | claim | claimed | ours | verdict |", "|---|---|---|---|---|"]
+    for row in ROWS:
+        for answer in rows.get(row.name, {}).get("answers", ()):
+            ours = own_text(answer["own"]) if answer["own"] else ""
+            cells = (row.name, answer["claim"], answer["claimed"], ours, answer["verdict"])
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Rewrite or check; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when the document is out of date")
+    is_check = parser.parse_args().check
+    text = DOCUMENT.read_text(encoding="utf-8")
+    fresh = with_claims(text, reports())
+    if fresh != text and not is_check:
+        DOCUMENT.write_text(fresh, encoding="utf-8")
+    return 1 if is_check and fresh != text else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

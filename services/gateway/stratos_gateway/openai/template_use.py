@@ -1,0 +1,38 @@
+"""Fields of a chat that are about its template, as vLLM has them: how the prompt ends, and values of the client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.core.requests.tools import MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES, ValueBudget
+from stratos.text.chat_template import TemplateUse
+from stratos_gateway.openai.fields import Fields, object_fields
+
+_RESERVED = ("messages", "tools", "add_generation_prompt")
+
+
+def take_template_use(fields: Fields) -> TemplateUse:
+    """How a conversation ends, and values of the client for its template.
+
+    Raises:
+        BadRequest: both ends at once, or values that are not for clients.
+    """
+    begins, continues = fields.flag("add_generation_prompt", default=True), fields.flag("continue_final_message")
+    values = fields.take("chat_template_kwargs")
+    param = "chat_template_kwargs"
+    if values is not None:
+        object_fields(values, param)
+        ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH).check(values, param)
+        _check_names(values, param)
+    if begins and continues:
+        text = "continue_final_message needs add_generation_prompt: false"
+        raise BadRequest(text, param="continue_final_message")
+    return TemplateUse(begins_answer=begins, continues_last=continues, values=values or {})
+
+
+def _check_names(values: Mapping[str, Any], param: str) -> None:
+    for name in _RESERVED:
+        if name in values:
+            raise BadRequest(f"{param}.{name} has a field of its own", param=f"{param}.{name}")

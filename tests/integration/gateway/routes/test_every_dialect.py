@@ -1,0 +1,178 @@
+"""Every dialect of the generation API x what acts on every request: one table, and a dialect that it lacks fails it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.tenancy.content import ContentPolicy
+from stratos.core.tenancy.plan import ALL_MODELS
+from stratos.core.tenancy.prices import Budget, Price
+from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.receipt_store import ReceiptStore
+from stratos.store.ledger.usage_reader import UsageReader
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis
+from stratos_gateway.ledger.billing import LedgerAccess
+from stratos_gateway.preparation.dialects import DIALECTS
+from tests.support.waiting import eventually
+from tests.support.worlds.gateway_keys import KEY, PLAN
+from tests.support.worlds.gateway_world import World, gateway_world, say
+
+TEXT = "one two three four five six seven eight"
+CONFIG = RecordStoreConfig()
+MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
+BODIES: Mapping[str, dict[str, Any]] = {
+    "/v1/chat/completions": MESSAGES,
+    "/v1/completions": {"prompt": "hi and hi"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": MESSAGES,
+}
+MAX_TOKENS = {"/v1/responses": "max_output_tokens"}
+"""Names of the bound of an answer, other than ``max_tokens``."""
+TEXTS: Mapping[str, Callable[[Any], str]] = {
+    "/v1/chat/completions": lambda answer: answer["choices"][0]["message"]["content"],
+    "/v1/completions": lambda answer: answer["choices"][0]["text"],
+    "/v1/responses": lambda answer: answer["output"][0]["content"][0]["text"],
+    "/v1/messages": lambda answer: answer["content"][0]["text"],
+}
+DELTAS: Mapping[str, Callable[[Any], str]] = {
+    "/v1/chat/completions": lambda event: event["choices"][0]["delta"].get("content") or "",
+    "/v1/completions": lambda event: event["choices"][0]["text"],
+    "/v1/responses": lambda event: event["delta"] if event["type"] == "response.output_text.delta" else "",
+    "/v1/messages": lambda event: event["delta"]["text"] if event["type"] == "content_block_delta" else "",
+}
+PRICED = replace(PLAN, prices={"default": Price(prompt=2_000_000, cached=500_000, output=6_000_000)})
+QUICK: dict[str, Any] = {"interval_s": 0.02, "count_wait_s": 0.2, "budget_interval_s": 0.05}
+ROUTES = pytest.mark.parametrize("route", BODIES)
+
+
+def test_every_dialect_is_walked() -> None:
+    paths = {dialect.path for dialect in DIALECTS}
+    assert paths == set(BODIES) == set(TEXTS) == set(DELTAS)
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    async with open_redis(redis_url) as made:
+        yield made
+
+
+@pytest.fixture
+async def world(redis: Redis) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        store, receipts = LedgerStore(redis, CONFIG), ReceiptStore(redis, CONFIG, 2**20, 3600)
+        access = LedgerAccess(store=store, plan_of=lambda tenant: PRICED, receipts=receipts)
+        made = await stack.enter_async_context(gateway_world(2, ledger_access=access, ledger=QUICK))
+        for worker in made.workers:
+            worker.script = say(TEXT)
+        made.keys.tenants[KEY] = replace(made.keys.tenants[KEY], plan=PRICED)
+        yield made
+
+
+def body(route: str, max_tokens: int = 64, **more: Any) -> dict[str, Any]:
+    return {"model": "base", **BODIES[route], MAX_TOKENS.get(route, "max_tokens"): max_tokens, **more}
+
+
+async def code(world: World, route: str, **more: Any) -> tuple[int, str]:
+    """Status and machine code of a refusal."""
+    headers = more.pop("headers", {})
+    answer = await world.http.post(route, json=body(route, **more), headers=headers)
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def streamed(world: World, route: str) -> str:
+    answer = await world.http.post(route, json=body(route, stream=True))
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    return "".join(DELTAS[route](json.loads(line)) for line in lines)
+
+
+async def entries(redis: Redis) -> list[LedgerEntry]:
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    return [entry async for entry in UsageReader(redis, CONFIG).entries("one", day)]
+
+
+@ROUTES
+async def test_an_answer_is_whole_billed_and_receipted(world: World, redis: Redis, route: str) -> None:
+    answer = await world.http.post(route, json=body(route), headers={"x-request-id": "mine"})
+    assert TEXTS[route](answer.json()) == TEXT
+    assert answer.headers["x-request-id"] == "mine"
+    while not (found := await entries(redis)):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    (entry,) = found
+    (name,) = [dialect.route for dialect in DIALECTS if dialect.path == route]
+    assert (entry.tag.route, entry.tag.http_request_id) == (name, "mine")
+    assert entry.counts.num_prompt == len(world.workers[0].submits[0].prompt_ids)
+    assert entry.counts.num_output > 0 < entry.amounts.due
+
+    async def is_receipted() -> bool:
+        receipt = await world.http.get("/v1/requests/mine/receipt")
+        return receipt.status_code == 200 and receipt.json()["answer"]["outcome"] == "finished"
+
+    await eventually(is_receipted, "the receipt is written")
+
+
+@ROUTES
+async def test_what_a_tenant_may_not_do_is_refused_before_any_worker_hears_of_it(world: World, route: str) -> None:
+    world.content.policies["rules"] = ContentPolicy(words={"greeting": ("hi",)})
+    world.keys.change_plan(KEY, content_policy="rules")
+    assert await code(world, route) == (400, "content_filter")
+    world.keys.change_plan(KEY, content_policy="", max_tokens=32)
+    assert (await code(world, route))[0] == 400
+    world.keys.change_plan(KEY, max_tokens=None, models=("other",))
+    assert await code(world, route) == (404, "model_not_found")
+    world.keys.change_plan(KEY, models=ALL_MODELS, max_prompt_tokens=1)
+    assert await code(world, route) == (400, "context_length_exceeded")
+    world.keys.change_plan(KEY, max_prompt_tokens=4096, tokens_per_min=60, burst_s=60)
+    assert await code(world, route) == (429, "request_over_rate_limit")
+    world.keys.change_plan(KEY, tokens_per_min=None, requests_per_min=1)
+    assert (await world.http.post(route, json=body(route))).status_code == 200
+    assert await code(world, route) == (429, "rate_limit_exceeded")
+    world.keys.change_plan(KEY, requests_per_min=None)
+    world.blocks.models.add("base")
+    assert (await code(world, route))[0] == 403
+    assert await code(world, route, headers={"authorization": "Bearer sk-unknown"}) == (401, "invalid_api_key")
+    assert world.placed == 1
+
+
+@ROUTES
+async def test_a_budget_that_is_spent_refuses(world: World, redis: Redis, route: str) -> None:
+    world.keys.change_plan(KEY, budget=Budget(soft=1, hard=2))
+    assert (await world.http.post(route, json=body(route))).status_code == 200
+
+    async def is_refused() -> bool:
+        return (await world.http.post(route, json=body(route))).status_code == 429
+
+    await eventually(is_refused, "the budget is spent")
+    assert await code(world, route) == (429, "insufficient_quota")
+
+
+@ROUTES
+async def test_a_worker_killed_in_the_middle_changes_nothing(world: World, route: str) -> None:
+    world.workers[0].die_after = 3
+    found = {await streamed(world, route), await streamed(world, route)}
+    assert found == {TEXT}
+    assert sum(len(worker.submits) for worker in world.workers) == 3, "one of them moved"
+
+
+@ROUTES
+async def test_a_client_that_leaves_and_a_deadline_end_the_work(world: World, route: str) -> None:
+    for worker in world.workers:
+        worker.script, worker.step_s = lambda submit, choice: [9] * 1000, 0.01
+    async with world.http.stream("POST", route, json=body(route, 900, stream=True)) as answer:
+        await anext(answer.aiter_bytes())
+    await eventually(lambda: any(worker.cancels for worker in world.workers), "it is cancelled")
+    await world.wait_idle()
+    for worker in world.workers:
+        worker.step_s = 30.0
+    assert (await code(world, route, headers={"x-stratos-deadline-ms": "300"}))[0] == 503
+    await world.wait_idle()

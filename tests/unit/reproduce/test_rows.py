@@ -1,0 +1,41 @@
+"""Every row in its smoke form: it runs, answers claims, and what it did not measure is the same byte for byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.reproduce.catalogue import ROWS, ReproducedRow, find_row
+from stratos.reproduce.measuring import measure_row
+from stratos.reproduce.record.conditions import RowConditions, RowForm
+from stratos.reproduce.record.result import unchanging_part
+from tests.support.paths import ROOT
+
+CPU_ROWS = [row for row in ROWS if not row.needs_gpu]
+SIMULATED = ("kv-concurrency", "block-table")
+
+
+def smoke(row: ReproducedRow, folder: Path) -> dict[str, Any]:
+    conditions = RowConditions(form=RowForm.SMOKE, seed=3, model=ROOT / "models" / "base", folder=folder)
+    return measure_row(row, conditions)
+
+
+@pytest.mark.parametrize("row", CPU_ROWS, ids=lambda row: row.name)
+def test_a_row_answers_claims_and_names_its_command(row: ReproducedRow, tmp_path: Path) -> None:
+    found = smoke(row, tmp_path)
+    assert json.loads(json.dumps(found)) == found
+    assert found["command"] == f"stratos reproduce {row.name} --smoke --seed 3"
+    assert found["tables"]
+    assert [one["claim"] for one in found["answers"] if not re.fullmatch(r"\d\.\d+", one["claim"])] == []
+    assert not re.search(r"todo|sketch|case study", json.dumps(found), re.IGNORECASE)
+    if row.name in SIMULATED:
+        assert unchanging_part(smoke(row, tmp_path)) == unchanging_part(found)
+
+
+def test_rows_have_names_of_their_own_and_are_found_by_them() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert find_row("block-table").module == "block_table"
