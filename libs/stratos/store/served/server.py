@@ -17,7 +17,7 @@ import tempfile
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def _receive(self, file: BinaryIO, num_bytes: int) -> str:
+    def _receive(self, file: IO[bytes], num_bytes: int) -> str:
         """Write the body into ``file``; returns its SHA-256. One that ends early is cut, and its digest another."""
         digest = hashlib.sha256()
         while num_bytes > 0 and (chunk := self.rfile.read(min(_CHUNK_BYTES, num_bytes))):
