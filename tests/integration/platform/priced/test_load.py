@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +99,15 @@ async def test_what_was_sent_is_exported_and_can_be_replayed(
     owner = ("--key", platform.keys["platform"], "--tenant", "exported")
 
     def is_whole() -> bool:
-        done = platform.process.stratos("trace", "export", str(exported), *owner, check=False)
-        rows = map(json.loads, exported.read_text().splitlines() if done.returncode == 0 else [])
-        return sum(row["input_length"] == 700 for row in rows) == 3
+        platform.process.stratos("trace", "export", str(exported), *owner)
+        return sum(json.loads(line)["input_length"] == 700 for line in exported.read_text().splitlines()) == 3
 
     await eventually(is_whole, "all three requests in the ledger")
     found = [row for row in map(json.loads, exported.read_text().splitlines()) if row["input_length"] == 700]
     assert [row["output_length"] for row in found] == [3, 3, 3]
     assert {row["tenant"][:2] for row in found} == {"t-"}
-    assert found[1]["hash_ids"][0] == found[2]["hash_ids"][0] != found[0]["hash_ids"][0]
+    # A client that lags sends late ones at once, in any order.
+    assert sorted(Counter(row["hash_ids"][0] for row in found).values()) == [1, 2]
     assert bench(platform, "--arrivals", f"trace:{exported}", *key)["completed"] == len(
         exported.read_text().splitlines()
     )
