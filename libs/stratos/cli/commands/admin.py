@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratos.cli.commands.cluster import add_cluster_commands
+from stratos.cli.cluster.commands import add_cluster_commands
 from stratos.cli.commands.money import add_money_commands
 from stratos.cli.commands.shared import (
     RunOption,

@@ -47,14 +47,14 @@ class ObjectServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], store: LocalStore, bucket: str, secret: str, scratch: Path) -> None:
-        super().__init__(address, _Handler)
+        super().__init__(address, _ObjectHandler)
         self.store = store
         self.bucket = bucket
         self.secret = secret
         self.scratch = scratch
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ObjectHandler(BaseHTTPRequestHandler):
     server: ObjectServer
     protocol_version = "HTTP/1.1"
     timeout = 60  # of a client that sends or takes nothing

@@ -24,7 +24,7 @@ _AUTHORIZATION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
-    """What a signature is about, as it came over the wire."""
+    """A request as it came over the wire: all that its signature is about."""
 
     method: str
     path: str

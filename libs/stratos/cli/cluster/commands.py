@@ -33,7 +33,7 @@ def make_credentials(
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the Secret; may be repeated.")] = None,
 ) -> None:
     """Make a Secret with random credentials in a cluster; what is there stays, so running it again changes nothing."""
-    from stratos.cli.cluster_credentials import complete_credentials
+    from stratos.cli.cluster.credentials import complete_credentials
 
     with explained_errors():
         store, name = _document(secret, namespace, api_server, label)

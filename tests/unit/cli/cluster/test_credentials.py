@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from stratos.cli.cluster_credentials import MAKERS, complete_credentials
+from stratos.cli.cluster.credentials import MAKERS, complete_credentials
 from stratos.common.errors import BadRequest
 from stratos.store.data_keys import parse_platform_key
 from stratos.store.keys import Peppers, parse_key
