@@ -241,9 +241,11 @@ def test_external_stores_by_reference() -> None:
 
 
 def test_credentials_of_ones_own_make_no_secret(defaults: list[Object], changed: list[Object]) -> None:
-    names = {"key-pepper", "platform-key", "redis-password", "api-key"}
-    assert set(kinds(defaults, "Secret")["demo-credentials"]["data"]) == names
-    assert "demo-credentials" not in kinds(changed, "Secret")
+    names = {"key-pepper", "platform-key", "redis-password", "api-key", "object-store-key"}
+    assert {argument for argument in made_credentials(defaults) if "--make" in argument} == {
+        f"--make={n}" for n in names
+    }
+    assert not [name for name in kinds(changed, "Job") if name.startswith("demo-credentials")]
     (entry,) = [e for e in container(changed, "demo-gateway-base")["env"] if e["name"].endswith("KEY_PEPPER")]
     assert entry["valueFrom"]["secretKeyRef"]["name"] == "mine"
 

@@ -41,7 +41,7 @@
 {{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
 {{- if gt (int $pool.replicas) 0 -}}
 {{- $scaling := $pool.autoscaling -}}
-{{- $pools = append $pools (dict "role" $role "model_name" $model.name "deployment" (include "stratos.name" (list $ (printf "%s-%s" $role $model.name))) "mode" (include "stratos.scalingMode" $pool) "min_workers" (int $scaling.minReplicas) "max_workers" (int $scaling.maxReplicas)) -}}
+{{- $pools = append $pools (dict "role" $role "model_name" $model.name "deployment" (include "stratos.name" (list $ (printf "%s-%s" $role $model.name))) "mode" (include "stratos.scalingMode" $pool) "min_workers" (int $scaling.minReplicas) "max_workers" (int $scaling.maxReplicas) "floor" (int $pool.floor)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
