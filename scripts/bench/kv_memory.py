@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure how full the KV pool runs, with the real scheduler and block manager over a fake runner and a fake clock.
+"""Measure how full the KV pool runs, with the real scheduler and block manager under a virtual clock.
 
     python -m scripts.bench.kv_memory --out benchmarks/results/kv-memory.json
 
@@ -28,26 +28,22 @@ The larger pool takes all 50 under either mark for that reason, so its rows diff
 from __future__ import annotations
 
 import argparse
-import math
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from random import Random
 from typing import Any
 
 from scripts.bench.harness import run_bench, table
-from stratos.common.clock import FakeClock
-from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
-from stratos.core.requests.sampling_params import SamplingParams
-from stratos.core.requests.terms import RequestTerms
-from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepTokens
-from stratos.engine.contract.results import EngineStatus
-from stratos.engine.core import EngineCore
-from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.switches import Baselines
+from stratos.reproduce.load.asks import LoadAsk
+from stratos.reproduce.load.kv_pool import measure_pool
+from stratos.reproduce.load.lengths import log_normal_lengths
+from stratos.reproduce.load.virtual import BLOCK_SIZE, VirtualEngine
+from stratos.sim.runner import StepCosts
 
-CONTEXT, BLOCK_SIZE, MEDIAN_OUTPUT = 4096, 16, 847
-STEP_S, TOKEN_S = 4e-3, 20e-6
+CONTEXT, MEDIAN_OUTPUT = 4096, 847
+COSTS = StepCosts(step_s=4e-3, prompt_token_s=20e-6, sequence_s=20e-6)
 SIGMAS, POOLS_TOKENS, SEEDS = (0.5, 0.7, 0.9), (16384, 24576), range(4)
 ROWS: dict[str, dict[str, Any]] = {
     "mark 1.0": {"kv_watermark": 1.0, "admission_counts_budgets": False},
@@ -70,101 +66,31 @@ class Workload:
 
     def output_lengths(self) -> list[int]:
         """Log-normal, at least one token, cut at the context."""
-        rng = random.Random(self.seed)
-        lengths = (rng.lognormvariate(math.log(MEDIAN_OUTPUT), self.sigma) for _ in range(self.num_requests))
-        return [max(1, min(round(length), CONTEXT - self.num_prompt_tokens)) for length in lengths]
-
-
-class TimedRunner(FakeRunner):
-    """Takes fake time for each step, and does not sum its pages: tokens do not matter here."""
-
-    def __init__(self, config: FakeConfig, clock: FakeClock) -> None:
-        super().__init__(config)
-        self._clock = clock
-        self.num_computed = 0
-
-    def collect(self, handle: Any) -> StepTokens:
-        """See ``Runner.collect``."""
-        self.num_computed += handle.plan.num_tokens
-        self._clock.advance(STEP_S + TOKEN_S * handle.plan.num_tokens)
-        return super().collect(handle)
-
-    def _sample_row(self, handle: Any, row: PlanRow, spec: SampleSpec) -> SampledToken:
-        return SampledToken(row.seq_id, spec.position % self.config.vocab_size)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One step: how long it took, and what there was after it."""
-
-    seconds: float
-    status: EngineStatus
-
-    @property
-    def is_backlogged(self) -> bool:
-        """A request waits, and not only for the tokens of the first steps."""
-        was_short = self.status.num_admission_refusals + self.status.num_preemptions > 0
-        return was_short and self.status.num_waiting > 0
-
-
-def make_requests(workload: Workload, now: float) -> list[EngineRequest]:
-    """All requests, in order of arrival."""
-    return [
-        EngineRequest(
-            key=RequestKey(f"r{index}", 0),
-            prompt_ids=tuple((index * 31 + i) % 4096 for i in range(workload.num_prompt_tokens)),
-            choices=(ChoiceState(index=0),),
-            sampling=SamplingParams(temperature=0.0, max_tokens=length),
-            seed=0,
-            terms=RequestTerms(cache_salt=b"%d" % index, arrival_s=now + index * 1e-6),
-        )
-        for index, length in enumerate(workload.output_lengths())
-    ]
+        most = CONTEXT - self.num_prompt_tokens
+        return log_normal_lengths(self.num_requests, self.sigma, Random(self.seed), median=MEDIAN_OUTPUT, most=most)
 
 
 def measure(workload: Workload, switches: dict[str, Any]) -> dict[str, float]:
     """One run to the end; figures as the module says."""
-    clock, num_blocks = FakeClock(), workload.pool_tokens // BLOCK_SIZE
-    runner = TimedRunner(FakeConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=CONTEXT), clock)
-    bounds: dict[str, Any] = {
-        "max_num_seqs": workload.num_requests,
-        "max_num_batched_tokens": 2048,
-        "step_time_budget_ms": 0.0,
-    }
-    config = SchedulerConfig(**bounds, **switches)
-    engine = EngineCore(runner, config, clock)
-    requests = make_requests(workload, clock.now())
-    for request in requests:
-        engine.add(request)
-    began_s, steps = clock.now(), []
-    while engine.has_work:
-        before_s = clock.now()
-        engine.step()
-        steps.append(Sample(clock.now() - before_s, engine.status()))
-    return summary([step for step in steps if step.is_backlogged], workload.pool_tokens) | {
-        "preemptions": engine.status().num_preemptions,
-        "recomputed": round(1 - useful_tokens(requests) / runner.num_computed, 4),
-        "total_s": round(clock.now() - began_s, 1),
-    }
-
-
-def useful_tokens(requests: list[EngineRequest]) -> int:
-    """Tokens that had to be computed: every one but the last of each request."""
-    return sum(len(request.prompt_ids) + request.sampling.max_tokens - 1 for request in requests)
-
-
-def summary(steps: list[Sample], pool_tokens: int) -> dict[str, float]:
-    """Means over the time of some steps."""
-    total_s = sum(step.seconds for step in steps)
-
-    def mean(value: Callable[[EngineStatus], float]) -> float:
-        return sum(step.seconds * value(step.status) for step in steps) / total_s
-
+    scheduler = SchedulerConfig(
+        max_num_seqs=workload.num_requests, max_num_batched_tokens=2048, step_time_budget_ms=0.0, **switches
+    )
+    config = VirtualEngine(
+        num_blocks=workload.pool_tokens // BLOCK_SIZE, max_model_len=CONTEXT, scheduler=scheduler, costs=COSTS
+    )
+    asks = [
+        LoadAsk(num_prompt_tokens=workload.num_prompt_tokens, num_output_tokens=length)
+        for length in workload.output_lengths()
+    ]
+    use = measure_pool(config, asks, seed=workload.seed)
     return {
-        "live": round(mean(lambda s: s.num_kv_tokens) / pool_tokens, 4),
-        "waste": round(mean(lambda s: s.blocks.allocated * BLOCK_SIZE - s.num_kv_tokens) / pool_tokens, 4),
-        "running": round(mean(lambda s: s.num_running), 2),
-        "backlog_s": round(total_s, 1),
+        "live": round(use.live, 4),
+        "waste": round(use.waste, 4),
+        "running": round(use.running, 2),
+        "backlog_s": round(use.backlog_s, 1),
+        "preemptions": use.preemptions,
+        "recomputed": round(use.recomputed, 4),
+        "total_s": round(use.total_s, 1),
     }
 
 

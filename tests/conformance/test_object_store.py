@@ -116,6 +116,17 @@ async def test_one_object_is_put_by_several_at_a_time(store: ObjectStore, tmp_pa
     assert [(info.key, info.num_bytes) for info in await store.list_folder("a")] == [("a/b", 7)]
 
 
+async def test_a_deleted_object_is_gone_and_its_neighbours_stay(store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    for key in ("a/b", "a/bc"):
+        await store.put(key, tmp_path / "file")
+    await store.delete("a/b")
+    await store.delete("a/b")
+    with pytest.raises(NotFound):
+        await store.read("a/b", 0, 3)
+    assert await store.read("a/bc", 0, 3) == b"abc"
+
+
 async def test_put_replaces(store: ObjectStore, tmp_path: Path) -> None:
     for content in ("first", "second"):
         (tmp_path / "file").write_text(content)

@@ -11,6 +11,7 @@
     │   ├── FeatureUnavailable      503 feature_unavailable  no worker, or not this one, offers what is asked for
     │   ├── DependencyDown          503 dependency_unavailable  Redis or the object store is down
     │   ├── ContentCheckDown        503 content_check_unavailable  the tenant's content policy cannot be checked
+    │   ├── ResponseStoreDown       503 response_store_unavailable  stored responses can be neither read nor kept now
     │   ├── WorkerLost              503 worker_lost          a peer went away in mid-call (internal)
     │   ├── RateLimited             429 rate_limit_exceeded
     │   └── ConcurrencyLimited      429 concurrency_limit
@@ -168,6 +169,15 @@ class DependencyDown(Retryable):
 
     code = "dependency_unavailable"
     public_text = "a service that this request needs does not answer now; try again later"
+
+
+class ResponseStoreDown(Retryable):
+    """Stored responses can be neither read nor kept now; requests without ``store`` need none."""
+
+    code = "response_store_unavailable"
+    public_text = (
+        "stored responses can be neither read nor kept now; try again later, or send store: false and all items"
+    )
 
 
 class ContentCheckDown(Retryable):
@@ -352,49 +362,3 @@ class PeerRefused(Permanent):
 
 class Internal(Permanent):
     """A bug of ours; the details stay in the log."""
-
-
-def _walk(cls: type[StratosError]) -> list[type[StratosError]]:
-    return [cls, *(found for child in cls.__subclasses__() for found in _walk(child))]
-
-
-def error_classes() -> dict[str, type[StratosError]]:
-    """Machine code -> class, for every concrete class of the tree."""
-    abstract = (StratosError, Retryable, Permanent)
-    return {cls.code: cls for cls in reversed(_walk(StratosError)) if cls not in abstract}
-
-
-_FAMILIES: dict[int, type[StratosError]] = {
-    400: BadRequest,
-    401: InvalidApiKey,
-    403: PermissionDenied,
-    404: NotFound,
-    408: BodyTimeout,
-    413: RequestTooLarge,
-    415: UnsupportedEncoding,
-    429: RateLimited,
-    503: Retryable,
-}
-
-
-def error_from_code(
-    code: str,
-    message: str,
-    *,
-    param: str | None = None,
-    after_s: float | None = None,
-    http_status: int | None = None,
-    reason: str = "",
-) -> StratosError:
-    """Build the error that ``code`` names; an unknown code keeps its name and takes the class of ``http_status``.
-
-    Without a known code or status it is ``Internal``.
-    """
-    known = error_classes().get(code)
-    cls = known or _FAMILIES.get(http_status or 0, Internal)
-    error = cls(message, param=param) if issubclass(cls, BadRequest) else cls(message, param=param, after_s=after_s)
-    if known is None and cls is not Internal:
-        error.code = code
-    if isinstance(error, Overloaded):
-        error.reason = reason
-    return error

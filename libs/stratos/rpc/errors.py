@@ -16,6 +16,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from stratos.api.common.v1 import common_pb2
+from stratos.common.error_codes import error_from_code
 from stratos.common.errors import (
     BadRequest,
     Internal,
@@ -26,7 +27,6 @@ from stratos.common.errors import (
     Retryable,
     StratosError,
     WorkerLost,
-    error_from_code,
 )
 
 ERROR_METADATA_KEY = "stratos-error-bin"

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +37,10 @@ class LocalStore(ObjectStore):
     async def put(self, key: str, path: Path) -> None:
         """Copy a file into the store; a reader sees all of it or none."""
         await asyncio.to_thread(self._put, check_key(key), path)
+
+    async def delete(self, key: str) -> None:
+        """Remove one file; its folder stays."""
+        await asyncio.to_thread(self._delete, check_key(key))
 
     def _inside(self, key: str) -> Path:
         if not self._root.is_dir():
@@ -98,6 +103,12 @@ class LocalStore(ObjectStore):
             raise NotFound(f"the object store has no object {key!r}")
         return path
 
+    def _delete(self, key: str) -> None:
+        try:
+            self._inside(key).unlink(missing_ok=True)
+        except OSError as error:
+            raise _explain(error, key) from error
+
     def _put(self, key: str, path: Path) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         target = self._inside(key)
@@ -112,7 +123,8 @@ class LocalStore(ObjectStore):
         except OSError as error:
             raise _explain(error, key) from error
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # where its folder cannot be made, there is no part of it either
+                part.unlink(missing_ok=True)
 
 
 def _copy(source: Path, path: Path, max_bytes: int, key: str) -> int:

@@ -1,4 +1,4 @@
-"""The object store contract: base weights, adapters and segments of the ledger by relative key.
+"""The object store contract: base weights, adapters, segments of the ledger and large responses by relative key.
 
 A key is a relative path of ordinary names joined by "/"; a folder is the common head of keys.  Stored objects
 are never trusted: sizes are bounded while reading, digests are checked by the callers that know them.  A folder is
@@ -84,6 +84,10 @@ class ObjectStore(ABC):
     @abstractmethod
     async def put(self, key: str, path: Path) -> None:
         """Store a file under ``key`` durably, replacing what was there."""
+
+    @abstractmethod
+    async def delete(self, key: str) -> None:
+        """Remove one object; one that is not there is no error."""
 
     async def open(self) -> None:  # noqa: B027
         """Get everything ready that takes long and needs no server; the first call does it otherwise."""

@@ -58,6 +58,10 @@ class S3Store(ObjectStore):
         """Upload one file."""
         await self._call(self._put, check_key(key), path)
 
+    async def delete(self, key: str) -> None:
+        """Remove one object."""
+        await self._call(self._delete, check_key(key))
+
     async def close(self) -> None:
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
@@ -129,6 +133,9 @@ class S3Store(ObjectStore):
     def _put(self, key: str, path: Path) -> None:
         with path.open("rb") as file:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=file)
+
+    def _delete(self, key: str) -> None:
+        self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     def _explain(self, error: BotoCoreError | ClientError | OSError, key: str) -> StratosError:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:

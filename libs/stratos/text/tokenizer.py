@@ -16,8 +16,9 @@ from typing import Any
 
 import tokenizers
 
-from stratos.common.errors import InvalidCheckpoint
+from stratos.common.errors import ContextLengthExceeded, InvalidCheckpoint
 from stratos.core.files.model_files import read_json
+from stratos.core.requests.limits import MAX_COUNTED_TOKENS
 from stratos.text.token_bytes import strips_leading_blank, token_bytes_table
 
 
@@ -65,7 +66,7 @@ class Tokenizer:
         return len(self._bytes)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Ids of a text in which special tokens are read as such."""
+        """Ids of a text in which special tokens are read as such; raises ``ContextLengthExceeded`` for a huge one."""
         return _ids(self._aware, text, add_special_tokens=add_special_tokens)
 
     def encode_plain(self, text: str) -> list[int]:
@@ -106,7 +107,10 @@ class Tokenizer:
 def _ids(encoder: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
     # Its call for one text keeps the interpreter's lock: a long one would stop every thread of the process, whatever
     # thread it is encoded in. The call for batches gives it up, and counts no offsets.
-    return list(encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+    encoding = encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+    if len(encoding) > MAX_COUNTED_TOKENS:  # a list of millions of ids holds the lock for a tenth of a second
+        raise ContextLengthExceeded(f"a text has {len(encoding)} tokens, the limit is {MAX_COUNTED_TOKENS}")
+    return list(encoding.ids)
 
 
 def _build(definition: str, *, knows_special: bool) -> tokenizers.Tokenizer:

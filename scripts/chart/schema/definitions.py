@@ -77,6 +77,12 @@ def _name_policies(policy: dict[str, Any]) -> None:
 
 
 def _model(values: dict[str, Any]) -> dict[str, Any]:
+    fixed = {
+        role: _closed(
+            **{name: part for name, part in values[f"{role}Worker"]["properties"].items() if name != "autoscaling"}
+        )
+        for role in ("prefill", "decode")
+    }
     gateway = {name: values["gateway"]["properties"][name] for name in _PER_MODEL_GATEWAY}
     model = _closed(
         name={"type": "string", "pattern": NAME, "description": "Part of the names of its objects."},
@@ -90,6 +96,12 @@ def _model(values: dict[str, Any]) -> dict[str, Any]:
         gateway=_closed(**gateway),
         prefill=_closed(**values["prefillWorker"]["properties"]),
         decode=_closed(**values["decodeWorker"]["properties"]),
+        pools={
+            "type": "object",
+            "propertyNames": {"pattern": NAME},
+            "additionalProperties": _closed(**fixed) | {"minProperties": 1},
+            "description": "Further workers, by the label that plans name in pools: as many as replicas says.",
+        },
     )
     return model | {"required": ["name", "source"]}
 

@@ -33,6 +33,7 @@ from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.ledger.unsealed import UnsealedEntries
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.ledger.window_store import WindowStore
+from stratos.store.object_store import ObjectStore
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
@@ -41,6 +42,7 @@ from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
 from stratos.store.sealed.answer_store import AnswerStore
 from stratos.store.sealed.file_rewrites import FileRewrites
+from stratos.store.sealed.response_store import ResponseBounds, ResponseStore
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.urls import open_store
 from stratos_gateway.access.data_keys import MissingDataKeys
@@ -66,6 +68,7 @@ from stratos_gateway.oidc.token_check import TokenCheck
 from stratos_gateway.parts import Backends
 from stratos_gateway.policies.source import SnapshotContent
 from stratos_gateway.response_cache.shared import SharedAnswers
+from stratos_gateway.responses.sweep import ObjectSweep
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.settings import GatewaySettings
 
@@ -108,7 +111,8 @@ async def open_backends(
             await store.check_server()
 
     share = MemoryShare(redis, settings.ledger.redis_share, clock, metrics.redis_memory.set)
-    segments = _open_segments(settings, stack)
+    objects = _open_objects(settings, stack)
+    segments = None if objects is None else SegmentStore(objects)
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share, segments)
     if segments is not None:
         unsealed = UnsealedEntries(redis, settings.records, store_id)
@@ -126,13 +130,18 @@ async def open_backends(
         receipts = ReceiptStore(redis, settings.records, *bounds, store_id)
     older = OlderLedgers(ledger, partial(living_tenants, follower), follower.first_look)
     platform = _platform_keys(settings)
-    answers = None
+    answers, responses, sub_keys = None, None, SubKeys(follower, platform)
     if platform is not None and settings.ledger.shared_responses_bytes:
-        sub_keys, most = SubKeys(follower, platform), settings.ledger.shared_responses_bytes
+        most = settings.ledger.shared_responses_bytes
         answers = AnswerStore(redis, settings.records, most, sub_keys.find, store_id)
         shared = SharedAnswers(answers)
         tasks["shared-answers"] = shared.run
-    stored = [kept.forget for kept in (receipts, answers) if kept is not None]
+    if platform is not None and settings.responses.tenant_bytes:
+        config = settings.responses
+        kept = ResponseBounds(kept_s=config.kept_s, tenant_bytes=config.tenant_bytes, inline_bytes=config.inline_bytes)
+        responses = ResponseStore(redis, settings.records, kept, sub_keys.find, objects, share.check, store_id)
+        tasks["response-objects"] = ObjectSweep(responses, config.sweep_s).run
+    stored = [kept.forget for kept in (receipts, answers, responses) if kept is not None]
     rewrites = FileRewrites(redis, settings.records, clock, settings.admin.forget_after_s, store_id)
     forget = [routers.forget_tenant, *stored, rewrites.forget]
     departed = DepartedTenants(follower.snapshot, forget, settings.admin.forget_after_s)
@@ -151,6 +160,7 @@ async def open_backends(
             platform=platform,
         ),
         shared_answers=None if answers is None else shared,
+        responses=responses,
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
@@ -176,13 +186,13 @@ async def open_backends(
     )
 
 
-def _open_segments(settings: GatewaySettings, stack: AsyncExitStack) -> SegmentStore | None:
-    """Where entries go that leave Redis; raises ``BadRequest`` for a URL that names no object store."""
+def _open_objects(settings: GatewaySettings, stack: AsyncExitStack) -> ObjectStore | None:
+    """Where goes what is too large or too old for Redis; raises ``BadRequest`` for a URL that names no object store."""
     if settings.object_store is None:
         return None
     objects = open_store(settings.object_store)
     stack.push_async_callback(objects.close)
-    return SegmentStore(objects)
+    return objects
 
 
 async def _exchange(peers: PeerAddresses, dialer: Dialer, names: Collection[str]) -> Iterable[str]:

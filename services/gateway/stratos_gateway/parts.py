@@ -34,6 +34,7 @@ from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
 from stratos_gateway.response_cache.shared import SharedAnswers
+from stratos_gateway.responses.state import SealedResponses
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool
 from stratos_gateway.sessions.session import WorkerSession
@@ -65,6 +66,8 @@ class Backends:
     """Where usage goes; ``None`` bills nothing."""
     shared_answers: SharedAnswers | None = None
     """Kept answers of all gateways; ``None`` shares none."""
+    responses: SealedResponses | None = None
+    """Responses that clients come back to; ``None`` keeps none."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
     """A copy of what they know, for other gateways."""
     first_look: Callable[[], Awaitable[None]] | None = None

@@ -23,6 +23,7 @@ from stratos_gateway.observe.settings import ObserveConfig
 from stratos_gateway.oidc.settings import OidcConfig, check_oidc
 from stratos_gateway.overflow.settings import OverflowConfig
 from stratos_gateway.policies.settings import ContentPoliciesConfig
+from stratos_gateway.responses.settings import ResponsesConfig
 from stratos_gateway.routers.settings import RoutersConfig
 from stratos_gateway.routes.settings import HealthConfig
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -56,7 +57,8 @@ class GatewaySettings(ServiceSettings):
     older_platform_keys: dict[str, SecretStr] = Field(default_factory=dict)
     """Secrets of earlier ids by id, as JSON: data keys wrapped under them still open, until they are wrapped again."""
     object_store: ObjectStoreConfig | None = None
-    """Where entries of the ledger go after a while, the same at every gateway; unset keeps them in Redis alone."""
+    """Where entries of the ledger go after a while, and large responses at once, the same at every gateway; unset keeps
+    them in Redis alone."""
     zone: str = ""
     """Where it runs, for the scorer and the filter of this name at the router."""
     max_block_names: int = Field(128, ge=0, le=4096)
@@ -82,6 +84,7 @@ class GatewaySettings(ServiceSettings):
     routers: RoutersConfig = RoutersConfig()
     convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
+    responses: ResponsesConfig = ResponsesConfig()
     policies: ContentPoliciesConfig = ContentPoliciesConfig()
     overflow: OverflowConfig = OverflowConfig()
 

@@ -40,8 +40,10 @@ from stratos_gateway.preparation.generation import GenerationPreparer, Preparati
 from stratos_gateway.receipts.step import ReceiptStep
 from stratos_gateway.response_cache.cache import ResponseCache
 from stratos_gateway.response_cache.source import CacheSource
+from stratos_gateway.responses.state import Responses
 from stratos_gateway.routes.health import DeepHealth
 from stratos_gateway.routes.receipt import ReceiptRoute
+from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
@@ -81,7 +83,7 @@ def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
     return [*kept, *elsewhere, WorkersSource(fleet, admission, tokenizer)]
 
 
-def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue) -> dict[str, ASGIApp]:
+def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue, kept: Responses) -> dict[str, ASGIApp]:
     """Routes that compute, by path."""
     settings = parts.settings
     tools = PreparationTools(
@@ -90,6 +92,7 @@ def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue) 
         default_max_tokens=settings.model.default_max_tokens,
         prompts=PromptRenderer(parts.backends.content),
         watermarks=read_policy(settings.watermark),
+        responses=kept,
         is_metered=parts.billing is not None,
     )
     settle = None if parts.billing is None else parts.billing.writer.settle
@@ -121,11 +124,13 @@ def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reas
     """The application with all its routes."""
     settings, backends = parts.settings, parts.backends
     catalogue = ModelCatalogue(parts.model.base, backends.adapters, backends.blocks)
+    kept = Responses(backends.responses, by_default=settings.responses.store_by_default)
     routes = build_routes(
-        endpoints=build_endpoints(parts, edge, catalogue),
+        endpoints=build_endpoints(parts, edge, catalogue, kept),
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, parts.billing),
         receipt=ReceiptRoute(edge.authenticate, parts.billing),
+        responses=ResponseRoutes(edge.authenticate, kept),
         catalogue=catalogue,
         health=DeepHealth(parts.model, parts.fleet, parts.embeddings, settings.health),
         not_ready_reason=not_ready_reason,

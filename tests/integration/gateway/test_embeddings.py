@@ -307,3 +307,4 @@ async def test_vectors_are_billed_by_their_prompts_before_the_answer_and_failure
         assert [(entry.counts.num_prompt, entry.counts.num_output, entry.tag.route) for entry in found] == [
             (4, 0, "embedding")
         ]
+        assert [(entry.times.ttft_us or 0) > 0 for entry in found] == [True], "until its vectors were there"

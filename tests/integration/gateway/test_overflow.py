@@ -281,6 +281,22 @@ async def test_a_stream_that_waits_for_the_endpoint_hears_comments(endpoint: Scr
     assert text.rstrip().endswith("data: [DONE]")
 
 
+async def test_a_stream_that_might_have_left_hears_comments_once_it_runs_here(endpoint: ScriptedHttp) -> None:
+    """Its worker is silent between two tokens: a proxy cuts a connection on which nothing comes."""
+    async with silent_world(endpoint.url) as world:
+        world.router.errors = []
+        world.worker.hang_after = 1
+        async with world.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+            assert answer.status_code == 200
+            said = list[str]()
+            async for line in answer.aiter_lines():
+                said.append(line)
+                if line.startswith(": keep-alive") and any(one.startswith("data: ") for one in said):
+                    break
+        assert endpoint.asked == [], "it was placed here"
+        assert [request.overflow_after_ms > 0 for request in world.router.requests] == [True], "and might have left"
+
+
 async def test_where_the_endpoint_fails_after_comments_the_same_stream_goes_on_here(endpoint: ScriptedHttp) -> None:
     endpoint.script = silent
     async with silent_world(endpoint.url) as world:
@@ -293,3 +309,17 @@ async def test_where_the_endpoint_fails_after_comments_the_same_stream_goes_on_h
 
 def events_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(event[6:]) for event in text.split("\n\n") if event.startswith("data: {")]
+
+
+async def test_a_message_goes_outside_unless_its_stop_sequence_would_not_be_known(
+    world: World, endpoint: ScriptedHttp
+) -> None:
+    body = {**CHAT, "system": "Be brief."}
+    body.pop("n", None)
+    answer = await world.http.post("/v1/messages", json=body)
+    assert answer.json()["content"] == [{"type": "text", "text": "from outside"}]
+    assert answer.json()["usage"]["output_tokens"] > 0
+    assert answer.headers[HEADER] == "external"
+    assert endpoint.asked[0].body["messages"] == [{"role": "system", "content": "Be brief."}, *CHAT["messages"]]
+    assert (await world.http.post("/v1/messages", json={**body, "stop_sequences": ["END"]})).status_code == 200
+    assert [request.overflow_after_ms for request in world.router.requests] == [2500, 0]

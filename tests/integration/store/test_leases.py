@@ -65,11 +65,12 @@ class World:
         ]
         self.num_ticks = 0
         self.is_away = False
+        self.server_ahead_s = 0.0
         self.known: Sequence[str] = ()
         self.heard_at = self.now_s
 
     def lease(self, gateway: str, ask: LeaseAsk) -> LeaseGrant:
-        args = lease_args(gateway, CONFIG.lease_s, [ask], self.now_s)
+        args = lease_args(gateway, CONFIG.lease_s, [ask], self.now_s + self.server_ahead_s)
         turn = parse_turn("p", self.script(keys=lease_keys("p", [ask]), args=args))
         self.known, self.heard_at = turn.gateways, self.now_s
         [grant] = turn.grants
@@ -202,6 +203,19 @@ def test_redis_away_each_gateway_goes_on_with_its_share_and_together_they_keep_t
     world.is_away = False
     run(world, 10.0, load=2.0, costs=[5.0, 20.0], rng=rng)
     assert excess(world) <= 1e-3
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+def test_a_server_whose_clock_is_another_goes_on_with_the_limit(url: str, ahead_s: float) -> None:
+    """Redis fails over, or its clock is set: what was refilled by then stays, and the refill goes on."""
+    world = World(url, BucketTerms(capacity=500.0, rate_per_s=100.0))
+    rng = random.Random(3)
+    world.server_ahead_s = ahead_s
+    run(world, 10.0, load=2.0, costs=[5.0, 20.0], rng=rng)
+    world.server_ahead_s, before = 0.0, world.total()
+    run(world, 20.0, load=2.0, costs=[5.0, 20.0], rng=rng)
+    assert world.total() - before >= 0.95 * 20.0 * 100.0
+    assert excess(world) <= (1e-3 if ahead_s > 0 else 2 * world.terms.capacity), "a clock set forward refills once"
 
 
 def test_slots_are_never_more_than_the_plan_has_and_those_of_a_killed_gateway_come_back(url: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 from stratos.cli.main import app
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.core.ledger.entry import day_of
+from stratos.core.ledger.windows import Sample, WindowShare
 from stratos.store.keys import parse_key
 from stratos.store.ledger.recovery.chain_check import ChainCheck
 from stratos.store.ledger.recovery.ledger_copy import LedgerCopy
@@ -25,7 +28,16 @@ from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from stratos.store.tenancy.deletion import delete_tenant
 from tests.support.servers.record_stores import marked_store
-from tests.support.worlds.sealed_ledger import ACME, BRAVO, CONFIG, START_MS, SealedLedger, entry
+from tests.support.worlds.sealed_ledger import (
+    ACME,
+    BRAVO,
+    CONFIG,
+    HOUR_MS,
+    START_MS,
+    Crash,
+    SealedLedger,
+    entry,
+)
 
 DAYS = [(tenant, day_of(START_MS)) for tenant in (ACME, BRAVO)]
 MONTH = day_of(START_MS)[:7]
@@ -51,6 +63,10 @@ async def export(ledger: SealedLedger, path: Path) -> None:
 
 async def restore(ledger: SealedLedger, path: Path) -> int:
     await LedgerCopy(ledger.redis, CONFIG, "copy").restore(path, "id")
+    return await rebook(ledger)
+
+
+async def rebook(ledger: SealedLedger) -> int:
     return await book_again(ledger.chain, ledger.segments, ledger.store, ledger.sealers[0])
 
 
@@ -107,8 +123,80 @@ async def test_without_a_copy_segments_bring_the_sums_back(ledger: SealedLedger)
     await ledger.sealers[0].seal(START_MS + 1)
     before = await totals(ledger)
     await ledger.redis.flushall()
-    await book_again(ledger.chain, ledger.segments, ledger.store, ledger.sealers[0])
+    await rebook(ledger)
     assert await totals(ledger) == before
+    assert await verified(ledger) == []
+
+
+async def test_a_copy_brings_back_windows_and_when_they_end(ledger: SealedLedger, tmp_path: Path) -> None:
+    """What comes later is judged with what was there, and the statement lists what its sums count."""
+    late = Sample(bucket=9, is_over=True)
+    now_ms = int(time.time()) // 300 * 300_000
+    first, second = (
+        replace(entry(40 + n, ms=now_ms), window=WindowShare(window_s=300, ttft=late, stake=1000 * (n + 1)))
+        for n in range(2)
+    )
+    await ledger.store.write([first])
+    day, ends = first.day, await _ends(ledger)
+    assert {name.split(":")[2] for name in ends} >= {"spans", "windows", "missed"}
+    await export(ledger, tmp_path / "copy")
+    await ledger.redis.flushall()
+    await restore(ledger, tmp_path / "copy")
+    found = await _ends(ledger)
+    assert {name: abs(found.get(name, 0) - until) <= 60 for name, until in ends.items()} == dict.fromkeys(ends, True)
+    await ledger.store.write([second])
+    sums = await ledger.sums(ACME, day)
+    assert (sums["windows"], sums["missed_windows"], sums["window_credit"]) == (1, 1, 30)
+    assert [window.num_ttft for window in await ledger.usage.missed_windows(ACME, [day])] == [2]
+
+
+async def _ends(ledger: SealedLedger) -> dict[str, float]:
+    """Keys that end, but histograms, and when."""
+    names = [name for name in await ledger.redis.keys("*") if ":histogram:" not in name]
+    left = {name: await ledger.redis.ttl(name) for name in names}
+    return {name: time.time() + left_s for name, left_s in left.items() if left_s > 0}
+
+
+async def test_a_tenant_sees_its_audit_log_after_a_loss(ledger: SealedLedger, tmp_path: Path) -> None:
+    made = await marked_store(ledger.redis, tmp_path / "objects")
+    await made.keys.create_key("acme", "one")
+    await made.keys.create_key("bravo", "two")
+    tenant = (await made.keys.tenants.get("acme")).id
+    before = await made.records.audit_page(tenant=tenant)
+    assert before.entries
+    await export(ledger, tmp_path / "copy")
+    await ledger.redis.flushall()
+    await restore(ledger, tmp_path / "copy")
+    assert await made.records.audit_page(tenant=tenant) == before
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+async def test_a_rebooking_that_is_cut_short_anywhere_is_done_again(
+    ledger: SealedLedger, tmp_path: Path, has_copy: bool
+) -> None:
+    """It seals on its way, so what it has not reached yet must be found by the next one."""
+    await export(ledger, tmp_path / "copy")
+    for number in range(50, 52):
+        await ledger.store.write([entry(number, gross=7 + number), entry(number - 50, gross=300 + number)])
+        await ledger.sealers[0].seal(START_MS + 1)
+    if not has_copy:
+        await ledger.sealers[0].seal(START_MS + 1)
+    ledger.clock.advance(2 * HOUR_MS / 1000)
+    before, head = await totals(ledger), await ledger.segments.head()
+    assert head is not None
+    num_steps, is_cut = 0, True
+    while is_cut:
+        await ledger.redis.flushall()
+        await ledger.segments.put_head(head)
+        try:
+            ledger.fuse.left = num_steps
+            await (restore(ledger, tmp_path / "copy") if has_copy else rebook(ledger))
+            is_cut, ledger.fuse.left = False, None
+        except Crash:
+            await (restore(ledger, tmp_path / "copy") if has_copy else rebook(ledger))
+        assert await totals(ledger) == before, f"cut after {num_steps} steps"
+        num_steps += 3  # before a step, and after one
+    assert num_steps > 10
     assert await verified(ledger) == []
 
 

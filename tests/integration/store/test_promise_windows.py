@@ -17,6 +17,7 @@ from stratos.core.ledger.entry import (
     OWN_RANK,
     LedgerEntry,
     RequestOutcome,
+    StageTimes,
     day_of,
     entry_from_text,
     entry_to_text,
@@ -241,6 +242,43 @@ async def test_an_entry_that_takes_the_place_of_a_claim_is_judged_once(world: Wo
     assert await world.credit() == own.amounts.net * 20 // 100
     total = await world.total()
     assert (total["windows"], total["missed_windows"]) == (1, 1)
+
+
+@pytest.mark.parametrize("ttft_ms", [100, 900])
+async def test_a_late_count_under_a_plan_without_promises_changes_no_window(world: World, ttft_ms: int) -> None:
+    """The tenant has left its plan since; what the count adds is device time."""
+    plan = plan_of(20)
+    bare = replace(plan, ttft_p99_ms=None, itl_p99_ms=None)
+    own = entry_of("gen-1", plan, ttft_ms)
+    late = replace(claim_of(own, bare), stages=StageTimes(device_us=9, by_attempt=((0, 9),)))
+    await world.gateways[0].write([own])
+    before, spend = await world.total(), await world.gateways[0].spend("tn_1", DAY[:7])
+    await world.gateways[1].write([late])
+    assert await world.total() - before == Counter(device_us=9)
+    assert await world.gateways[0].spend("tn_1", DAY[:7]) == spend
+    assert len(await world.reader.missed_windows("tn_1", [DAY])) == before["missed_windows"]
+
+
+async def test_an_entry_without_promises_takes_its_claim_out_of_the_window(world: World) -> None:
+    """The tenant has got a plan with promises after the request began, whose gateway was taken for dead."""
+    plan = plan_of(20)
+    bare = replace(plan, ttft_p99_ms=None, itl_p99_ms=None)
+    own, other = entry_of("gen-1", bare, 900), entry_of("gen-2", plan, 900)
+    await world.gateways[0].write([claim_of(own, plan), own, other])
+    assert await world.credit() == other.amounts.net * 20 // 100
+
+
+async def test_a_window_whose_counts_are_lost_stays_judged_as_it_was(world: World, redis_url: str) -> None:
+    plan = plan_of(20)
+    own = entry_of("gen-1", plan, 900)
+    await world.gateways[0].write([own])
+    before, spend = await world.total(), await world.gateways[0].spend("tn_1", DAY[:7])
+    async with open_redis(redis_url) as redis:
+        await redis.delete(*[key async for key in redis.scan_iter("stratos:ledger:windows:*")])
+    late = replace(claim_of(own, plan), stages=StageTimes(device_us=9, by_attempt=((0, 9),)))
+    await world.gateways[1].write([late])
+    assert await world.total() - before == Counter(device_us=9)
+    assert await world.gateways[0].spend("tn_1", DAY[:7]) == spend
 
 
 async def test_a_changed_plan_begins_windows_of_its_own(world: World) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratos.common.errors import DependencyDown, InvalidApiKey
+from stratos.store.content.forms import template_from_json
 from stratos.store.data_keys import DataKeyRecord, PlatformKeys, Purpose
 from stratos.store.key_store import KeyStore
 from stratos.store.records.adoption import adopt_store, export_store
@@ -17,6 +18,8 @@ from stratos.store.redis import open_redis
 from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.tenancy.tenant_keyring import TenantKeyring
+from stratos.store.tenants import adapter_scope
+from stratos_gateway.admin.content_records import ContentRecords
 from tests.support.servers.record_stores import PEPPERS, Follower, MarkedStore, following, marked_store
 
 OLD = PlatformKeys(current=bytes(range(32)))
@@ -113,6 +116,10 @@ async def test_a_new_platform_key_wraps_the_same_keys_again(store: MarkedStore, 
 async def test_a_backup_from_before_a_deletion_brings_neither_the_tenant_nor_its_keys_back(store: MarkedStore) -> None:
     old = await keys(store).create_key("acme", "k")
     other = await keys(store).create_key("other", "k")
+    content, tenants = ContentRecords(writer(store)), keys(store).tenants
+    for owner in ("acme", "other"):
+        await content.put_template(f"{owner}/greet", template_from_json("greet", {"versions": {"1": {"text": "Hi"}}}))
+        await tenants.block(f"{adapter_scope(owner)}/tone", "seen")
     backup = await export_store(store.records, 0.0)
     gone = await delete_tenant(writer(store), "acme")
     new = await keys(store).create_key("acme", "next")
@@ -123,6 +130,9 @@ async def test_a_backup_from_before_a_deletion_brings_neither_the_tenant_nor_its
     assert [tenant.name for tenant in await keys(store).tenants.list()] == ["other"]
     assert [key.tenant for key in await keys(store).list_keys()] == ["other"]
     assert gone.id not in await wrapping_keys(store)
+    assert list(await content.templates()) == ["other/greet"], "the next tenant of the name sees none of its texts"
+    blocks = await store.records.records(Kind.BLOCK)
+    assert [record.id for record in blocks if not record.is_deleted] == [f"{adapter_scope('other')}/tone"]
     options = store.redis.connection_pool.connection_kwargs
     async with following(f"redis://{options['host']}:{options['port']}") as fresh:
         assert (await fresh.keys.authenticate(other)).name == "other"

@@ -36,7 +36,9 @@ from stratos_gateway.moderation.route import ModerationPreparer, ModerationSourc
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.responses.state import Responses
 from stratos_gateway.routes.receipt import ReceiptRoute
+from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
@@ -100,6 +102,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, None),
         receipt=ReceiptRoute(edge.authenticate, None),
+        responses=ResponseRoutes(edge.authenticate, Responses()),
         catalogue=catalogue,
         health=unreached,
         not_ready_reason=str,

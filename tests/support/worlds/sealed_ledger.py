@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from stratos.common.clock import FakeClock
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome, StageTimes
 from stratos.core.ledger.pricing import Amounts
-from stratos.core.ledger.segments import SegmentLine
+from stratos.core.ledger.segments import SegmentLine, SegmentRef
 from stratos.store.ledger.chain import Chain, ChainState
 from stratos.store.ledger.entry_reader import EntryReader
 from stratos.store.ledger.ledger_store import LedgerStore
@@ -69,11 +69,13 @@ class FusedChain(Chain):
         self.fuse.burn()
         return is_next
 
-    async def clear(self, number: int, lines: Mapping[tuple[str, str], list[SegmentLine]]) -> None:  # type: ignore[override]
+    async def clear(
+        self, number: int, lines: Mapping[tuple[str, str], Sequence[SegmentLine]], ref: SegmentRef | None = None
+    ) -> None:
         for day, found in lines.items():
             for line in found:
                 self.fuse.burn()
-                await super().clear(number, {day: [line]})
+                await super().clear(number, {day: [line]}, ref)
 
     async def note(self, name: str, value: int) -> None:
         self.fuse.burn()

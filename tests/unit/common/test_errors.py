@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from stratos.common.error_codes import error_classes, error_from_code
 from stratos.common.errors import (
     BadRequest,
     Internal,
@@ -12,8 +13,6 @@ from stratos.common.errors import (
     RateLimited,
     Retryable,
     StratosError,
-    error_classes,
-    error_from_code,
 )
 
 

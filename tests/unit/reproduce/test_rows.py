@@ -13,10 +13,11 @@ from stratos.reproduce.catalogue import ROWS, ReproducedRow, find_row
 from stratos.reproduce.measuring import measure_row
 from stratos.reproduce.record.conditions import RowConditions, RowForm
 from stratos.reproduce.record.result import unchanging_part
+from stratos.reproduce.rows.calculated.failures import FAILURES, ProvenFailure
 from tests.support.paths import ROOT
 
 CPU_ROWS = [row for row in ROWS if not row.needs_gpu]
-SIMULATED = ("kv-concurrency", "block-table")
+SIMULATED = ("kv-concurrency", "block-table", "queueing", "replicas", "policies")
 
 
 def smoke(row: ReproducedRow, folder: Path) -> dict[str, Any]:
@@ -39,3 +40,9 @@ def test_a_row_answers_claims_and_names_its_command(row: ReproducedRow, tmp_path
 def test_rows_have_names_of_their_own_and_are_found_by_them() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
     assert find_row("block-table").module == "block_table"
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.failure)
+def test_the_table_of_failures_names_tests_that_exist(failure: ProvenFailure) -> None:
+    file, _, name = failure.test.partition("::")
+    assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")

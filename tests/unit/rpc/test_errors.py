@@ -12,6 +12,7 @@ import pytest
 from stratos.api.common.v1 import common_pb2
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
+from stratos.common.error_codes import error_classes
 from stratos.common.errors import (
     BadRequest,
     DependencyDown,
@@ -22,7 +23,6 @@ from stratos.common.errors import (
     Retryable,
     StratosError,
     WorkerLost,
-    error_classes,
 )
 from stratos.common.shed_reason import ShedReason
 from stratos.rpc.clients.channel import channel, translate_errors, wait_serving

@@ -8,7 +8,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratos.common.errors import InvalidCheckpoint
+from stratos.common.errors import ContextLengthExceeded, InvalidCheckpoint
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.tokenizer import Tokenizer
 from tests.support.paths import BASE_MODEL
@@ -147,3 +147,8 @@ def test_a_broken_file_is_refused_with_its_name(tmp_path: Path, content: str) ->
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(InvalidCheckpoint, match=r"tokenizer\.json"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_text_of_more_tokens_than_any_request_has_is_refused_before_they_are_listed() -> None:
+    with pytest.raises(ContextLengthExceeded, match="250000 tokens"):
+        shipped_tokenizer().encode("\x01" * 250_000)

@@ -15,7 +15,7 @@
 {{- if eq (include "stratos.metricsApiOwner" .) "release" }}yes{{ end -}}
 {{- end }}
 
-{{/* Whether a model may sleep: both of its pools may be empty. dict root, model. */}}
+{{/* Whether a model may sleep: both of its pools may be empty, and it has no others. dict root, model. */}}
 {{- define "stratos.maySleep" -}}
 {{- $may := true -}}
 {{- range $role := list "prefill" "decode" -}}
@@ -23,6 +23,7 @@
 {{- $mode := include "stratos.scalingMode" $pool -}}
 {{- if and (gt (int $pool.replicas) 0) (or (eq $mode "none") (gt (int $pool.autoscaling.minReplicas) 0)) }}{{ $may = false }}{{ end -}}
 {{- end -}}
+{{- range $_, $roles := .model.pools | default dict }}{{ if $roles }}{{ $may = false }}{{ end }}{{ end -}}
 {{- if $may }}yes{{ end -}}
 {{- end }}
 

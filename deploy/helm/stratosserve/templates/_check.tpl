@@ -8,6 +8,12 @@
 {{- fail (printf "models[%s].source.imageVolume: image volumes need Kubernetes 1.35, this is %s" .name $.Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- end -}}
+{{- $ids := list -}}
+{{- range include "stratos.workerPools" . | fromJsonArray -}}
+{{- $id := printf "%s-%s" .role .id -}}
+{{- if has $id $ids }}{{ fail (printf "%s: another pool has the name %s already" .where $id) }}{{ end -}}
+{{- $ids = append $ids $id -}}
+{{- end -}}
 {{- $external := .Values.redis.external.urlSecret -}}
 {{- if and (not .Values.redis.enabled) (not $external.name) -}}
 {{- fail "redis.external.urlSecret.name: is required where redis.enabled is false" -}}

@@ -193,9 +193,10 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{/* Where routers find workers: the addresses of the pods behind each pool's headless Service. */}}
 {{- define "stratos.discovery" -}}
 {{- $found := list -}}
-{{- range $model := .Values.models -}}
+{{- $pools := include "stratos.workerPools" . | fromJsonArray -}}
 {{- range $role := list "decode" "prefill" -}}
-{{- $found = append $found (printf "%s@%s" $role (include "stratos.host" (list $ (printf "%s-%s" $role $model.name)))) -}}
+{{- range $pools -}}
+{{- if eq .role $role }}{{ $found = append $found (printf "%s@%s" .role (include "stratos.host" (list $ (printf "%s-%s" .role .id)))) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 dns://{{ join "," $found }}
@@ -208,4 +209,26 @@ dns://{{ join "," $found }}
 {{- $pool := deepCopy $defaults -}}
 {{- include "stratos.mergeInto" (dict "base" $pool "over" (get .model .role | default dict)) -}}
 {{- toJson $pool -}}
+{{- end }}
+
+{{/* All pools of workers, as JSON. Each has model, role, id (the end of its names), label (what selects its pods) and
+     where (in the values), its values, and isMain: models[].pools are beside the main ones, and have fixed sizes. */}}
+{{- define "stratos.workerPools" -}}
+{{- $found := list -}}
+{{- range $model := .Values.models -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $main := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
+{{- $found = append $found (dict "model" $model "role" $role "id" $model.name "label" $model.name "values" $main "isMain" true "where" (printf "models[%s].%s" $model.name $role)) -}}
+{{- range $name, $roles := $model.pools | default dict -}}
+{{- if hasKey $roles $role -}}
+{{- $pool := deepCopy $main -}}
+{{- include "stratos.mergeInto" (dict "base" $pool "over" (get $roles $role | default dict)) -}}
+{{- $_ := set $pool "config" (merge (dict "pool" $name) ($pool.config | default dict)) -}}
+{{- $_ := set $pool "autoscaling" (merge (dict "mode" "none") $pool.autoscaling) -}}
+{{- $found = append $found (dict "model" $model "role" $role "id" (printf "%s-%s" $model.name $name) "label" (printf "%s.%s" $model.name $name) "values" $pool "isMain" false "where" (printf "models[%s].pools.%s.%s" $model.name $name $role)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end }}

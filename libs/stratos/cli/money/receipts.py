@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 
-from stratos.common.errors import DependencyDown, NotFound, error_from_code
+from stratos.common.error_codes import error_from_code
+from stratos.common.errors import DependencyDown, NotFound
 
 _TIMEOUT_S = 10.0
 _RETRY_S = 0.2

@@ -75,7 +75,7 @@ MAX_EMBEDDING_INPUTS = 2048
 """Inputs of one embeddings request."""
 MAX_EMBEDDING_TOKENS = 300_000
 """Tokens of one embeddings request, over all its inputs."""
-MAX_COUNTED_TOKENS = 300_000
+MAX_COUNTED_TOKENS = 200_000
 """Tokens of a text or conversation that is counted, which may be longer than any prompt."""
 MAX_MODEL_NAME_CHARS = 256
 NUM_PRIORITY_CLASSES = 4

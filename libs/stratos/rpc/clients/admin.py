@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from stratos.common.errors import DependencyDown, StratosError, error_from_code
+from stratos.common.error_codes import error_from_code
+from stratos.common.errors import DependencyDown, StratosError
 from stratos.common.tls.identity import PeerRole, dns_name
 from stratos.common.tls.settings import TlsConfig
 

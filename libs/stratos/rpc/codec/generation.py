@@ -154,11 +154,11 @@ def delta_to_pb(delta: RequestDelta) -> decode_pb2.RequestOutput:
     )
 
 
-def delta_from_pb(message: decode_pb2.RequestOutput) -> RequestDelta:
-    """News of a request from a message."""
+def delta_from_pb(message: decode_pb2.RequestOutput, key: RequestKey | None = None) -> RequestDelta:
+    """News of a request from a message, whose key may have been read before."""
     return RequestDelta(
-        key=RequestKey(message.request_id, message.attempt),
-        choices=tuple(map(_choice_from_pb, message.deltas)),
+        key=key or RequestKey(message.request_id, message.attempt),
+        choices=tuple([_choice_from_pb(delta) for delta in message.deltas]),
         error=from_error_detail(message.error) if message.HasField("error") else None,
         receipt=_RECEIPT.from_pb(message.receipt) if message.HasField("receipt") else None,
         prompt_logprobs=_positions_from_pb(message.prompt_logprobs) if message.prompt_logprobs else (),

@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx
 
-from stratos.common.errors import DependencyDown, error_from_code
+from stratos.common.error_codes import error_from_code
+from stratos.common.errors import DependencyDown
 
 TIMEOUT_S = 120.0
 _SOON = {"x-stratos-deadline-ms": "2000"}

@@ -79,7 +79,8 @@ for i = 1, #KEYS - 2 do
   local need, wish = tonumber(ARGV[base + 6]), tonumber(ARGV[base + 7])
   local least, keep, debt = tonumber(ARGV[base + 8]), tonumber(ARGV[base + 9]), tonumber(ARGV[base + 10])
   local fields = read(key)
-  local level, at = fields['level'] or capacity, fields['at'] or now
+  -- A time to come is that of another server's clock, before it failed: it must not hold the refill up until then.
+  local level, at = fields['level'] or capacity, math.min(now, fields['at'] or now)
   local held, others, unused = 0, 0, 0
   for name, amount in pairs(fields) do
     if string.sub(name, 1, 2) == 'o:' then
@@ -95,7 +96,7 @@ for i = 1, #KEYS - 2 do
     end
   end
   local spent = total - (fields['c:' .. gateway] or acked)
-  local missing = math.max(0, capacity - level - held - others) + spent - rate * math.max(0, now - at) / 1000000
+  local missing = math.max(0, capacity - level - held - others) + spent - rate * (now - at) / 1000000
   if rate == 0 then missing = 0 end
   held = math.max(0, held - math.max(0, spent))
   level = capacity - held - others - math.max(missing, debt)
@@ -107,7 +108,7 @@ for i = 1, #KEYS - 2 do
   if wanted < least then wanted = math.min(use, all) end
   wanted = math.max(wanted, math.min(keep, held))
   level, held = level + held - wanted, wanted
-  redis.call('HSET', key, 'level', string.format('%.6f', level), 'at', string.format('%.0f', math.max(now, at)))
+  redis.call('HSET', key, 'level', string.format('%.6f', level), 'at', string.format('%.0f', now))
   if held > 0 then
     redis.call('HSET', key, 'o:' .. gateway, string.format('%.6f', held), 'u:' .. gateway, use,
       'e:' .. gateway, string.format('%.0f', now + ttl), 'c:' .. gateway, string.format('%.6f', total))

@@ -1,8 +1,9 @@
 """The chain of segments as Redis knows it: which there are, what they hold, and what of it has left Redis.
 
-<prefix>:ledger:chain      hash {number, horizon, cleared, appended, looked, ordered}: how many segments there are,
-                           before which milliseconds of arrival an entry may be in one, how many have left Redis, when
-                           the last one was appended, when nothing was left to seal, whether older entries were ordered
+<prefix>:ledger:chain      hash {number, horizon, cleared, appended, looked, ordered, rebooks}: how many segments there
+                           are, before which milliseconds of arrival an entry may be in one, how many have left Redis,
+                           when the last one was appended, when nothing was left to seal, whether older entries were
+                           ordered, how many segments there were before a rebooking that has not ended
 <prefix>:ledger:segments   hash, number -> name of the segment
 <prefix>:ledger:days       hash, day -> numbers of the segments that have entries of it, as ranges: 0-3,7-7
 <prefix>:ledger:open       set of "<tenant> <day>" that have entries in Redis
@@ -26,7 +27,7 @@ from redis.asyncio import Redis
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.segments import BrokenSegment, SegmentLine, SegmentRef, parse_ref
 from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
-from stratos.store.ledger.scripts import APPEND, CLEAR, NOTE, TAKE_LEASE
+from stratos.store.ledger.scripts import APPEND, BEGIN_REBOOKING, CLEAR, END_REBOOKING, NOTE, TAKE_LEASE
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -67,6 +68,8 @@ class Chain:
         self._clear = GuardedScript(redis, config, CLEAR, store_id)
         self._note = GuardedScript(redis, config, NOTE, store_id)
         self._take_lease = GuardedScript(redis, config, TAKE_LEASE, store_id)
+        self._begin_rebooking = GuardedScript(redis, config, BEGIN_REBOOKING, store_id)
+        self._end_rebooking = GuardedScript(redis, config, END_REBOOKING, store_id)
         self._reads = GuardedReads(redis, config, store_id)
 
     async def state(self) -> ChainState:
@@ -121,19 +124,41 @@ class Chain:
         with translate_redis_errors():
             return bool(await self._append([self._chain, self._segments, self._days], args))
 
-    async def clear(self, number: int, lines: Mapping[tuple[str, str], Sequence[SegmentLine]]) -> None:
-        """Take lines of a segment, by tenant and day, out of Redis; once more changes nothing."""
+    async def clear(
+        self, number: int, lines: Mapping[tuple[str, str], Sequence[SegmentLine]], ref: SegmentRef | None = None
+    ) -> None:
+        """Take lines of a segment, by tenant and day, out of Redis; once more changes nothing.
+
+        Args:
+            number: of the segment.
+            lines: that it has, or that have no entry.
+            ref: its name, without which in the chain nothing is taken; ``None`` for one that is being made.
+        """
+        name = "" if ref is None else ref.text
         for (tenant, day), found in lines.items():
             keys = [f"{self._head}:{part}:{tenant}:{day}" for part in ("entries", "order", "corrects")]
             for begin in range(0, max(len(found), 1), _CLEAR_LINES):
                 texts = [part for line in found[begin : begin + _CLEAR_LINES] for part in (line.request_id, line.text)]
                 with translate_redis_errors():
-                    await self._clear([*keys, f"{self._head}:open"], [f"{tenant} {day}", number, *texts])
+                    await self._clear(
+                        [*keys, f"{self._head}:open", self._segments], [f"{tenant} {day}", number, name, *texts]
+                    )
 
     async def note(self, name: str, value: int) -> None:
         """Raise one of the chain's numbers."""
         with translate_redis_errors():
             await self._note([self._chain], [name, value])
+
+    async def begin_rebooking(self, num_segments: int) -> int:
+        """Note how many segments there are before others are booked again; one that was cut short has noted it."""
+        with translate_redis_errors():
+            found: Any = await self._begin_rebooking([self._chain], [num_segments])
+        return int(found)
+
+    async def end_rebooking(self) -> None:
+        """All of them are in the chain."""
+        with translate_redis_errors():
+            await self._end_rebooking([self._chain], [])
 
     async def take_lease(self, holder: str, lasting_s: float) -> bool:
         """Ask to be the one who seals, or to stay it; 0 gives it up. What happens once does not depend on it."""

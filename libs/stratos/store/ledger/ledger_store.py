@@ -33,7 +33,7 @@ from stratos.store.ledger.entry_reader import EntryReader
 from stratos.store.ledger.memory_share import MemoryShare
 from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
 from stratos.store.ledger.segment_store import SegmentStore
-from stratos.store.ledger.window_store import window_of
+from stratos.store.ledger.window_store import window_keys, window_of
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -42,6 +42,9 @@ _MOVED_DAYS = 400
 """Days up to today that may have entries or sums under the name of a tenant."""
 _MAX_LOOKS = 8
 """Looks into segments for one entry: each is in vain where another segment was appended during it."""
+_WAITS, _NO_LOOK = "waits", "segments of the ledger could not be read a moment ago"
+_MAX_FAILED_LOOKS = 2
+"""Looks that fail in one write, each perhaps after a time-out; then the other late entries wait, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class Written:
     """Whose it is."""
     month_due: int
     """Amount that the tenant owes for the entry's month so far, micro-units."""
+    waits_for: str = ""
+    """It is not written, and this is why: a segment that may have it cannot be read now."""
 
 
 class LedgerStore:
@@ -90,8 +95,12 @@ class LedgerStore:
         self._move = GuardedScript(redis, config, MOVE, store_id)
         self._reads = GuardedReads(redis, config, store_id)
 
-    async def write(self, entries: Sequence[LedgerEntry]) -> list[Written]:
+    async def write(self, entries: Sequence[LedgerEntry], *, looks: bool = True) -> list[Written]:
         """Write entries, each once however often it is written.
+
+        Args:
+            entries: any number.
+            looks: into segments for what arrived before the horizon; else such an entry waits.
 
         Raises:
             DependencyDown: Redis does not answer, and some may be written all the same; it is not the store; or the
@@ -100,23 +109,41 @@ class LedgerStore:
         if entries and self._share is not None:
             await self._share.check()
         with translate_redis_errors():
-            answers = await self._write(entries)
+            answers = await self._write(entries, looks)
         return [
-            Written(outcome != "kept", entry.tenant, int(due))
+            Written(False, entry.tenant, 0, due)
+            if outcome == _WAITS
+            else Written(outcome != "kept", entry.tenant, int(due))
             for (outcome, due), entry in zip(answers, entries, strict=True)
         ]
 
-    async def _write(self, entries: Sequence[LedgerEntry]) -> list[tuple[str, str]]:
+    async def _write(self, entries: Sequence[LedgerEntry], looks: bool) -> list[tuple[str, str]]:
         answers = await self._send((entry, _Look()) for entry in entries)
         for _ in range(_MAX_LOOKS):
             late = [place for place, (outcome, _) in enumerate(answers) if outcome == "late"]
             if not late:
                 return answers
-            looks = [await self._look(entries[place]) for place in late]
-            found = await self._send((entries[place], look) for place, look in zip(late, looks, strict=True))
-            for place, answer in zip(late, found, strict=True):
+            found = await self._looks([entries[place] for place in late]) if looks else [_NO_LOOK] * len(late)
+            seen = [(place, look) for place, look in zip(late, found, strict=True) if isinstance(look, _Look)]
+            for place, look in zip(late, found, strict=True):
+                if isinstance(look, str):
+                    answers[place] = _WAITS, look
+            sent = await self._send((entries[place], look) for place, look in seen)
+            for (place, _), answer in zip(seen, sent, strict=True):
                 answers[place] = answer
         raise DependencyDown("segments of the ledger are appended faster than they can be read")
+
+    async def _looks(self, entries: Sequence[LedgerEntry]) -> list[_Look | str]:
+        """A look for each entry, or why there is none: what cannot be read holds up no other entry."""
+        found: list[_Look | str] = []
+        num_failed, problem = 0, ""
+        for entry in entries:
+            try:
+                found.append(problem if num_failed == _MAX_FAILED_LOOKS else await self._look(entry))
+            except DependencyDown as error:
+                num_failed, problem = num_failed + 1, error.message
+                found.append(problem)
+        return found
 
     async def _send(self, entries: Iterable[tuple[LedgerEntry, _Look]]) -> list[tuple[str, str]]:
         async with self._redis.pipeline(transaction=False) as pipeline:
@@ -197,7 +224,7 @@ class LedgerStore:
         tenant, day = entry.tenant, entry.day
         parts = ("entries:{}:{}", "sums:{}:{}", "spend:{}", "tenants", "spans:{}:{}", "order:{}:{}", "corrects:{}:{}")
         own = [f"{self._head}:{part.format(tenant, day)}" for part in (*parts, "chain", "open")]
-        return [*own, *window_of(entry).keys(self._head)]
+        return [*own, *window_keys(self._head, entry)]
 
     def _args(self, entry: LedgerEntry, look: _Look) -> list[str | int]:
         kept_s = self._kept_s if self._segments is None else 0

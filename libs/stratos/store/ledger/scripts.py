@@ -188,12 +188,14 @@ end
 return 1
 """
 
-# KEYS: entries, order and corrections of a day, days in use. ARGV: tenant and day, number of the segment, then request
-# id and text of each of its lines, or no text for an id that has no entry. What was written again since it was read for
-# the segment stays and corrects it.
+# KEYS: entries, order and corrections of a day, days in use, names of segments. ARGV: tenant and day, number of the
+# segment, its name or "" where it has none yet, then request id and text of each of its lines, or no text for an id
+# that has no entry. What was written again since it was read for the segment stays and corrects it. A Redis that took
+# the place of the one in which the segment was appended, and lacks that, keeps its entries: they are sealed again.
 CLEAR = """
 local segment = tonumber(ARGV[2])
-for i = 3, #ARGV, 2 do
+if ARGV[3] ~= '' and redis.call('HGET', KEYS[5], ARGV[2]) ~= ARGV[3] then return end
+for i = 4, #ARGV, 2 do
   local id, text = ARGV[i], ARGV[i + 1]
   local found = redis.call('HGET', KEYS[1], id)
   local base = tonumber(string.match(redis.call('HGET', KEYS[3], id) or '', '^%d+') or '-1')
@@ -213,12 +215,22 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 """
 
-# KEYS: chain. ARGV: name and value of a number that only rises.
+# KEYS: chain. ARGV: name and value of a number that only rises. No more segments are cleared than there are.
 NOTE = """
+if ARGV[1] == 'cleared' and tonumber(ARGV[2]) > tonumber(redis.call('HGET', KEYS[1], 'number') or '0') then return end
 if tonumber(ARGV[2]) > tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0') then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 end
 """
+
+# KEYS: chain. ARGV: number of segments. Answers the number that was noted first.
+BEGIN_REBOOKING = """
+redis.call('HSETNX', KEYS[1], 'rebooks', ARGV[1])
+return redis.call('HGET', KEYS[1], 'rebooks')
+"""
+
+# KEYS: chain.
+END_REBOOKING = "redis.call('HDEL', KEYS[1], 'rebooks')"
 
 # KEYS: lease. ARGV: holder, milliseconds that it lasts, 0 to give it up. Answers whether the caller has it.
 TAKE_LEASE = """

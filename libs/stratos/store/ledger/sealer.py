@@ -84,8 +84,11 @@ class Sealer:
         """Entries in Redis."""
         return await self._unsealed.count(await self._unsealed.days())
 
-    async def turn(self) -> int:
+    async def turn(self, *, moves_head: bool = True) -> int:
         """Seal what is due; returns how many lines were sealed.
+
+        Args:
+            moves_head: note the last segment in the object store.
 
         Raises:
             DependencyDown: Redis or the object store does not answer; what was begun is ended by the next turn.
@@ -97,11 +100,11 @@ class Sealer:
             state = await self._chain.state()
             if not state.looked_ms:  # from now on it is late
                 await self._chain.note("looked", self._now_ms())
-            await self._clear_last(state)
+            await self._clear_last(state, moves_head)
             await self._order_older(state)
             due_ms = await self._due(state)
             while horizon_ms := await self._next(due_ms):
-                num_lines += await self.seal(horizon_ms)
+                num_lines += await self.seal(horizon_ms, moves_head=moves_head)
                 if not await self._chain.take_lease(self._holder, _LEASE_S):
                     return num_lines
             await self._chain.note("looked", self._now_ms())
@@ -109,10 +112,15 @@ class Sealer:
             await self._chain.take_lease(self._holder, 0)
         return num_lines
 
-    async def seal(self, horizon_ms: int) -> int:
+    async def seal_before(self, due_ms: int, *, moves_head: bool = True) -> None:
+        """Seal all entries that arrived before a time, in as many segments as that takes."""
+        while horizon_ms := await self._next(due_ms):
+            await self.seal(horizon_ms, moves_head=moves_head)
+
+    async def seal(self, horizon_ms: int, *, moves_head: bool = True) -> int:
         """Make one segment of the entries that arrived before a time; returns how many lines it has."""
         state = await self._chain.state()
-        await self._clear_last(state)
+        await self._clear_last(state, moves_head)
         with tempfile.TemporaryDirectory(prefix="stratos-segment-") as folder:
             path = Path(folder) / "segment"
             ref, days, num_lines = await self._write(path, state.last, horizon_ms)
@@ -122,21 +130,30 @@ class Sealer:
         if not await self._chain.append(state, ref, horizon_ms, days, self._now_ms()):
             _log.info("segment %d of the ledger was made by another gateway", ref.number)
             return 0
-        await self._clear_last(await self._chain.state())
+        await self._clear_last(await self._chain.state(), moves_head)
         _log.info("segment %d of the ledger has %d lines, %d bytes", ref.number, num_lines, ref.num_bytes)
         return num_lines
 
-    async def _clear_last(self, state: ChainState) -> None:
+    async def _clear_last(self, state: ChainState, moves_head: bool) -> None:
         """Take what the last segment has out of Redis; a sealer that died may have left it there."""
         if state.last is None or state.num_cleared == state.num_segments:
             return
-        await self._segments.put_head(state.last)
+        if moves_head:
+            await self._put_head(state.last)
         async for lines in self._segments.all_lines(state.last):
             by_day: dict[TenantDay, list[SegmentLine]] = {}
             for line in lines:
                 by_day.setdefault((line.tenant, day_of(line.arrived_ms)), []).append(line)
-            await self._chain.clear(state.last.number, by_day)
+            await self._chain.clear(state.last.number, by_day, state.last)
         await self._chain.note("cleared", state.num_segments)
+
+    async def _put_head(self, ref: SegmentRef) -> None:
+        """Note the last segment, and one that another sealer appended before that was done: its note may be gone."""
+        noted: SegmentRef | None = None
+        while noted != ref:
+            await self._segments.put_head(ref)
+            noted, state = ref, await self._chain.state()
+            ref = state.last or ref
 
     async def _order_older(self, state: ChainState) -> None:
         """Find entries of gateways of an older version: all of them once, recent ones before each hour's segment."""

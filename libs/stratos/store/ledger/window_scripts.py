@@ -51,6 +51,8 @@ ADD_TO_WINDOW = (
 local windows_key, missed_key, histogram_key = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
 local histogram_of, missed_kept_s = ARGV[#ARGV - 1], ARGV[#ARGV]
 local now_s = tonumber(redis.call('TIME')[1])
+-- A window of which Redis has lost the counts is judged as it was: what is taken out of it is not put into a new one.
+local lost = nil
 local function count_window(name, number)
   if number ~= 0 then
     redis.call('HINCRBY', KEYS[2], string.rep(string.char(31), 3) .. name, whole(number))
@@ -79,6 +81,8 @@ local function add_to_window(value, sign)
   local number = math.floor(arrived_s / share['s'])
   local field = (value['plan'] or '') .. '|' .. whole(share['s']) .. '|' .. whole(number)
   local window = window_of(redis.call('HGET', windows_key, field))
+  if sign < 0 and window[NUM] == 0 then lost = field end
+  if lost == field then return end
   local judged, missed, credit = is_judged(window) and 1 or 0, 0, window[CREDIT]
   if judged == 1 and is_missed(window) then missed = 1 end
   window[NUM] = window[NUM] + sign

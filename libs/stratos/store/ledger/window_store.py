@@ -40,12 +40,7 @@ class WindowName:
 
     def keys(self, head: str) -> list[str]:
         """Where it is in Redis: windows, missed windows, histogram."""
-        begin_s = self.number * self.window_s
-        return [
-            f"{head}:windows:{self.tenant}:{begin_s // PART_S}",
-            missed_key(head, self.tenant, day_of(begin_s * 1000)),
-            f"{head}:histogram:{self.tenant}:{self.field}",
-        ]
+        return _keys(head, self, self.number * self.window_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +57,20 @@ def window_of(entry: LedgerEntry) -> WindowName:
     window_s = 0 if entry.window is None else entry.window.window_s
     number = entry.tag.arrived_unix_ms // (1000 * window_s) if window_s else 0
     return WindowName(entry.tenant, entry.plan, window_s, number)
+
+
+def window_keys(head: str, entry: LedgerEntry) -> list[str]:
+    """Where the window of an entry is; of one that is in none, that of the entry whose place it takes."""
+    return _keys(head, window_of(entry), entry.tag.arrived_unix_ms // 1000)
+
+
+def _keys(head: str, name: WindowName, unix_s: int) -> list[str]:
+    """By a time in the window: no window is of two days, or of two parts of one."""
+    return [
+        f"{head}:windows:{name.tenant}:{unix_s // PART_S}",
+        missed_key(head, name.tenant, day_of(unix_s * 1000)),
+        f"{head}:histogram:{name.tenant}:{name.field}",
+    ]
 
 
 def missed_key(head: str, tenant: str, day: str) -> str:

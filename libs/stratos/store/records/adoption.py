@@ -18,7 +18,8 @@ from stratos.store.records.manifest import Manifest, ManifestStore
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.snapshot_copy import SnapshotCopy
-from stratos.store.tenants import TenantRecord
+from stratos.store.records.values import owner_and_name
+from stratos.store.tenants import TenantRecord, owner_of_block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ async def adopt_store(
     """Fill Redis from the manifest and from copies of snapshots, and make it the store that they name.
 
     Of several versions of a record the newest is taken, and a revoked key stays revoked.  A tenant whose data key was
-    destroyed stays deleted, with its keys, however old the copy is that still has it.
+    destroyed stays deleted, with its keys and all that is named after it, however old the copy is that still has it.
 
     Args:
         records: the emptied Redis, or a strange one.
@@ -111,7 +112,20 @@ def _one_id(manifest: Manifest | None, copies: Sequence[SnapshotCopy]) -> str:
 def _without_departed(found: Sequence[Record]) -> list[Record]:
     """Records without those of tenants whose data key was destroyed."""
     departed = {record.id for record in found if record.kind is Kind.DATA_KEY and record.is_deleted}
-    return [record for record in found if record.is_deleted or _tenant_of(record) not in departed]
+    tenants = [record.value for record in found if isinstance(record.value, TenantRecord)]
+    gone, living = ({t.name for t in tenants if (t.id in departed) is is_gone} for is_gone in (True, False))
+    return [
+        record
+        for record in found
+        if record.is_deleted or (_tenant_of(record) not in departed and _owner_of(record) not in gone - living)
+    ]
+
+
+def _owner_of(record: Record) -> str:
+    """Name of the tenant that an adapter, a template or a block is of; "" for other records, and where it is of all."""
+    if record.kind is Kind.BLOCK:
+        return owner_of_block(record.id)
+    return owner_and_name(record.id)[0] if record.kind in (Kind.ADAPTER, Kind.TEMPLATE) else ""
 
 
 def _tenant_of(record: Record) -> str:

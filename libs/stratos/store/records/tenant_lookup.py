@@ -24,8 +24,11 @@ class TenantLookup:
     def __init__(self, follower: SnapshotFollower) -> None:
         self._follower = follower
         self._reserved: dict[str, Mapping[str, float]] = {}
-        """By plan, of the snapshot that had so many records merged into it."""
+        """By plan."""
+        self._made: dict[str, Tenant] = {}
+        """By name."""
         self._num_merged = -1
+        """Records merged into the snapshot that both were made of."""
 
     async def find(self, name: str) -> Tenant | None:
         """The tenant; ``None`` where there is none of this name, or it is being deleted.
@@ -49,13 +52,16 @@ class TenantLookup:
                 raise DependencyDown(NOT_NOW)
         if (error := _suspension(record)) is not None:
             raise error
-        return Tenant(
-            name=name,
-            id=record.id,
-            cache_salt=record.cache_salt,
-            plan=record.apply_to(plan),
-            kept_kv=self._reserved_beside(plan.name),
-        )
+        self._follow()
+        if (tenant := self._made.get(name)) is None:
+            tenant = self._made[name] = Tenant(
+                name=name,
+                id=record.id,
+                cache_salt=record.cache_salt,
+                plan=record.apply_to(plan),
+                kept_kv=self._reserved_beside(plan.name),
+            )
+        return tenant
 
     def record(self, name: str) -> TenantRecord | None:
         """The tenant as it is known, suspended and closing ones included."""
@@ -85,15 +91,18 @@ class TenantLookup:
         return None if record is None or record.is_closing else record
 
     def _reserved_beside(self, plan: str) -> Mapping[str, float]:
-        """KV that other plans have reserved; worked out once for each state of the snapshot, since requests ask it."""
-        snapshot = self._follower.snapshot
-        if snapshot.num_merged != self._num_merged:
-            self._reserved, self._num_merged = {}, snapshot.num_merged
+        """KV that other plans have reserved."""
         if plan not in self._reserved:
-            stored = {name: found.value for name, found in snapshot.of_owner(Kind.PLAN, "").items()}
+            stored = {name: found.value for name, found in self._follower.snapshot.of_owner(Kind.PLAN, "").items()}
             plans = {**BUILT_IN_PLANS, **{name: value for name, value in stored.items() if isinstance(value, Plan)}}
             self._reserved[plan] = reserved_beside(plan, plans.values())
         return self._reserved[plan]
+
+    def _follow(self) -> None:
+        """Forget what was worked out of an earlier state of the snapshot: requests ask it again and again."""
+        num_merged = self._follower.snapshot.num_merged
+        if num_merged != self._num_merged:
+            self._reserved, self._made, self._num_merged = {}, {}, num_merged
 
     def _plan(self, tenant: TenantRecord) -> Plan | None:
         found = self._follower.snapshot.get(Kind.PLAN, tenant.plan)

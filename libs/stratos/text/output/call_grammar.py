@@ -24,7 +24,8 @@ from stratos.text.output.syntax import CallForm
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _GUIDANCE = {"x-guidance": {"whitespace_pattern": JSON_BLANKS}}
-_TEXT = "TEXT: /(.|\\n)*/"
+_ANY = "/(.|\\n)*/"
+_TEXT = f"TEXT: {_ANY}"
 
 
 def is_enforced(use: ToolUse) -> bool:
@@ -61,7 +62,7 @@ def call_grammar(
     """
     assert shape.syntax is not None, "there are tools"
     assert shape.syntax.form is not None, "others are refused"
-    writer = _Writer(shape.syntax.form, shape.syntax.marks[0], special)
+    writer = _Writer(shape.syntax.form, shape.syntax.marks, special)
     one = use.mode is ToolMode.NAMED or not use.is_parallel
     names, schemas = [tool.name for tool in enforced_tools(use)], enforced_schemas(use)
     if use.mode is not ToolMode.AUTO:
@@ -83,7 +84,8 @@ class _Writer:
     """Writes rules for one form."""
 
     form: CallForm
-    mark: str
+    marks: Sequence[str]
+    """The first one begins the calls; others, after which a call is read as well, stand within them alone."""
     special: Mapping[str, int]
 
     def start(self, shape: OutputShape) -> list[str]:
@@ -109,15 +111,22 @@ class _Writer:
         """Text, and calls in it; after the only one nothing may come."""
         form = self.form
         head = form.opening + form.before
-        assert head.startswith(self.mark), "a mark begins the calls"
+        mark, *others = self.marks
+        assert head.startswith(mark), "a mark begins the calls"
         more = "" if one else f"({self.literal(form.between)} call)*"
         calls = f"head first {more} {self.literal(form.closing)}"
         return [
-            f"body: TEXT | {calls}" if one else f"body: ({calls})* TEXT",
-            *self.up_to("head", self.mark),
-            *self.alternatives("first", names, head.removeprefix(self.mark)),
+            f"body: PLAIN | {calls}" if one else f"body: ({calls})* PLAIN",
+            f"PLAIN: {self.without(others)}",
+            *self.up_to("head", mark, "PLAIN"),
+            *self.alternatives("first", names, head.removeprefix(mark)),
             *self.alternatives("call", names, form.before),
         ]
+
+    def without(self, spellings: Sequence[str]) -> str:
+        """Any text in which none of these is written; special tokens are in no text."""
+        written = [re.escape(one).replace("/", r"\/") for one in spellings if one not in self.special]
+        return f"{_ANY} & ~/(.|\\n)*({'|'.join(written)})(.|\\n)*/" if written else _ANY
 
     def alternatives(self, rule: str, names: Sequence[str], before: str) -> list[str]:
         """A call of any of these."""
@@ -125,11 +134,11 @@ class _Writer:
         texts = [self.literal(before.replace("{name}", name)) for name in names]
         return [f"{rule}: " + " | ".join(f"{text} args_{i} {after}" for i, text in enumerate(texts))]
 
-    def up_to(self, rule: str, spelling: str) -> list[str]:
+    def up_to(self, rule: str, spelling: str, text: str = "TEXT") -> list[str]:
         """Text that ends with the first occurrence of a spelling."""
         if spelling in self.special:
-            return [f"{rule}: TEXT {self.literal(spelling)}"]
-        return [f"{rule}[lazy]: TEXT {self.literal(spelling)}"]
+            return [f"{rule}: {text} {self.literal(spelling)}"]
+        return [f"{rule}[lazy]: {text} {self.literal(spelling)}"]
 
     def literal(self, text: str) -> str:
         """A text as it must be written, special tokens by their ids."""

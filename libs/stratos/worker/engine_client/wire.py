@@ -20,7 +20,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from stratos.common.errors import Internal, StratosError, error_from_code
+from stratos.common.error_codes import error_from_code
+from stratos.common.errors import Internal, StratosError
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.kv_transfer.port.base import DataPort

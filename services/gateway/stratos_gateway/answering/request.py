@@ -5,7 +5,7 @@ The edge opens it, preparation fills ``prepared``, a source gives ``output``; st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from stratos.core.trace import NO_TRACE, TraceContext
 from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
 from stratos_gateway.http.exchange import Exchange
-from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 
@@ -84,6 +84,8 @@ class PreparedGeneration(Prepared):
     specs: tuple[GenerationSpec, ...]
     """One per prompt."""
     renderer: Renderer
+    keep: Callable[[Usage], Awaitable[None]]
+    """Keeps the answer before its client is told of its end; raises ``StratosError`` where that fails."""
 
     def describe(self, exchange: Exchange) -> None:
         """Its model, and a header with the fields that mean nothing here."""

@@ -60,6 +60,7 @@ class ChunkSender:
         request.note_sent(replace(chunk) for chunk in found)
         request.begin_answer(output)
         response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
+        await request.prepared.keep(output.usage)
         await response(request.http.scope, request.http.receive, request.send)
         request.end_whole()
 
@@ -91,6 +92,7 @@ class ChunkSender:
                 stream.keep_alive = renderer.keep_alive
                 output.confirm(fresh)
                 request.note_sent(fresh)
+            await request.prepared.keep(output.usage)
             last = renderer.stream_end(output.usage)
         except StratosError as error:
             is_next_tried = output.gives_way(error) and not request.has_answered

@@ -46,6 +46,8 @@ class MessageReader:
 
     ignored: Ignored
     budget: ValueBudget
+    num_blocks: int = 0
+    """Blocks so far, those within others included."""
 
     def read(self, system: Any, messages: Any) -> tuple[ChatMessage, ...]:
         """Check ``system`` and ``messages``.
@@ -58,8 +60,7 @@ class MessageReader:
         if len(messages) > MAX_MESSAGES:
             raise BadRequest(f"messages may hold at most {MAX_MESSAGES} entries", param="messages")
         contents = [entry.get("content") for entry in messages if isinstance(entry, dict)]
-        if sum(len(content) for content in contents if isinstance(content, list)) > MAX_ALL_CONTENT_PARTS:
-            raise BadRequest(f"messages may hold at most {MAX_ALL_CONTENT_PARTS} blocks together", param="messages")
+        _check_blocks(sum(len(content) for content in contents if isinstance(content, list)))
         found = [] if system is None else [ChatMessage("system", self._system(system, "system"))]
         for index, entry in enumerate(messages):
             found += self._message(entry, f"messages[{index}]")
@@ -163,6 +164,8 @@ class MessageReader:
             raise BadRequest(f"{param} must be a string or a list of blocks", param=param)
         if len(value) > MAX_CONTENT_PARTS:
             raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} blocks", param=param)
+        self.num_blocks += len(value)
+        _check_blocks(self.num_blocks)
         found = []
         for index, block in enumerate(value):
             where = f"{param}[{index}]"
@@ -187,6 +190,11 @@ MAX_NAME_CHARS = 128
 """Of a tool: more than in the API of chats, which these names never see."""
 
 
+def _check_blocks(number: int) -> None:
+    if number > MAX_ALL_CONTENT_PARTS:
+        raise BadRequest(f"messages may hold at most {MAX_ALL_CONTENT_PARTS} blocks together", param="messages")
+
+
 def _string(fields: Fields, name: str, where: str) -> str:
     value = fields.take(name)
     if not isinstance(value, str):
@@ -204,15 +212,21 @@ def _refused(kind: str, where: str) -> BadRequest:
 
 
 def _joined(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """Neighbours of one role as one message; results and messages with calls stay by themselves."""
-    found = list[ChatMessage]()
+    """Neighbours of one role as one message; results stay by themselves, and nothing follows calls in a message."""
+    groups = list[list[ChatMessage]]()
     for message in messages:
-        last = found[-1] if found else None
-        is_same = last is not None and last.role == message.role and message.role != "tool"
-        if last is None or not is_same or last.tool_calls:
-            found.append(message)
-            continue
-        content, reasoning = [last.content, message.content], [last.reasoning, message.reasoning]
-        texts = [_BETWEEN.join(filter(None, parts)) for parts in (content, reasoning)]
-        found[-1] = replace(last, content=texts[0], reasoning=texts[1], tool_calls=message.tool_calls)
-    return tuple(found)
+        last = groups[-1][-1] if groups else None
+        is_same = last is not None and last.role == message.role != "tool"
+        if last is not None and is_same and not last.tool_calls:
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return tuple(group[0] if len(group) == 1 else _one(group) for group in groups)
+
+
+def _one(group: Sequence[ChatMessage]) -> ChatMessage:
+    """Neighbours as one message, put together in time that grows with their texts and no faster."""
+    content, reasoning = (
+        _BETWEEN.join(filter(None, texts)) for texts in zip(*((m.content, m.reasoning) for m in group), strict=True)
+    )
+    return replace(group[-1], content=content, reasoning=reasoning)

@@ -101,7 +101,10 @@ class Fanout(ChunkOutput):
 
     def _send_news(self) -> bool:
         assert self.send_now is not None, "asked before"
-        return not any(one.is_ended for one in self.generations) and self.send_now(self.take)
+        for generation in self.generations:  # as in ``Transcript.is_complete``
+            if generation.is_ended:
+                return False
+        return self.send_now(self.take)
 
     async def news(self) -> list[ChoiceChunk]:
         """Wait for new chunks; empty once, after the last.

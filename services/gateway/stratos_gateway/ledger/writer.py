@@ -3,6 +3,8 @@
 Workers are told only of what Redis has.  So while it is away an entry is kept twice: in this gateway's spool, and as a
 count at the worker.  What is new goes first; the spool follows in slices, and while Redis is away one entry of the
 slice at hand is tried, so that an outage costs the same however long it lasts.
+
+An entry that may be in a segment which cannot be read waits by itself: it holds up no other one.
 """
 
 from __future__ import annotations
@@ -33,13 +35,20 @@ _SETTLE_S = 0.1
 """Longest that an answer is held for its entry."""
 _SLICES_PER_TURN = 16
 """Batches of the spool that go between two looks at what is new."""
+_TURNS_TO_NEXT_LOOK = 20
+"""Turns without a look into segments after one of which a look failed: it may have taken seconds."""
 
 
 class EntryStore(Protocol):
     """Where the ledger is; ``store.ledger.LedgerStore`` is the one of a gateway."""
 
-    async def write(self, entries: Sequence[LedgerEntry]) -> list[Written]:
-        """Write entries, each once however often it is written; raises ``DependencyDown``."""
+    async def write(self, entries: Sequence[LedgerEntry], *, looks: bool = True) -> list[Written]:
+        """Write entries, each once however often it is written; raises ``DependencyDown``.
+
+        Args:
+            entries: any number.
+            looks: into segments for those that may be in one; else they wait.
+        """
         ...
 
 
@@ -88,6 +97,9 @@ class LedgerWriter:
         """Offset in the spool up to which the ledger has everything."""
         self._slice: SpoolSlice | None = None
         """What follows there."""
+        self._waiting: list[LedgerEntry] = []
+        """Segments that may have them could not be read; in the spool they are before that offset."""
+        self._num_turns_to_look = 0
         self._is_away = False
         if spool is not None:
             metrics.ledger_dropped.inc(spool.num_torn)
@@ -105,23 +117,33 @@ class LedgerWriter:
             waits: for counts of workers; not at the end of the process.
         """
         self._pending += self._meter.take_ready(waits=waits)
-        counts = self._meter.take_claims()
+        self._num_turns_to_look = max(0, self._num_turns_to_look - 1)
+        counts = [] if self._num_turns_to_look else self._meter.take_claims()
         try:
-            await self._write(self._pending)
-            self._pending = []
-            priced = [(count, self._plan_of(count.tenant)) for count in counts]
-            await self._write([claimed_entry(count, plan) for count, plan in priced if plan is not None])
-            if self._told.claim is not None:
-                for count in counts:
-                    self._told.claim(count)
-            counts = []
+            self._pending = await self._write(self._pending)
+            if self._spool is None:
+                self._waiting, self._pending = self._waiting + self._pending, []
+            counts = await self._write_claims(counts)
+            await self._keep()
             await self._replay()
             self._say("")
         except (DependencyDown, RedisError) as error:
             self._say(str(error))
-            self._meter.give_back_claims(counts)
             await self._keep()
-        self._metrics.ledger_pending.set(len(self._pending))
+        finally:
+            self._meter.give_back_claims(counts)
+        self._metrics.ledger_pending.set(len(self._pending) + len(self._waiting))
+
+    async def _write_claims(self, counts: Sequence[UsageCount]) -> list[UsageCount]:
+        """Write what gateways that died have left; returns what waits."""
+        priced = [(count, self._plan_of(count.tenant)) for count in counts]
+        left = await self._write([claimed_entry(count, plan) for count, plan in priced if plan is not None])
+        waiting = {(entry.request_id, entry.rank) for entry in left}
+        if self._told.claim is not None:
+            for count in counts:
+                if count.key not in waiting:
+                    self._told.claim(count)
+        return [count for count in counts if count.key in waiting]
 
     async def settle(self, drafts: Sequence[Draft]) -> None:
         """Write entries of requests that no worker counts, before their clients are answered.
@@ -132,7 +154,8 @@ class LedgerWriter:
             return
         try:
             async with asyncio.timeout(_SETTLE_S):
-                await self._write([own_entry(draft, {}) for draft in drafts])
+                if await self._write([own_entry(draft, {}) for draft in drafts], looks=False):
+                    return
         except (TimeoutError, DependencyDown, RedisError):
             return
         self._meter.note_settled(draft.request_id for draft in drafts)
@@ -143,36 +166,55 @@ class LedgerWriter:
         if self._spool is not None:
             self._spool.close()
 
-    async def _write(self, entries: Sequence[LedgerEntry]) -> None:
+    async def _write(self, entries: Sequence[LedgerEntry], *, looks: bool = True) -> list[LedgerEntry]:
+        """Write entries; returns those that wait for segments."""
+        left: list[LedgerEntry] = []
         for begin in range(0, len(entries), _BATCH):
             batch = entries[begin : begin + _BATCH]
-            written = await self._store.write(batch)
+            written = await self._store.write(batch, looks=looks and not self._num_turns_to_look)
             for entry, one in zip(batch, written, strict=True):
+                if one.waits_for:
+                    self._put_looks_off(one.waits_for, looks)
+                    left.append(entry)
+                    continue
                 self._metrics.ledger_entries.labels(entry.outcome if one.is_new else "known").inc()
                 self._told.due(one.tenant, entry.day[:7], one.month_due)
                 if self._told.written is not None:
                     self._told.written(entry)
-            self._meter.acknowledge([entry.request_id for entry in batch])
+            self._meter.acknowledge([e.request_id for e, one in zip(batch, written, strict=True) if not one.waits_for])
+        return left
+
+    def _put_looks_off(self, problem: str, looks: bool) -> None:
+        if looks and not self._num_turns_to_look:
+            self._num_turns_to_look = _TURNS_TO_NEXT_LOOK
+            _log.warning("entries of the ledger wait for a segment: %s", problem)
 
     async def _replay(self) -> None:
         """Write some slices of the spool; what was written already is not read again, unless the process dies."""
+        if not self._num_turns_to_look:
+            some, rest = self._waiting[:_BATCH], self._waiting[_BATCH:]
+            self._waiting = [*rest, *await self._write(some)]
         spool = self._spool
         if spool is None or not spool.num_bytes:
             return
         for _ in range(_SLICES_PER_TURN):
-            if self._slice is None:
-                self._slice = await asyncio.to_thread(spool.read, self._replayed, _BATCH)
-                self._metrics.ledger_dropped.inc(self._slice.num_unreadable)
-            if self._is_away:
-                await self._write(self._slice.entries[:1])
-            await self._write(self._slice.entries)
-            self._replayed, self._slice = self._slice.end, None
-            if self._replayed == spool.num_bytes:
-                await asyncio.to_thread(spool.clear)
-                self._replayed = 0
-                _log.info("the entries of the spool are in the ledger")
+            if self._replayed == spool.num_bytes or len(self._waiting) >= self._config.max_pending:
                 break
+            await self._replay_slice(spool)
+        if self._replayed == spool.num_bytes and not self._waiting:
+            await asyncio.to_thread(spool.clear)
+            self._replayed = 0
+            _log.info("the entries of the spool are in the ledger")
         self._metrics.ledger_spool_bytes.set(spool.num_bytes - self._replayed)
+
+    async def _replay_slice(self, spool: Spool) -> None:
+        if self._slice is None:
+            self._slice = await asyncio.to_thread(spool.read, self._replayed, _BATCH)
+            self._metrics.ledger_dropped.inc(self._slice.num_unreadable)
+        if self._is_away:
+            await self._write(self._slice.entries[:1])
+        self._waiting += await self._write(self._slice.entries)
+        self._replayed, self._slice = self._slice.end, None
 
     async def _keep(self) -> None:
         """Into the spool, or in memory up to a bound."""
@@ -185,10 +227,11 @@ class LedgerWriter:
             if is_kept:
                 self._pending = []
             self._metrics.ledger_spool_bytes.set(self._spool.num_bytes - self._replayed)
-        num_over = len(self._pending) - self._config.max_pending
-        if num_over > 0:
-            self._metrics.ledger_dropped.inc(num_over)
-            del self._pending[:num_over]
+        for kept in (self._pending, self._waiting):
+            num_over = len(kept) - self._config.max_pending
+            if num_over > 0 and (kept is self._pending or self._spool is None):
+                self._metrics.ledger_dropped.inc(num_over)
+                del kept[:num_over]
 
     def _say(self, problem: str) -> None:
         if problem and not self._is_away:

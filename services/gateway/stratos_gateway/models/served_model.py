@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +24,16 @@ INLINE_CHARS = 1024
 """Longer texts are encoded in a thread, so that they do not hold up the streams of others; this many take 0.2 ms."""
 _MESSAGE_CHARS = 64
 """Characters of text that take as long as rendering one message."""
+
+
+@contextmanager
+def _too_long_as(param: str) -> Iterator[None]:
+    """Name the parameter in the tokenizer's refusal of a huge text."""
+    try:
+        yield
+    except ContextLengthExceeded as error:
+        error.param = error.param or param
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +120,8 @@ class ServedModel:
         texts = [text for text in inputs if isinstance(text, str)]
         self._check_texts(texts)
         is_short = sum(map(len, texts)) <= INLINE_CHARS
-        encoded = self._encode_texts(inputs) if is_short else await asyncio.to_thread(self._encode_texts, inputs)
+        with _too_long_as("input"):
+            encoded = self._encode_texts(inputs) if is_short else await asyncio.to_thread(self._encode_texts, inputs)
         check_input_lengths([len(ids) for ids in encoded], self.max_input_tokens, self.base.max_model_len)
         return encoded
 
@@ -130,7 +142,8 @@ class ServedModel:
         if least > self.max_input_tokens:
             message = f"the prompt has at least {least} tokens, the limit is {self.max_input_tokens}"
             raise ContextLengthExceeded(message, param=param)
-        ids = encode() if is_short else await asyncio.to_thread(encode)
+        with _too_long_as(param):
+            ids = encode() if is_short else await asyncio.to_thread(encode)
         self._check(len(ids), param)
         return tuple(ids)
 

@@ -17,7 +17,7 @@ from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.sse import DONE, encode_events
 from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
 from stratos_gateway.openai.event_bytes import MARK, TextTemplate
-from stratos_gateway.openai.prompt_logprobs import by_token_id, finite, legacy, top_by_text
+from stratos_gateway.openai.prompt_logprobs import TokenName, by_token_id, finite, id_name, legacy, top_by_text
 from stratos_gateway.openai.rendering import Answer, Renderer
 
 
@@ -125,12 +125,21 @@ class ChoicesRenderer(Renderer):
         return bool(chunk.text or chunk.finish_reason or (tells_tokens and chunk.token_ids))
 
 
-def chat_logprobs(entries: Sequence[TokenEntry], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Log probabilities of tokens in the shape of the newer routes."""
+def chat_logprobs(
+    entries: Sequence[TokenEntry], tokenizer: Tokenizer, *, names_ids: bool = False
+) -> list[dict[str, Any]]:
+    """Log probabilities of tokens in the shape of the newer routes.
+
+    Args:
+        entries: of the tokens.
+        tokenizer: for their texts.
+        names_ids: their ids stand for the texts.
+    """
 
     def shown(token: TokenLogprob) -> dict[str, Any]:
         raw = tokenizer.token_bytes(token.token_id)
-        text = tokenizer.token_text(token.token_id, "")  # OpenAI marks it in the older route only
+        # OpenAI marks parts of characters in the older route only.
+        text = id_name(token.token_id) if names_ids else tokenizer.token_text(token.token_id, "")
         return {"token": text, "logprob": finite(token.logprob), "bytes": list(raw)}
 
     return [{**shown(e.logprobs.sampled), "top_logprobs": [shown(t) for t in e.logprobs.top]} for e in entries]
@@ -164,7 +173,8 @@ class ChatRenderer(ChoicesRenderer):
         body["prompt_logprobs"] = self._prompt_logprobs(chunks[0])
 
     def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
-        return {"content": chat_logprobs(chunk.entries, self._tokenizer), "refusal": None}
+        content = chat_logprobs(chunk.entries, self._tokenizer, names_ids=self.answer.names_token_ids)
+        return {"content": content, "refusal": None}
 
 
 class CompletionRenderer(ChoicesRenderer):
@@ -206,16 +216,17 @@ class CompletionRenderer(ChoicesRenderer):
             choice["prompt_logprobs"] = self._prompt_logprobs(chunk)
 
     def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
-        name, entries, num_top = self._tokenizer.token_text, chunk.entries, self.answer.num_logprobs or 0
+        name: TokenName = id_name if self.answer.names_token_ids else self._tokenizer.token_text
+        entries, num_top = chunk.entries, self.answer.num_logprobs or 0
         shift = len(self._echo(chunk))
         output: dict[str, list[Any]] = {
             "tokens": [name(e.logprobs.sampled.token_id) for e in entries],
             "token_logprobs": [finite(e.logprobs.sampled.logprob) for e in entries],
-            "top_logprobs": [top_by_text(e.logprobs, num_top, self._tokenizer) for e in entries],
+            "top_logprobs": [top_by_text(e.logprobs, num_top, name) for e in entries],
             "text_offset": [e.text_offset + shift for e in entries],
         }
         if not (self.answer.echoes_logprobs and chunk.is_first):
             return output
         prompt_ids, tokenizer = self._prompt_ids(chunk), self._tokenizer
-        prompt = legacy(prompt_ids, self._echo(chunk), chunk.prompt_logprobs, num_top, tokenizer)
+        prompt = legacy(prompt_ids, self._echo(chunk), chunk.prompt_logprobs, num_top, tokenizer, name)
         return {key: prompt[key] + output[key] for key in output}

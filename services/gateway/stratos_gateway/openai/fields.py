@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,15 @@ SESSION_FIELDS = ("prompt_cache_key", "user", "safety_identifier")
 """Texts that are equal for requests that belong together, the narrowest first."""
 HARMLESS_FIELDS = (*SESSION_FIELDS, "store", "prompt_cache_retention")
 """Fields of every route, besides ``metadata``, that ask for nothing that changes the answer."""
+
+
+_IGNORED_FIELDS = ("metadata", "store", "prompt_cache_retention")
+"""Fields of a chat and of a completion that ask for something that is not done, though no answer changes by it."""
+
+
+def ignored_fields(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the fields that mean nothing here, where they ask for something."""
+    return tuple(name for name in _IGNORED_FIELDS if body.get(name))
 
 
 _SCHEMA_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")

@@ -6,13 +6,15 @@ A prompt of N tokens has N - 1 entries: the first token is predicted by nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stratos.core.requests.records import PositionLogprobs
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.tokenizer import Tokenizer
 
+TokenName = Callable[[int], str]
+"""Id of a token -> its name in log probabilities."""
 MIN_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
 
@@ -40,24 +42,34 @@ def by_token_id(entries: Sequence[PositionLogprobs], num_top: int, tokenizer: To
     return body
 
 
+def id_name(token_id: int) -> str:
+    """Name of a token that tells its id, as vLLM has it: texts of two tokens may be the same."""
+    return f"token_id:{token_id}"
+
+
 def legacy(
-    prompt_ids: Sequence[int], echo: str, entries: Sequence[PositionLogprobs], num_top: int, tokenizer: Tokenizer
+    prompt_ids: Sequence[int],
+    echo: str,
+    entries: Sequence[PositionLogprobs],
+    num_top: int,
+    tokenizer: Tokenizer,
+    name: TokenName,
 ) -> dict[str, list[Any]]:
     """The part of a completion's ``logprobs`` that ``echo`` puts before the output's; offsets are into ``echo``."""
     hides_special = tokenizer.decode(prompt_ids, skip_special=False) != echo  # the tokenizer added some
-    name, detokenizer, num_chars = tokenizer.token_text, Detokenizer(tokenizer, skip_special=hides_special), 0
+    detokenizer, num_chars = Detokenizer(tokenizer, skip_special=hides_special), 0
     body: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for place, token_id in enumerate(prompt_ids):
         entry = entries[place - 1] if 0 < place <= len(entries) else None
         body["tokens"].append(name(token_id))
         body["token_logprobs"].append(None if entry is None else finite(entry.sampled.logprob))
-        body["top_logprobs"].append(None if entry is None else top_by_text(entry, num_top, tokenizer))
+        body["top_logprobs"].append(None if entry is None else top_by_text(entry, num_top, name))
         body["text_offset"].append(num_chars)
         num_chars += len(detokenizer.push((token_id,)))
     return body
 
 
-def top_by_text(entry: PositionLogprobs, num_top: int, tokenizer: Tokenizer) -> dict[str, float]:
+def top_by_text(entry: PositionLogprobs, num_top: int, name: TokenName) -> dict[str, float]:
     """OpenAI's legacy map from the text of the most likely tokens, and of the token itself, to logprobs."""
     tokens = (*entry.top[:num_top], entry.sampled)
-    return {tokenizer.token_text(token.token_id): finite(token.logprob) for token in tokens}
+    return {name(token.token_id): finite(token.logprob) for token in tokens}

@@ -32,6 +32,8 @@ class Answer:
     """Token ids, one sequence per prompt."""
     num_choices: int
     """Per prompt."""
+    names_token_ids: bool = False
+    """Log probabilities name tokens by their ids."""
     shape: OutputShape | None = None
     """Forms that are looked for in the output; ``None`` shows it as it is."""
     tool_mode: ToolMode = ToolMode.NONE

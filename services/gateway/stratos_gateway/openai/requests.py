@@ -25,9 +25,9 @@ from stratos.core.requests.limits import (
 )
 from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
-from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, take_grammar
+from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, ignored_fields, take_grammar
 from stratos_gateway.openai.messages import check_messages
-from stratos_gateway.openai.template_use import take_template_use
+from stratos_gateway.openai.template_use import check_effort, take_template_use
 from stratos_gateway.openai.tools import take_tools
 
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
@@ -59,6 +59,8 @@ class GenerationOptions:
     num_echo_logprobs: int | None = None
     """Value of ``logprobs`` together with ``echo``."""
     return_token_ids: bool = False
+    names_token_ids: bool = False
+    """Log probabilities name tokens by their ids."""
     tells_stop: bool = False
     """The answer says which stop string has ended it."""
 
@@ -72,6 +74,8 @@ class Conversation:
     use: TemplateUse = PLAIN_USE
     thinks: bool | None = None
     """Whether the model is to reason; ``None`` leaves it to its template."""
+    effort: str = ""
+    """How much it is to reason, "none" included; empty leaves it to its template."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -86,6 +90,7 @@ class Conversation:
             not self.tools.tools
             and self.use == PLAIN_USE
             and self.thinks is None
+            and not self.effort
             and all(m == ChatMessage(m.role, m.content) for m in self.messages)
         )
 
@@ -123,7 +128,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     if top is not None and not wants:
         raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     max_tokens, newer = fields.number("max_tokens"), fields.number("max_completion_tokens", "max_tokens")
-    use = take_template_use(fields)
+    use, effort = take_template_use(fields), check_effort(fields.take("reasoning_effort"), "reasoning_effort")
     _refuse_chat_features(fields)
     options = _options(
         fields,
@@ -132,7 +137,8 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         num_logprobs=(top or 0) if wants else None,
     )
     check_tools_and_grammar(tools, options)
-    return GenerationBody(options=options, prompts=(Conversation(messages, tools, use),))
+    conversation = Conversation(messages, tools, use, effort=effort)
+    return GenerationBody(options=options, prompts=(conversation,), ignored=ignored_fields(body))
 
 
 def check_tools_and_grammar(tools: ToolUse, options: GenerationOptions) -> None:
@@ -161,7 +167,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     check_num_choices(len(prompts), options.n)
     if echo and options.num_logprobs is not None:
         options = replace(options, num_echo_logprobs=options.num_logprobs)
-    return GenerationBody(options=options, prompts=prompts, echo=echo)
+    return GenerationBody(options=options, prompts=prompts, echo=echo, ignored=ignored_fields(body))
 
 
 def _options(
@@ -172,6 +178,7 @@ def _options(
     if stream and num_prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     n, return_token_ids = fields.number("n"), fields.flag("return_token_ids")
+    names_token_ids = fields.flag("return_tokens_as_token_ids")
     include_usage, grammar = _include_usage(fields.take("stream_options"), stream), take_grammar(fields)
     options = take_options(
         fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, grammar=grammar
@@ -182,6 +189,7 @@ def _options(
         n=1 if n is None else int(n),
         num_prompt_logprobs=None if num_prompt_logprobs is None else int(num_prompt_logprobs),
         return_token_ids=return_token_ids,
+        names_token_ids=names_token_ids,
     )
 
 
@@ -246,7 +254,7 @@ def _include_usage(value: Any, stream: bool) -> bool:
 
 def _refuse_chat_features(fields: Fields) -> None:
     fields.refuse("modalities", ["text"])
-    for name in ("audio", "prediction", "reasoning_effort", "verbosity", "web_search_options", "moderation"):
+    for name in ("audio", "prediction", "verbosity", "web_search_options", "moderation"):
         fields.refuse(name)
 
 

@@ -1,4 +1,4 @@
-"""Fields of a chat that are about its template, as vLLM has them: how the prompt ends, and values of the client."""
+"""Fields of a chat that are about its template: how the conversation ends, what else the template reads, effort."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from stratos.text.chat_template import TemplateUse
 from stratos_gateway.openai.fields import Fields, object_fields
 
 _RESERVED = ("messages", "tools", "add_generation_prompt")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+
+
+def check_effort(value: Any, param: str) -> str:
+    """Check how much a model is to reason; empty leaves it to its template. Whether it can is for its model to say.
+
+    Raises:
+        BadRequest: no effort that the API has.
+    """
+    if value is None:
+        return ""
+    if value not in _EFFORTS:
+        raise BadRequest(f"{param} must be one of {', '.join(_EFFORTS)}", param=param)
+    return str(value)
 
 
 def take_template_use(fields: Fields) -> TemplateUse:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from stratos.common.ids import new_id
+from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.anthropic.errors import MESSAGE_ERRORS
 from stratos_gateway.anthropic.rendering import MessageRenderer
@@ -13,18 +16,34 @@ from stratos_gateway.anthropic.requests import message_param, parse_message
 from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm
 from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
+from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import Answer, Renderer
 from stratos_gateway.openai.requests import GenerationBody, parse_chat, parse_completion
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.responses.rendering import ResponseRenderer
 from stratos_gateway.responses.requests import ResponseBody, parse_response, public_name
+from stratos_gateway.responses.state import Responses
 
 Body = dict[str, Any]
+
+
+def new_response_id() -> str:
+    """Id of a response, as clients know its form."""
+    return new_id("resp").replace("-", "_")
 
 
 async def no_template(templates: PromptRenderer, body: Body, tenant: str) -> Body:
     """The body of a dialect without prompt templates, as it is."""
     return body
+
+
+async def complete_alone(kept: Responses, body: GenerationBody, tenant: Tenant) -> GenerationBody:
+    """The body of a dialect without state, as it is."""
+    return body
+
+
+async def keep_nothing(kept: Responses, body: GenerationBody, tenant: Tenant, renderer: Renderer, usage: Usage) -> None:
+    """Do nothing: the client has all of the answer."""
 
 
 def render_chat(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
@@ -58,8 +77,8 @@ class Dialect:
     operation: str
     """Its name in traces."""
     prompt_param: str
-    id_prefix: str
-    """Begins its answers' ids."""
+    make_id: Callable[[], str]
+    """Id of an answer."""
     continues_prompt: bool
     """The output's text goes on with the prompt's."""
     parse: Callable[[Body, int], GenerationBody]
@@ -68,6 +87,10 @@ class Dialect:
     """Renderer of an answer to a checked body, whose prompts have these texts."""
     name_param: Callable[[str], str] = str
     """The route's name for a field of a chat."""
+    complete: Callable[[Responses, GenerationBody, Tenant], Awaitable[GenerationBody]] = complete_alone
+    """Adds to a checked body what is kept of earlier ones."""
+    keep: Callable[[Responses, GenerationBody, Tenant, Renderer, Usage], Awaitable[None]] = keep_nothing
+    """Keeps an answer whose output has ended, before its client is told of the end."""
     fill: Callable[[PromptRenderer, Body, str], Awaitable[Body]] = no_template
     """Puts a tenant's prompt template into a body that names one."""
     errors: ErrorForm = OPENAI_ERRORS
@@ -79,7 +102,7 @@ CHAT = Dialect(
     route="chat",
     operation="chat",
     prompt_param="messages",
-    id_prefix="chatcmpl",
+    make_id=partial(new_id, "chatcmpl"),
     continues_prompt=False,
     parse=parse_chat,
     render=render_chat,
@@ -90,7 +113,7 @@ COMPLETION = Dialect(
     route="completion",
     operation="text_completion",
     prompt_param="prompt",
-    id_prefix="cmpl",
+    make_id=partial(new_id, "cmpl"),
     continues_prompt=True,
     parse=parse_completion,
     render=render_completion,
@@ -101,11 +124,13 @@ RESPONSE = Dialect(
     route="response",
     operation="chat",
     prompt_param="input",
-    id_prefix="resp",
+    make_id=new_response_id,
     continues_prompt=False,
     parse=parse_response,
     render=render_response,
     name_param=public_name,
+    complete=Responses.complete,
+    keep=Responses.keep,
     fill=PromptRenderer.response_body,
 )
 MESSAGE = Dialect(
@@ -113,7 +138,7 @@ MESSAGE = Dialect(
     route="message",
     operation="chat",
     prompt_param="messages",
-    id_prefix="msg",
+    make_id=partial(new_id, "msg"),
     continues_prompt=False,
     parse=parse_message,
     render=render_message,

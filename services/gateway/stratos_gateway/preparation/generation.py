@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from stratos.common.errors import BadRequest, StratosError
-from stratos.common.ids import new_id, new_nonce, new_seed
+from stratos.common.ids import new_nonce, new_seed
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.output.parser import OutputShape
@@ -27,6 +27,7 @@ from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.enforcement import enforce_calls
 from stratos_gateway.preparation.options import check_request, sampling_params
 from stratos_gateway.preparation.output_shape import encode_conversation, output_shape, special_ids, tool_mode
+from stratos_gateway.responses.state import Responses
 
 Prompts = Sequence[tuple[int, ...]]
 
@@ -41,6 +42,7 @@ class PreparationTools:
         default_max_tokens: of a request that names none.
         prompts: templates that requests may name.
         watermarks: whose output is marked.
+        responses: kept ones, which requests may go on from.
         wall_clock: seconds since the epoch, for ``created``.
         is_metered: requests are billed.
     """
@@ -50,6 +52,7 @@ class PreparationTools:
     default_max_tokens: int
     prompts: PromptRenderer = field(default_factory=lambda: PromptRenderer(NO_CONTENT))
     watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
+    responses: Responses = field(default_factory=Responses)
     wall_clock: Callable[[], float] = time.time
     is_metered: bool = False
 
@@ -93,6 +96,7 @@ class GenerationPreparer:
     ) -> PreparedGeneration:
         """A checked body resolved and encoded; ``param`` of its errors has the name that chats have."""
         tools, dialect, model = self._tools, self._dialect, self._tools.model
+        parsed = await dialect.complete(tools.responses, parsed, tenant)
         options = parsed.options
         target = await tools.catalogue.resolve(tenant, options.model)
         prompts = [
@@ -105,7 +109,7 @@ class GenerationPreparer:
         texts = await off_loop(num_ids, partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
         specs = self._specs(parsed, prompts, tenant, target, trace, shape)
-        answer = self._answer(parsed, prompts, shape)
+        renderer = dialect.render(self._answer(parsed, prompts, shape), model.tokenizer, parsed, texts)
         return PreparedGeneration(
             model=options.model,
             operation=dialect.operation,
@@ -116,7 +120,8 @@ class GenerationPreparer:
             constrained="" if options.grammar is None else options.grammar.spec.kind,
             body=parsed,
             specs=specs,
-            renderer=dialect.render(answer, model.tokenizer, parsed, texts),
+            renderer=renderer,
+            keep=partial(dialect.keep, tools.responses, parsed, tenant, renderer),
         )
 
     def _texts(self, body: GenerationBody, tenant: Tenant) -> tuple[str, ...]:
@@ -170,13 +175,14 @@ class GenerationPreparer:
     def _answer(self, body: GenerationBody, prompts: Prompts, shape: OutputShape | None) -> Answer:
         options = body.options
         return Answer(
-            id=new_id(self._dialect.id_prefix),
+            id=self._dialect.make_id(),
             created=int(self._tools.wall_clock()),
             model=options.model,
             num_logprobs=options.num_logprobs,
             num_prompt_logprobs=options.num_prompt_logprobs,
             echoes_logprobs=options.num_echo_logprobs is not None,
             return_token_ids=options.return_token_ids,
+            names_token_ids=options.names_token_ids,
             include_usage=options.include_usage,
             prompts=prompts,
             num_choices=options.n,

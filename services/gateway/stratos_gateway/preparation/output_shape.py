@@ -14,6 +14,8 @@ from stratos_gateway.openai.requests import Conversation, GenerationBody
 
 _SWITCH = "enable_thinking"
 """Value of the chat templates that can turn reasoning on and off."""
+_EFFORT = "reasoning_effort"
+"""Value of those that can have more or less of it."""
 _NUM_LAST_IDS = 16
 """Ids of a prompt's end that are looked at for a tag."""
 
@@ -38,13 +40,30 @@ async def encode_conversation(model: ServedModel, conversation: Conversation) ->
 
 def _template_use(model: ServedModel, conversation: Conversation) -> TemplateUse:
     """How the template is used, so that the model reasons or does not, as the conversation wants it."""
-    use, thinks = conversation.use, conversation.thinks
-    if thinks is None or model.template is None:
+    use, thinks, template = conversation.use, conversation.thinks, model.template
+    if template is None:
         return use
-    if model.template.reads(_SWITCH):
+    for name in use.values:
+        if not template.reads(name):
+            param = f"chat_template_kwargs.{name[:100]}"
+            text = f"the model's chat template does not read {name[:100]!r}"
+            raise BadRequest(text, param=param, code="unsupported_parameter")
+    if conversation.effort not in ("", "none"):
+        if not template.reads(_EFFORT):
+            text = "this model's chat template knows no effort of reasoning"
+            raise BadRequest(text, param=_EFFORT, code="unsupported_parameter")
+        return replace(use, values={**use.values, _EFFORT: conversation.effort})
+    if conversation.effort:
+        return _switched(model, use, thinks=False, param=_EFFORT)
+    return use if thinks is None else _switched(model, use, thinks=thinks, param="thinking")
+
+
+def _switched(model: ServedModel, use: TemplateUse, *, thinks: bool, param: str) -> TemplateUse:
+    """``use`` with reasoning turned on or off; a model that never reasons needs no switch to be off."""
+    if model.template is not None and model.template.reads(_SWITCH):
         return replace(use, values={**use.values, _SWITCH: thinks})
     if not thinks and (model.chat.reasoning is not None or model.chat.is_framed):
-        raise BadRequest("this model cannot answer without reasoning", param="thinking", code="unsupported_parameter")
+        raise BadRequest("this model cannot answer without reasoning", param=param, code="unsupported_parameter")
     return use
 
 

@@ -19,6 +19,9 @@ from stratos_gateway.response_cache.codec import decode_answer, encode_answer
 _log = logging.getLogger(__name__)
 LOOK_S = 0.05
 """Longest wait of a request for Redis; after it the request is computed."""
+MAX_SHARED_BYTES = 256 * 1024
+"""Largest answer, by either measure: to read one takes 5 ms, in which no other stream goes on. With log probabilities
+of many tokens it would be 200 ms; such an answer stays at its gateway."""
 _MAX_WAITING = 256
 """Answers that wait to be written; more are not shared."""
 
@@ -67,14 +70,14 @@ class SharedAnswers:
         except (TimeoutError, DependencyDown, RedisError) as error:
             _log.debug("an answer is not looked for: %s", error)
             return None
-        if found is None:
+        if found is None or len(found[0]) > MAX_SHARED_BYTES:
             return None
         answer = decode_answer(found[0])
         return None if answer is None else (answer, found[1])
 
     def keep(self, request: bytes, tenant_id: str, answer: KeptAnswer, ttl_s: float) -> None:
-        """Share an answer, soon; not at all where too many wait."""
-        if not self._waiting.full():
+        """Share an answer, soon; not at all where it is large, or too many wait."""
+        if answer.num_bytes <= MAX_SHARED_BYTES and not self._waiting.full():
             self._waiting.put_nowait(_Waiting(tenant_id, request, answer, ttl_s))
 
     async def run(self) -> None:

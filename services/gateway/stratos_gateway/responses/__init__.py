@@ -1,4 +1,5 @@
-"""The Responses API as data: bodies in, items and events out; nothing here waits.
+"""The Responses API: bodies in, items and events out; and the responses that are kept for the next request.
 
-Read in this order: ``items``, ``requests``, ``output``, ``rendering``.
+Read in this order: ``items``, ``requests``, ``output``, ``rendering``, ``stored_items``, ``state``,
+``sweep``, ``settings``.
 """

@@ -51,22 +51,21 @@ class ResponseRenderer(Renderer):
         self._reasoning = None if shape is None else ReasoningTokens(shape, tokenizer)
         self._reason: str | None = None
         self._num_events = 0
+        self._ended_unix_s: int | None = None
 
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
         """The whole response."""
         self._read(chunks)
-        self._items.end(self._item_status)
-        return self._ended(usage)
+        return self.ended(usage)
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Events for what is new."""
         return self._encoded([*self._begin(), *self._read(chunks)])
 
     def stream_end(self, usage: Usage) -> bytes:
-        """Events of the end of the last item, and of the response."""
-        events = [*self._begin(), *self._items.end(self._item_status)]
-        response = self._ended(usage)
-        return self._encoded([*events, {"type": f"response.{response['status']}", "response": response}])
+        """Event of the response that has ended."""
+        response = self.ended(usage)
+        return self._encoded([*self._begin(), {"type": f"response.{response['status']}", "response": response}])
 
     def stream_failure(self, error: StratosError) -> bytes:
         """The error as an event, and the response that failed, with what was written of it."""
@@ -91,7 +90,10 @@ class ResponseRenderer(Renderer):
             logprobs = chat_logprobs(chunk.entries, self._tokenizer) if self._body.includes_logprobs else []
             for event in self._text_events(chunk, has_logprobs=bool(logprobs)):
                 events += self._items.feed(event, logprobs)
-            self._reason = chunk.finish_reason or self._reason
+            if chunk.finish_reason is not None:
+                self._reason = chunk.finish_reason
+                events += self._items.end(self._item_status)
+                self._ended_unix_s = int(self.answer.wall_clock())
         return events
 
     def _text_events(self, chunk: ChoiceChunk, *, has_logprobs: bool) -> list[OutputEvent]:
@@ -108,13 +110,14 @@ class ResponseRenderer(Renderer):
     def _item_status(self) -> str:
         return "incomplete" if self._reason in _INCOMPLETE else "completed"
 
-    def _ended(self, usage: Usage) -> dict[str, Any]:
+    def ended(self, usage: Usage) -> dict[str, Any]:
+        """The response once its output has ended."""
         reason = _INCOMPLETE.get(self._reason or "")
         response = self._response("incomplete" if reason else "completed", self._items.items(self._item_status))
         if reason:
             response["incomplete_details"] = {"reason": reason}
         else:
-            response["completed_at"] = int(self.answer.wall_clock())
+            response["completed_at"] = self._ended_unix_s
         response["usage"] = self._usage(usage)
         return response
 
@@ -129,7 +132,6 @@ class ResponseRenderer(Renderer):
             "output": output,
             "error": None,
             "incomplete_details": None,
-            "previous_response_id": None,
             "background": False,
             "service_tier": "default",
             "truncation": "disabled",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import ANY_OBJECT
 from stratos.core.requests.limits import check_metadata
 from stratos.core.requests.tools import Tool, ToolMode, ToolUse
+from stratos.text.chat_template import ChatMessage
 from stratos_gateway.openai.fields import Fields, WantedGrammar, named_schema, object_fields
 from stratos_gateway.openai.requests import (
     Conversation,
@@ -19,6 +20,7 @@ from stratos_gateway.openai.requests import (
     check_tools_and_grammar,
     take_options,
 )
+from stratos_gateway.openai.template_use import check_effort
 from stratos_gateway.openai.tools import take_tools
 from stratos_gateway.responses.items import check_input, with_instructions
 
@@ -28,7 +30,13 @@ _LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_con
 _INCLUDABLE = (_LOGPROBS, _ENCRYPTED)
 _ECHOED_TEXTS = ("user", "safety_identifier", "prompt_cache_key")
 _FUNCTION = re.compile(r"^(tools\[\d+\])\.function\b")
-_NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_NAMES = {
+    "messages": "input",
+    "prompt": "input",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "reasoning_effort": "reasoning.effort",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +46,17 @@ class ResponseBody(GenerationBody):
     echoed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that the response repeats, as they were understood."""
     includes_logprobs: bool = False
+    store: bool | None = None
+    """The response is kept; ``None`` leaves it to the gateway."""
+    previous: str = ""
+    """Id of the response that this one goes on from."""
+    input: Any = ""
+    """The parameter as it was given, until it is known whether it is kept."""
+    messages: tuple[ChatMessage, ...] = ()
+    """Messages of the input alone."""
+    instructions: str = ""
+    items: Sequence[dict[str, Any]] = ()
+    """Items of the conversation, where its response is kept."""
 
 
 def public_name(param: str) -> str:
@@ -52,7 +71,8 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         BadRequest: says which parameter is wrong, and how.
     """
     fields = Fields(body)
-    messages, instructions = check_input(fields.take("input")), _text(fields, "instructions")
+    given = fields.take("input")
+    messages, instructions = check_input(given), _text(fields, "instructions")
     tools, format_field = take_tools(fields, is_flat=True), fields.take("text")
     grammar, text_echo = _text_config(format_field)
     reasoning = _reasoning(fields.take("reasoning"))
@@ -60,9 +80,10 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     top = fields.number("top_logprobs", "num_logprobs")
     if top is not None and not includes_logprobs:
         raise BadRequest(f"top_logprobs needs include: [{_LOGPROBS!r}]", param="top_logprobs")
-    metadata, store = fields.take("metadata"), fields.flag("store")
+    metadata, store = fields.take("metadata"), fields.flag("store") if body.get("store") is not None else None
     check_metadata(metadata)
-    _refuse_features(fields, store=store)
+    previous = _text(fields, "previous_response_id")
+    _refuse_features(fields)
     options = take_options(
         fields,
         vocab_size,
@@ -79,21 +100,29 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         "max_tool_calls": body.get("max_tool_calls"),
         "metadata": metadata or {},
         "reasoning": reasoning,
-        "store": store,
+        "previous_response_id": previous or None,
+        "store": False,
         "text": text_echo,
         "top_logprobs": top or 0,
         **_echoed_sampling(options),
     }
-    conversation = Conversation(with_instructions(instructions, messages), tools)
-    return ResponseBody(options=options, prompts=(conversation,), echoed=echoed, includes_logprobs=includes_logprobs)
+    conversation = Conversation(with_instructions(instructions, messages), tools, effort=reasoning["effort"] or "")
+    return ResponseBody(
+        options=options,
+        prompts=(conversation,),
+        echoed=echoed,
+        includes_logprobs=includes_logprobs,
+        store=store,
+        previous=previous,
+        input=given,
+        messages=messages,
+        instructions=instructions,
+    )
 
 
-def _refuse_features(fields: Fields, *, store: bool) -> None:
-    if store:
-        raise BadRequest("store: true is not supported by this server", param="store", code="unsupported_parameter")
+def _refuse_features(fields: Fields) -> None:
     for name in _NOT_THERE:
         fields.refuse(name)
-    fields.refuse("previous_response_id")
     fields.refuse("background", False)
     fields.refuse("context_management", [])
     fields.refuse("truncation", "disabled")
@@ -144,15 +173,16 @@ def _format(value: Any) -> tuple[WantedGrammar | None, dict[str, Any]]:
 
 def _reasoning(value: Any) -> dict[str, Any]:
     """The field as it is repeated; reasoning comes as it is, and nothing makes summaries of it."""
+    effort = ""
     if value is not None:
         fields = object_fields(value, "reasoning")
-        fields.refuse("effort")
+        effort = check_effort(fields.take("effort"), "reasoning.effort")
         fields.refuse("summary", "auto")
         fields.refuse("generate_summary", "auto")
         fields.refuse("context", "auto")
         fields.refuse("mode", "standard")
         fields.end()
-    return {"effort": None, "summary": None}
+    return {"effort": effort or None, "summary": None}
 
 
 def _include(value: Any) -> list[str]:

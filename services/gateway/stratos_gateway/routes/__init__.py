@@ -1,4 +1,4 @@
-"""Routes that compute nothing for tenants: the table of all, probes, usage.
+"""Routes that compute nothing for tenants: the table of all, probes, usage, kept responses.
 
-Read in this order: ``table``, ``settings``, ``health``, ``usage``.
+Read in this order: ``table``, ``settings``, ``health``, ``usage``, ``receipt``, ``responses``.
 """

@@ -17,6 +17,7 @@ from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.health import DeepHealth, HealthState
 from stratos_gateway.routes.receipt import ReceiptRoute
+from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.usage import UsageRoute
 
 
@@ -26,6 +27,7 @@ def build_routes(
     authenticate: Callable[[Request], Awaitable[Tenant]],
     usage: UsageRoute,
     receipt: ReceiptRoute,
+    responses: ResponseRoutes,
     catalogue: ModelCatalogue,
     health: DeepHealth,
     not_ready_reason: Callable[[], str],
@@ -38,6 +40,7 @@ def build_routes(
         authenticate: whose key a request carries.
         usage: of tenants.
         receipt: of single requests.
+        responses: kept ones.
         catalogue: names of models.
         health: the deep probe.
         not_ready_reason: empty where requests can be served.
@@ -82,6 +85,9 @@ def build_routes(
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
         Route("/v1/usage", usage.answer, methods=["GET"]),
         Route("/v1/requests/{request_id}/receipt", receipt.answer, methods=["GET"]),
+        Route("/v1/responses/{response_id}", responses.show, methods=["GET"]),
+        Route("/v1/responses/{response_id}", responses.delete, methods=["DELETE"]),
+        Route("/v1/responses/{response_id}/input_items", responses.items, methods=["GET"]),
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/health", deep_health, methods=["GET"]),

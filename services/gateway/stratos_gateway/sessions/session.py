@@ -199,8 +199,9 @@ class WorkerSession:
             self._liveness.heard(message.step_outputs.engine_step, now_s)
             self._num_taken = message.step_outputs.num_submits
             for output in message.step_outputs.outputs:
-                if (sink := self._sinks.get(RequestKey(output.request_id, output.attempt))) is not None:
-                    self._deliver(output, sink)
+                key = RequestKey(output.request_id, output.attempt)
+                if (sink := self._sinks.get(key)) is not None:
+                    self._deliver(output, key, sink)
         elif kind == "usage_counts":
             if self._meter is not None:
                 self._meter.on_counts(self, counts_from_pb(message.usage_counts))
@@ -214,10 +215,10 @@ class WorkerSession:
                 slow_step_s=progress.slow_step_ms / 1000,
             )
 
-    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
+    def _deliver(self, output: decode_pb2.RequestOutput, key: RequestKey, sink: AttemptSink) -> None:
         """A message that cannot be handled ends its own request: the session belongs to many."""
         try:
-            sink.on_output(codec.delta_from_pb(output))
+            sink.on_output(codec.delta_from_pb(output, key))
         except Exception:
             sink.on_failure(report_bug(_log, f"in an output of {self.worker.worker_id} for {sink.label}"))
 

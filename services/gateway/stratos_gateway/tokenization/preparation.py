@@ -57,7 +57,11 @@ class TokenCounting:
         if tokenizer.min_num_tokens(text) > MAX_COUNTED_TOKENS:
             raise ContextLengthExceeded(f"the text has more than {MAX_COUNTED_TOKENS} tokens", param="prompt")
         encode = partial(tokenizer.encode, text, add_special_tokens=adds_special)
-        return encode() if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode)
+        try:
+            return encode() if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode)
+        except ContextLengthExceeded as error:
+            error.param = "prompt"
+            raise
 
     async def conversation_ids(self, conversation: Conversation) -> Sequence[int]:
         """Ids of a conversation; raises like ``ServedModel.encode_chat``."""

@@ -157,6 +157,20 @@ async def test_a_budget_that_is_spent_refuses(world: World, redis: Redis, route:
 
 
 @ROUTES
+async def test_a_kept_answer_is_given_again_by_every_route_that_asks_the_same(world: World, route: str) -> None:
+    world.keys.change_plan(KEY, response_cache=True, response_ttl_s=3600)
+    answers = [await world.http.post(route, json=body(route, temperature=0)) for _ in range(2)]
+    assert [TEXTS[route](answer.json()) for answer in answers] == [TEXT] * 2
+    assert world.placed == 1
+    chat, others = "/v1/chat/completions", ("/v1/responses", "/v1/messages")
+    if route == chat:
+        for other in others:
+            answer = await world.http.post(other, json=body(other, temperature=0))
+            assert TEXTS[other](answer.json()) == TEXT
+        assert world.placed == 1, "their prompts are the same"
+
+
+@ROUTES
 async def test_a_worker_killed_in_the_middle_changes_nothing(world: World, route: str) -> None:
     world.workers[0].die_after = 3
     found = {await streamed(world, route), await streamed(world, route)}

@@ -5,6 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common import errors
+from stratos.common.error_codes import error_classes
 from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import bearer_key
@@ -14,7 +15,7 @@ from stratos_gateway.metrics import GatewayMetrics
 from tests.support.paths import ROOT
 
 
-@pytest.mark.parametrize("cls", errors.error_classes().values())
+@pytest.mark.parametrize("cls", error_classes().values())
 def test_every_error_has_a_public_shape(cls: type[errors.StratosError]) -> None:
     error = cls("text")
     body = error_body(error)["error"]

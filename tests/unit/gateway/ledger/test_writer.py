@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 from stratos.core.ledger.pricing import Times, TokenCounts
+from stratos.core.requests.records import RequestKey
 from stratos.core.tenancy.plan import STANDARD, Plan
 from stratos.store.ledger.ledger_store import Written
 from stratos.store.ledger.spool import Spool, SpoolSlice
@@ -42,17 +44,26 @@ class Store:
     num_left: int | None = None
     ids: list[str] = field(default_factory=list)
     asked: int = 0
+    late: set[str] = field(default_factory=set)
+    """Entries that may be in a segment which cannot be read."""
+    num_looks: int = 0
 
-    async def write(self, entries: Sequence[LedgerEntry]) -> list[Written]:
+    async def write(self, entries: Sequence[LedgerEntry], *, looks: bool = True) -> list[Written]:
         self.asked += len(entries)
         if self.is_away:
             raise DependencyDown("away")
+        written = []
         for entry in entries:
             if self.num_left == 0:
                 raise DependencyDown("away")
+            if entry.request_id in self.late:
+                self.num_looks += looks
+                written.append(Written(False, entry.tenant, 0, "the object store is away"))
+                continue
             self.num_left = None if self.num_left is None else self.num_left - 1
             self.ids.append(entry.request_id)
-        return [Written(True, entry.tenant, 0) for entry in entries]
+            written.append(Written(True, entry.tenant, 0))
+        return written
 
 
 class CountingSpool(Spool):
@@ -85,11 +96,17 @@ class Bench:
         return self.registry.get_sample_value(name)
 
 
-def bench(path: Path, store: Store | None = None, plan_of: Callable[[str], Plan | None] = lambda tenant: None) -> Bench:
+def bench(
+    path: Path,
+    store: Store | None = None,
+    plan_of: Callable[[str], Plan | None] = lambda tenant: None,
+    *,
+    has_spool: bool = True,
+) -> Bench:
     registry, store, spool = CollectorRegistry(), store or Store(), CountingSpool(path, 1 << 24)
     meter = Meter(FakeClock(), 1.0)
     writer = LedgerWriter(
-        store, meter, spool, LedgerConfig(), plan_of, GatewayMetrics(registry),
+        store, meter, spool if has_spool else None, LedgerConfig(), plan_of, GatewayMetrics(registry),
         Told(due=lambda tenant, month, due: None),
     )  # fmt: skip
     return Bench(writer, meter, store, spool, registry)
@@ -126,6 +143,35 @@ async def test_an_outage_in_the_midst_of_the_spool_goes_on_where_it_was(tmp_path
         await made.writer.turn()
     assert made.spool.num_read == 2000, "no line is read twice"
     assert set(made.store.ids) == {f"gen-{number}" for number in range(2000)}
+
+
+@pytest.mark.parametrize("has_spool", [True, False])
+async def test_an_entry_whose_segment_cannot_be_read_holds_up_no_other(tmp_path: Path, has_spool: bool) -> None:
+    made = bench(tmp_path / "spool", Store(late={"gen-0", "gen-1000"}), lambda tenant: STANDARD, has_spool=has_spool)
+    made.store.is_away = has_spool
+    for number in range(1000):  # the spool has those of an outage, the meter what came since
+        made.meter.end(replace(DRAFT, request_id=f"gen-{number}"))
+    await made.writer.turn()
+    made.store.is_away = False
+    for number in range(1000, 2000):
+        made.meter.end(replace(DRAFT, request_id=f"gen-{number}"))
+    session = Session()
+    made.meter.on_counts(session, [replace(COUNT, key=RequestKey(f"gen-{n}", 0)) for n in (3000, 1000, 3001)])
+    for _ in range(5):
+        await made.writer.turn()
+    written = {f"gen-{number}" for number in range(2000)} - made.store.late
+    assert set(made.store.ids) - {"gen-3000", "gen-3001"} == written
+    assert made.store.num_looks <= 2, "each look may take seconds"
+    for _ in range(40):
+        await made.writer.turn()
+    assert set(session.acknowledged) == {"gen-3000", "gen-3001"}
+    assert made.metric("stratos_ledger_pending") == 2
+    made.store.late = set()
+    for _ in range(40):
+        await made.writer.turn()
+    assert set(made.store.ids) >= written | {"gen-0", "gen-1000"}
+    assert (made.metric("stratos_ledger_pending"), made.spool.num_bytes) == (0, 0)
+    assert "gen-1000" in session.acknowledged
 
 
 async def test_an_entry_that_was_settled_before_its_answer_is_not_written_again(tmp_path: Path) -> None:

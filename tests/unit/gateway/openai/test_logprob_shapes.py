@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from openai.types import Completion
@@ -116,3 +117,15 @@ def test_a_stop_string_ends_the_log_probabilities_with_the_token_that_completes_
     assert body["text"] == "ab \U0001f600"
     assert TEXT.startswith("".join(t for t in body["logprobs"]["tokens"] if not t.startswith("bytes:"))[:3])
     assert len(body["logprobs"]["tokens"]) <= len(text_ids())
+
+
+def test_tokens_are_named_by_their_ids_where_that_is_asked() -> None:
+    named = replace(answer(2), names_token_ids=True)
+    chat = ChatRenderer(named, shipped_tokenizer()).body(chunks(2), usage())["choices"][0]["logprobs"]["content"]
+    names = [f"token_id:{token_id}" for token_id in [*text_ids(), END]]
+    assert [token["token"] for token in chat] == names
+    assert b"".join(bytes(token["bytes"]) for token in chat[:-1]).decode() == TEXT, "bytes stay those of the text"
+    assert chat[0]["top_logprobs"][0]["token"] == "token_id:7"
+    body = CompletionRenderer(named, shipped_tokenizer()).body(chunks(2), usage())["choices"][0]["logprobs"]
+    assert body["tokens"] == names
+    assert "token_id:7" in body["top_logprobs"][0]

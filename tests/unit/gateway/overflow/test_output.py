@@ -98,3 +98,5 @@ async def test_times_are_measured_from_the_last_byte_and_between_pieces() -> Non
     (times,) = found.times(100.0)
     assert times == Times(ttft_us=250_000, itl_us=250_000)
     assert (times.itls.num, times.itls.num_over) == (2, 2)
+    (draft,) = found.drafts(None)
+    assert (draft.times, draft.times.itls) == (times, times.itls), "which the ledger and promises go by"

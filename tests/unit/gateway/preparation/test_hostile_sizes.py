@@ -15,6 +15,9 @@ from tests.support.worlds.gateway_routes import full_app
 
 COMPLETION, CHAT, EMBEDDING = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 RESPONSE = "/v1/responses"
+MESSAGE, TOKENIZE = "/v1/messages", "/tokenize"
+USE = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": ""}] * 250}
 CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
 LONG = json.dumps({"a": "x" * 10**6})
 FUNCTION = {"type": "function", "name": "f"}
@@ -52,6 +55,34 @@ HOSTILE = {
     ),
     "arguments": (RESPONSE, {"input": [{**CALL, "arguments": LONG}]}, 400, "context_length_exceeded"),
     "functions": (RESPONSE, {"input": "x", "tools": [FUNCTION] * 1000}, 400, "invalid_request"),
+    "blocks": (MESSAGE, {"messages": [{"role": "user", "content": [PART] * 250}] * 60}, 400, "invalid_request"),
+    "results of many blocks": (
+        MESSAGE,
+        {"messages": [{"role": "user", "content": [RESULT] * 25}]},
+        400,
+        "invalid_request",
+    ),
+    "neighbours": (
+        MESSAGE,
+        {"messages": [{"role": "user", "content": "x" * 1900}] * 1000},
+        400,
+        "context_length_exceeded",
+    ),
+    "uses with one id": (MESSAGE, {"messages": [{"role": "assistant", "content": [USE] * 100}]}, 503, "overloaded"),
+    "an input": (
+        MESSAGE,
+        {"messages": [{"role": "assistant", "content": [{**USE, "input": {"a": "x" * 10**6}}]}]},
+        400,
+        "context_length_exceeded",
+    ),
+    "tools": (
+        MESSAGE,
+        {"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}] * 1000},
+        400,
+        "invalid_request",
+    ),
+    "letters to count": (TOKENIZE, {"prompt": "\x01" * 300_000}, 400, "context_length_exceeded"),
+    "ids to tell": ("/detokenize", {"tokens": [1] * 250_000}, 400, "context_length_exceeded"),
     "a text": (COMPLETION, {"prompt": "word " * 4000}, 503, "overloaded"),
     "a text of marks": (CHAT, {"messages": [{"role": "user", "content": "<|im_end|>" * 700}]}, 503, "overloaded"),
 }

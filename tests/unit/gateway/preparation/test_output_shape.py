@@ -121,3 +121,48 @@ async def test_a_syntax_that_cannot_be_enforced_refuses_what_asks_for_it(fields:
     with pytest.raises(BadRequest) as caught:
         await prepared(SPECIAL, **{"tools": TOOLS, **fields})
     assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+
+
+EFFORT = "{{ reasoning_effort }}{% for m in messages %}{{ m.content }}{% endfor %}"
+SWITCH = (
+    "{% if enable_thinking %}on{% else %}off{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}{# </think> #}"
+)
+ENDS = "{{ messages[0].content }}"
+
+
+async def rendered(template: str, **body: Any) -> str:
+    return served_model().tokenizer.decode((await prepared(template, **body)).specs[0].prompt_ids, skip_special=False)
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "expected"),
+    [
+        (EFFORT, {"reasoning_effort": "high"}, "highhi"),
+        (EFFORT, {"chat_template_kwargs": {"reasoning_effort": "low"}}, "lowhi"),
+        (SWITCH, {"chat_template_kwargs": {"enable_thinking": True}}, "onhi"),
+        (SWITCH, {"reasoning_effort": "none"}, "offhi"),
+        (ENDS, {"reasoning_effort": "none"}, "hi"),
+    ],
+)
+async def test_the_template_is_used_as_the_request_says(template: str, fields: dict[str, Any], expected: str) -> None:
+    assert await rendered(template, **fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "param"),
+    [
+        (ENDS, {"reasoning_effort": "high"}, "reasoning_effort"),
+        (ENDS, {"reasoning_effort": 3}, "reasoning_effort"),
+        (THINKING, {"reasoning_effort": "none"}, "reasoning_effort"),
+        (ENDS, {"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs.enable_thinking"),
+    ],
+)
+async def test_a_template_that_cannot_refuses_by_name(template: str, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        await prepared(template, **fields)
+    assert caught.value.param == param
+
+
+async def test_fields_that_mean_nothing_here_are_named() -> None:
+    assert (await prepared(ENDS, metadata={"a": "b"}, store=True)).body.ignored == ("metadata", "store")
+    assert (await prepared(ENDS, store=False)).body.ignored == ()

@@ -214,3 +214,13 @@ async def test_log_probabilities_are_refused_where_tokens_are_not_all_of_the_tex
     with pytest.raises(BadRequest) as caught:
         await prepared(include=["message.output_text.logprobs"], tools=TOOLS)
     assert caught.value.param == "include"
+
+
+async def test_effort_reaches_a_template_that_knows_it_and_is_repeated() -> None:
+    found = await prepared("{{ reasoning_effort }}" + PLAIN, reasoning={"effort": "low"})
+    prompt = served_model().tokenizer.decode(found.specs[0].prompt_ids, skip_special=False)
+    assert prompt == "lowhi"
+    assert found.renderer.body(pieces("x"), Usage(1, 1))["reasoning"] == {"effort": "low", "summary": None}
+    with pytest.raises(BadRequest) as caught:
+        await prepared(reasoning={"effort": "low"})
+    assert caught.value.param == "reasoning.effort"

@@ -126,6 +126,19 @@ def test_strict_tools_obey_in_the_middle_of_free_text() -> None:
         assert takes(matcher_of(use, shape), text) is is_allowed, text
 
 
+@pytest.mark.parametrize("syntax", [DEEPSEEK, DEEPSEEK_FENCED], ids=lambda syntax: syntax.name)
+def test_a_call_outside_the_list_of_calls_is_not_written_freely(syntax: CallSyntax) -> None:
+    """It is read as one, by a mark of its own."""
+    assert syntax.form is not None
+    form, shape, use = syntax.form, OutputShape(syntax=syntax), ToolUse(tools=(WEATHER, FREE))
+    bad = form.before.replace("{name}", "get_weather") + '{"city": "Rome"}' + form.after
+    good = bad.replace('"Rome"', '"Paris", "days": 2')
+    assert calls_of(events_of(shape, [f"Well.{bad}"])) == [("get_weather", '{"city": "Rome"}')]
+    for before in ("", "Well.", f"Well.{form.opening}{good}{form.closing}"):
+        assert not takes(matcher_of(use, shape), before + bad)
+        assert takes(matcher_of(use, shape), f"{before}{form.opening}{good}{form.closing} Well.")
+
+
 def test_without_parallel_calls_nothing_follows_the_first() -> None:
     use = ToolUse(tools=(FREE,), is_parallel=False)
     one = call("now", {"a": 1})

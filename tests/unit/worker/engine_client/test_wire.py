@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stratos.common.errors import BadRequest, Internal, StratosError, error_classes
+from stratos.common.error_codes import error_classes
+from stratos.common.errors import BadRequest, Internal, StratosError
 from stratos.core.kv import BlockLedger, HostLedger, KvRange
 from stratos.core.requests.embedding import EmbeddingOutput, EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec

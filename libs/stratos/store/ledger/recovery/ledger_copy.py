@@ -1,8 +1,8 @@
 """A copy of what Redis alone has of the ledger, and of the audit log: for the day on which Redis is lost.
 
 JSON lines: a head {"format", "store_id", "num_segments"}; {"key", "hash" | "set" | "order"} of each key below
-<prefix>:ledger, large ones in several lines; {"audit", "entry"}; and a tail {"lines", "digest"}.  Segments are not in
-it: they are in the object store.
+<prefix>:ledger, large ones in several lines, and {"key", "until"} of one that ends, in milliseconds since the epoch;
+{"audit", "entry"}; and a tail {"lines", "digest"}.  Segments are not in it: they are in the object store.
 
 All keys of a tenant are read in one step, so its sums are those of its entries.  Nothing is sealed while a copy is
 made, so the segments that the copy names, and the entries that it has, are all that there is.
@@ -22,6 +22,7 @@ from redis.asyncio import Redis
 
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.ledger.chain import Chain
+from stratos.store.records.audit import parse_entry
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -30,8 +31,11 @@ _LEASE_S = 120.0
 _PIECE = 1000
 _TENANTS_PER_LEASE = 8
 _SETS, _ORDERS = ("tenants", "open"), ("order",)
-_COPIED = ("chain", "segments", "days", "tenants", "open", "spend", "sums", "spans", "entries", "order", "corrects")
-"""Parts below the ledger's head; receipts, kept answers and workers pass."""
+_COPIED = (
+    "chain", "segments", "days", "tenants", "open", "spend", "sums", "spans", "entries", "order", "corrects", "windows",
+    "missed",
+)  # fmt: skip
+"""Parts below the ledger's head; histograms of windows, receipts, kept answers and workers pass."""
 
 
 class LedgerCopy:
@@ -121,8 +125,14 @@ class LedgerCopy:
                         pipeline.zrange(name, 0, -1, withscores=True)
                     else:
                         pipeline.hgetall(name)
+                    pipeline.pttl(name)
+                seconds, micros = await self._redis.time()
                 found = await pipeline.execute()
-        return [{"key": name[len(self._head) + 1 :], "value": value} for name, value in zip(names, found, strict=True)]
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return [
+            {"key": name[len(self._head) + 1 :], "value": value, "until": now_ms + left_ms if left_ms > 0 else None}
+            for name, value, left_ms in zip(names, found[::2], found[1::2], strict=True)
+        ]
 
     async def _audit_lines(self) -> AsyncIterator[dict[str, Any]]:
         after = "0"
@@ -139,6 +149,8 @@ class LedgerCopy:
         with translate_redis_errors():
             async for name in self._redis.scan_iter(f"{self._head}:*", count=1000):
                 await self._redis.unlink(name)
+            async for name in self._redis.scan_iter(f"{self._audit}:*", count=1000):
+                await self._redis.unlink(name)
             await self._redis.unlink(self._audit)
 
     async def _put(self, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -147,12 +159,17 @@ class LedgerCopy:
                 for line in lines:
                     if "audit" in line:
                         pipeline.xadd(self._audit, {"entry": line["entry"]}, id=line["audit"])
+                        entry = parse_entry(line["audit"], line["entry"])
+                        if entry is not None and entry.tenant_id:
+                            pipeline.xadd(f"{self._audit}:{entry.tenant_id}", {"at": ""}, id=line["audit"])
                     elif "hash" in line:
                         pipeline.hset(f"{self._head}:{line['key']}", mapping=line["hash"])
                     elif "set" in line:
                         pipeline.sadd(f"{self._head}:{line['key']}", *line["set"])
                     elif "order" in line:
                         pipeline.zadd(f"{self._head}:{line['key']}", dict(line["order"]))
+                    elif "until" in line:
+                        pipeline.pexpireat(f"{self._head}:{line['key']}", line["until"])
                 await pipeline.execute()
 
     def _part(self, name: str) -> str:
@@ -174,6 +191,8 @@ class _Lines:
             self._add_pieces(name, "order", value, list)
         else:
             self._add_pieces(name, "set", sorted(value), list)
+        if key["until"] is not None:
+            self.add({"key": name, "until": key["until"]})
 
     def _add_pieces(self, name: str, kind: str, items: list[Any], make: type[dict[Any, Any]] | type[list[Any]]) -> None:
         for begin in range(0, len(items), _PIECE):

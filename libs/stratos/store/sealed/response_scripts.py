@@ -1,0 +1,61 @@
+"""Scripts over the keys of ``response_store``: each begins with ``HEAD`` and is one step of Redis."""
+
+# KEYS: hash, ends, bytes, objects. Texts of all lengths: what the object store has of one counts as well.
+HEAD = """
+local total = tonumber(redis.call('GET', KEYS[3]) or '0')
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function cost(name, text)
+  return #text + 2 * #name + 200 + tonumber(string.match(text, '^o(%d+)') or '0')
+end
+local function drop(name)
+  local text = redis.call('HGET', KEYS[1], name)
+  redis.call('ZREM', KEYS[2], name)
+  if not text then return 0 end
+  redis.call('HDEL', KEYS[1], name)
+  total = math.max(0, total - cost(name, text))
+  local object = string.match(text, '^o%d+|(.+)$')
+  if object then redis.call('ZADD', KEYS[4], now, object) end
+  return 1
+end
+local function save(ttl)
+  redis.call('SET', KEYS[3], string.format('%.0f', total))
+  if ttl then for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], ttl) end end
+end
+"""
+# ARGV: most bytes, milliseconds that it is kept, id, text.
+PUT = """
+drop(ARGV[3])
+redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
+redis.call('ZADD', KEYS[2], now + ARGV[2], ARGV[3])
+total = total + cost(ARGV[3], ARGV[4])
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 256)) do drop(name) end
+while total > tonumber(ARGV[1]) do
+  local first = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  if not first or first == ARGV[3] then break end
+  drop(first)
+end
+save(ARGV[2] + 60000)
+"""
+# ARGV: id. Answers its text, or nothing.
+FIND = """
+local left = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or '0') - now
+return left > 0 and redis.call('HGET', KEYS[1], ARGV[1]) or nil
+"""
+# ARGV: ids. Answers how many there were.
+DROP = """
+local dropped = 0
+for _, name in ipairs(ARGV) do dropped = dropped + drop(name) end
+save(nil)
+return dropped
+"""
+# ARGV: key of the object, milliseconds after which it is deleted.
+PLAN = "redis.call('ZADD', KEYS[4], now + ARGV[2], ARGV[1])"
+# ARGV: most keys. Answers objects that are due.
+DUE = "return redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, ARGV[1])"
+# ARGV: keys of objects that are gone; one that is planned for a later time stays.
+DELETED = """
+for _, key in ipairs(ARGV) do
+  if tonumber(redis.call('ZSCORE', KEYS[4], key) or '0') <= now then redis.call('ZREM', KEYS[4], key) end
+end
+"""

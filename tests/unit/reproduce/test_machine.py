@@ -1,0 +1,34 @@
+"""Where figures were measured: what of the machine others took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stratos.reproduce import machine
+from stratos.reproduce.machine import LoadWatch, read_environment
+
+
+def test_the_environment_names_the_machine_and_the_commit() -> None:
+    found = read_environment()
+    assert found["cores"] >= 1
+    assert found["memory_gb"] > 0
+    assert len(found["commit"].rstrip("+")) in (0, 40)
+
+
+def test_time_of_others_is_what_this_process_did_not_take(monkeypatch) -> None:
+    lines = iter(["cpu 0 0 0 1000 0 0 0 0 0 0", "cpu 300 0 100 1500 0 0 0 100 0 0"])
+    own = iter([1.0, 3.0])
+    monkeypatch.setattr(machine.Path, "read_text", lambda *_, **__: next(lines))
+    monkeypatch.setattr(LoadWatch, "_own_s", staticmethod(lambda: next(own)))
+    monkeypatch.setattr(machine.os, "sysconf", lambda _: 100)
+    watch = LoadWatch()
+    # 5 s busy, steal included, of 10 s; 2 s are ours
+    assert watch.as_json() == {"cpu_s": 2.0, "foreign_share": 0.3, "loaded": True}
+
+
+def test_a_system_without_that_file_has_no_load(monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert LoadWatch().as_json()["loaded"] is False
