@@ -76,8 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
             reason = self.server.readiness.reason()
             self._answer(503 if reason else 200, f"{reason or 'ok'}\n".encode())
         elif path == "/ready":
-            status, body = ready_document(self.server.readiness.reason())
-            self._answer(status, json.dumps(body).encode(), "application/json")
+            status, document = ready_document(self.server.readiness.reason())
+            self._answer(status, json.dumps(document).encode(), "application/json")
         elif path == "/metrics":
             body = generate_latest(self.server.registry) + generate_latest(self.server.views)
             self._answer(200, body, CONTENT_TYPE_LATEST)
