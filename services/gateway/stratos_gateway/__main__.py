@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import sys
 
@@ -12,14 +11,10 @@ from stratos_gateway.backends import open_backends
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
 
-_YOUNG_OBJECTS = 10_000
-"""Between two looks for garbage; Python's 700 are those of a few requests."""
-
 
 def main() -> int:
     """Run the gateway; returns the exit code."""
     settings = load_settings(GatewaySettings)
-    gc.set_threshold(_YOUNG_OBJECTS)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # HTTP__MAX_CONNECTIONS is the bound, not 1024 of a shell
     return serve(lambda: GatewayService(settings, open_backends), settings)

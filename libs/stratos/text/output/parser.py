@@ -85,7 +85,6 @@ def _read(reader: TextReader, shape: OutputShape) -> Reading[None]:
     while mark := (yield from text_until(reader, marks, TextDelta)):
         assert syntax is not None, "without marks none is found"
         yield from _read_calls(reader, mark, syntax, calls)
-        yield from skip_blanks(reader)
 
 
 def _read_start(reader: TextReader, syntax: CallSyntax, calls: CallCount) -> Reading[None]:
@@ -94,7 +93,6 @@ def _read_start(reader: TextReader, syntax: CallSyntax, calls: CallCount) -> Rea
     yield from skip_blanks(reader)
     if reader.text and reader.text[0] in syntax.starts_with:
         yield from _read_calls(reader, "", syntax, calls)
-        yield from skip_blanks(reader)
     else:
         reader.text = "".join(reader.kept) + reader.text
 
@@ -112,14 +110,16 @@ def _read_reasoning(reader: TextReader, tags: ReasoningTags, *, is_inside: bool)
 
 
 def _read_calls(reader: TextReader, mark: str, syntax: CallSyntax, calls: CallCount) -> Reading[None]:
-    """Calls after a mark; one that is malformed before its name is known is text like any other."""
+    """Calls after a mark, and the blanks behind them; what is no call before its name is known is text, all of it."""
     try:
         for event in syntax.read(reader, mark, calls):
             if event is not None:
                 reader.kept = None if calls.is_open else []
             yield event
     except MalformedCall:
-        if calls.is_open:
-            yield calls.end(is_complete=False)
-        elif reader.kept:
-            yield TextDelta("".join(reader.kept))
+        if not calls.is_open:
+            if reader.kept:
+                yield TextDelta("".join(reader.kept))
+            return
+        yield calls.end(is_complete=False)
+    yield from skip_blanks(reader)

@@ -112,12 +112,18 @@ def test_any_parts_in_random_deltas_give_the_same(parts: list[str], data: st.Dat
     assert events_of(HERMES_SHAPE, pieces) == events_of(HERMES_SHAPE, [text])
 
 
-@given(st.lists(st.sampled_from([part for part in PARTS if part not in (" ", "\n")]), max_size=14))
-def test_nothing_of_a_text_without_a_call_is_lost(parts: list[str]) -> None:
-    text = "".join(parts)
-    events = events_of(OutputShape(syntax=HERMES), [text])
-    if not calls_of(events):
-        assert text_of(events) == text
+SYNTAXES = {t.shape.syntax.name: t.shape.syntax for t in TRANSCRIPTS if t.shape.syntax and not t.shape.frame}
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=14))
+def test_nothing_of_a_text_without_a_call_is_lost(syntax: CallSyntax, parts: list[str]) -> None:
+    """Blanks behind a mark that begins no call included."""
+    texts = ["".join(parts), *(f"a {mark}{end}" for mark in syntax.marks for end in ("  ", "\n\nb", "]\n\n <b"))]
+    for text in texts:
+        events = events_of(OutputShape(syntax=syntax), [text])
+        if not calls_of(events):
+            assert text_of(events) == text
 
 
 def test_plain_text_never_waits() -> None:
