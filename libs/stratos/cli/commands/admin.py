@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratos.cli.cluster.commands import add_cluster_commands
 from stratos.cli.commands.money import add_money_commands
 from stratos.cli.commands.shared import (
     RunOption,
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 admin_app = typer.Typer(help="The store of tenants, keys and adapters.", no_args_is_help=True)
 add_money_commands(admin_app)
-add_cluster_commands(admin_app)
 RedisOption = Annotated[
     str, typer.Option("--redis-url", envvar="REDIS_URL", help="Redis; default: that of the running platform.")
 ]
