@@ -1,17 +1,21 @@
-"""One contract, two stores: a local directory, and S3 over real HTTP."""
+"""One contract: a local directory, S3 over real HTTP, and the server of an evaluation's object store."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import boto3
 import pytest
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge, StratosError
+from stratos.store.local_store import LocalStore
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore
+from stratos.store.served.server import KEY_ID, ObjectServer
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 from tests.support.promises import Promised
@@ -24,8 +28,16 @@ def s3_endpoint() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["local", "s3"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
+@pytest.fixture(params=["local", "s3", "served"])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ObjectStore]:
+    if request.param == "served":
+        with served_folder(tmp_path / "store", monkeypatch) as endpoint:
+            opened = open_store(ObjectStoreConfig(url="s3://stratos", s3_endpoint_url=endpoint))
+            yield opened
+            await opened.close()
+        return
     if request.param == "local":
         (tmp_path / "store").mkdir()
         opened = open_store(ObjectStoreConfig(url=f"file://{tmp_path}/store"))
@@ -34,6 +46,21 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         opened = open_store(ObjectStoreConfig(url=f"s3://{BUCKET}/{tmp_path.name}", s3_endpoint_url=endpoint))
     yield opened
     await opened.close()
+
+
+@contextmanager
+def served_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Its URL; the key is in the environment."""
+    folder.mkdir()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "0123456789abcdef")
+    server = ObjectServer(("127.0.0.1", 0), LocalStore(folder), "stratos", "0123456789abcdef", folder.parent)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 @pytest.fixture

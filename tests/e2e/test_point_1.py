@@ -84,6 +84,7 @@ def test_point_1_install_upgrade_uninstall(cluster: ClusterSettings, report: Clu
 
         start = time.monotonic()
         run_documented("uninstall", environment)
+        run_documented("remove data", environment)
         wait_gone(release)
         assert METRICS_API not in kubectl("get", "apiservices", "-o", "name")
         figures["uninstall_s"] = time.monotonic() - start

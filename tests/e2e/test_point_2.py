@@ -116,7 +116,6 @@ def _install(release: Release, cluster: ClusterSettings, prefill: str, decode: s
     flags = [*cluster.small_arguments(), *_encryption(is_encrypted)]
     for role, node in (("prefillWorker", prefill), ("decodeWorker", decode)):
         flags += ["--set", rf"{role}.scheduling.nodeSelector.kubernetes\.io/hostname={node}"]
-    flags += ["--set", "objectStore.volume.accessModes={ReadWriteMany}"]
     release.helm("install", CHART, *flags, "--wait", "--timeout", "15m")
     wait_until("all pods are ready", lambda: not release.unready())
     return ca

@@ -38,7 +38,7 @@ def test_point_3_edges_and_rights(cluster: ClusterSettings, images: dict[str, fl
             "gateway.replicas=2",
         ]
         arguments = ["--set", f"image.tag={cluster.tag}", *cluster.helm_arguments(), "--wait", "--timeout", "15m"]
-        release.helm("install", CHART, *flags, "--set", "objectStore.volume.accessModes={ReadWriteMany}", *arguments)
+        release.helm("install", CHART, *flags, *arguments)
         wait_until("all pods are ready", lambda: not release.unready())
         reachable = targets(release)
         tried, opened = _between_components(release, reachable)

@@ -47,6 +47,7 @@ def test_short_install_stream_uninstall(
         assert release.restarts() == {}
         stopping = time.monotonic()
         run_documented("uninstall", environment)
+        run_documented("remove data", environment)
         wait_gone(release)
         figures["uninstall_s"] = time.monotonic() - stopping
     figures["whole_s"] = time.monotonic() - start + sum(images.values())

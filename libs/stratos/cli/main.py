@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from stratos.cli.cluster.commands import add_cluster_commands
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.adapters import adapters_app
 from stratos.cli.commands.admin import admin_app
@@ -40,6 +41,7 @@ app = typer.Typer(
 app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 admin_app.add_typer(tenancy_app)
+add_cluster_commands(admin_app)
 app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")

@@ -16,8 +16,8 @@ class Recording:
 
 
 def _errors(window: str) -> Recording:
-    failed = f'sum by (release) (rate(stratos_request_outcomes_total{{outcome="failed"}}[{window}]))'
-    judged = f'sum by (release) (rate(stratos_request_outcomes_total{{outcome=~"finished|failed"}}[{window}]))'
+    failed = f'sum by (release, model) (rate(stratos_request_outcomes_total{{outcome="failed"}}[{window}]))'
+    judged = f'sum by (release, model) (rate(stratos_request_outcomes_total{{outcome=~"finished|failed"}}[{window}]))'
     return Recording(f"stratos:request_errors:ratio_rate{window}", f"{failed} / ({judged} > 0)")
 
 

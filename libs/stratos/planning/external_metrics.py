@@ -3,11 +3,15 @@
     stratos_queue_depth          model, role   requests that wait, at routers and at workers
     stratos_queued_tokens        model, role   their prompt tokens
     stratos_running_sequences    model, role   sequences in batches
+    stratos_batch_load           model, role   batch slots in use, each worker's as a share of its own, added up
+    stratos_kv_load              model, role   KV blocks in use, the same way
     stratos_kv_utilisation       model, role   KV blocks in use, of those of live workers; none without a live worker
     stratos_sla_violations       model         part of the last minute's answers that broke a time of their plan
     stratos_open_streams         model         requests open at gateways
 
-What is not known has no number: a missing one must never look like 0, which would shrink a pool.
+What is not known has no number: a missing one must never look like 0, which would shrink a pool.  The loads are in
+units of workers: two whose batches are full and one that is half full are 2.5, and at a target of 0.75 ask for four.
+Waiting requests alone tell nothing of a pool that carries its load: its queue is empty however full its batches are.
 """
 
 from __future__ import annotations
@@ -22,10 +26,14 @@ from stratos.planning.settings import PoolKey
 QUEUE_DEPTH = "stratos_queue_depth"
 QUEUED_TOKENS = "stratos_queued_tokens"
 RUNNING_SEQUENCES = "stratos_running_sequences"
+BATCH_LOAD = "stratos_batch_load"
+KV_LOAD = "stratos_kv_load"
 KV_UTILISATION = "stratos_kv_utilisation"
 SLA_VIOLATIONS = "stratos_sla_violations"
 OPEN_STREAMS = "stratos_open_streams"
-METRIC_NAMES = (QUEUE_DEPTH, QUEUED_TOKENS, RUNNING_SEQUENCES, KV_UTILISATION, SLA_VIOLATIONS, OPEN_STREAMS)
+METRIC_NAMES = (
+    QUEUE_DEPTH, QUEUED_TOKENS, RUNNING_SEQUENCES, BATCH_LOAD, KV_LOAD, KV_UTILISATION, SLA_VIOLATIONS, OPEN_STREAMS
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +67,12 @@ def _of_pool(pool: PoolKey, seen: PoolObservation) -> list[LoadMetric]:
         QUEUED_TOKENS: float(seen.queued_tokens + sum(worker.num_queued_tokens for worker in seen.workers)),
         RUNNING_SEQUENCES: float(sum(worker.num_running for worker in seen.workers)),
     }
+    slots = [worker for worker in seen.workers if worker.is_live and worker.max_num_seqs]
+    if slots:
+        numbers[BATCH_LOAD] = sum(min(1.0, worker.num_running / worker.max_num_seqs) for worker in slots)
     live = [worker for worker in seen.workers if worker.is_live and worker.num_total_blocks]
     if live:
+        numbers[KV_LOAD] = sum(worker.num_used_blocks / worker.num_total_blocks for worker in live)
         numbers[KV_UTILISATION] = sum(w.num_used_blocks for w in live) / sum(w.num_total_blocks for w in live)
     return [LoadMetric(name=name, labels=labels, value=value) for name, value in numbers.items()]
 

@@ -94,6 +94,8 @@ class PoolBounds:
     mode: ScalingMode = ScalingMode.PLANNER
     deployment: str = ""
     """On Kubernetes: the Deployment of its pods."""
+    floor: int = 0
+    """Live workers that the load takes and two more: fewer of them raise an alert."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_workers <= self.max_workers:

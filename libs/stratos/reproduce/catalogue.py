@@ -38,6 +38,7 @@ ROWS = (
     ReproducedRow(name="adapters", module="adapters", title="Adapters of one base, 32 active and 1,000 registered"),
     ReproducedRow(name="all-on", module="all_on", title="Optimisations all off, each on alone, all on"),
     ReproducedRow(name="batch-sweep", module="batch_sweep", title="Decode speed by batch, and its knee"),
+    ReproducedRow(name="chunked-prefill", module="chunked_prefill", title="A long prompt among running streams"),
     ReproducedRow(name="prefix-sharing", module="prefix_sharing", title="One prefix of 2,000 tokens for 100 users"),
     ReproducedRow(name="queueing", module="queueing", title="Little's law, and latency by utilisation"),
     ReproducedRow(name="replicas", module="fleets.replicas", title="One to eight replicas, with their cost"),

@@ -4,5 +4,5 @@ Read in this order: ``object_store`` (the contract), ``local_store``, ``s3_store
 ``redis_sentinel``, ``data_keys``, ``keys``, ``plans``, ``tenants`` and ``content`` (their form), ``records`` (what is
 stored, and the snapshot that every gateway holds), ``tenancy`` and ``key_store`` (make, change and delete them),
 ``authentication`` (finds keys in the snapshot), ``counters`` (what tenants have left of their limits, when keys were
-last used), ``ledger`` (what requests cost), ``sealed`` (texts of tenants).
+last used), ``ledger`` (what requests cost), ``sealed`` (texts of tenants), ``served`` (a folder as a bucket).
 """

@@ -8,6 +8,7 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectInfo, ObjectStore, check_key, is_plain_key
@@ -49,20 +50,38 @@ class LocalStore(ObjectStore):
             raise BadRequest(f"{key!r} leads out of the object store through a link", param="uri")
         return path
 
-    def _list_folder(self, folder: str) -> list[ObjectInfo]:
-        path = self._inside(folder)
+    def list_some(self, folder: str) -> list[ObjectInfo]:
+        """Files below ``folder``, sorted by key; where there are very many, more than ``MAX_FOLDER_FILES`` of them."""
+        path = self._inside(check_key(folder))
         found: list[ObjectInfo] = []
         try:
             for parent, _, names in os.walk(path):
                 keys = [(Path(parent) / name).relative_to(self._root).as_posix() for name in names]
                 found += [ObjectInfo(key, self._inside(key).stat().st_size) for key in keys if is_plain_key(key)]
                 if len(found) > MAX_FOLDER_FILES:
-                    raise RequestTooLarge(f"the object store folder {folder!r} has more than {MAX_FOLDER_FILES} files")
+                    break
         except OSError as error:
             raise _explain(error, folder) from error
+        return sorted(found, key=lambda info: info.key)
+
+    def open_object(self, key: str) -> BinaryIO:
+        """An object for reading.
+
+        Raises:
+            NotFound: no such object.
+        """
+        try:
+            return self._file(check_key(key)).open("rb")
+        except OSError as error:
+            raise _explain(error, key) from error
+
+    def _list_folder(self, folder: str) -> list[ObjectInfo]:
+        found = self.list_some(folder)
+        if len(found) > MAX_FOLDER_FILES:
+            raise RequestTooLarge(f"the object store folder {folder!r} has more than {MAX_FOLDER_FILES} files")
         if not found:
             raise NotFound(f"the object store has no folder {folder!r}")
-        return sorted(found, key=lambda info: info.key)
+        return found
 
     def _fetch(self, key: str, path: Path, max_bytes: int) -> int:
         try:

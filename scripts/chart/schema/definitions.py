@@ -23,6 +23,10 @@ _PER_MODEL_GATEWAY = (
     "config",
     "secretConfig",
     "extraEnv",
+    "extraVolumes",
+    "extraVolumeMounts",
+    "sidecars",
+    "autoscaling",
 )
 
 
@@ -107,6 +111,7 @@ def _source() -> dict[str, Any]:
         image=_closed(
             repository=_FILLED,
             tag=_TEXT,
+            digest=_TEXT,
             path=_FILLED | {"description": "Folder of the model in the image, which has cp."},
             sizeLimit={"$ref": "#/definitions/quantity"},
         ),
@@ -121,7 +126,7 @@ def _source() -> dict[str, Any]:
                 sizeLimit={"$ref": "#/definitions/quantity"},
             ),
         ),
-        imageVolume=_closed(repository=_FILLED, tag=_TEXT, path=_TEXT),
+        imageVolume=_closed(repository=_FILLED, tag=_TEXT, digest=_TEXT, path=_TEXT),
     )
     kinds["properties"]["image"]["required"] = ["repository"]
     kinds["properties"]["claim"]["required"] = ["name"]

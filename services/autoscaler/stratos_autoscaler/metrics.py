@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratos.planning.observation import PoolObservation, count_states
 from stratos.planning.planner import PlanningDecision
-from stratos.planning.settings import PoolKey
+from stratos.planning.settings import PoolBounds, PoolKey
 from stratos.rpc.instruments import Instruments, counter, gauge
 
 
@@ -13,6 +13,9 @@ class AutoscalerMetrics(Instruments):
 
     _desired = gauge("stratos_autoscaler_desired_workers", "Workers the pool should have", "role", "model")
     _workers = gauge("stratos_autoscaler_workers", "Workers of the pool by state", "role", "model", "state")
+    _bounds = gauge(
+        "stratos_autoscaler_bound_workers", "Bounds of the pool's size: floor, min, max", "role", "model", "bound"
+    )
     is_active = gauge("stratos_autoscaler_active", "1 while this autoscaler holds the lease and acts")
     routers_missing = gauge("stratos_autoscaler_routers_missing", "Routers that did not answer the last poll")
     _decisions = counter(
@@ -26,6 +29,11 @@ class AutoscalerMetrics(Instruments):
     def acted(self, key: PoolKey, action: str, outcome: str) -> None:
         """A start or a drain ended."""
         self.actions.labels(*_names(key), action, outcome).inc()
+
+    def show_bounds(self, bounds: PoolBounds) -> None:
+        """Record what a pool's size is held to."""
+        for name, size in (("floor", bounds.floor), ("min", bounds.min_workers), ("max", bounds.max_workers)):
+            self._bounds.labels(*_names(bounds.key), name).set(size)
 
     def show(self, key: PoolKey, pool: PoolObservation | None, decision: PlanningDecision) -> None:
         """Record one decision and what it was taken on."""

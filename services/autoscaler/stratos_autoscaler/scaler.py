@@ -238,6 +238,7 @@ class Scaler:
     def _note(self, pool: ManagedPool, seen: PoolObservation | None, decision: PlanningDecision, now: float) -> None:
         """Show a decision; log changes of mind, not every second."""
         self._metrics.show(pool.key, seen, decision)
+        self._metrics.show_bounds(pool.config.bounds)
         self.history.add_decision(pool.config.bounds.key, pool.config.bounds.mode, decision, seen, now)
         last, pool.last = pool.last, decision
         if decision.direction is not Direction.HOLD:

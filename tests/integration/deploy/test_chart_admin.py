@@ -14,6 +14,13 @@ from tests.support.kube.chart_rendering import checked, rendered
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 
 
+def declaration_job(objects: list[Object]) -> Object:
+    """Its pod."""
+    (found,) = [o for name, o in kinds(objects, "Job").items() if name.startswith("demo-declaration-")]
+    spec: Object = found["spec"]["template"]["spec"]
+    return spec
+
+
 @pytest.fixture(scope="module")
 def defaults() -> list[Object]:
     return checked({})
@@ -39,14 +46,17 @@ def test_the_admin_api_has_a_port_and_a_key_of_its_own_and_applies_what_is_decla
     assert {"name": "admin", "containerPort": 8001} in gateway["ports"]
     (port,) = one(found, "Service", "demo-gateway-admin")["spec"]["ports"]
     assert (port["port"], port["targetPort"]) == (443, "admin")
-    assert "admin-key" in one(found, "Secret", "demo-credentials")["data"]
+    (maker,) = [o for name, o in kinds(found, "Job").items() if name.startswith("demo-credentials-")]
+    assert "--make=admin-key" in maker["spec"]["template"]["spec"]["containers"][0]["command"]
     policy = one(found, "NetworkPolicy", "demo-gateway")["spec"]["ingress"]
     reached = [rule["from"] for rule in policy if rule["ports"] == [{"port": 8001, "protocol": "TCP"}]]
     assert reached[0] == clients
     assert reached[1][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "tools"
-    job = one(found, "Job", "demo-declaration-1")["spec"]["template"]["spec"]["containers"][0]
+    job = declaration_job(found)["containers"][0]
     assert "--url=https://demo-gateway-admin" in job["command"]
-    assert yaml.safe_load(one(found, "ConfigMap", "demo-declaration-1")["data"]["tenants.yaml"]) == declaration
+    (held,) = [o for name, o in kinds(found, "ConfigMap").items() if name.startswith("demo-declaration-")]
+    assert yaml.safe_load(held["data"]["tenants.yaml"]) == declaration
+    assert declaration_job(found)["volumes"][-1]["configMap"]["name"] == held["metadata"]["name"]
     tool = variables(container(found, "demo-toolbox"))
     assert tool["STRATOS_ADMIN_URL"] == "https://demo-gateway-admin"
     assert "STRATOS_ADMIN_KEY" in tool
@@ -57,8 +67,8 @@ def test_the_admin_api_has_a_port_and_a_key_of_its_own_and_applies_what_is_decla
 def test_a_declaration_may_be_a_file_of_ones_own() -> None:
     admin = {"gateway": {"admin": {"enabled": True}}}
     found = checked({**admin, "declaration": {"configMap": {"name": "prices", "key": "plans.yaml"}}})
-    assert "demo-declaration-1" not in kinds(found, "ConfigMap")
-    (_, _, volume) = one(found, "Job", "demo-declaration-1")["spec"]["template"]["spec"]["volumes"]
+    assert not [name for name in kinds(found, "ConfigMap") if name.startswith("demo-declaration")]
+    (_, _, volume) = declaration_job(found)["volumes"]
     assert volume["configMap"] == {"name": "prices", "items": [{"key": "plans.yaml", "path": "tenants.yaml"}]}
     with pytest.raises(RenderError, match=r"declaration\.configMap: takes the place of declaration\.tenants"):
         rendered({**admin, "declaration": {"configMap": {"name": "prices"}, "tenants": {"acme": {"plan": "gold"}}}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -34,14 +35,15 @@ def test_by_default_an_hpa_owns_each_pool_and_the_chart_renders_no_replicas(defa
     assert set(hpas) == {"demo-prefill-base", "demo-decode-base", "demo-gateway-base"}
     for name, hpa in hpas.items():
         assert "replicas" not in one(defaults, "Deployment", name)["spec"]
-        (metric,) = hpa["spec"]["metrics"]
-        assert metric["external"]["metric"]["name"] in METRIC_NAMES
+        assert {metric["external"]["metric"]["name"] for metric in hpa["spec"]["metrics"]} <= set(METRIC_NAMES)
     decode = hpas["demo-decode-base"]["spec"]
-    assert (decode["minReplicas"], decode["maxReplicas"]) == (1, 10)
+    assert (decode["minReplicas"], decode["maxReplicas"]) == (2, 10)
     external = decode["metrics"][0]["external"]
     assert external["target"] == {"type": "AverageValue", "averageValue": "10"}
     assert external["metric"]["selector"]["matchLabels"] == {"release": "demo", "model": "base", "role": "decode"}
     assert decode["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
+    targets = {m["external"]["metric"]["name"]: m["external"]["target"]["averageValue"] for m in decode["metrics"]}
+    assert targets == {"stratos_queue_depth": "10", "stratos_batch_load": "750m", "stratos_kv_load": "800m"}
     assert one(defaults, "Deployment", "demo-router")["spec"]["replicas"] == 2
     assert one(defaults, "Deployment", "demo-autoscaler")["spec"]["replicas"] == 2
 
@@ -69,7 +71,7 @@ def test_the_api_is_the_releases_and_its_certificate_names_the_service(defaults:
     (port,) = [p for p in one(defaults, "Service", "demo-autoscaler")["spec"]["ports"] if p["name"] == "metrics-api"]
     (target,) = [p for p in container(defaults, "demo-autoscaler")["ports"] if p["name"] == port["targetPort"]]
     assert found.listen.endswith(f":{target['containerPort']}")
-    (job,) = [o for name, o in kinds(defaults, "Job").items() if name == "demo-certificates-1"]
+    (job,) = [o for name, o in kinds(defaults, "Job").items() if re.match("demo-certificates-[0-9a-f]{10}$", name)]
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert "--dns-name=autoscaler=demo-autoscaler.stratos.svc" in command
     policy = one(defaults, "NetworkPolicy", "demo-autoscaler")["spec"]
@@ -125,7 +127,7 @@ def test_a_model_that_may_sleep_lets_its_requests_wait() -> None:
         ({"autoscaling": {"metricsApi": {"owner": ""}}}, "autoscaling.metricsApi.owner: no cluster answers here"),
         ({"autoscaling": {"metricsApi": {"owner": "keda"}}}, "hpa: prefill-base, decode-base, gateway-base"),
         ({"decodeWorker": {"autoscaling": {"minReplicas": 11}}}, "models[base].decode.autoscaling: minReplicas (11)"),
-        ({"decodeWorker": {"floor": 2}}, "models[base].decode.autoscaling.minReplicas: 1 must be larger than floor"),
+        ({"decodeWorker": {"floor": 2}}, "models[base].decode.autoscaling.minReplicas: 2 must be larger than floor"),
     ],
 )
 def test_what_cannot_work_is_refused(values: dict[str, Any], text: str) -> None:
@@ -204,3 +206,20 @@ def test_a_pool_that_gets_an_owner_keeps_its_size() -> None:
     scaled["spec"]["replicas"] = 7  # the HPA's
     assert said_by("stratos.keptReplicas", SERVED_HERE, {"live": scaled}) == ""
     assert said_by("stratos.keptReplicas", SERVED_HERE, {"live": {}}) == ""
+
+
+def test_metrics_are_added_and_the_behavior_is_replaced() -> None:
+    more = {
+        "type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}},
+    }
+    behavior = {"scaleDown": {"stabilizationWindowSeconds": 900}}
+    scaling = {"metrics": [more], "behavior": behavior, "batchPercent": 0, "missedPromisesPercent": 5}
+    found = kinds(checked({"decodeWorker": {"autoscaling": scaling}}), "HorizontalPodAutoscaler")
+    decode, prefill = found["demo-decode-base"]["spec"], found["demo-prefill-base"]["spec"]
+    names = [metric.get("external", {}).get("metric", {}).get("name") for metric in decode["metrics"]]
+    assert names == ["stratos_queue_depth", "stratos_kv_load", "stratos_sla_violations", None]
+    assert decode["metrics"][2]["external"]["target"] == {"type": "Value", "value": "50m"}
+    assert decode["metrics"][3] == more
+    assert decode["behavior"] == behavior
+    assert prefill["behavior"]["scaleUp"]["stabilizationWindowSeconds"] == 0

@@ -28,11 +28,13 @@ def test_mtls_is_on_and_its_job_may_write_its_own_secrets_alone(defaults: list[O
     assert environment["STRATOS_PREFILL_WORKER_TLS__DOMAIN"] == "demo.stratos"
     rules = one(defaults, "Role", "demo-certificates")["rules"]
     assert {verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}
-    assert all(name.startswith("demo-tls-") for name in rules[0]["resourceNames"])
+    assert all(name.startswith("demo-tls-") or name == "demo-credentials" for name in rules[0]["resourceNames"])
     with_token = [p.component for p in pods(defaults) if p.spec["automountServiceAccountToken"]]
-    assert sorted(with_token) == ["autoscaler", *["certificates"] * 3]
+    assert sorted(with_token) == ["autoscaler", *["certificates"] * 4]
     hook = one(defaults, "Job", "demo-certificates-remove")["metadata"]["annotations"]
     assert hook["helm.sh/hook"] == "pre-delete"
+    cron = one(defaults, "CronJob", "demo-certificates")["spec"]["jobTemplate"]["spec"]
+    assert cron["activeDeadlineSeconds"] < 3600, "one that hangs keeps none after it from running"
 
 
 def kv_ports(objects: list[Object]) -> list[tuple[int, int]]:
@@ -58,7 +60,12 @@ def test_kv_is_encrypted_on_one_port_unless_the_risk_is_named(defaults: list[Obj
 
 
 def test_supplied_certificates_need_no_job_and_no_rights() -> None:
-    found = checked({"mtls": {"source": "secrets", "secretPrefix": "site-tls", "domain": "site"}})
+    found = checked(
+        {
+            "mtls": {"source": "secrets", "secretPrefix": "site-tls", "domain": "site"},
+            "credentials": {"existingSecret": "mine"},
+        }
+    )
     assert "CronJob" not in {o["kind"] for o in found}
     assert not [name for kind in ("Role", "RoleBinding") for name in kinds(found, kind) if "certificates" in name]
     (held,) = [v["secret"] for v in pod_spec(found, "demo-router")["volumes"] if v["name"] == "tls"]

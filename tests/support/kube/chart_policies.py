@@ -103,7 +103,7 @@ def budgets(objects: list[Object]) -> Iterator[str]:
     found = kinds(objects, "PodDisruptionBudget").values()
     for pod in pods(objects):
         count = sum(matches(budget["spec"]["selector"], pod.labels) for budget in found)
-        wanted = 0 if pod.component in (*_WITHOUT_PROBES, "redis") else 1
+        wanted = 0 if pod.component in (*_WITHOUT_PROBES, "redis", "object-store") else 1
         if found and count != wanted:
             yield f"{pod.owner}: {count} disruption budgets"
 
@@ -111,8 +111,8 @@ def budgets(objects: list[Object]) -> Iterator[str]:
 def images(objects: list[Object]) -> Iterator[str]:
     for pod in pods(objects):
         for container in pod.containers:
-            if not re.search(r":[\w.-]+$", container["image"]):
-                yield f"{pod.owner}/{container['name']}: image {container['image']} has no tag"
+            if not re.search(r"(:[\w.-]+|@sha256:[0-9a-f]{64})$", container["image"]):
+                yield f"{pod.owner}/{container['name']}: image {container['image']} has neither tag nor digest"
 
 
 def secrets(objects: list[Object]) -> Iterator[str]:

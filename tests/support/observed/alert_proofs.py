@@ -29,6 +29,17 @@ def _labels(**more: str) -> dict[str, str]:
     return {"release": "r", **more}
 
 
+POOL = 'role="decode", model="m", instance="a"'
+
+
+def _pool(state: str, values: str) -> dict[str, str]:
+    """Workers of a pool, as the autoscaler that acts knows them."""
+    return {
+        f'stratos_autoscaler_workers{{{R}, {POOL}, state="{state}"}}': values,
+        f'stratos_autoscaler_active{{{R}, instance="a"}}': "1+0x60",
+    }
+
+
 def _outcomes(failed: str, finished: str) -> dict[str, str]:
     return {
         f'stratos_request_outcomes_total{{{R}, model="m", outcome="{outcome}"}}': values
@@ -37,9 +48,11 @@ def _outcomes(failed: str, finished: str) -> dict[str, str]:
 
 
 PROOFS: dict[str, Proof] = {
-    "StratosErrorBudgetBurnsFast": Proof(series=_outcomes("0+5x70 350+0x40", "0+100x110"), fires_at=60, resolved_at=90),
+    "StratosErrorBudgetBurnsFast": Proof(
+        series=_outcomes("0+5x70 350+0x40", "0+100x110"), fires_at=60, resolved_at=90, labels=_labels(model="m")
+    ),
     "StratosErrorBudgetBurnsSlowly": Proof(
-        series=_outcomes("0+1x375 375+0x60", "0+100x435"), fires_at=370, resolved_at=430
+        series=_outcomes("0+1x375 375+0x60", "0+100x435"), fires_at=370, resolved_at=430, labels=_labels(model="m")
     ),
     "StratosPromisesMissed": Proof(
         series={
@@ -57,7 +70,10 @@ PROOFS: dict[str, Proof] = {
         labels=_labels(**{"class": "1"}),
     ),
     "StratosQueueFull": Proof(
-        series={f'stratos_router_placements_total{{{R}, outcome="overloaded"}}': "0+1x10 10+0x20"},
+        series={
+            f'stratos_router_placements_total{{{R}, outcome="overloaded"}}': "0+1x10 10+0x20",
+            f'stratos_router_placements_total{{{R}, outcome="placed"}}': "0+50x30",
+        },
         fires_at=5,
         resolved_at=20,
     ),
@@ -70,14 +86,51 @@ PROOFS: dict[str, Proof] = {
         resolved_at=8,
         labels=_labels(component="router", instance="i", job="j"),
     ),
-    "StratosGatewayMissing": Proof(
-        series={f'up{{{R}, component="gateway", instance="i"}}': "_x5 1+0x10"}, fires_at=3, resolved_at=8, labels={}
+    "StratosComponentDown": Proof(
+        series={
+            f'up{{{R}, component="router", instance="i"}}': "0+0x5 1+0x10",
+            f'up{{{R}, component="router", instance="k"}}': "0+0x15",
+        },
+        fires_at=3,
+        resolved_at=8,
+        labels=_labels(component="router"),
+    ),
+    "StratosGatewayMissing": Proof(  # another release has one
+        series={
+            f'up{{{R}, component="gateway", instance="i"}}': "_x5 1+0x10",
+            f'up{{{R}, component="router", instance="k"}}': "1+0x15",
+            'up{release="other", component="gateway", instance="l"}': "1+0x15",
+        },
+        fires_at=3,
+        resolved_at=8,
     ),
     "StratosNoLiveWorker": Proof(
-        series={f'stratos_router_workers{{{R}, role="decode", state="live"}}': "2+0x5 0+0x5 1+0x10"},
+        series={
+            **_pool("live", "2+0x20 0+0x5 1+0x10"),
+            f"stratos_autoscaler_desired_workers{{{R}, {POOL}}}": "2+0x35",
+        },
+        fires_at=23,
+        resolved_at=28,
+        labels=_labels(role="decode", model="m"),
+    ),
+    "StratosPoolBelowFloor": Proof(
+        series={
+            **_pool("live", "2+0x10 3+0x10"),
+            f'stratos_autoscaler_bound_workers{{{R}, {POOL}, bound="floor"}}': "3+0x20",
+        },
         fires_at=8,
-        resolved_at=13,
-        labels=_labels(role="decode"),
+        resolved_at=15,
+        labels=_labels(role="decode", model="m"),
+    ),
+    "StratosPoolAtMaximum": Proof(
+        series={
+            **_pool("live", "4+0x20"),
+            f'stratos_autoscaler_bound_workers{{{R}, {POOL}, bound="max"}}': "4+0x20",
+            f'stratos_router_queue_oldest_seconds{{{R}, class="1"}}': "20+0x10 0+0x10",
+        },
+        fires_at=8,
+        resolved_at=15,
+        labels=_labels(role="decode", model="m"),
     ),
     "StratosWorkersFlap": Proof(
         series={
@@ -173,6 +226,14 @@ PROOFS: dict[str, Proof] = {
     "StratosCertificateEnds": Proof(  # time begins in 1970
         series={
             f'stratos_tls_certificate_expiry_timestamp_seconds{{{R}, component="router"}}': "100000+0x20 9000000+0x20"
+        },
+        fires_at=10,
+        resolved_at=30,
+        labels=_labels(component="router"),
+    ),
+    "StratosCertificateEndsToday": Proof(
+        series={
+            f'stratos_tls_certificate_expiry_timestamp_seconds{{{R}, component="router"}}': "50000+0x20 9000000+0x20"
         },
         fires_at=10,
         resolved_at=30,

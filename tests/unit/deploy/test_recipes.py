@@ -33,6 +33,8 @@ def test_the_adapters_queries_are_of_series_that_exist_and_serve_what_the_hpas_a
         asked = set(re.findall(r"stratos_\w+", rule["seriesQuery"] + rule["metricsQuery"]))
         assert asked <= documented
         assert rule["name"]["as"] in METRIC_NAMES
-    templates = ROOT / "deploy" / "helm" / "stratosserve" / "templates"
-    wanted = set(re.findall(r'"metric" "(stratos_\w+)"', (templates / "autoscaling.yaml").read_text()))
+        assert 'release=~".+/<<index .LabelValuesByName "release">>"' in rule["metricsQuery"], "of one release alone"
+    head = (RECIPES / "prometheus-adapter.values.yaml").read_text().partition("rules:")[0]
+    assert "batchPercent: 0, kvPercent: 0" in head, "the adapter has no other numbers"
+    wanted = {"stratos_queue_depth", "stratos_open_streams"}
     assert wanted == {rule["name"]["as"] for rule in rules}

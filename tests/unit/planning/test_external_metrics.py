@@ -8,6 +8,8 @@ from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import WorkerRole
 from stratos.planning.external_metrics import (
+    BATCH_LOAD,
+    KV_LOAD,
     KV_UTILISATION,
     METRIC_NAMES,
     OPEN_STREAMS,
@@ -55,6 +57,9 @@ def test_queues_of_all_routers_and_statuses_of_workers() -> None:
     assert found[QUEUED_TOKENS, "decode"] == 90
     assert found[RUNNING_SEQUENCES, "decode"] == 7
     assert found[KV_UTILISATION, "decode"] == 0.4
+    slots = make_status("decode-0", WorkerRole.DECODE).max_num_seqs
+    assert found[BATCH_LOAD, "decode"] == min(1.0, 5 / slots) + 2 / slots, "each worker's share of its own slots"
+    assert found[KV_LOAD, "decode"] == 0.3 + 0.5
     assert found[QUEUE_DEPTH, "prefill"] == 4
     assert found[QUEUED_TOKENS, "prefill"] == 900
 

@@ -42,7 +42,7 @@
 {{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
 {{- if gt (int $pool.replicas) 0 -}}
 {{- $scaling := $pool.autoscaling -}}
-{{- $pools = append $pools (dict "role" $role "model_name" $model.name "deployment" (include "stratos.name" (list $ (printf "%s-%s" $role $model.name))) "mode" (include "stratos.scalingMode" $pool) "min_workers" (int $scaling.minReplicas) "max_workers" (int $scaling.maxReplicas)) -}}
+{{- $pools = append $pools (dict "role" $role "model_name" $model.name "deployment" (include "stratos.name" (list $ (printf "%s-%s" $role $model.name))) "mode" (include "stratos.scalingMode" $pool) "min_workers" (int $scaling.minReplicas) "max_workers" (int $scaling.maxReplicas) "floor" (int $pool.floor)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -50,7 +50,8 @@
 {{- end }}
 
 {{/* A HorizontalPodAutoscaler: dict root, component, name, model, scaling (values), metrics (YAML). Up at once, by half of
-     what is there or 4 pods; down one pod a minute, once a lower number was enough for scaleDownSeconds. */}}
+     what is there or 4 pods; down by half of it every 15 s, once a lower number was enough for scaleDownSeconds: that window,
+     not small steps, is what keeps it from swinging. */}}
 {{- define "stratos.hpa" -}}
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -62,7 +63,13 @@ spec:
   maxReplicas: {{ int .scaling.maxReplicas }}
   metrics:
     {{- .metrics | nindent 4 }}
+    {{- with .scaling.metrics }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   behavior:
+    {{- if .scaling.behavior }}
+    {{- toYaml .scaling.behavior | nindent 4 }}
+    {{- else }}
     scaleUp:
       stabilizationWindowSeconds: 0
       selectPolicy: Max
@@ -73,7 +80,31 @@ spec:
       stabilizationWindowSeconds: {{ int .root.Values.autoscaling.scaleDownSeconds }}
       selectPolicy: Max
       policies:
-        - {type: Pods, value: 1, periodSeconds: 60}
+        - {type: Pods, value: 1, periodSeconds: 15}
+        - {type: Percent, value: 50, periodSeconds: 15}
+    {{- end }}
+{{- end }}
+
+{{/* Metrics of a pool's HPA, which takes the one that asks for most: dict root, model, role, scaling. */}}
+{{- define "stratos.poolMetrics" -}}
+{{- $labels := dict "release" .root.Release.Name "model" .model "role" .role -}}
+{{ include "stratos.externalMetric" (dict "metric" "stratos_queue_depth" "labels" $labels "average" (.scaling.queueDepth | toString)) }}
+{{- with int .scaling.batchPercent }}
+{{ include "stratos.externalMetric" (dict "metric" "stratos_batch_load" "labels" $labels "average" (printf "%dm" (mul . 10))) }}
+{{- end }}
+{{- with int .scaling.kvPercent }}
+{{ include "stratos.externalMetric" (dict "metric" "stratos_kv_load" "labels" $labels "average" (printf "%dm" (mul . 10))) }}
+{{- end }}
+{{- with int .scaling.missedPromisesPercent }}
+- type: External
+  external:
+    metric:
+      name: stratos_sla_violations
+      selector:
+        matchLabels:
+          {{- toYaml (omit $labels "role") | nindent 10 }}
+    target: {type: Value, value: {{ printf "%dm" (mul . 10) | quote }}}
+{{- end }}
 {{- end }}
 
 {{/* One external metric of an HPA: dict metric, labels, average. */}}

@@ -19,10 +19,11 @@
 {{- fail "redis.external.urlSecret.name: is required where redis.enabled is false" -}}
 {{- end -}}
 {{- if and .Values.objectStore.url (not (hasPrefix "s3://" .Values.objectStore.url)) -}}
-{{- fail "objectStore.url: must be s3://BUCKET/PREFIX; leave it empty for a shared volume" -}}
+{{- fail "objectStore.url: must be s3://BUCKET/PREFIX; leave it empty for a server of the release's own" -}}
 {{- end -}}
 {{- $keys := list "key-pepper" -}}
 {{- if .Values.redis.enabled }}{{ $keys = append $keys "redis-password" }}{{ end -}}
+{{- if include "stratos.hasOwnObjects" . }}{{ $keys = append $keys "object-store-key" }}{{ end -}}
 {{- if include "stratos.hasDeclaration" . -}}
 {{- if not .Values.gateway.admin.enabled }}{{ fail "declaration: needs gateway.admin.enabled" }}{{ end -}}
 {{- $own := .Values.declaration.configMap -}}

@@ -56,7 +56,7 @@
     - fetch
     - {{ .prefix | quote }}
     - --object-store={{ include "stratos.objectStoreUrl" $.root }}
-    {{- with $.root.Values.objectStore.s3.endpointUrl }}
+    {{- with include "stratos.s3Endpoint" $.root }}
     - --s3-endpoint={{ . }}
     {{- end }}
     {{- with .digest }}
@@ -72,9 +72,6 @@
   volumeMounts:
     - {name: tmp, mountPath: /tmp}
     - {name: model, mountPath: /into}
-    {{- if include "stratos.hasObjectVolume" $.root }}
-    - {name: objects, mountPath: /objects, readOnly: true}
-    {{- end }}
 {{- end }}
 {{- end }}
 

@@ -50,12 +50,12 @@ labels:
   {{- include "stratos.labels" . | nindent 2 }}
 {{- end }}
 
-{{/* Reference of an image: (list $ .Values.gateway.image). */}}
+{{/* Reference of an image, by its digest where one is given: (list $ .Values.gateway.image). */}}
 {{- define "stratos.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
 {{- $tag := $image.tag | default $root.Values.image.tag | default $root.Chart.AppVersion -}}
-{{- with $root.Values.image.registry }}{{ . | trimSuffix "/" }}/{{ end }}{{ $image.repository }}:{{ $tag }}
+{{- with $root.Values.image.registry }}{{ . | trimSuffix "/" }}/{{ end }}{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $tag }}{{ end }}
 {{- end }}
 
 {{- define "stratos.serviceAccount" -}}

@@ -5,10 +5,12 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  fsGroup: 10001
+  {{- with int .Values.podSecurity.user }}
+  runAsUser: {{ . }}
+  runAsGroup: {{ . }}
+  fsGroup: {{ . }}
   fsGroupChangePolicy: OnRootMismatch
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
@@ -40,7 +42,7 @@ schedulerName: {{ . | quote }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $values.tolerations }}
+{{- with include "stratos.tolerations" . | fromJsonArray }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -55,13 +57,33 @@ topologySpreadConstraints:
 {{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
   - maxSkew: 1
     topologyKey: {{ $key }}
+    {{- if and (eq $key "kubernetes.io/hostname") (has $.component (list "gateway" "router")) }}
+    # Never all on one node where there are others; nodes that it could not run on do not count.
+    whenUnsatisfiable: DoNotSchedule
+    nodeTaintsPolicy: Honor
+    {{- else }}
     whenUnsatisfiable: ScheduleAnyway
+    {{- end }}
     labelSelector:
       matchLabels:
         {{- include "stratos.selector" $ | nindent 8 }}
     matchLabelKeys: [pod-template-hash]
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Tolerations as JSON: those of the values, and a short one of dead nodes for pods that have no volume of their own. */}}
+{{- define "stratos.tolerations" -}}
+{{- $found := (.scheduling | default dict).tolerations | default list -}}
+{{- $seconds := int .root.Values.deadNodeSeconds -}}
+{{- if and $seconds (not (has .component (list "redis" "object-store"))) -}}
+{{- $keys := list -}}
+{{- range $found }}{{ $keys = append $keys (.key | default "") }}{{ end -}}
+{{- range $key := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
+{{- if not (has $key $keys) }}{{ $found = append $found (dict "key" $key "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" $seconds) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end }}
 
 {{/* startup: the model is loaded and one real step was made; readiness: steps go on, and it is not draining; liveness: a
@@ -180,6 +202,12 @@ spec:
             {{- with .mounts }}
             {{- . | nindent 12 }}
             {{- end }}
+            {{- with .pool.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+        {{- with .pool.sidecars }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       volumes:
         - {name: tmp, emptyDir: {}}
         {{- if .root.Values.mtls.enabled }}
@@ -187,6 +215,9 @@ spec:
         {{- end }}
         {{- with .volumes }}
         {{- . | nindent 8 }}
+        {{- end }}
+        {{- with .pool.extraVolumes }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
 {{- end }}
 

@@ -81,7 +81,7 @@
 {{- $store := .root.Values.objectStore -}}
 - name: {{ .prefix }}OBJECT_STORE__URL
   value: {{ include "stratos.objectStoreUrl" .root | quote }}
-{{- with $store.s3.endpointUrl }}
+{{- with include "stratos.s3Endpoint" .root }}
 - name: {{ $.prefix }}OBJECT_STORE__S3_ENDPOINT_URL
   value: {{ . | quote }}
 {{- end }}
@@ -92,7 +92,22 @@
 {{- include "stratos.s3Credentials" .root }}
 {{- end }}
 
+{{/* Where its server is; empty is Amazon's. */}}
+{{- define "stratos.s3Endpoint" -}}
+{{- if include "stratos.hasOwnObjects" . -}}
+http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.objects }}
+{{- else -}}
+{{- .Values.objectStore.s3.endpointUrl -}}
+{{- end -}}
+{{- end }}
+
 {{- define "stratos.s3Credentials" -}}
+{{- if include "stratos.hasOwnObjects" . }}
+- {name: AWS_ACCESS_KEY_ID, value: stratos}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ include "stratos.credentials" . }}, key: object-store-key}
+{{- end }}
 {{- with .Values.objectStore.s3.credentialsSecret }}
 {{- range (list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY") }}
 - name: {{ . }}
@@ -103,10 +118,11 @@
 {{- end }}
 
 {{- define "stratos.objectStoreUrl" -}}
-{{- .Values.objectStore.url | default "file:///objects" -}}
+{{- .Values.objectStore.url | default "s3://stratos" -}}
 {{- end }}
 
-{{- define "stratos.hasObjectVolume" -}}
+{{/* Whether the release has an object store of its own. */}}
+{{- define "stratos.hasOwnObjects" -}}
 {{- if not .Values.objectStore.url }}yes{{ end -}}
 {{- end }}
 
@@ -117,7 +133,7 @@
 {{- $config := dict "logFormat" "json" "stopGraceS" 1 -}}
 {{- if eq .service "gateway" -}}
 {{- $_ := set $config "endpointLagS" 2 -}}
-{{- $_ := set $config "drainTimeoutS" 60 -}}
+{{- $_ := set $config "drainTimeoutS" 600 -}}
 {{- $_ := set $config "routerAddresses" (list $router) -}}
 {{- $_ := set $config "snapshot" (dict "copyPath" "/var/lib/stratos/snapshot.jsonl" "peers" (list (include "stratos.host" (list $root "gateways")))) -}}
 {{- $_ := set $config "ledger" (dict "spoolPath" "/var/lib/stratos/ledger.spool") -}}

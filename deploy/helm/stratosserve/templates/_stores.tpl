@@ -1,4 +1,4 @@
-{{/* Redis' authority and the object store as volumes of a pod. */}}
+{{/* Redis' authority as a volume of a pod. */}}
 {{- define "stratos.redisCaMount" -}}
 {{- if and (not .Values.redis.enabled) .Values.redis.external.caSecret.name }}
 - {name: redis-ca, mountPath: /etc/stratos/redis, readOnly: true}
@@ -15,16 +15,17 @@
 {{- end }}
 {{- end }}
 
-{{/* dict root, readOnly */}}
-{{- define "stratos.objectMount" -}}
-{{- if include "stratos.hasObjectVolume" .root }}
-- {name: objects, mountPath: /objects{{ if .readOnly }}, readOnly: true{{ end }}}
+{{/* What a volume needs that outlives its release: Helm, Argo CD and Flux leave it where it is. */}}
+{{- define "stratos.keepAnnotations" -}}
+{{- if .Values.keepOnUninstall }}
+annotations:
+  helm.sh/resource-policy: keep
+  argocd.argoproj.io/sync-options: Delete=false,Prune=false
+  kustomize.toolkit.fluxcd.io/prune: disabled
 {{- end }}
 {{- end }}
 
-{{- define "stratos.objectVolume" -}}
-{{- $volume := .root.Values.objectStore.volume -}}
-{{- if include "stratos.hasObjectVolume" .root }}
-- {name: objects, persistentVolumeClaim: {claimName: {{ $volume.existingClaim | default (include "stratos.name" (list .root "objects")) | quote }}{{ if .readOnly }}, readOnly: true{{ end }}}}
-{{- end }}
+{{/* The modes of a claim that is there, or those of the values: dict live (the claim in the cluster), modes. */}}
+{{- define "stratos.accessModes" -}}
+{{- toJson (((.live).spec).accessModes | default .modes) -}}
 {{- end }}

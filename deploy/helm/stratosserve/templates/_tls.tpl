@@ -31,32 +31,23 @@
 
 {{/* Pod spec of `stratos certificates VERB`: dict root, verb. */}}
 {{- define "stratos.certificatesPod" -}}
+{{- include "stratos.secretsPod" (dict "root" .root "name" "certificates" "command" (include "stratos.certificatesCommand" .)) -}}
+{{- end }}
+
+{{- define "stratos.certificatesCommand" -}}
 {{- $job := .root.Values.mtls.job -}}
-restartPolicy: OnFailure
-serviceAccountName: {{ include "stratos.serviceAccount" (dict "root" .root "component" "certificates") }}
-{{ include "stratos.podSecurity" .root | replace "automountServiceAccountToken: false" "automountServiceAccountToken: true" }}
-containers:
-  - name: certificates
-    {{- include "stratos.tool" .root | nindent 4 }}
-    command:
-      - stratos
-      - certificates
-      - {{ .verb }}
-      - --secrets={{ include "stratos.tlsPrefix" .root }}
-      - --namespace={{ .root.Release.Namespace }}
-      {{- if ne .verb "remove" }}
-      - --domain={{ include "stratos.tlsDomain" .root }}
-      - --lifetime-days={{ $job.lifetimeDays }}
-      - --ca-lifetime-days={{ $job.caLifetimeDays }}
-      - --overlap-s={{ int $job.overlapSeconds }}
-      - --dns-name=autoscaler={{ include "stratos.autoscalerHost" .root }}
-      - --label=app.kubernetes.io/name=stratosserve
-      - --label=app.kubernetes.io/instance={{ .root.Release.Name }}
-      {{- end }}
-    env:
-      - {name: HOME, value: /tmp}
-    volumeMounts:
-      - {name: tmp, mountPath: /tmp}
-volumes:
-  - {name: tmp, emptyDir: {}}
+- stratos
+- certificates
+- {{ .verb }}
+- --secrets={{ include "stratos.tlsPrefix" .root }}
+- --namespace={{ .root.Release.Namespace }}
+{{- if ne .verb "remove" }}
+- --domain={{ include "stratos.tlsDomain" .root }}
+- --lifetime-days={{ $job.lifetimeDays }}
+- --ca-lifetime-days={{ $job.caLifetimeDays }}
+- --overlap-s={{ int $job.overlapSeconds }}
+- --dns-name=autoscaler={{ include "stratos.autoscalerHost" .root }}
+- --label=app.kubernetes.io/name=stratosserve
+- --label=app.kubernetes.io/instance={{ .root.Release.Name }}
+{{- end }}
 {{- end }}

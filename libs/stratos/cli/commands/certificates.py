@@ -17,6 +17,7 @@ from stratos.common.errors import BadRequest
 from stratos.common.tls.identity import InvalidCertificate, PeerRole
 
 if TYPE_CHECKING:
+    from stratos.pki.kubernetes_secrets import SecretStore
     from stratos.pki.renewal import ValidityPolicy
     from stratos.pki.stores import CertificateStore
 
@@ -132,18 +133,29 @@ def remove(
 def _store(
     folder: Path | None, secrets: str, namespace: str, api_server: str, labels: list[str] | None
 ) -> CertificateStore:
-    from stratos.pki.kubernetes_secrets import SecretStore, cluster_of_pod
     from stratos.pki.stores import FolderStore
 
     if (folder is None) == (not secrets):
         raise BadRequest("give --folder or --secrets", param="--folder")
     if folder is not None:
         return FolderStore(folder)
+    return secret_store(secrets, namespace, api_server, labels)
+
+
+def secret_store(prefix: str, namespace: str, api_server: str, labels: list[str] | None) -> SecretStore:
+    """Secrets of a cluster, by the end of their name.
+
+    Raises:
+        BadRequest: a label without its value.
+        DependencyDown: no cluster is known.
+    """
+    from stratos.pki.kubernetes_secrets import SecretStore, cluster_of_pod
+
     pairs = [label.partition("=") for label in labels or ()]
     if any(not name or not sign for name, sign, _ in pairs):
         raise BadRequest("--label takes NAME=VALUE", param="--label")
     named = {name: value for name, _, value in pairs}
-    return SecretStore(cluster_of_pod(secrets, namespace, api_server, named))
+    return SecretStore(cluster_of_pod(prefix, namespace, api_server, named))
 
 
 def _dns_names(pairs: list[str]) -> dict[PeerRole, tuple[str, ...]]:

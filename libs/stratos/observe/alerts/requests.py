@@ -79,11 +79,11 @@ REQUEST_ALERTS = (
     ),
     Alert(
         name="StratosQueueFull",
-        expr='sum by (release) (increase(stratos_router_placements_total{outcome=~"overloaded|queue_timeout"}[5m])) '
-        "> 0",
-        lasting="1m",
+        expr='sum by (release) (rate(stratos_router_placements_total{outcome=~"overloaded|queue_timeout"}[5m]))'
+        " / (sum by (release) (rate(stratos_router_placements_total[5m])) > 0) > 0.01",
+        lasting="2m",
         severity="page",
-        summary="Requests are refused because queues are full or their time is over.",
+        summary="More than one request in a hundred is refused because queues are full or its time is over.",
         meaning="Routers answered `overloaded` or `queue_timeout`: clients get 503, or go to the external endpoint "
         "where "
         "there is one.",

@@ -87,6 +87,17 @@ STORE_ALERTS = (
         act=("Run the renewal by hand (docs/operations.md, Certificates) and mend what stopped it.",),
     ),
     Alert(
+        name="StratosCertificateEndsToday",
+        expr='min by (release, component) ({__name__=~"stratos_(tls|http)_certificate_expiry_timestamp_seconds"})'
+        " - time() < 86400",
+        lasting="5m",
+        severity="page",
+        summary="A certificate ends within a day.",
+        meaning="Connections between processes fail when it has ended. StratosCertificateEnds has told of it for days.",
+        check=("As for StratosCertificateEnds.",),
+        act=("Run the renewal by hand now (docs/operations.md, Certificates); processes take it without a restart.",),
+    ),
+    Alert(
         name="StratosRouterAway",
         expr='max by (release, instance) (stratos_routers{state="away"}) > 0',
         lasting="1m",

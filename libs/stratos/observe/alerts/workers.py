@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from stratos.observe.alerts.alert import Alert
 
+_ACTIVE = " and on (release, instance) (stratos_autoscaler_active == 1)"
+"""The one autoscaler that acts: numbers of the others, or of one that did before, are old."""
+
 WORKER_ALERTS = (
     Alert(
         name="StratosProcessDown",
         expr='up{release!=""} == 0',
         lasting="1m",
-        severity="page",
         summary="A process of the platform does not answer its scrapes.",
-        meaning="It is gone, hangs as a whole, or the network between Prometheus and it is cut. The labels say which.",
+        meaning="It is gone, hangs as a whole, or the network between Prometheus and it is cut. A pod that has not "
+        "started yet is no target. The labels say which. The others of its component carry its load: see "
+        "StratosComponentDown.",
         check=(
             "`kubectl get pods`, or `stratos status`: is it restarting?",
             "Its log, and that of its last run (`kubectl logs --previous`).",
@@ -23,27 +27,58 @@ WORKER_ALERTS = (
         ),
     ),
     Alert(
-        name="StratosGatewayMissing",
-        expr='absent(up{component="gateway"} == 1)',
+        name="StratosComponentDown",
+        expr='max by (release, component) (up{release!="", component=~"gateway|router|lora-registry|autoscaler"}) == 0',
         lasting="1m",
         severity="page",
-        summary="No gateway answers: nothing is served, or Prometheus finds none.",
-        meaning="There is no gateway that was scraped with success.",
+        summary="No process of a component answers.",
+        meaning="All gateways, all routers, all registries or all autoscalers of a release are gone or unreachable.",
+        check=("`kubectl get pods`, and the events of those that do not start.", "Nodes, quotas, images."),
+        act=("Bring one of them back; without routers nothing is placed, without autoscalers no size changes.",),
+    ),
+    Alert(
+        name="StratosGatewayMissing",
+        expr='(group by (release) (up{release!="", component!="gateway"})'
+        ' unless group by (release) (up{component="gateway"} == 1)) or absent(up{component="gateway"} == 1)',
+        lasting="1m",
+        severity="page",
+        summary="No gateway of a release answers: nothing is served, or Prometheus finds none.",
+        meaning="Other processes of the release are scraped, and no gateway with success; or no release has a gateway.",
         check=("`kubectl get pods -l app.kubernetes.io/component=gateway`.", "Targets of Prometheus: are there any?"),
         act=("Start gateways; if they run, mend the discovery (PodMonitor, or the annotations of the pods).",),
     ),
     Alert(
         name="StratosNoLiveWorker",
-        expr='max by (release, role) (stratos_router_workers{state="live"}) == 0'
-        ' and on (release, role) max by (release, role) (max_over_time(stratos_router_workers{state="live"}[1h])) > 0',
+        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{_ACTIVE}) == 0'
+        f" and max by (release, role, model) (min_over_time(stratos_autoscaler_desired_workers[15m]){_ACTIVE}) > 0",
         lasting="1m",
         severity="page",
-        summary="No router knows a live worker of a role that had some within the hour.",
+        summary="A model that is awake has no live worker of a role.",
         meaning="Without decode workers requests wait; without prefill workers decode workers compute prompts "
-        "themselves. "
-        "A pool that was scaled to zero stands here as well.",
+        "themselves. A model that sleeps, or was woken in the last quarter of an hour, is left out.",
         check=("`stratos status`: why each worker is out.", "Workers' logs; devices and memory of their nodes."),
-        act=("Mend what the workers' logs say; a pool that is meant to be empty needs nothing.",),
+        act=("Mend what the workers' logs say.",),
+    ),
+    Alert(
+        name="StratosPoolBelowFloor",
+        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{_ACTIVE})'
+        f' < max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="floor"}}{_ACTIVE})',
+        lasting="5m",
+        summary="A pool has fewer live workers than its floor.",
+        meaning="The floor is what the load takes and two more. Below it the loss of two more workers may end streams.",
+        check=("Dashboard Autoscaler: workers by state.", "Pods of the pool that are pending, and why."),
+        act=("Give the pool room: nodes, devices, quota. A node that is drained: wait until its pods are elsewhere.",),
+    ),
+    Alert(
+        name="StratosPoolAtMaximum",
+        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{_ACTIVE})'
+        f' >= max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="max"}}{_ACTIVE})'
+        " and on (release) max by (release) (stratos_router_queue_oldest_seconds) > 10",
+        lasting="5m",
+        summary="A pool is as large as it may be, and requests wait.",
+        meaning="No scaler may add a worker. Requests of the release have waited for more than ten seconds.",
+        check=("Dashboard Tenants: one tenant's flood, or the load of all.", "`stratos autoscaler explain`."),
+        act=("Raise `maxReplicas` where there is room, or lower what a tenant may have open (docs/tenants.md).",),
     ),
     Alert(
         name="StratosWorkersFlap",

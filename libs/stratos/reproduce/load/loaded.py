@@ -71,7 +71,7 @@ def load_model(conditions: RowConditions, *, is_shipped: bool = False, **changes
         model_path=large_model(conditions) if is_large else conditions.model,
         dtype="bfloat16" if is_large else "auto",
         num_threads=conditions.threads,
-        kv_pool_bytes=POOL_BYTES,
+        kv_pool_bytes=POOL_BYTES // (8 if conditions.form is RowForm.SMOKE else 1),
     )
     name = "a random model of 213 M parameters, bfloat16" if is_large else "the shipped model"
     return LoadedModel(name, TorchRunner.load(replace(config, **changes)))

@@ -123,9 +123,9 @@ def _loads(registered: Sequence[AdapterFiles], num_rounds: int, rng: Random) -> 
         yield AdapterLoad(name=f"{count} active", rounds=[streams] * num_rounds)
     yield AdapterLoad(name=f"{SLOTS} active", rounds=[active] * num_rounds)
     skewed = [rng.choices(registered, weights, k=STREAMS) for _ in range(num_rounds)]
-    yield AdapterLoad(name=f"{len(registered)} registered, by Zipf's law", rounds=skewed)
+    yield AdapterLoad(name=f"{len(registered)} by Zipf's law", rounds=skewed)
     even = [rng.choices(registered, k=STREAMS) for _ in range(num_rounds)]
-    yield AdapterLoad(name=f"{len(registered)} registered, evenly", rounds=even)
+    yield AdapterLoad(name=f"{len(registered)} evenly", rounds=even)
 
 
 def _run(model: LoadedModel, engine: EngineCore, load: AdapterLoad, num_tokens: int, seed: int) -> AdapterFigures:

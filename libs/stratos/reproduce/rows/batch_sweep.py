@@ -57,7 +57,7 @@ def measure(conditions: RowConditions) -> RowResult:
         plots=[
             ResultPlot(
                 title="Decode speed by batch", kind=FigureKind.MEASURED, x_label="rows", y_label="tokens/s",
-                lines={model.name: list(speeds.items())},
+                lines={"all rows": list(speeds.items())},
             )
         ],
         notes=[_knee_note(speeds)],

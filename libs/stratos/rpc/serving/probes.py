@@ -1,13 +1,15 @@
-"""/livez, /startedz, /readyz and /metrics, answered from an OS thread of their own.
+"""/livez, /startedz, /readyz, /ready and /metrics, answered from an OS thread of their own.
 
 The thread answers while the event loop is stalled; that is the point: /livez says that the process exists, /startedz
 that it has been at SERVING once (before that it may load a model for minutes), /readyz says 503 as soon as the loop has
 not turned for ``stall_timeout_s``, the service gives a reason not to be ready, or the lifecycle is not at SERVING.
+/ready says the same as JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import sys
 import threading
@@ -52,6 +54,11 @@ class Readiness:
             return f"the readiness check failed: {type(error).__name__}: {error}"
 
 
+def ready_document(reason: str) -> tuple[int, dict[str, str]]:
+    """HTTP status and JSON of /ready, from why a process is not ready; "" when it is."""
+    return (503, {"status": "not_ready", "reason": reason}) if reason else (200, {"status": "ready"})
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = 10.0
@@ -68,11 +75,14 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/readyz":
             reason = self.server.readiness.reason()
             self._answer(503 if reason else 200, f"{reason or 'ok'}\n".encode())
+        elif path == "/ready":
+            status, document = ready_document(self.server.readiness.reason())
+            self._answer(status, json.dumps(document).encode(), "application/json")
         elif path == "/metrics":
             body = generate_latest(self.server.registry) + generate_latest(self.server.views)
             self._answer(200, body, CONTENT_TYPE_LATEST)
         else:
-            self._answer(404, b"known paths: /livez /startedz /readyz /metrics\n")
+            self._answer(404, b"known paths: /livez /startedz /readyz /ready /metrics\n")
 
     def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)

@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from stratos.core.tenant import Tenant
+from stratos.rpc.serving.probes import ready_document
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.health import DeepHealth, HealthState
@@ -76,6 +77,10 @@ def build_routes(
         reason = not_ready_reason()
         return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200)
 
+    async def ready(_: Request) -> Response:
+        status, body = ready_document(not_ready_reason())
+        return OrjsonResponse(body, status_code=status)
+
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
         Route("/v1/usage", usage.answer, methods=["GET"]),
@@ -91,4 +96,5 @@ def build_routes(
         Route("/tokenizer_info", tokenizer_info, methods=["GET"]),
         Route("/livez", livez, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
+        Route("/ready", ready, methods=["GET"]),
     ]

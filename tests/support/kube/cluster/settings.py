@@ -61,7 +61,8 @@ class ClusterSettings:
 
     def small_arguments(self) -> list[str]:
         """The same, for one of everything with the images of this run."""
-        return ["-f", SMALL, "--set", f"image.tag={self.tag}", *self.helm_arguments()]
+        flags = ["--set", f"image.tag={self.tag},keepOnUninstall=false"]
+        return ["-f", SMALL, *flags, *self.helm_arguments()]
 
     def documented_environment(self, namespace: str, *, has_fixed_sizes: bool = True) -> dict[str, str]:
         """The variables that the blocks of docs/operations.md leave to the reader."""
