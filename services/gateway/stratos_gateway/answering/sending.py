@@ -79,6 +79,7 @@ class ChunkSender:
                 return False
             fresh = take()
             stream.write_now(renderer.stream_part(fresh))
+            stream.keep_alive = renderer.keep_alive
             output.confirm(fresh)
             request.note_sent(fresh)
             return True
