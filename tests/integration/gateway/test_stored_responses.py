@@ -52,8 +52,16 @@ async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorl
 
 
 async def has_data_key(world: AdminWorld) -> bool:
-    text = (await fetch_snapshot(world.service.address)).decode().replace("\\", "")
-    return text.count('"data_key"') >= 2
+    return (await snapshot_of(world)).count('"data_key"') >= 2
+
+
+async def has_no_limit(world: AdminWorld) -> bool:
+    return '"requests_per_min":null' in (await snapshot_of(world)).replace(" ", "")
+
+
+async def snapshot_of(world: AdminWorld) -> str:
+    """What the gateway knows of tenants and keys."""
+    return (await fetch_snapshot(world.service.address)).decode().replace("\\", "")
 
 
 def client_of(world: AdminWorld, by: str = "user") -> AsyncOpenAI:
@@ -215,6 +223,10 @@ async def test_a_store_that_is_away_is_told_and_stateless_requests_need_none(
     values = settings(tmp_path, store_by_default=True)
     async with admin_world(redis_server.url, tmp_path, **values) as world, client_of(world) as client:
         await eventually(lambda: has_data_key(world), "the tenant has a data key")
+        assert not await has_no_limit(world)
+        free = {"plan": "standard", "overrides": {"requests_per_min": None, "tokens_per_min": None}}
+        assert (await world.call("PUT", "/tenants/acme", free)).status_code == 200
+        await eventually(lambda: has_no_limit(world), "no limit: a share of one is small without Redis")
         kept = await ask(client)
         assert (await ask(client, store=None)).model_dump()["store"] is True, "the setting stands where nothing is said"
         num_computed = len(world.worker.submits)

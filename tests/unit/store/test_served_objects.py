@@ -53,7 +53,7 @@ def test_another_key_or_bucket_is_refused(server: ObjectServer) -> None:
     client(server).put_object(Bucket="stratos", Key="a b/c+d.txt", Body=b"here")
     assert client(server).get_object(Bucket="stratos", Key="a b/c+d.txt")["Body"].read() == b"here"
     for stranger in (client(server, secret=SECRET[::-1]), client(server, key_id="other")):
-        for call in (stranger.get_object, stranger.put_object):
+        for call in (stranger.get_object, stranger.put_object, stranger.delete_object):
             assert refused(call, Bucket="stratos", Key="a b/c+d.txt") == "SignatureDoesNotMatch"
         assert refused(stranger.list_objects_v2, Bucket="stratos", Prefix="a b/") == "SignatureDoesNotMatch"
     assert refused(client(server).get_object, Bucket="elsewhere", Key="x") == "NoSuchBucket"

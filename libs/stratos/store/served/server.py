@@ -1,4 +1,4 @@
-"""An S3 server for evaluation: one folder, one bucket, one key; objects are read, written and listed.
+"""An S3 server for evaluation: one folder, one bucket, one key; objects are read, written, deleted, listed.
 
 One pod with one volume stands for the object store of a release, so that no volume has to be mounted by many nodes.
 It is no store for production: one process, no copies, no TLS.  What it refuses: requests
@@ -70,6 +70,9 @@ class _ObjectHandler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._serve()
 
+    def do_DELETE(self) -> None:
+        self._serve()
+
     def log_message(self, format: str, *args: object) -> None:
         _log.debug(format, *args)
 
@@ -85,6 +88,8 @@ class _ObjectHandler(BaseHTTPRequestHandler):
         try:
             if self.command == "PUT":
                 self._put(key)
+            elif self.command == "DELETE":
+                self._delete(key)
             elif key:
                 self._get(key)
             else:
@@ -138,6 +143,11 @@ class _ObjectHandler(BaseHTTPRequestHandler):
         self.send_response(HTTPStatus.OK)
         self.send_header("ETag", f'"{digest}"')
         self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _delete(self, key: str) -> None:
+        asyncio.run(self.server.store.delete(key))
+        self.send_response(HTTPStatus.NO_CONTENT)
         self.end_headers()
 
     def _receive(self, file: IO[bytes], num_bytes: int) -> str:
