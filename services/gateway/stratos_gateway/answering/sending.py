@@ -13,6 +13,7 @@ from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import EventStream
+from stratos_gateway.openai.chunks import ChoiceChunk
 
 _log = logging.getLogger(__name__)
 
@@ -74,14 +75,17 @@ class ChunkSender:
         stream, renderer = request.exchange.stream, request.prepared.renderer
         assert stream is not None, "opened around the sources"
 
+        def confirm(fresh: list[ChoiceChunk]) -> None:
+            stream.keep_alive = renderer.keep_alive
+            output.confirm(fresh)
+            request.note_sent(fresh)
+
         def send_now(take: TakeChunks) -> bool:
             if not stream.can_write_now:
                 return False
             fresh = take()
             stream.write_now(renderer.stream_part(fresh))
-            stream.keep_alive = renderer.keep_alive
-            output.confirm(fresh)
-            request.note_sent(fresh)
+            confirm(fresh)
             return True
 
         if chunks is output:
@@ -90,9 +94,7 @@ class ChunkSender:
             while fresh := await chunks.news():
                 request.begin_answer(output)
                 await stream.write(renderer.stream_part(fresh))
-                stream.keep_alive = renderer.keep_alive
-                output.confirm(fresh)
-                request.note_sent(fresh)
+                confirm(fresh)
             await request.prepared.keep(output.usage)
             last = renderer.stream_end(output.usage)
         except StratosError as error:

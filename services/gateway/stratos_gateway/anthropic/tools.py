@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from stratos.common.errors import BadRequest
-from stratos.core.requests.tools import (
-    MAX_SCHEMA_DEPTH,
-    MAX_SCHEMA_VALUES,
-    NO_TOOLS,
-    Tool,
-    ToolMode,
-    ToolUse,
-    ValueBudget,
-    check_num_tools,
-    check_schema,
-    check_tool_name,
-    check_tool_sizes,
-)
+from stratos.core.requests.tools import NO_TOOLS, Tool, ToolMode, ToolUse, ValueBudget, check_tool_sizes
 from stratos_gateway.anthropic.content import MAX_NAME_CHARS
 from stratos_gateway.anthropic.notices import Ignored
 from stratos_gateway.openai.fields import Fields, object_fields
+from stratos_gateway.openai.tools import check_function, check_tools
 
 _MODES = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "tool": ToolMode.NAMED, "none": ToolMode.NONE}
 
@@ -32,11 +22,7 @@ def take_message_tools(fields: Fields, ignored: Ignored) -> ToolUse:
         BadRequest: malformed, out of bounds, or a tool that the server would have to run, with ``param``.
     """
     given, choice = fields.take("tools"), fields.take("tool_choice")
-    if given is not None and not isinstance(given, list):
-        raise BadRequest("tools must be a list", param="tools")
-    check_num_tools(given or (), "tools")
-    budget = ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH)
-    tools = tuple(_tool(entry, f"tools[{index}]", budget, ignored) for index, entry in enumerate(given or ()))
+    tools = check_tools(given, partial(_tool, ignored=ignored))
     mode, named, is_parallel = _choice(choice, tools)
     if not tools:
         return NO_TOOLS
@@ -44,27 +30,17 @@ def take_message_tools(fields: Fields, ignored: Ignored) -> ToolUse:
     return ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel)
 
 
-def _tool(value: Any, path: str, budget: ValueBudget, ignored: Ignored) -> Tool:
+def _tool(value: Any, path: str, budget: ValueBudget, *, ignored: Ignored) -> Tool:
     fields = object_fields(value, path)
     if fields.take("type") not in (None, "custom"):
         text = f"{path}.type: only tools that the client runs are supported"
         raise BadRequest(text, param=f"{path}.type", code="unsupported_parameter")
-    name, description, schema = fields.take("name"), fields.take("description"), fields.take("input_schema")
-    is_strict = fields.flag("strict")
     fields.ignore("eager_input_streaming")  # arguments are never held back
     fields.refuse("defer_loading", False)
     fields.refuse("allowed_callers", ["direct"], [])
     fields.refuse("input_examples", [])
     ignored.take(fields, "cache_control")
-    fields.end()
-    if description is not None and not isinstance(description, str):
-        raise BadRequest(f"{path}.description must be a string", param=f"{path}.description")
-    return Tool(
-        name=check_tool_name(name, f"{path}.name", MAX_NAME_CHARS),
-        description=description or "",
-        parameters=None if schema is None else check_schema(schema, f"{path}.input_schema", budget),
-        is_strict=is_strict,
-    )
+    return check_function(fields, path, budget, schema_name="input_schema", max_name_chars=MAX_NAME_CHARS)
 
 
 def _choice(value: Any, tools: tuple[Tool, ...]) -> tuple[ToolMode, str, bool]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.tools import (
     MAX_SCHEMA_DEPTH,
     MAX_SCHEMA_VALUES,
+    MAX_TOOL_NAME_CHARS,
     NO_TOOLS,
     Tool,
     ToolMode,
@@ -33,7 +36,7 @@ def take_tools(fields: Fields, *, is_flat: bool = False) -> ToolUse:
     """
     fields.refuse("functions", [])
     fields.refuse("function_call", "none", "auto")
-    tools = _tools(fields.take("tools"), is_flat=is_flat)
+    tools = check_tools(fields.take("tools"), partial(_tool, is_flat=is_flat))
     choice, is_parallel = fields.take("tool_choice"), fields.flag("parallel_tool_calls", default=True)
     mode, named = _choice(choice, tools, is_flat=is_flat)
     if not tools:
@@ -42,14 +45,23 @@ def take_tools(fields: Fields, *, is_flat: bool = False) -> ToolUse:
     return ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel)
 
 
-def _tools(value: Any, *, is_flat: bool) -> tuple[Tool, ...]:
+def check_tools(value: Any, check_one: Callable[[Any, str, ValueBudget], Tool]) -> tuple[Tool, ...]:
+    """Check the ``tools`` of one request, whose schemas have one budget.
+
+    Args:
+        value: of the field.
+        check_one: checks the tool at a place.
+
+    Raises:
+        BadRequest: no list, too many, or what ``check_one`` raises.
+    """
     if value is None:
         return ()
     if not isinstance(value, list):
         raise BadRequest("tools must be a list", param="tools")
     check_num_tools(value, "tools")
     budget = ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH)
-    return tuple(_tool(entry, f"tools[{index}]", budget, is_flat=is_flat) for index, entry in enumerate(value))
+    return tuple(check_one(entry, f"tools[{index}]", budget) for index, entry in enumerate(value))
 
 
 def _tool(value: Any, path: str, budget: ValueBudget, *, is_flat: bool) -> Tool:
@@ -65,21 +77,35 @@ def _tool(value: Any, path: str, budget: ValueBudget, *, is_flat: bool) -> Tool:
     return check_function(object_fields(function, within), within, budget)
 
 
-def check_function(fields: Fields, path: str, budget: ValueBudget) -> Tool:
+def check_function(
+    fields: Fields,
+    path: str,
+    budget: ValueBudget,
+    *,
+    schema_name: str = "parameters",
+    max_name_chars: int = MAX_TOOL_NAME_CHARS,
+) -> Tool:
     """Check the definition of a function, to its last field.
+
+    Args:
+        fields: of the definition; what a dialect has beside these was taken.
+        path: of the definition, for errors.
+        budget: of the request's schemas.
+        schema_name: the field that has the schema of its arguments.
+        max_name_chars: most characters of its name.
 
     Raises:
         BadRequest: malformed or out of bounds, with ``param``.
     """
-    name, description, parameters = fields.take("name"), fields.take("description"), fields.take("parameters")
+    name, description, schema = fields.take("name"), fields.take("description"), fields.take(schema_name)
     is_strict = fields.flag("strict")
     fields.end()
     if description is not None and not isinstance(description, str):
         raise BadRequest(f"{path}.description must be a string", param=f"{path}.description")
     return Tool(
-        name=check_tool_name(name, f"{path}.name"),
+        name=check_tool_name(name, f"{path}.name", max_name_chars),
         description=description or "",
-        parameters=None if parameters is None else check_schema(parameters, f"{path}.parameters", budget),
+        parameters=None if schema is None else check_schema(schema, f"{path}.{schema_name}", budget),
         is_strict=is_strict,
     )
 
