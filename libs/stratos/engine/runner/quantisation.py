@@ -1,0 +1,36 @@
+"""Which scheme the weights of a model have when it runs: the checkpoint's, or the one asked for at load."""
+
+from __future__ import annotations
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.checkpoint.model_config import DecoderConfig
+from stratos.engine.checkpoint.quantised_weight import WeightScheme
+
+KERNEL_REVISION = 1
+"""Of the products of integers.h and codes.h: the next one when their bits change."""
+_ROUNDED = {"int8": WeightScheme.INT8_ROWS, "int4": WeightScheme.INT4, "fp8": WeightScheme.FP8}
+
+
+def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
+    """Label of the scheme that linear layers have, "" for floats.
+
+    Args:
+        quantization: the setting.
+        model: as its checkpoint says.
+
+    Raises:
+        InvalidCheckpoint: the checkpoint is quantised, and another scheme is asked for.
+    """
+    stored = model.quantisation
+    if quantization == "auto":
+        return "" if stored is None else stored.label
+    if stored is not None:
+        raise InvalidCheckpoint(
+            f"quantization {quantization} is for float weights; the checkpoint stores {stored.label}: set it to auto"
+        )
+    return f"{_ROUNDED[quantization].label}-at-load"
+
+
+def scheme_parts(label: str) -> tuple[str, ...]:
+    """What the numerics id says of it."""
+    return (f"{label}-r{KERNEL_REVISION}",) if label else ()
