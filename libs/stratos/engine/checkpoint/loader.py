@@ -210,7 +210,8 @@ class CheckpointReader:
         if schemes != schemes[:1] * len(names):
             other = names[[scheme != schemes[0] for scheme in schemes].index(True)]
             raise InvalidCheckpoint(
-                f"tensor {other} is stored by another scheme than {names[0]}; q, k and v, and gate and up, are one product"
+                f"tensor {other} is stored by another scheme than {names[0]}: "
+                "q, k and v are one product, and so are gate and up"
             )
         return fused([self._quantised[name].read() for name in names])
 

@@ -1,7 +1,7 @@
-"""The scheme that a checkpoint says its weights are stored in: ``quantization_config`` of ``config.json``, parsed strictly.
+"""Schemes in which a checkpoint stores its weights: ``quantization_config`` of ``config.json``, parsed strictly.
 
-Methods: ``compressed-tensors`` (several groups of layers, each with a scheme), ``gptq``, ``awq`` and ``fp8``.  What would
-change a result and is not implemented is refused by name.
+Methods: ``compressed-tensors`` (several groups of layers, each with a scheme), ``gptq``, ``awq`` and ``fp8``.  What
+would change a result and is not implemented is refused by name.
 """
 
 from __future__ import annotations
@@ -173,14 +173,18 @@ def _compressed_group(weights: Fields, name: str) -> int:
 def _require_dynamic(inputs: Any, name: str) -> None:
     is_token = isinstance(inputs, Mapping) and inputs.get("strategy") == "token" and inputs.get("dynamic") is True
     if not is_token or inputs.get("num_bits") != 8 or inputs.get("type", "int") != "int":
-        raise InvalidCheckpoint(f"config.json: {name}: integer activations must be 8 bits, dynamic, one scale per token")
+        raise InvalidCheckpoint(
+            f"config.json: {name}: integer activations must be 8 bits, dynamic, one scale per token"
+        )
     if inputs.get("symmetric") is False:
         raise InvalidCheckpoint(f"config.json: {name}: integer activations must be symmetric")
 
 
 def _gptq(stated: Fields) -> StoredScheme:
     if positive_int(stated, "bits") != 4:
-        raise InvalidCheckpoint(f"config.json: gptq with {shown(stated.get('bits'))} bits is not supported; supported: 4")
+        raise InvalidCheckpoint(
+            f"config.json: gptq with {shown(stated.get('bits'))} bits is not supported; supported: 4"
+        )
     layout = stated.get("checkpoint_format") or "gptq"
     if layout not in ("gptq", "gptq_v2"):
         raise InvalidCheckpoint(f"config.json: gptq: checkpoint_format {shown(layout)}; supported: gptq, gptq_v2")
@@ -217,9 +221,7 @@ def _fp8(stated: Fields) -> StoredScheme:
     if not isinstance(block, list) or len(block) != 2 or block[0] != block[1]:
         raise InvalidCheckpoint(f"config.json: weight_block_size must be two equal numbers, not {shown(block)}")
     size = _group(block[0])
-    return StoredScheme(
-        scheme=WeightScheme.FP8, packing="plain", group=size, block=size, scale_name="weight_scale_inv"
-    )
+    return StoredScheme(scheme=WeightScheme.FP8, packing="plain", group=size, block=size, scale_name="weight_scale_inv")
 
 
 def _group(size: Any) -> int:

@@ -222,4 +222,3 @@ def _in_awq_order(codes: Tensor) -> Tensor:
 
 def _unless_usual(zeros: Tensor) -> Tensor | None:
     return None if bool((zeros == INT4_ZERO).all()) else zeros.to(torch.uint8).contiguous()
-

@@ -1,7 +1,7 @@
 """Weights as codes of a few bits with scales: what every reader of a quantised format gives, and the kernels take.
 
-An element is ``(code - zero) * scale`` for integers, or the e4m3 number of the code times the scale.  A scale belongs to
-``group`` consecutive inputs of one output.
+An element is ``(code - zero) * scale`` for integers, or the e4m3 number of the code times the scale.  A scale belongs
+to ``group`` consecutive inputs of one output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Quantises float weights when a model is loaded, each to the nearest code: no calibration, no data.
 
-int8: one scale per output, the largest element becomes 127.  int4: groups of 32 inputs, codes 1 to 15 about 8.  fp8: one
-scale per output, the largest element becomes 448.
+int8: one scale per output, the largest element becomes 127.  int4: groups of 32 inputs, codes 1 to 15 about 8.  fp8:
+one scale per output, the largest element becomes 448.
 """
 
 from __future__ import annotations

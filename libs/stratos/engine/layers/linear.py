@@ -118,8 +118,8 @@ class LinearFactory:
         """
         if self._library is None:
             raise InvalidCheckpoint(
-                "quantised weights need the C++ kernels of a CPU: build them with python -m stratos.engine.native.build, "
-                "or serve float weights"
+                "quantised weights need the C++ kernels of a CPU: build them with "
+                "python -m stratos.engine.native.build, or serve float weights"
             )
         return QuantisedLinear(self._library, weight, bias, self._dtype)
 
