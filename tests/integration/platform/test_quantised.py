@@ -1,4 +1,4 @@
-"""A platform whose workers quantise the shipped model at load: prompts, hand-off, prefix hits, adapters, the receipt."""
+"""A platform that quantises the shipped model at load: prompts, hand-off, prefix hits, adapters, the receipt."""
 
 from __future__ import annotations
 
