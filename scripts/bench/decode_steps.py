@@ -10,6 +10,7 @@ prompts and decode greedily.  Parts: the whole step, its forward pass, all but t
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -103,9 +104,9 @@ def serve(folder: Path) -> None:
 
 def run(engine: Any, load: Load, rng: random.Random) -> dict[str, float]:
     """Medians over the steps of one batch."""
-    from scripts.bench.workloads import request, run_out, tokens
-
-    streams = [request(rng, tokens(engine, rng, load.context), STEPS + 70) for _ in range(load.streams)]
+    workloads = importlib.import_module("workloads")  # beside this file: the other tree may have none
+    prompts = [workloads.tokens(engine, rng, load.context) for _ in range(load.streams)]
+    streams = [workloads.request(rng, prompt, STEPS + 70) for prompt in prompts]
     for stream in streams:
         engine.add(stream)
     started = 0
@@ -148,7 +149,7 @@ def run(engine: Any, load: Load, rng: random.Random) -> dict[str, float]:
     del engine.runner.forward.run
     for stream in streams:
         engine.abort(stream.key)
-    run_out(engine)
+    workloads.run_out(engine)
     ms = 1e3
     return {
         "step_ms": ms * statistics.median(steps),

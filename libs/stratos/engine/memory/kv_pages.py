@@ -125,7 +125,8 @@ class KvPages:
         keys, wire_keys = self.tensor.view(word)[:, layers, 0], run[:, 0].view(word)
         for tokens, block, places in _places(block_table, kv_range, size, KEY_GROUP):
             group = places.start - places.start % KEY_GROUP
-            packed = keys[block, :, :, group : group + KEY_GROUP].flatten(2).unflatten(2, (-1, KEY_GROUP))
+            packed = keys[block, :, :, group : group + KEY_GROUP]
+            packed = packed.view(*packed.shape[:2], -1, KEY_GROUP)
             yield wire_keys[:, :, tokens], packed[..., places.start - group : places.stop - group].transpose(2, 3)
 
 
