@@ -41,7 +41,7 @@ class AttentionBackend(ABC):
     """One kernel over one KV pool."""
 
     name: str
-    """With its revision, as it stands in the numerics id."""
+    """Name in the numerics id, with the revision of the kernel."""
     libraries: tuple[str, ...] = ("torch",)
     """Libraries that compute a part of the result; their versions are part of the numerics id."""
     is_invariant_by_design = False
