@@ -173,7 +173,7 @@ class _Stream:
                 await self._call.write(self._next_message())
 
     def _next_message(self) -> router_pb2.SessionRequest:
-        """What waits; cancellations go behind the last call, so that none comes before the call that it is for."""
+        """Take what waits; cancellations go behind the last call, so that none comes before the call that it is for."""
         numbers = list(self._unsent)[:MAX_CALLS_PER_MESSAGE]
         message = router_pb2.SessionRequest(calls=[self._unsent.pop(number) for number in numbers])
         if not self._unsent:
