@@ -14,16 +14,18 @@ import grpc.aio
 import pytest
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
+from stratos.common.clock import FakeClock, SystemClock
 from stratos.common.errors import BadRequest, Draining, Internal, Overloaded, QueueTimeout, WorkerLost
 from stratos.core.placement import AttemptReport, Outcome, WorkerRole
 from stratos.rpc.clients import router_session
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.clients.router_session import RouterSession
 from stratos.rpc.codec.placement import placement_request_to_pb
 from stratos_router import gateway_session
 from stratos_router.gateway_session import GatewaySessions
 from tests.support.waiting import eventually
-from tests.support.worlds.router_world import ask, fake_workers, finished, make_status, router_process, until_live
+from tests.support.worlds.router_world import ask, fake_workers, make_status, router_process, until_live
 
 REPORT = AttemptReport(handoff_id="handoff-1", outcome=Outcome.FINISHED)
 
@@ -201,16 +203,15 @@ async def test_a_router_that_leaves_ends_sessions_after_their_calls() -> None:
             await client.schedule(ask())
 
 
-async def test_a_router_without_sessions_is_asked_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    older = OlderRouter()
-    async with served(older) as (address, server), RouterClient(address) as client:
+async def test_a_router_without_sessions_is_asked_call_by_call() -> None:
+    older, clock = OlderRouter(), FakeClock()
+    async with served(older) as (address, server), RouterClient(address, clock) as client:
         placed = await asyncio.gather(*(client.schedule(ask(f"req-{number}")) for number in range(3)))
         assert [placement.handoff_id for placement in placed] == ["of req-0", "of req-1", "of req-2"]
         await client.complete([REPORT])
         assert older.num_calls == 4
         await server.stop(None)
-        monkeypatch.setattr(router_session, "OLDER_BUILD_S", 0.0)
-        client._session._unknown_until_s = 0.0
+        clock.advance(router_session.OLDER_BUILD_S)
         newer = ScriptedRouter()
         async with served(newer, int(address.rpartition(":")[2])):
 
@@ -228,12 +229,15 @@ async def test_a_call_of_another_build_is_refused_by_itself(tmp_path: Path) -> N
     async with (
         fake_workers(make_status("decode-0", WorkerRole.DECODE)) as workers,
         router_process(tmp_path, f"static://decode@{workers[0].address}") as client,
+        channel(client.address) as newer,
     ):
         await until_live(client, workers[0].address)
+        session = RouterSession(router_pb2_grpc.RouterServiceStub(newer).Session, SystemClock())
         with pytest.raises(BadRequest):
-            await client._session.ask(router_pb2.SessionCall())
-        placement = await client.schedule(ask())
-        await client.complete([finished(placement)])
+            await session.ask(router_pb2.SessionCall())
+        request = router_pb2.SessionCall(schedule=placement_request_to_pb(ask(), 0.0))
+        assert (await session.ask(request)).schedule.decode.address == workers[0].address
+        await session.close()
 
 
 async def test_a_gateway_of_an_older_build_asks_call_by_call(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class RouterClient:
         self._clock = clock or SystemClock()
         self._channel = dialer.channel(address, PeerRole.ROUTER)
         self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
-        self._session = RouterSession(self._stub.Session)
+        self._session = RouterSession(self._stub.Session, self._clock)
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         """Wait for a placement.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ import grpc
 import grpc.aio
 
 from stratos.api.router.v1 import router_pb2
+from stratos.common.clock import Clock
 from stratos.common.errors import Overloaded, StratosError, WorkerLost
 from stratos.rpc.errors import from_error_detail, from_rpc_error
 
@@ -37,10 +37,12 @@ class RouterSession:
 
     Args:
         begin: begins ``RouterService.Session``.
+        clock: of when a router of an older build is tried again.
     """
 
-    def __init__(self, begin: Callable[[], Any]) -> None:
+    def __init__(self, begin: Callable[[], Any], clock: Clock) -> None:
         self._begin = begin
+        self._clock = clock
         self._stream: _Stream | None = None
         self._is_closed = False
         self._unknown_until_s = 0.0
@@ -54,7 +56,7 @@ class RouterSession:
             Overloaded: the router does not read.
             StratosError: its refusal.
         """
-        if time.monotonic() < self._unknown_until_s:
+        if self._clock.now() < self._unknown_until_s:
             raise SessionUnknown
         try:
             async with asyncio.timeout(timeout_s):
@@ -62,7 +64,7 @@ class RouterSession:
         except TimeoutError as error:
             raise WorkerLost(f"{_PEER} did not answer within {timeout_s:.1f} s") from error
         except SessionUnknown:
-            self._unknown_until_s = time.monotonic() + OLDER_BUILD_S
+            self._unknown_until_s = self._clock.now() + OLDER_BUILD_S
             raise
         if answer.HasField("error"):
             raise from_error_detail(answer.error)
