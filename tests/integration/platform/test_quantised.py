@@ -33,4 +33,4 @@ def test_a_quantised_model_serves_and_says_so(tmp_path: Path) -> None:
         for request_id in request_ids:
             receipt = httpx.get(f"{url}/{request_id}/receipt", headers=headers)
             assert receipt.status_code == 200, receipt.text
-            assert "int8-rows-at-load-r1" in receipt.text
+            assert "int8-rows-at-load.r1" in receipt.text

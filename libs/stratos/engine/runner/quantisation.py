@@ -5,9 +5,8 @@ from __future__ import annotations
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.checkpoint.quantised_weight import WeightScheme
+from stratos.engine.revisions import revised
 
-KERNEL_REVISION = 1
-"""Of the products of integers.h and codes.h: the next one when their bits change."""
 _ROUNDED = {"int8": WeightScheme.INT8_ROWS, "int4": WeightScheme.INT4, "fp8": WeightScheme.FP8}
 
 
@@ -33,4 +32,4 @@ def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
 
 def scheme_parts(label: str) -> tuple[str, ...]:
     """What the numerics id says of it."""
-    return (f"{label}-r{KERNEL_REVISION}",) if label else ()
+    return (revised("native-quantised-products", label),) if label else ()
