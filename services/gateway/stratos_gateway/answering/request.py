@@ -6,6 +6,7 @@ The edge opens it, preparation fills ``prepared``, a source gives ``output``; st
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import StratosError
+from stratos.core.adapter import AdapterRef
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
@@ -53,6 +55,27 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerIdentity:
+    """All that an answer's bytes depend on besides the body of its request: what is drawn, resolved or read off a
+    clock, once.  Any gateway that is given both generates and renders the same answer."""
+
+    answer_id: str
+    created: int
+    seed: int
+    prompts: tuple[tuple[int, ...], ...]
+    model_digest: str
+    adapter: AdapterRef
+    arrived_unix_ms: int
+    """Wall clock of the first gateway: the day of the ledger that the answer is billed in."""
+    request_ids: tuple[str, ...] = ()
+    """Of its generations, one per prompt: what is billed once; empty where each draws its own."""
+    epoch: int = 1
+    """1 at the gateway that began it, one more at each that took it over."""
+    wall_clock: Callable[[], float] | None = None
+    """Says when it ended; ``None`` asks the gateway's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSpec:
     """One prompt to generate from, checked and resolved."""
 
@@ -72,6 +95,10 @@ class GenerationSpec:
     """Tag that it is billed by; ``None`` is not billed."""
     promised_itl_us: int | None = None
     """p99 of the ITLs of its tenant's windows; ``None`` where none is promised."""
+    request_id: str = ""
+    """Of the generation; empty draws one."""
+    epoch: int = 1
+    """As of ``AnswerIdentity``."""
     can_be_convicted: bool = True
     """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
 
@@ -86,6 +113,9 @@ class PreparedGeneration(Prepared):
     renderer: Renderer
     keep: Callable[[Usage], Awaitable[None]]
     """Keeps the answer before its client is told of its end; raises ``StratosError`` where that fails."""
+    identity: AnswerIdentity
+    rebuilt: Callable[[AnswerIdentity], PreparedGeneration]
+    """The same request with another identity."""
 
     def describe(self, exchange: Exchange) -> None:
         """Its model, and a header with the fields that mean nothing here."""
@@ -114,6 +144,14 @@ class ContentScreen(Protocol):
 
     def shown(self, output: ChunkOutput) -> Chunks:
         """An output as the policy lets it out."""
+        ...
+
+
+class RecordedAnswer(Protocol):
+    """An answer of which a record was there before the request."""
+
+    def open(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[ChunkOutput]:
+        """The answer from its first token on, whoever generates it."""
         ...
 
 
@@ -149,6 +187,15 @@ class ClientRequest(Generic[P]):
     """The answer; ``None`` before there is one, and again where its source gave way or it counts as nothing."""
     error: BaseException | None = None
     """Why it ended without its whole answer: what steps find raised around them, or what was told within a stream."""
+    body_text: bytes = b""
+    """Its body as JSON of sorted keys, where a record of the answer is wanted."""
+    is_recorded: bool = False
+    """Its answer has a record, from which any gateway goes on with it: no endpoint and no cache answers it, which would
+    say it otherwise."""
+    detach_s: float = 0.0
+    """Seconds that its answer goes on after its client left."""
+    followed: RecordedAnswer | None = None
+    """Answer that has a record already, which this request is shown."""
     trail: dict[str, Any] = field(default_factory=dict)
     """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
     sent: list[ChoiceChunk] = field(default_factory=list)

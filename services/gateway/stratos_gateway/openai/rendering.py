@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from stratos.common.errors import StratosError
 from stratos.core.requests.tools import ToolMode
@@ -53,7 +53,7 @@ class Renderer(ABC):
         answer: shared fields.
     """
 
-    keep_alive: ClassVar[bytes] = KEEP_ALIVE
+    keep_alive: bytes = KEEP_ALIVE
     """Sent where a stream is silent for long, once it has begun."""
 
     def __init__(self, answer: Answer) -> None:
@@ -70,6 +70,9 @@ class Renderer(ABC):
     @abstractmethod
     def stream_end(self, usage: Usage) -> bytes:
         """The rest of a stream whose choices have all ended."""
+
+    def renumber(self, num_events: int) -> None:  # noqa: B027 - most number none
+        """Go on as after so many events, in a dialect that numbers them: a client was told of them in other pieces."""
 
     @abstractmethod
     def stream_failure(self, error: StratosError) -> bytes:
