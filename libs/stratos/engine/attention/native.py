@@ -20,6 +20,7 @@ from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import DTYPE_CODES, AttentionStep
+from stratos.engine.revisions import revised
 
 MAX_HEAD_DIM = 1024
 """The kernel holds one head in registers and on its stack."""
@@ -47,11 +48,12 @@ class NativePagedAttention(AttentionBackend):
     """
 
     is_invariant_by_design = True
+    libraries = ()
 
     def __init__(self, library: NativeLibrary, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
         geometry = pages.geometry
         assert len(windows) == geometry.num_layers
-        self.name = f"native-{library.isa}"
+        self.name = revised("native-attention", f"native-{library.isa}")
         self._library, self._pages = library, pages.tensor
         self._windows = [window or 0 for window in windows]
         self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads

@@ -138,10 +138,11 @@ class Generation:
         Args:
             num_choices_told: attempts of which it says what their placements were chosen from.
         """
-        receipt = self.transcript.receipt
+        receipt, num_prompt_tokens = self.transcript.receipt, len(self.spec.prompt_ids)
+        prompt = prompt_section(receipt, num_prompt_tokens, is_exact=self.transcript.is_exact) if receipt else {}
         return {
             "id": self.request_id,
-            "prompt_tokens": len(self.spec.prompt_ids),
+            "prompt_tokens": num_prompt_tokens,
             "output_tokens": self.transcript.num_output_tokens,
             "seed": self.spec.seed,
             "adapter_digest": self.spec.terms.adapter.digest,
@@ -149,7 +150,7 @@ class Generation:
             "attempts": [
                 attempt.to_json(tells_choice=number < num_choices_told) for number, attempt in enumerate(self.trail)
             ],
-            **({} if receipt is None else prompt_section(receipt, len(self.spec.prompt_ids))),
+            **prompt,
         }
 
     def _too_late(self) -> StratosError:

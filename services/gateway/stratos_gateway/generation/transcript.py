@@ -40,6 +40,8 @@ class Transcript:
         self.choices = tuple(choices)
         self.receipt: Receipt | None = None
         """Receipt of the first attempt that sent one: a prompt that a recovery computes again is not the client's."""
+        self.is_exact = True
+        """One arithmetic computed all attempts so far, and it promises the same bits again."""
         self.prompt_logprobs: Sequence[PositionLogprobs] = ()
         """Log probabilities of the prompt's tokens from the second on, complete before the first chunk."""
         self.num_inherited_cached: int | None = None
@@ -134,6 +136,7 @@ class Transcript:
     def accept_receipt(self, receipt: Receipt) -> None:
         """Keep and count where the prompt was computed."""
         self.receipt = self.receipt or receipt
+        self.is_exact &= receipt.is_exact and receipt.numerics_id == self.receipt.numerics_id
         self._metrics.observe_receipt(receipt)
 
     def publish(self) -> bool:

@@ -32,6 +32,8 @@ class Answer:
     """Token ids, one sequence per prompt."""
     num_choices: int
     """Per prompt."""
+    continuous_usage: bool = False
+    """Events of a stream have the usage so far."""
     names_token_ids: bool = False
     """Log probabilities name tokens by their ids."""
     shape: OutputShape | None = None

@@ -10,6 +10,7 @@ from typing import Any
 
 from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_nonce, new_seed
+from stratos.core.requests.limits import MAX_COUNTED_TOKENS
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.output.parser import OutputShape
@@ -24,9 +25,10 @@ from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
+from stratos_gateway.preparation.encoding import encode_prompts
 from stratos_gateway.preparation.enforcement import enforce_calls
 from stratos_gateway.preparation.options import check_request, sampling_params
-from stratos_gateway.preparation.output_shape import encode_conversation, output_shape, special_ids, tool_mode
+from stratos_gateway.preparation.output_shape import output_shape, special_ids, tool_mode
 from stratos_gateway.responses.state import Responses
 
 Prompts = Sequence[tuple[int, ...]]
@@ -93,7 +95,8 @@ class GenerationPreparer:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
         body = await dialect.fill(tools.prompts, body, tenant.name)
         counts = num_token_ids(body.get("prompt"))
-        check_counts(counts, model.max_input_tokens, dialect.prompt_param)
+        is_cut = body.get("truncate_prompt_tokens") is not None
+        check_counts(counts, MAX_COUNTED_TOKENS if is_cut else model.max_input_tokens, dialect.prompt_param)
         parsed = await off_loop(sum(counts), partial(dialect.parse, body, model.base.vocab_size))
         del body  # many times its bytes
         try:
@@ -111,14 +114,11 @@ class GenerationPreparer:
         parsed = await dialect.complete(tools.responses, parsed, tenant)
         options = parsed.options
         target = await tools.catalogue.resolve(tenant, options.model)
-        prompts = [
-            await (encode_conversation(model, p) if isinstance(p, Conversation) else model.encode_prompt(p))
-            for p in parsed.prompts
-        ]
+        parsed, prompts = await encode_prompts(model, parsed, tenant.plan)
         shape = output_shape(model, parsed, prompts)
         parsed = await enforce_calls(model, parsed, shape, tenant.name)
         options = parsed.options
-        texts = await off_loop(num_ids, partial(self._texts, parsed, tenant))
+        texts = await off_loop(max(num_ids, sum(map(len, prompts))), partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
         now_s = tools.wall_clock()
         identity = AnswerIdentity(
@@ -172,6 +172,8 @@ class GenerationPreparer:
         if options.max_tokens is None:
             options = replace(options, max_tokens=tools.default_max_tokens)
         shown = frozenset[int]() if shape is None else frozenset(special_ids(tools.model, shape).values())
+        if options.shows_special:
+            shown |= tools.model.tokenizer.special_ids
         tag = None
         if tools.is_metered:
             tag = meter_tag(tools.model.base, tenant, target, dialect.route, trace, identity.arrived_unix_ms)
@@ -210,6 +212,7 @@ class GenerationPreparer:
             return_token_ids=options.return_token_ids,
             names_token_ids=options.names_token_ids,
             include_usage=options.include_usage,
+            continuous_usage=options.continuous_usage,
             prompts=identity.prompts,
             num_choices=options.n,
             shape=checked.shape,

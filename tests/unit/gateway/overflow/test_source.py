@@ -25,11 +25,11 @@ from stratos.core.trace import NO_TRACE
 from stratos.rpc.tracing import Span
 from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
+from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.openai.requests import parse_completion
 from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.source import ExternalSource

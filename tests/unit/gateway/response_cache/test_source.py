@@ -18,13 +18,13 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.openai.requests import parse_completion
 from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, ResponseCache
 from stratos_gateway.response_cache.key import response_key
 from stratos_gateway.response_cache.source import CacheSource
