@@ -12,7 +12,6 @@
     │   ├── DependencyDown          503 dependency_unavailable  Redis or the object store is down
     │   ├── ContentCheckDown        503 content_check_unavailable  the tenant's content policy cannot be checked
     │   ├── ResponseStoreDown       503 response_store_unavailable  stored responses can be neither read nor kept now
-    │   ├── StreamStoreDown         503 stream_store_unavailable  records of streams cannot be read now
     │   ├── StreamMoved             503 stream_moved         it goes on at another gateway
     │   ├── WorkerLost              503 worker_lost          a peer went away in mid-call (internal)
     │   ├── RateLimited             429 rate_limit_exceeded
@@ -183,13 +182,6 @@ class ResponseStoreDown(Retryable):
     public_text = (
         "stored responses can be neither read nor kept now; try again later, or send store: false and all items"
     )
-
-
-class StreamStoreDown(Retryable):
-    """Records of streams cannot be read now; streams that run go on."""
-
-    code = "stream_store_unavailable"
-    public_text = "streams can be neither resumed nor cancelled now; try again shortly"
 
 
 class StreamMoved(Retryable):

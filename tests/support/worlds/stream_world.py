@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -151,8 +152,10 @@ async def is_known(world: AdminWorld) -> bool:
 
 
 @asynccontextmanager
-async def stream_worlds(redis_url: str, folder: Path, num: int = 2, **streams: Any) -> AsyncIterator[list[AdminWorld]]:
-    """Start them; ``streams`` are settings of the records."""
+async def stream_worlds(
+    redis_url: str, folder: Path, num: int = 2, first: Mapping[str, Any] = MappingProxyType({})
+) -> AsyncIterator[list[AdminWorld]]:
+    """Start them; ``first`` are settings of the first one's records."""
     async with AsyncExitStack() as stack:
         found: list[AdminWorld] = []
         for number in range(num):
@@ -161,7 +164,13 @@ async def stream_worlds(redis_url: str, folder: Path, num: int = 2, **streams: A
                 "snapshot": {"poll_s": 0.02},
                 "http": {"sse_keepalive_s": 0.02},
                 "ledger": {"interval_s": 0.05, "spool_path": folder / f"spool-{number}"},
-                "streams": {"flush_s": 0.01, "follow_s": 0.02, "lease_s": 0.6, "call_s": 60.0, **streams},
+                "streams": {
+                    "flush_s": 0.01,
+                    "follow_s": 0.02,
+                    "lease_s": 0.6,
+                    "call_s": 60.0,
+                    **({} if number else first),
+                },
             }
             world = await stack.enter_async_context(admin_world(redis_url, folder, **values))
             world.worker.script = say(TEXT)

@@ -53,8 +53,8 @@ class Found(enum.StrEnum):
     """It is of another body."""
 
 
-class Written(enum.StrEnum):
-    """What became of a write."""
+class WriteOutcome(enum.StrEnum):
+    """Outcomes of a write."""
 
     OK = "ok"
     FENCED = "fenced"
@@ -96,7 +96,7 @@ class StreamAsk:
     tenant_id: str
     stream_id: str
     fingerprint: str = ""
-    """Of the body that it has to be of; empty for any."""
+    """Hash of the body that it has to be of; empty for any."""
     head: bytes = b""
     """Makes a record where there is none."""
     first_block: int = 0
@@ -162,7 +162,7 @@ class StreamStore:
             blocks=[opened(text, number) for number, text in enumerate(answer[4:], ask.first_block)],
         )
 
-    async def write(self, writes: Sequence[StreamWrite]) -> list[Written]:
+    async def write(self, writes: Sequence[StreamWrite]) -> list[WriteOutcome]:
         """News of many streams in one call; what came of each."""
         places = {tenant: place for place, tenant in enumerate(dict.fromkeys(write.tenant_id for write in writes))}
         args: list[str | int | float] = [self._owner, self._lease_ms, self._kept_ms]
@@ -177,7 +177,7 @@ class StreamStore:
             args += (place, write.stream_id, write.epoch, write.block, content, write.ends, end)
         with translate_redis_errors():
             answer: Any = await self._write([key for tenant in places for key in self._keys(tenant)], args)
-        return [Written(what) for what in answer]
+        return [WriteOutcome(what) for what in answer]
 
     async def cancel(self, tenant_id: str, stream_id: str) -> str:
         """End a stream for good; its state before: none, open, done, cancelled."""

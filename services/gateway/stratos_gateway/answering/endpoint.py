@@ -25,7 +25,6 @@ from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import ClientRequest, Prepared
 from stratos_gateway.http.body import until_disconnect
-from stratos_gateway.http.exchange import exchange_of
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 
@@ -80,10 +79,9 @@ class Endpoint(Generic[O]):
             text: the body of the earlier one as it is recorded.
             body: the same, parsed.
         """
-        edge, exchange = self._edge, exchange_of(http)
+        edge = self._edge
         arrival_s, allowed = edge.clock.now(), edge.allowed(http)
-        exchange.facts.is_inference, exchange.prompt_param = True, self._preparer.prompt_param
-        edge.admission.check(tenant)
+        edge.begin(http, tenant, self._preparer.prompt_param)
         with edge.admit(http, send, tenant, arrival_s, allowed) as request:
             request.body_text = text
             work = self._answer(request, body)

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import StratosError
-from stratos.core.adapter import AdapterRef
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
@@ -24,7 +23,7 @@ from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
-from stratos_gateway.openai.rendering import Renderer
+from stratos_gateway.openai.rendering import AnswerIdentity, Renderer
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 
 IGNORED_HEADER = b"x-stratos-ignored"
@@ -55,27 +54,6 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerIdentity:
-    """All that an answer's bytes depend on besides the body of its request: what is drawn, resolved or read off a
-    clock, once.  Any gateway that is given both generates and renders the same answer."""
-
-    answer_id: str
-    created: int
-    seed: int
-    prompts: tuple[tuple[int, ...], ...]
-    model_digest: str
-    adapter: AdapterRef
-    arrived_unix_ms: int
-    """Wall clock of the first gateway: the day of the ledger that the answer is billed in."""
-    request_ids: tuple[str, ...] = ()
-    """Of its generations, one per prompt: what is billed once; empty where each draws its own."""
-    epoch: int = 1
-    """1 at the gateway that began it, one more at each that took it over."""
-    wall_clock: Callable[[], float] | None = None
-    """Says when it ended; ``None`` asks the gateway's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSpec:
     """One prompt to generate from, checked and resolved."""
 
@@ -96,9 +74,9 @@ class GenerationSpec:
     promised_itl_us: int | None = None
     """p99 of the ITLs of its tenant's windows; ``None`` where none is promised."""
     request_id: str = ""
-    """Of the generation; empty draws one."""
+    """Id of the generation; empty draws one."""
     epoch: int = 1
-    """As of ``AnswerIdentity``."""
+    """Number of its owner, see ``AnswerIdentity``."""
     can_be_convicted: bool = True
     """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
 
@@ -151,7 +129,7 @@ class RecordedAnswer(Protocol):
     """An answer of which a record was there before the request."""
 
     def open(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[ChunkOutput]:
-        """The answer from its first token on, whoever generates it."""
+        """The answer from its first token on, at whichever gateway it is generated."""
         ...
 
 

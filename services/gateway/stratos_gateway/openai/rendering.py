@@ -9,10 +9,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import StratosError
+from stratos.core.adapter import AdapterRef
 from stratos.core.requests.tools import ToolMode
 from stratos.text.output.parser import OutputShape
 from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerIdentity:
+    """All that an answer's bytes depend on besides the body of its request: what is drawn, resolved or read off a
+    clock, once.  Any gateway that is given both generates and renders the same answer."""
+
+    answer_id: str
+    created: int
+    seed: int
+    prompts: tuple[tuple[int, ...], ...]
+    model_digest: str
+    adapter: AdapterRef
+    arrived_unix_ms: int
+    """Wall clock of the first gateway: the day of the ledger that the answer is billed in."""
+    request_ids: tuple[str, ...] = ()
+    """Ids of its generations, one per prompt: what is billed once; empty where each draws its own."""
+    epoch: int = 1
+    """1 at the gateway that began it, one more at each that took it over."""
+    wall_clock: Callable[[], float] | None = None
+    """Says when it ended; ``None`` asks the gateway's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

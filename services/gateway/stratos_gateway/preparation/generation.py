@@ -14,12 +14,12 @@ from stratos.core.requests.limits import MAX_COUNTED_TOKENS
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.output.parser import OutputShape
-from stratos_gateway.answering.request import AnswerIdentity, GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import GenerationSpec, PreparedGeneration
 from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
-from stratos_gateway.openai.rendering import Answer
+from stratos_gateway.openai.rendering import Answer, AnswerIdentity
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
@@ -133,7 +133,7 @@ class GenerationPreparer:
         return self._assembled(_Checked(parsed, tenant, target, trace, shape, texts), identity)
 
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
-        """What runs and what renders, of a checked request and the identity of its answer."""
+        """Put together what runs and what renders, from a checked request and the identity of its answer."""
         tools, dialect, parsed = self._tools, self._dialect, checked.parsed
         options, specs = parsed.options, self._specs(checked, identity)
         renderer = dialect.render(self._answer(checked, identity), tools.model.tokenizer, parsed, checked.texts)

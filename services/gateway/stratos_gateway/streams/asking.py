@@ -71,7 +71,7 @@ def is_stream_id(sub_key: bytes, text: str) -> bool:
 
 
 def cursor_tag(sub_key: bytes, stream: str) -> str:
-    """What the ids of a stream's events begin with: no other stream's do."""
+    """Beginning of the ids of a stream's events: no other stream's begin so."""
     return keyed_hash(sub_key, f"cursor {stream}")[:12]
 
 

@@ -16,7 +16,7 @@ import orjson
 
 from stratos.core.adapter import AdapterRef
 from stratos.core.requests.records import FinishReason
-from stratos_gateway.answering.request import AnswerIdentity
+from stratos_gateway.openai.rendering import AnswerIdentity
 
 _FORMAT = 1
 _CAUSES: tuple[FinishReason | None, ...] = (
@@ -27,10 +27,10 @@ _CAUSES: tuple[FinishReason | None, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHead:
-    """What is known before the first token."""
+    """Facts that are known before the first token."""
 
     path: str
-    """Of the route."""
+    """Path of the route."""
     body: bytes
     """JSON of the request."""
     identity: AnswerIdentity
@@ -48,11 +48,11 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RecordedBlock:
     """A block, as it was written last."""
 
     num_cached: tuple[int, ...]
-    """Of each prompt."""
+    """Tokens of each prompt."""
     ended_unix_s: int
     pieces: Sequence[Piece]
 
@@ -123,7 +123,7 @@ def encode_block(num_cached: Sequence[int], ended_unix_s: int, pieces: bytes) ->
     return bytes(head) + pieces
 
 
-def decode_block(content: bytes, num_prompts: int, num_choices: int) -> Block:
+def decode_block(content: bytes, num_prompts: int, num_choices: int) -> RecordedBlock:
     """The way back.
 
     Args:
@@ -137,7 +137,7 @@ def decode_block(content: bytes, num_prompts: int, num_choices: int) -> Block:
     try:
         numbers = iter(content)
         head = [_number(numbers, next(numbers)) for _ in range(num_prompts + 1)]
-        return Block(tuple(head[:-1]), head[-1], list(_pieces(numbers, num_choices)))
+        return RecordedBlock(tuple(head[:-1]), head[-1], list(_pieces(numbers, num_choices)))
     except (StopIteration, IndexError, RuntimeError) as error:
         raise ValueError("not a block of a stream") from error
 
@@ -170,7 +170,7 @@ def _number(numbers: Iterator[int], byte: int) -> int:
 
 
 def encode_end(num_cached: Sequence[int]) -> bytes:
-    """What is known after the last token: cached tokens of each prompt, as JSON."""
+    """Facts that are known after the last token: cached tokens of each prompt, as JSON."""
     return orjson.dumps(list(num_cached))
 
 

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, StreamCancelled, StreamMoved
-from stratos.store.sealed.stream_store import StreamAsk, StreamBounds, StreamRecord, StreamWrite, Written
+from stratos.store.sealed.stream_store import StreamAsk, StreamBounds, StreamRecord, StreamWrite, WriteOutcome
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.streams.owned import OwnedStream
 
@@ -39,7 +39,7 @@ class SealedStreams(Protocol):
         """Find a record, make it, or take it over."""
         ...
 
-    async def write(self, writes: Sequence[StreamWrite]) -> list[Written]:
+    async def write(self, writes: Sequence[StreamWrite]) -> list[WriteOutcome]:
         """News of many streams; what came of each."""
         ...
 
@@ -101,8 +101,8 @@ class StreamDesk:
             for stream, size, end, what in zip(part, sizes, ends, found, strict=True):
                 self._settle(stream, size, end, what)
 
-    def _settle(self, stream: OwnedStream, size: int, ends: str, what: Written) -> None:
-        if what is Written.OK:
+    def _settle(self, stream: OwnedStream, size: int, ends: str, what: WriteOutcome) -> None:
+        if what is WriteOutcome.OK:
             stream.note_written(size)
             stream.renew_s = self._clock.now() + self.store.bounds.lease_s / 3
             if ends:
@@ -112,9 +112,9 @@ class StreamDesk:
         stream.is_lost = True
         if not ends:
             self._metrics.stream_records.labels(what.value).inc()
-        if what is Written.FENCED:
+        if what is WriteOutcome.FENCED:
             stream.end_with(StreamMoved("another gateway has taken this stream over"))
-        elif what is Written.CANCELLED:
+        elif what is WriteOutcome.CANCELLED:
             stream.end_with(StreamCancelled("this stream was cancelled"))
 
     def _bound_ends(self) -> None:

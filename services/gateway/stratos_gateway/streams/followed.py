@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from stratos.common.errors import DependencyDown, StreamCancelled, StreamGone, StreamStoreDown
+from stratos.common.errors import DependencyDown, StreamCancelled, StreamGone
 from stratos.core.generation import ChoiceDelta
 from stratos.core.ledger.pricing import Times
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
@@ -122,7 +122,7 @@ class FollowedOutput(ChunkOutput):
 
     @property
     def usage(self) -> Usage:
-        """Counts of the whole answer, as whoever generates it tells them."""
+        """Counts of the whole answer, as the gateway that generates it tells them."""
         if self._inner is not None:
             return self._inner.usage
         num_prompt = sum(len(spec.prompt_ids) for spec in self._request.prepared.specs)
@@ -130,7 +130,7 @@ class FollowedOutput(ChunkOutput):
 
     @property
     def num_limited_tokens(self) -> int:
-        """Those that were generated here."""
+        """Tokens that were generated here."""
         return 0 if self._inner is None else self._inner.num_output_tokens - self._num_taken_with
 
     def times(self, received_s: float) -> Sequence[Times]:
@@ -142,7 +142,7 @@ class FollowedOutput(ChunkOutput):
         return {"source": "stream_record"} if self._inner is None else self._inner.sections()
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
-        """Of the whole answer, where it was generated to its end here: it takes the place of the older gateway's."""
+        """Share of the whole answer, where it was generated to its end here: it replaces the older gateway's."""
         return () if self._inner is None else self._inner.drafts(error)
 
     @property
@@ -160,7 +160,7 @@ class FollowedOutput(ChunkOutput):
                 break
             except (DependencyDown, RedisError) as error:
                 if asyncio.get_running_loop().time() > deadline:
-                    raise StreamStoreDown("the record of this stream cannot be read") from error
+                    raise DependencyDown("the record of this stream cannot be read") from error
                 await asyncio.sleep(following.poll_s)
         self._absorb(self._found)
 
@@ -205,7 +205,7 @@ class FollowedOutput(ChunkOutput):
                 break
 
     async def _take_over(self, epoch: int) -> None:
-        """Generate from where the record ends; whoever did before is fenced off."""
+        """Generate from where the record ends; the gateway that did before is fenced off."""
         following, request = self._following, self._request
         prepared = request.prepared
         specs = tuple(replace(spec, epoch=epoch) for spec in prepared.specs)

@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 
 from redis.exceptions import RedisError
 
-from stratos.common.errors import DependencyDown, KeyReused, StreamCancelled, StreamGone, StreamStoreDown
+from stratos.common.errors import DependencyDown, KeyReused, StreamCancelled, StreamGone
 from stratos.common.ids import new_id
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.output import Output
-from stratos_gateway.answering.request import AnswerIdentity, ClientRequest, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.source import GeneratedOutput, WorkersSource
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import Usage
+from stratos_gateway.openai.rendering import AnswerIdentity
 from stratos_gateway.streams.asking import (
     STREAM_HEADER,
     cursor_tag,
@@ -104,7 +105,7 @@ class StreamJoin:
         """Make the request's record, or find it; ``None`` where it runs without.
 
         Raises:
-            KeyReused, StreamGone, StreamCancelled, StreamStoreDown: the client's answer.
+            KeyReused, StreamGone, StreamCancelled, DependencyDown: the client's answer.
             BadRequest: the key or the id of the last event cannot be.
         """
         http, tenant = request.http, request.tenant
@@ -125,7 +126,7 @@ class StreamJoin:
                 found = await self._desk.store.open(ask)
         except (DependencyDown, RedisError, TimeoutError) as error:
             if resumed:
-                raise StreamStoreDown("the record of this stream cannot be read") from error
+                raise DependencyDown("the record of this stream cannot be read") from error
             self._without(request, identity)
             return None
         if found.found is Found.NONE and not resumed:

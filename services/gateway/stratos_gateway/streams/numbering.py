@@ -21,7 +21,7 @@ _COMMENT = b": keep-alive\n"
 _EVENT_END = b"\n\n"
 
 
-class Recorder(Protocol):
+class ChunkRecorder(Protocol):
     """Takes what the client is sent."""
 
     def note(self, chunk: ChoiceChunk) -> None:
@@ -44,7 +44,7 @@ class NumberedRenderer(Renderer):
     def __init__(self, inner: Renderer, tag: str, num_choices: int, cursor: Cursor = FROM_THE_START) -> None:
         super().__init__(inner.answer)
         self.keep_alive = _COMMENT if inner.keep_alive == KEEP_ALIVE else inner.keep_alive
-        self.recorder: Recorder | None = None
+        self.recorder: ChunkRecorder | None = None
         """Where chunks are recorded; ``None`` where another gateway does, or did."""
         self._inner = inner
         self._tag = tag.encode()

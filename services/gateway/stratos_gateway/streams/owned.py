@@ -76,7 +76,7 @@ class OwnedStream:
         self.ends = DONE
 
     def write(self) -> StreamWrite:
-        """What is to be written now."""
+        """News to be written now."""
         is_new, ends, end = len(self._pieces) > self._num_written, self.ends, b""
         if ends == DONE:
             end = encode_end(self.num_cached())

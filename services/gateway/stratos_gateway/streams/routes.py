@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stratos.common.errors import DependencyDown, NotFound, StreamGone, StreamStoreDown
+from stratos.common.errors import DependencyDown, NotFound, StreamGone
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.endpoint import Endpoint
@@ -47,7 +47,7 @@ class RecordedStreams:
         try:
             before = await store.cancel(tenant.id, stream)
         except (DependencyDown, RedisError) as error:
-            raise StreamStoreDown("the record of this stream cannot be written") from error
+            raise DependencyDown("the record of this stream cannot be written") from error
         if before == "none":
             raise StreamGone("this stream is kept no more")
         status = "completed" if before == "done" else "cancelled"
@@ -94,4 +94,4 @@ async def _look(store: SealedStreams, tenant: Tenant, stream: str) -> StreamReco
     try:
         return await store.open(ask)
     except (DependencyDown, RedisError) as error:
-        raise StreamStoreDown("the record of this stream cannot be read") from error
+        raise DependencyDown("the record of this stream cannot be read") from error
