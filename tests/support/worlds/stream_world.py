@@ -62,7 +62,7 @@ def events_in(text: str) -> list[Event]:
     for block in text.split("\n\n")[:-1]:
         lines = [line for line in block.split("\n") if line and not line.startswith(":")]
         fields = dict(line.split(": ", 1) for line in lines)
-        if fields:
+        if fields and fields.get("event") != "ping":
             shown = "\n".join(line for line in lines if not line.startswith(("id: ", "retry: ")))
             found.append(Event(fields.get("id", ""), fields.get("data", ""), shown))
     return found
@@ -163,7 +163,7 @@ async def stream_worlds(
                 "platform_key": "22" * 32,
                 "snapshot": {"poll_s": 0.02},
                 "http": {"sse_keepalive_s": 0.02},
-                "ledger": {"interval_s": 0.05, "spool_path": folder / f"spool-{number}"},
+                "ledger": {"interval_s": 0.05, "usage_reads_per_min": 6000, "spool_path": folder / f"spool-{number}"},
                 "streams": {
                     "flush_s": 0.01,
                     "follow_s": 0.02,
