@@ -3,8 +3,8 @@
     python -m scripts.bench.quantised --out benchmarks/results/quantised-2core-cpu.json
 
 The model is a random Llama of 213 M parameters in bfloat16, quantised at load.  A figure is CPU time of the engine's
-one thread: the machine may be shared.  Decode is a step of so many streams behind prompts of 64 tokens; a prompt has 1,024
-tokens of its own.
+one thread: the machine may be shared.  Decode is a step of so many streams behind prompts of 64 tokens; a prompt has
+1,024 tokens of its own.
 """
 
 from __future__ import annotations
