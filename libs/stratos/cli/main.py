@@ -19,6 +19,7 @@ from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.adapters import adapters_app
 from stratos.cli.commands.admin import admin_app
 from stratos.cli.commands.autoscaler import autoscaler_app
+from stratos.cli.commands.backups import backups_app
 from stratos.cli.commands.bench import bench
 from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 admin_app.add_typer(tenancy_app)
+admin_app.add_typer(backups_app)
 add_cluster_commands(admin_app)
 app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
