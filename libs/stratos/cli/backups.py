@@ -22,7 +22,7 @@ LEDGER = "ledger.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What was written, and what went for it."""
+    """Result of a backup: its name, its size, and the older ones that went for it."""
 
     name: str
     num_records: int
@@ -57,13 +57,13 @@ async def make_backup(target: StoreTarget, url: str, num_kept: int) -> Backup:
 
 
 async def list_backups(target: StoreTarget, url: str) -> list[BackupFolder]:
-    """All of them, oldest first."""
+    """List all of them, oldest first."""
     async with _open(target, url) as backups:
         return await backups.folders()
 
 
 def fetch_backup(target: StoreTarget, url: str, name: str, folder: Path) -> tuple[Path, Path]:
-    """Files of records and of the ledger, checked; raises like ``BackupStore.fetch``."""
+    """Fetch the files of records and of the ledger, checked; raises like ``BackupStore.fetch``."""
 
     async def fetch() -> None:
         async with _open(target, url) as backups:

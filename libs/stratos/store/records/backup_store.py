@@ -38,7 +38,7 @@ class BackupFile(BaseModel):
 
 
 class BackupManifest(BaseModel):
-    """What a backup is made of."""
+    """Manifest of a backup: its files with their digests."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     store_id: str
@@ -48,7 +48,7 @@ class BackupManifest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class BackupFolder:
-    """One folder below ``backups``."""
+    """Folder below ``backups``."""
 
     name: str
     is_complete: bool
@@ -81,7 +81,7 @@ class BackupStore:
         return name
 
     async def folders(self) -> list[BackupFolder]:
-        """All backups, also those that broke off, oldest first."""
+        """List all backups, also those that broke off, oldest first."""
         try:
             objects = await self._objects.list_folder(FOLDER)
         except NotFound:
