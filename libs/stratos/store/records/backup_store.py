@@ -42,7 +42,7 @@ class BackupManifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     store_id: str
-    """Of the store that was copied."""
+    """Manifest of a backup."""
     files: dict[str, BackupFile]
 
 
