@@ -42,7 +42,7 @@ class BackupManifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     store_id: str
-    """Manifest of a backup."""
+    """Id of the store that was copied."""
     files: dict[str, BackupFile]
 
 

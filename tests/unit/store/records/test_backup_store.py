@@ -22,6 +22,10 @@ class BreaksOff(LocalStore):
 
     breaks_at = ""
 
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.root = root
+
     async def put(self, key: str, path: Path) -> None:
         if self.breaks_at and key.endswith(self.breaks_at):
             raise Crash
@@ -34,8 +38,8 @@ def objects(tmp_path: Path) -> BreaksOff:
     return BreaksOff(tmp_path / "objects")
 
 
-async def write(objects: LocalStore, day: int, text: str = "one\n") -> str:
-    path = Path(objects._root).parent / f"{day}.jsonl"
+async def write(objects: BreaksOff, day: int, text: str = "one\n") -> str:
+    path = objects.root.parent / f"{day}.jsonl"
     path.write_text(text)
     return await BackupStore(objects).write(day * DAY_S, "store", {"records.jsonl": path})
 
