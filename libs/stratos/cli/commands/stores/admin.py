@@ -17,7 +17,7 @@ from stratos.cli.commands.shared import (
     WaitOption,
     explained_errors,
 )
-from stratos.cli.commands.store_options import (
+from stratos.cli.commands.stores.options import (
     BackupsOption,
     ObjectsOption,
     PrefixOption,

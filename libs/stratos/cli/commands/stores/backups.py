@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stratos.cli.commands.shared import RunOption, explained_errors
-from stratos.cli.commands.store_options import (
+from stratos.cli.commands.stores.options import (
     BackupsOption,
     ObjectsOption,
     PrefixOption,
