@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stratos.cli.money.ledger_copies import export_ledger
 from stratos.cli.stores import StoreTarget, run_export
-from stratos.store.records.backup_store import BackupFolder, BackupStore
+from stratos.store.backups.backup_store import BackupFolder, BackupStore
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stratos.common.errors import BadRequest, NotFound
+from stratos.store.backups.backup_store import BackupStore
 from stratos.store.local_store import LocalStore
-from stratos.store.records.backup_store import BackupStore
 
 DAY_S = 86_400.0
 
