@@ -99,7 +99,7 @@ class CheckpointReader:
         self._check()
 
     def _check(self) -> None:
-        used = set()
+        used: set[str] = set()
         for name, shape in expected_shapes(self._config, is_stacked=self._is_stacked):
             if (quantised := self._quantised_tensors(name, shape)) is not None:
                 self._quantised[name] = quantised
