@@ -2,15 +2,16 @@
 
     python -m scripts.bench.sampling --out benchmarks/results/sampling-2core-cpu.json
 
-One thread, timed by its CPU clock; the arms take turns in an order that rotates; figures are medians.  A step's rows are
-8 requests; each has its own noise, and where penalties are on, 1,000 tokens of prompt and an output that grows by one
-token a step.  Flat logits are those of a random model; peaked ones have 30 likely tokens above a wide rest, as those of
-a trained one.  ``torch`` is the sampler of commit e471a163.
+One thread, timed by its CPU clock; the arms take turns in an order that changes; figures are medians.  A step's rows
+are 8 requests; each has its own noise, and where penalties are on, 1,000 tokens of prompt and an output that grows by
+one token a step.  Flat logits are those of a random model; peaked ones have 30 likely tokens above a wide rest, as a
+trained one has them.  ``torch`` is the sampler of commit e471a163.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ CASES = {
     "top-p 0.95, flat": Case(NUCLEUS),
     "top-p 0.95, peaked": Case(NUCLEUS, is_peaked=True),
     "top-k 50, top-p 0.9, peaked": Case(SamplingParams(top_k=50, top_p=0.9), is_peaked=True),
+    "top-k 5000, flat": Case(SamplingParams(top_k=5000)),
+    "top-p 0.1, flat": Case(SamplingParams(top_p=0.1)),
     "min-p 0.05, peaked": Case(SamplingParams(min_p=0.05), is_peaked=True),
     "penalties, top-p 0.95, peaked": Case(
         SamplingParams(top_p=0.95, frequency_penalty=0.5, presence_penalty=0.2, repetition_penalty=1.1), is_peaked=True
@@ -107,8 +110,8 @@ def measure_case(case: Case, vocab: int, rounds: int) -> dict[str, Any]:
     samplers = {"torch": before, **samplers}
     arms, runs = list(samplers), {arm: list[tuple[float, list[int]]]() for arm in samplers}
     for turn in range(rounds):
-        first = turn % len(arms)  # each follows each: torch leaves the caches full of its copies
-        for arm in arms[first:] + arms[:first]:
+        # each follows each: torch leaves the caches full of its copies
+        for arm in random.Random(turn).sample(arms, len(arms)):
             runs[arm].append(step_us(samplers[arm], case, logits, turn))
     medians = {arm: statistics.median(us for us, _ in found[WARM_STEPS:]) for arm, found in runs.items()}
     tokens = [[ids for _, ids in found] for found in runs.values()]
