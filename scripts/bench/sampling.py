@@ -65,7 +65,7 @@ CASES = {
 
 
 def logits_of(case: Case, vocab: int) -> Tensor:
-    """Of one step, the same in every run."""
+    """Logits of one step, the same in every run."""
     logits = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(1))
     if case.is_peaked:
         logits *= 3

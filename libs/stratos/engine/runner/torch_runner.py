@@ -136,11 +136,12 @@ class TorchRunner(Runner):
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
         geometry = _geometry(model, config.block_size, kv_dtype)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
+        key_unit = 0 if streams else kernels.key_unit(geometry, kv_dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
         # memory node.
         with ThreadPoolExecutor(1, "kv-pool") as pool_thread, one_thread():
-            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target)
+            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target, key_unit)
             decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
             pages = making_pages.result()
         threads = None

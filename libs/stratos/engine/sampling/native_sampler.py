@@ -129,7 +129,7 @@ class NativeSampler(Sampler):
     def _fill(
         self, row: SampleRow, spec: SampleSpec, part: RequestPart, mask: TokenMask | None, held: list[Any]
     ) -> None:
-        """What changes from position to position; arrays that the row points to go into ``held``."""
+        """Set what changes from position to position; arrays that the row points to go into ``held``."""
         if row.temperature:
             row.key_low, row.key_high = noise_key(spec.seed, spec.choice, spec.position)
         if part.can_ban and (banned := banned_tokens(spec, self._eos_token_ids, mask)):
