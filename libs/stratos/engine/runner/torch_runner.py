@@ -46,7 +46,6 @@ from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
-from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.fit import fitted, plan_of
@@ -193,8 +192,7 @@ class TorchRunner(Runner):
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
-        if kernels.library is not None and config.kernels.native_sampler:
-            runner.sampler = NativeSampler(kernels.library, info.eos_token_ids, info.vocab_size, ops)
+        runner.sampler = kernels.sampler(config, info.eos_token_ids, info.vocab_size) or runner.sampler
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= is_exact and promised != ("exact",)
