@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, WeightScheme
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
+from stratos.engine.checkpoint.weight_schemes import WeightScheme
 from tests.support.reference.tiny_models import save_tiny
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, shown
-from stratos.engine.checkpoint.quantised_weight import GROUP_STEP, WeightScheme
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, WeightScheme
 
 Packing = Literal["plain", "compressed-int4", "compressed-int8", "gptq", "awq"]
 """How codes lie in the file: one a byte, or in words of 32 bits."""

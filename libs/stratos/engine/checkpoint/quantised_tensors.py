@@ -16,14 +16,9 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.quantisation_config import StoredScheme
-from stratos.engine.checkpoint.quantised_weight import (
-    GROUP_STEP,
-    INT4_ZERO,
-    MAX_BYTE_INPUTS,
-    QuantisedWeight,
-    WeightScheme,
-)
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, WeightScheme
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Output of a word that lies at each nibble."""

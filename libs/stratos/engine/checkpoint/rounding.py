@@ -11,13 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from stratos.engine.checkpoint.quantised_weight import (
-    GROUP_STEP,
-    INT4_ZERO,
-    MAX_BYTE_INPUTS,
-    QuantisedWeight,
-    WeightScheme,
-)
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, WeightScheme
 
 Rounding = Literal["int8", "int4", "fp8"]
 ROUNDINGS: tuple[str, ...] = get_args(Rounding)

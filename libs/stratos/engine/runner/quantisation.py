@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.model_config import DecoderConfig
-from stratos.engine.checkpoint.quantised_weight import WeightScheme
+from stratos.engine.checkpoint.weight_schemes import WeightScheme
 from stratos.engine.revisions import revised
 
 _ROUNDED = {"int8": WeightScheme.INT8_ROWS, "int4": WeightScheme.INT4, "fp8": WeightScheme.FP8}

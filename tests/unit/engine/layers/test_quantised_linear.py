@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, WeightScheme
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
+from stratos.engine.checkpoint.weight_schemes import WeightScheme
 from stratos.engine.layers.quantised_linear import QuantisedLinear
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
