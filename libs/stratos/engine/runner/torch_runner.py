@@ -90,7 +90,7 @@ class TorchRunner(Runner):
         self.decoder, self.attention, self.pages, self.adapters = decoder, attention, pages, adapters
         self.forward: Forward = LayeredForward(decoder, attention)
         self.host, self._device = host, pages.tensor.device
-        self.sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
+        self.sampler: Sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self.block_tables = KeptTables()
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
@@ -135,11 +135,12 @@ class TorchRunner(Runner):
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
         geometry = _geometry(model, config.block_size, kv_dtype)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
+        key_unit = 0 if streams else kernels.key_unit(geometry, kv_dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
         # memory node.
         with ThreadPoolExecutor(1, "kv-pool") as pool_thread, one_thread():
-            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target)
+            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target, key_unit)
             decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
             pages = making_pages.result()
         threads = None
@@ -191,6 +192,7 @@ class TorchRunner(Runner):
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
+        runner.sampler = kernels.sampler(config, info.eos_token_ids, info.vocab_size) or runner.sampler
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= is_exact and promised != ("exact",)
