@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
-from stratos.engine.checkpoint.weight_schemes import WeightScheme
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from tests.support.reference.tiny_models import save_tiny
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
@@ -95,7 +95,7 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
     else:
         zeros = (torch.arange(quantised.scales.numel()).view(quantised.scales.shape) % 16).to(torch.uint8)
         quantised = QuantisedWeight(
-            scheme=WeightScheme.INT4, codes=quantised.codes, scales=quantised.scales / 2, zeros=zeros
+            scheme=LinearScheme.INT4, codes=quantised.codes, scales=quantised.scales / 2, zeros=zeros
         )
     codes, zeros, scales = quantised.codes.T, zeros.T, quantised.scales.T
     if name == "awq":
@@ -111,6 +111,6 @@ def _fp8_blocks(weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight]:
     scales = blocks.abs().amax((1, 3)) / 448
     codes = (blocks / scales[:, None, :, None]).reshape(weight.shape).to(torch.float8_e4m3fn)
     whole = QuantisedWeight(
-        scheme=WeightScheme.FP8, codes=codes.view(torch.uint8), scales=scales.repeat_interleave(32, 0)
+        scheme=LinearScheme.FP8, codes=codes.view(torch.uint8), scales=scales.repeat_interleave(32, 0)
     )
     return {"weight": codes, "weight_scale_inv": scales}, whole

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, shown
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, WeightScheme
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, LinearScheme
 
 Packing = Literal["plain", "compressed-int4", "compressed-int8", "gptq", "awq"]
 """How codes lie in the file: one a byte, or in words of 32 bits."""
@@ -24,7 +24,7 @@ METHODS = ("compressed-tensors", "gptq", "awq", "fp8")
 class StoredScheme:
     """How some linear layers are stored."""
 
-    scheme: WeightScheme
+    scheme: LinearScheme
     packing: Packing
     group: int
     """Inputs that share a scale; 0: all, or the whole weight where the scale says so."""
@@ -133,7 +133,7 @@ def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> 
         if weights.get("strategy") == "block" and block != [group, group]:
             raise InvalidCheckpoint(f"config.json: {name}: block_structure {shown(block)} is not square")
         is_block = weights.get("strategy") == "block"
-        return StoredScheme(scheme=WeightScheme.FP8, packing="plain", group=group, block=group if is_block else 0)
+        return StoredScheme(scheme=LinearScheme.FP8, packing="plain", group=group, block=group if is_block else 0)
     if kind != "int" or bits not in (4, 8):
         raise InvalidCheckpoint(f"config.json: {name}: weights of {bits} bits, {shown(kind)}, are not supported")
     if bits == 4 or layout == "pack-quantized":
@@ -143,7 +143,7 @@ def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> 
             raise InvalidCheckpoint(f"config.json: {name}: 8 bits with zero points are not supported")
         if layout != "pack-quantized":
             raise InvalidCheckpoint(f"config.json: {name}: format {shown(layout)} of 4 bits; supported: pack-quantized")
-        scheme = WeightScheme.INT4 if bits == 4 else WeightScheme.INT8
+        scheme = LinearScheme.INT4 if bits == 4 else LinearScheme.INT8
         packing: Packing = "compressed-int4" if bits == 4 else "compressed-int8"
         return StoredScheme(scheme=scheme, packing=packing, group=group, has_zeros=not is_symmetric)
     if not is_symmetric:
@@ -152,8 +152,8 @@ def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> 
         _require_dynamic(inputs, name)
         if group:
             raise InvalidCheckpoint(f"config.json: {name}: integer activations need weights with a scale per channel")
-        return StoredScheme(scheme=WeightScheme.INT8_ROWS, packing="plain", group=0)
-    return StoredScheme(scheme=WeightScheme.INT8, packing="plain", group=group)
+        return StoredScheme(scheme=LinearScheme.INT8_ROWS, packing="plain", group=0)
+    return StoredScheme(scheme=LinearScheme.INT8, packing="plain", group=group)
 
 
 def _compressed_group(weights: Fields, name: str) -> int:
@@ -189,7 +189,7 @@ def _gptq(stated: Fields) -> StoredScheme:
     if layout not in ("gptq", "gptq_v2"):
         raise InvalidCheckpoint(f"config.json: gptq: checkpoint_format {shown(layout)}; supported: gptq, gptq_v2")
     return StoredScheme(
-        scheme=WeightScheme.INT4,
+        scheme=LinearScheme.INT4,
         packing="gptq",
         group=_group(stated.get("group_size", -1)),
         has_zeros=True,
@@ -208,7 +208,7 @@ def _awq(stated: Fields) -> StoredScheme:
         raise InvalidCheckpoint("config.json: awq without zero points is not supported")
     group = stated.get("group_size", stated.get("q_group_size", -1))
     return StoredScheme(
-        scheme=WeightScheme.INT4, packing="awq", group=_group(group), has_zeros=True, scale_name="scales"
+        scheme=LinearScheme.INT4, packing="awq", group=_group(group), has_zeros=True, scale_name="scales"
     )
 
 
@@ -217,11 +217,11 @@ def _fp8(stated: Fields) -> StoredScheme:
         raise InvalidCheckpoint(f"config.json: fp8 of kind {shown(kind)} is not supported; supported: e4m3")
     block = stated.get("weight_block_size")
     if block is None:
-        return StoredScheme(scheme=WeightScheme.FP8, packing="plain", group=0)
+        return StoredScheme(scheme=LinearScheme.FP8, packing="plain", group=0)
     if not isinstance(block, list) or len(block) != 2 or block[0] != block[1]:
         raise InvalidCheckpoint(f"config.json: weight_block_size must be two equal numbers, not {shown(block)}")
     size = _group(block[0])
-    return StoredScheme(scheme=WeightScheme.FP8, packing="plain", group=size, block=size, scale_name="weight_scale_inv")
+    return StoredScheme(scheme=LinearScheme.FP8, packing="plain", group=size, block=size, scale_name="weight_scale_inv")
 
 
 def _group(size: Any) -> int:

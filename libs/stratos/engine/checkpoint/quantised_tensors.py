@@ -18,13 +18,13 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.quantisation_config import StoredScheme
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, WeightScheme
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, LinearScheme
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Output of a word that lies at each nibble."""
 _SCALES = ("F32", "F16", "BF16")
 _WORDS = ("I32",)
-_BYTES = {WeightScheme.FP8: ("F8_E4M3",), WeightScheme.INT8: ("I8",), WeightScheme.INT8_ROWS: ("I8",)}
+_BYTES = {LinearScheme.FP8: ("F8_E4M3",), LinearScheme.INT8: ("I8",), LinearScheme.INT8_ROWS: ("I8",)}
 _IGNORED = {"compressed-int4": ("weight_shape",), "compressed-int8": ("weight_shape",), "plain": ("input_scale",)}
 Shape = tuple[int, ...]
 
@@ -50,7 +50,7 @@ class QuantisedTensors:
         self._group = stored.group or inputs
         if inputs % self._group:
             raise InvalidCheckpoint(f"layer {layer} has {inputs} inputs, which groups of {self._group} do not divide")
-        if stored.scheme == WeightScheme.INT8_ROWS:
+        if stored.scheme == LinearScheme.INT8_ROWS:
             if inputs > MAX_BYTE_INPUTS:
                 raise InvalidCheckpoint(f"layer {layer} has {inputs} inputs; integer sums hold {MAX_BYTE_INPUTS}")
         elif inputs % GROUP_STEP:
@@ -133,7 +133,7 @@ class QuantisedTensors:
 
     def _plain(self) -> QuantisedWeight:
         codes = self._whole("weight").contiguous().view(torch.uint8).clone()
-        if self._stored.scheme == WeightScheme.FP8 and bool(((codes & 0x7F) == 0x7F).any()):
+        if self._stored.scheme == LinearScheme.FP8 and bool(((codes & 0x7F) == 0x7F).any()):
             raise InvalidCheckpoint(f"tensor {self._layer}.weight holds NaN")
         return QuantisedWeight(scheme=self._stored.scheme, codes=codes, scales=self._scales())
 
@@ -169,7 +169,7 @@ class QuantisedTensors:
         zeros = _unpacked(self._whole("qzeros"), 4).T
         zeros = zeros + self._zero_offset(zeros)
         scales = self._positive(self._whole("scales")).T.contiguous()
-        return QuantisedWeight(scheme=WeightScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros))
+        return QuantisedWeight(scheme=LinearScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros))
 
     def _zero_offset(self, stored: Tensor) -> int:
         """What the file took off each zero: 1 in v1, 0 in v2, which symmetric files tell whatever their label says."""
@@ -198,7 +198,7 @@ class QuantisedTensors:
         codes = _in_awq_order(_unpacked(self._whole("qweight"), 4)).T.contiguous()
         zeros = _in_awq_order(_unpacked(self._whole("qzeros"), 4)).T
         scales = self._positive(self._whole("scales")).T.contiguous()
-        return QuantisedWeight(scheme=WeightScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros))
+        return QuantisedWeight(scheme=LinearScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros))
 
 
 def _unpacked(words: Tensor, bits: int) -> Tensor:

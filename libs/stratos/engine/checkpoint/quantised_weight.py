@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stratos.engine.checkpoint.weight_schemes import INT4_ZERO, WeightScheme
+from stratos.engine.checkpoint.weight_schemes import INT4_ZERO, LinearScheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantisedWeight:
     """The weight of one linear layer."""
 
-    scheme: WeightScheme
+    scheme: LinearScheme
     codes: Tensor
     """uint8 [outputs, inputs]: the byte of an int8 or e4m3 number, or 0 to 15."""
     scales: Tensor
@@ -38,9 +38,9 @@ class QuantisedWeight:
 
     def floats(self) -> Tensor:
         """What the codes stand for, float32 [outputs, inputs]: the reference of the kernels."""
-        if self.scheme == WeightScheme.FP8:
+        if self.scheme == LinearScheme.FP8:
             numbers = self.codes.view(torch.float8_e4m3fn).float()
-        elif self.scheme == WeightScheme.INT4:
+        elif self.scheme == LinearScheme.INT4:
             zeros = torch.tensor(INT4_ZERO) if self.zeros is None else self._spread(self.zeros)
             numbers = (self.codes.int() - zeros.int()).float()
         else:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, WeightScheme
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, LinearScheme
 
 Rounding = Literal["int8", "int4", "fp8"]
 ROUNDINGS: tuple[str, ...] = get_args(Rounding)
@@ -35,10 +35,10 @@ def rounded(weight: Tensor, kind: str) -> QuantisedWeight:
     numbers = (blocks / scales.unsqueeze(-1)).view(weight.shape)
     if kind == "fp8":
         codes = numbers.to(torch.float8_e4m3fn).view(torch.uint8)
-        return QuantisedWeight(scheme=WeightScheme.FP8, codes=codes, scales=scales)
+        return QuantisedWeight(scheme=LinearScheme.FP8, codes=codes, scales=scales)
     integers = numbers.round().clamp(-_LARGEST[kind], _LARGEST[kind])
     if kind == "int4":
-        return QuantisedWeight(scheme=WeightScheme.INT4, codes=(integers + INT4_ZERO).to(torch.uint8), scales=scales)
+        return QuantisedWeight(scheme=LinearScheme.INT4, codes=(integers + INT4_ZERO).to(torch.uint8), scales=scales)
     return QuantisedWeight(
-        scheme=WeightScheme.INT8_ROWS, codes=integers.to(torch.int8).view(torch.uint8), scales=scales
+        scheme=LinearScheme.INT8_ROWS, codes=integers.to(torch.int8).view(torch.uint8), scales=scales
     )

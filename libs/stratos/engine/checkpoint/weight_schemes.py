@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class WeightScheme(IntEnum):
+class LinearScheme(IntEnum):
     """``Scheme`` of gemm.h."""
 
     FLOATS = 0

@@ -16,7 +16,7 @@ from stratos.engine.native.structures import LinearWeight
 
 
 class QuantisedLinear(NativeProduct):
-    """``x @ weight.T + bias`` of a weight of any ``WeightScheme`` but floats.
+    """``x @ weight.T + bias`` of a weight of any ``LinearScheme`` but floats.
 
     Args:
         library: the compiled kernels.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.model_config import DecoderConfig
-from stratos.engine.checkpoint.weight_schemes import WeightScheme
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.engine.revisions import revised
 
-_ROUNDED = {"int8": WeightScheme.INT8_ROWS, "int4": WeightScheme.INT4, "fp8": WeightScheme.FP8}
+_ROUNDED = {"int8": LinearScheme.INT8_ROWS, "int4": LinearScheme.INT4, "fp8": LinearScheme.FP8}
 
 
 def chosen_scheme(quantization: str, model: DecoderConfig) -> str:

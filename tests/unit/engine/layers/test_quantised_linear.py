@@ -9,31 +9,31 @@ from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
-from stratos.engine.checkpoint.weight_schemes import WeightScheme
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.engine.layers.quantised_linear import QuantisedLinear
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 CODES = [
-    (WeightScheme.INT4, 32),
-    (WeightScheme.INT4, 64),
-    (WeightScheme.INT4, 0),
-    (WeightScheme.INT8, 32),
-    (WeightScheme.INT8, 0),
-    (WeightScheme.FP8, 128),
-    (WeightScheme.FP8, 0),
+    (LinearScheme.INT4, 32),
+    (LinearScheme.INT4, 64),
+    (LinearScheme.INT4, 0),
+    (LinearScheme.INT8, 32),
+    (LinearScheme.INT8, 0),
+    (LinearScheme.FP8, 128),
+    (LinearScheme.FP8, 0),
 ]
 """Scheme and group; 0 is one group for all inputs."""
 SHAPES = [(64, 128), (97, 384), (1, 640)]
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
 
 
-def made(scheme: WeightScheme, outputs: int, inputs: int, group: int, *, has_zeros: bool = False) -> QuantisedWeight:
+def made(scheme: LinearScheme, outputs: int, inputs: int, group: int, *, has_zeros: bool = False) -> QuantisedWeight:
     """Every code of the scheme, and scales that differ."""
     torch.manual_seed(outputs + inputs)
     group = group or inputs
-    codes = torch.randint(0, 16 if scheme == WeightScheme.INT4 else 256, (outputs, inputs), dtype=torch.uint8)
-    if scheme == WeightScheme.FP8:
+    codes = torch.randint(0, 16 if scheme == LinearScheme.INT4 else 256, (outputs, inputs), dtype=torch.uint8)
+    if scheme == LinearScheme.FP8:
         codes[(codes & 0x7F) == 0x7F] = 0x35  # not a number
     shape = (outputs, inputs // group)
     zeros = torch.randint(0, 17, shape, dtype=torch.uint8) if has_zeros else None
@@ -45,9 +45,9 @@ def made(scheme: WeightScheme, outputs: int, inputs: int, group: int, *, has_zer
 @pytest.mark.parametrize("has_zeros", [False, True])
 @pytest.mark.parametrize(("scheme", "group"), CODES)
 def test_products_equal_those_of_what_the_codes_stand_for(
-    name: str, dtype: torch.dtype, scheme: WeightScheme, group: int, has_zeros: bool
+    name: str, dtype: torch.dtype, scheme: LinearScheme, group: int, has_zeros: bool
 ) -> None:
-    if has_zeros and scheme != WeightScheme.INT4:
+    if has_zeros and scheme != LinearScheme.INT4:
         return
     for outputs, inputs in SHAPES:
         if group and inputs % group:
@@ -63,12 +63,12 @@ def test_products_equal_those_of_what_the_codes_stand_for(
 
 
 @pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize("scheme", [WeightScheme.INT8, WeightScheme.FP8, WeightScheme.INT4], ids=str)
+@pytest.mark.parametrize("scheme", [LinearScheme.INT8, LinearScheme.FP8, LinearScheme.INT4], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_code_is_widened_to_its_number(name: str, scheme: WeightScheme, dtype: torch.dtype) -> None:
+def test_every_code_is_widened_to_its_number(name: str, scheme: LinearScheme, dtype: torch.dtype) -> None:
     weight = made(scheme, 64, 256, 32)
-    codes = torch.arange(256).repeat(64, 1).to(torch.uint8) & (15 if scheme == WeightScheme.INT4 else 255)
-    if scheme == WeightScheme.FP8:
+    codes = torch.arange(256).repeat(64, 1).to(torch.uint8) & (15 if scheme == LinearScheme.INT4 else 255)
+    if scheme == LinearScheme.FP8:
         codes[(codes & 0x7F) == 0x7F] = 0
     weight = QuantisedWeight(scheme=scheme, codes=codes, scales=torch.ones_like(weight.scales))
     unit = torch.eye(256).to(dtype)
@@ -78,11 +78,11 @@ def test_every_code_is_widened_to_its_number(name: str, scheme: WeightScheme, dt
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize(("scheme", "group"), [*CODES, (WeightScheme.INT8_ROWS, 0)])
+@pytest.mark.parametrize(("scheme", "group"), [*CODES, (LinearScheme.INT8_ROWS, 0)])
 def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
-    name: str, dtype: torch.dtype, scheme: WeightScheme, group: int
+    name: str, dtype: torch.dtype, scheme: LinearScheme, group: int
 ) -> None:
-    weight = made(scheme, 97, 384, group, has_zeros=scheme == WeightScheme.INT4)
+    weight = made(scheme, 97, 384, group, has_zeros=scheme == LinearScheme.INT4)
     linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
     x, before = torch.randn(300, 384).to(dtype), torch.get_num_threads()
     try:
@@ -108,7 +108,7 @@ def cut_to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", NATIVE_SETS)
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 128), (97, 60), (24, 7), (1, 2), (70, 6143)])
 def test_sums_of_bytes_are_exact(name: str, dtype: torch.dtype, outputs: int, inputs: int) -> None:
-    weight = made(WeightScheme.INT8_ROWS, outputs, inputs, 0)
+    weight = made(LinearScheme.INT8_ROWS, outputs, inputs, 0)
     linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
     for count in (1, 6, 13, 250):
         x = torch.randn(count, inputs).to(dtype)
@@ -121,7 +121,7 @@ def test_sums_of_bytes_are_exact(name: str, dtype: torch.dtype, outputs: int, in
 def test_the_longest_sums_of_the_largest_bytes_neither_overflow_nor_saturate(name: str) -> None:
     inputs, ends = 65536, torch.tensor([-128, 127], dtype=torch.int8)
     codes = ends.repeat_interleave(32).unsqueeze(1).expand(64, inputs).contiguous().view(torch.uint8)
-    weight = QuantisedWeight(scheme=WeightScheme.INT8_ROWS, codes=codes, scales=torch.ones(64, 1))
+    weight = QuantisedWeight(scheme=LinearScheme.INT8_ROWS, codes=codes, scales=torch.ones(64, 1))
     linear = QuantisedLinear(native_library(name), weight, None, torch.float32)
     x = torch.ones(2, inputs)
     x[1] = -1
@@ -130,9 +130,9 @@ def test_the_longest_sums_of_the_largest_bytes_neither_overflow_nor_saturate(nam
 
 
 @pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize("scheme", [WeightScheme.INT8_ROWS, WeightScheme.INT4, WeightScheme.FP8], ids=str)
+@pytest.mark.parametrize("scheme", [LinearScheme.INT8_ROWS, LinearScheme.INT4, LinearScheme.FP8], ids=str)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_row_that_is_not_finite_stays_alone(name: str, scheme: WeightScheme, bad: float) -> None:
+def test_a_row_that_is_not_finite_stays_alone(name: str, scheme: LinearScheme, bad: float) -> None:
     weight = made(scheme, 20, 64, 0)
     linear, x = QuantisedLinear(native_library(name), weight, None, torch.float32), torch.randn(9, 64)
     clean = linear(x)
