@@ -172,7 +172,7 @@ class QuantisedTensors:
         return QuantisedWeight(scheme=LinearScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros))
 
     def _zero_offset(self, stored: Tensor) -> int:
-        """What the file took off each zero: 1 in v1, 0 in v2, which symmetric files tell whatever their label says."""
+        """Offset that the file took off each zero: 1 in v1, 0 in v2; symmetric files tell it by value."""
         if self._stored.zeros_are_less_one is not None:
             return int(self._stored.zeros_are_less_one)
         first = int(stored.flatten()[0])

@@ -37,7 +37,7 @@ class QuantisedWeight:
         return self.codes.shape[1] // self.scales.shape[1]
 
     def floats(self) -> Tensor:
-        """What the codes stand for, float32 [outputs, inputs]: the reference of the kernels."""
+        """Floats that the codes stand for, float32 [outputs, inputs]: the reference of the kernels."""
         if self.scheme == LinearScheme.FP8:
             numbers = self.codes.view(torch.float8_e4m3fn).float()
         elif self.scheme == LinearScheme.INT4:

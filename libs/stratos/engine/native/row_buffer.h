@@ -1,4 +1,4 @@
-// Memory for the rows of a product, laid out anew for its kernel.
+// Memory for the rows of a product, as its kernel wants them to lie.
 #pragma once
 
 #include <stdint.h>

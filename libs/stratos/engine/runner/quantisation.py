@@ -31,5 +31,5 @@ def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
 
 
 def scheme_parts(label: str) -> tuple[str, ...]:
-    """What the numerics id says of it."""
+    """Parts of the numerics id that name it."""
     return (revised("native-quantised-products", label),) if label else ()

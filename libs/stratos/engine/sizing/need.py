@@ -49,7 +49,7 @@ class ModelNeed:
         return self.num_weights * DTYPE_BYTES[dtype] + self.code_bytes + self.table_bytes
 
     def read_bytes(self, dtype: str) -> int:
-        """What every step reads."""
+        """Bytes that every step reads."""
         return self.num_read * DTYPE_BYTES[dtype] + self.code_bytes
 
     def rounded(self, model: DecoderConfig, kind: str) -> ModelNeed:
