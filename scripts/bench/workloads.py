@@ -66,8 +66,8 @@ def run_out(engine: EngineCore) -> int:
     return count
 
 
-def decode(batch: int, *, grammar: GrammarSpec | None = None, num_adapters: int = 0) -> Workload:
-    """Output tokens per second of ``batch`` streams, 128 tokens in and 32 out, prompts not counted.
+def decode(batch: int, *, num_prompt: int = 128, grammar: GrammarSpec | None = None, num_adapters: int = 0) -> Workload:
+    """Output tokens per second of ``batch`` streams, ``num_prompt`` tokens in and 32 out, prompts not counted.
 
     With ``num_adapters`` the streams take turns with as many of the engine's adapters.
     """
@@ -76,14 +76,14 @@ def decode(batch: int, *, grammar: GrammarSpec | None = None, num_adapters: int 
         adapters = engine.status().resident_adapters[:num_adapters] or ("",)
         for index in range(batch):
             digest = adapters[index % len(adapters)]
-            engine.add(request(rng, tokens(engine, rng, 128), 33, adapter_digest=digest, grammar=grammar))
+            engine.add(request(rng, tokens(engine, rng, num_prompt), 33, adapter_digest=digest, grammar=grammar))
         started = 0
         while started < batch:
             started += sum(output.offset == 0 for output in engine.step().outputs)
         begin = time.perf_counter()
         return run_out(engine) / (time.perf_counter() - begin)
 
-    return Workload(run, f"tokens/s, {batch} streams", True)
+    return Workload(run, f"tokens/s, {batch} streams" + f" at {num_prompt}" * (num_prompt != 128), True)
 
 
 def prefill(engine: EngineCore, rng: random.Random) -> float:
@@ -140,6 +140,7 @@ WORKLOADS: dict[str, Workload] = {
     "decode-1": decode(1),
     "decode-8": decode(8),
     "decode-32": decode(32),
+    "decode-8-at-1024": decode(8, num_prompt=1024),
     "constrained-8": decode(8, grammar=WORDS),
     "adapters-8": decode(8, num_adapters=NUM_ADAPTERS),
     "prefill-1024": Workload(prefill, "ms to the first token, 1024 in", False),
