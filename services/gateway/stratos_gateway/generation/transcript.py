@@ -44,6 +44,8 @@ class Transcript:
         """One arithmetic computed all attempts so far, and it promises the same bits again."""
         self.prompt_logprobs: Sequence[PositionLogprobs] = ()
         """Log probabilities of the prompt's tokens from the second on, complete before the first chunk."""
+        self.num_inherited_cached: int | None = None
+        """Cached prompt tokens, as the gateway that began the answer was told; ``None`` where this one began it."""
         self._num_prompt_tokens = num_prompt_tokens
         self._metrics = fleet.metrics
         self._meters = fleet.metrics.running(terms.label, terms.priority_class)
@@ -70,6 +72,8 @@ class Transcript:
     @property
     def num_cached_tokens(self) -> int:
         """Prompt tokens from a prefix cache."""
+        if self.num_inherited_cached is not None:
+            return self.num_inherited_cached
         return 0 if self.receipt is None else min(self.receipt.num_cached_tokens, self._num_prompt_tokens)
 
     @property
