@@ -6,13 +6,14 @@ never the base model.  A name that the plan or the key does not allow takes the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import ModelNotFound, PermissionDenied
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
 from stratos.core.files.embedding_files import EmbeddingConfig
-from stratos.core.ledger.usage import MeterTag
+from stratos.core.ledger.usage import MeterTag, cost_tags
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
@@ -162,8 +163,17 @@ def _refused(name: str) -> PermissionDenied:
     return PermissionDenied(f"the model {name[:100]!r} is not served now, by decision of the operator", param="model")
 
 
+NO_METADATA: Mapping[str, str] = {}
+
+
 def meter_tag(
-    base: BaseModel, tenant: Tenant, target: ModelTarget, route: str, trace: TraceContext, arrived_unix_ms: int
+    base: BaseModel,
+    tenant: Tenant,
+    target: ModelTarget,
+    route: str,
+    trace: TraceContext,
+    arrived_unix_ms: int,
+    metadata: Mapping[str, str] = NO_METADATA,
 ) -> MeterTag:
     """The tag of a request.
 
@@ -174,6 +184,7 @@ def meter_tag(
         route: of its dialect, or "embedding".
         trace: with the id that the client knows.
         arrived_unix_ms: now, by this gateway's clock.
+        metadata: of the request, of which short texts are cost tags.
     """
     return MeterTag(
         key_id=tenant.key_id,
@@ -183,4 +194,5 @@ def meter_tag(
         route=route,
         http_request_id=trace.http_request_id,
         arrived_unix_ms=arrived_unix_ms,
+        cost_tags=cost_tags(metadata),
     )

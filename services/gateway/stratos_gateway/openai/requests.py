@@ -6,6 +6,7 @@ anything unknown is refused too: a misspelt parameter must not be lost silently.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +55,8 @@ class GenerationOptions:
     bad_words: tuple[str, ...]
     bad_token_ids: tuple[int, ...]
     grammar: WantedGrammar | None
+    metadata: Mapping[str, str]
+    """Texts that the client attaches."""
     session: str
     """Name of the client's session, used for placement alone; empty when it gives none."""
     sampling: dict[str, Any]
@@ -227,6 +230,7 @@ def take_options(
         grammar=grammar,
         bad_words=check_bad_words(fields.take("bad_words")),
         bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
+        metadata=fields.take_metadata(),
         session=fields.take_session(),
         sampling=sampling,
     )

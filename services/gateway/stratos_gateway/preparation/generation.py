@@ -154,7 +154,8 @@ class GenerationPreparer:
         if options.shows_special:
             shown |= tools.model.tokenizer.special_ids
         now_ms = int(tools.wall_clock() * 1000)
-        tag = meter_tag(tools.model.base, tenant, target, dialect.route, trace, now_ms) if tools.is_metered else None
+        facts = (tools.model.base, tenant, target, dialect.route, trace, now_ms, options.metadata)
+        tag = meter_tag(*facts) if tools.is_metered else None
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.name)
         return tuple(
