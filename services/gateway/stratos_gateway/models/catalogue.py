@@ -44,6 +44,7 @@ class BaseModel:
     created_unix_s: int
     can_generate: bool = True
     can_chat: bool = True
+    can_score: bool = False
     embedding: EmbeddingConfig | None = None
     """How it embeds; ``None`` when it does not."""
     size: str = ""
@@ -55,6 +56,8 @@ class BaseModel:
             "chat.completions": self.can_chat and self.can_generate,
             "completions": self.can_generate,
             "embeddings": self.embedding is not None,
+            "score": self.can_score,
+            "rerank": self.can_score,
         }
         sizes = {} if self.embedding is None else {"embedding_dimensions": self.embedding.size}
         return {"capabilities": [name for name, is_there in routes.items() if is_there], **sizes}

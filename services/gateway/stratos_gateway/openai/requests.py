@@ -24,6 +24,7 @@ from stratos.core.requests.limits import (
 )
 from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
+from stratos_gateway.models.score_head import Pair
 from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, ignored_fields, take_grammar
 from stratos_gateway.openai.messages import check_messages
 from stratos_gateway.openai.stream_and_prompt import Truncation, take_stream_options, take_truncation
@@ -111,8 +112,8 @@ class Conversation:
         )
 
 
-Prompt = Conversation | str | tuple[int, ...]
-"""Messages, text or token ids."""
+Prompt = Conversation | Pair | str | tuple[int, ...]
+"""Messages, a query with a document, text or token ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from stratos.text.output.parser import OutputShape
 from stratos_gateway.answering.request import GenerationSpec, PreparedGeneration
 from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
+from stratos_gateway.models.score_head import Pair
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.rendering import Answer
@@ -128,7 +129,7 @@ class GenerationPreparer:
         """Texts of the input; token ids are decoded where they are echoed, or a content policy reads them."""
         texts, decode = list[str](), self._tools.model.tokenizer.decode
         for prompt in body.prompts:
-            if isinstance(prompt, Conversation):
+            if isinstance(prompt, Conversation | Pair):
                 texts += prompt.texts
             elif isinstance(prompt, str):
                 texts.append(prompt)
