@@ -61,6 +61,9 @@ class KernelSwitches:
     """Weights in oneDNN's blocked layout on CPU, where the C++ kernels do not compute: twice as fast at decode."""
     whole_step: bool = True
     """A dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
+    packed_keys: bool = True
+    """K lies in the KV pages as the C++ kernels read it, and a row of one token reads both K and V there; off keeps K
+    as rows of heads, which every tile copies and turns round first."""
     fused_ops: bool = True
     """Norms and the activation by the C++ or Triton kernels, too; off leaves them to torch."""
     sorted_adapters: bool = True

@@ -43,6 +43,7 @@ from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 from stratos_gateway.scoring.dialects import scoring_dialects
 from stratos_gateway.scoring.sending import ScoreSender
+from stratos_gateway.streams.routes import RecordedStreams, StreamResume
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
 from stratos_gateway.tokenization.source import ReadySender
@@ -95,6 +96,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
     sender, vectors = ChunkSender(limits), [VectorSource(fleet, admission, unreached, 5.0)]
     embedding = EmbeddingPreparer(served_model(), catalogue)
     scores, judging = ScoreSender(fleet, served_model().tokenizer), scoring_dialects(served_model().score_head)
+    streams = RecordedStreams(edge.authenticate, None)
     return build_routes(
         endpoints={
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
@@ -107,6 +109,8 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         usage=UsageRoute(edge.authenticate, None),
         receipt=ReceiptRoute(edge.authenticate, None),
         responses=ResponseRoutes(edge.authenticate, Responses()),
+        resume_stream=StreamResume(streams, {}),
+        cancel_stream=streams.cancel,
         catalogue=catalogue,
         health=unreached,
         not_ready_reason=str,

@@ -23,6 +23,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_permit": (c_int, []),
     "stratos_peak": (c_int64, [c_int, c_int64]),
     "stratos_step_bytes": (c_int64, []),
+    "stratos_packs_keys": (c_int, [c_int, c_int64, c_int64]),
+    "stratos_key_unit": (c_int, [c_int]),
     "stratos_scratch_bytes": (c_int64, [c_int64]),
     "stratos_plan": (None, [POINTER(AttentionStep)]),
     "stratos_attention": (None, [POINTER(AttentionStep), c_int64, c_int64, c_void_p, c_void_p, c_void_p]),
@@ -61,6 +63,8 @@ class NativeLibrary:
     rms_norm: Any
     silu_mul: Any
     argmax: Any
+    packs_keys: Any
+    key_unit: Any
     scratch_bytes: Any
     packed_bytes: Any
     pack: Any

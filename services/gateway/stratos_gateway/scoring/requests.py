@@ -58,8 +58,9 @@ def parse_rerank(head: ScoreHead | None, body: dict[str, Any], vocab_size: int) 
     pairs = [(query, document) for document in documents]
     return _body(head, fields, pairs, top_n=top_n or None, tells_documents=tells_documents)
 
+
+def _body(head: ScoreHead | None, fields: Fields, pairs: Sequence[tuple[str, str]], **more: Any) -> ScoreBody:
     """Fields of both routes, and the end of the body."""
-    """What both routes have, and the end of the body."""
     model, instruction = check_model_name(fields.take("model")), fields.take("instruction")
     if instruction is not None and not isinstance(instruction, str):
         raise BadRequest("instruction must be a string", param="instruction")

@@ -54,7 +54,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
     request: Any = SimpleNamespace(
         prepared=SimpleNamespace(num_tokens=1000, num_sequences=1, options=OPTIONS, specs=(SPEC,)), tenant=TENANT,
         notices=[], trail={}, exchange=SimpleNamespace(headers=[]), output=None, error=None, screen=None,
-        num_claimed_tokens=0,
+        is_recorded=False, num_claimed_tokens=0,
     )  # fmt: skip
     try:
         async with (
@@ -80,7 +80,11 @@ async def test_an_answer_that_memory_cut_short_is_not_kept_whatever_the_other_pr
     specs = [replace(SPEC, sampling=SamplingParams(temperature=0.0, max_tokens=most)) for most in (10, 100)]
     output = Fanout(specs, 1, ((), False), shipped_tokenizer(), make_platform(FakeRouter(), FakeSessions([])))
     request: Any = SimpleNamespace(
-        prepared=SimpleNamespace(options=OPTIONS, specs=specs), tenant=TENANT, output=output, screen=None
+        prepared=SimpleNamespace(options=OPTIONS, specs=specs),
+        tenant=TENANT,
+        output=output,
+        screen=None,
+        is_recorded=False,
     )
     async with CacheSource(cache).open(request) as found:
         assert found is None
