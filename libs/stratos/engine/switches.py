@@ -66,6 +66,8 @@ class KernelSwitches:
     as rows of heads, which every tile copies and turns round first."""
     fused_ops: bool = True
     """Norms and the activation by the C++ or Triton kernels, too; off leaves them to torch."""
+    native_sampler: bool = True
+    """Sample a batch by one call of the C++ kernels on CPU, where setup could build them; off is torch, same tokens."""
     sorted_adapters: bool = True
     """Sort the rows of a step by adapter once, instead of gathering them in every layer."""
     triton_kernels: bool = False

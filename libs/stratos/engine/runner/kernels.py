@@ -21,6 +21,7 @@ from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
+from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.settings import RunnerConfig
 
 PDL_CAPABILITY = (9, 0)
@@ -73,6 +74,12 @@ class Kernels:
         if self.is_triton or self.library is None or not self.packs_keys or geometry.head_dim > MAX_HEAD_DIM:
             return 0
         return key_unit(self.library, geometry, dtype)
+
+    def sampler(self, config: RunnerConfig, eos_token_ids: Sequence[int], vocab_size: int) -> NativeSampler | None:
+        """The sampler by the C++ kernels, where they are used; arguments as for it."""
+        if self.library is None or not config.kernels.native_sampler:
+            return None
+        return NativeSampler(self.library, eos_token_ids, vocab_size, self.ops)
 
     def attention(
         self,

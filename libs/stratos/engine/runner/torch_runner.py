@@ -90,7 +90,7 @@ class TorchRunner(Runner):
         self.decoder, self.attention, self.pages, self.adapters = decoder, attention, pages, adapters
         self.forward: Forward = LayeredForward(decoder, attention)
         self.host, self._device = host, pages.tensor.device
-        self.sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
+        self.sampler: Sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self.block_tables = KeptTables()
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
@@ -192,6 +192,7 @@ class TorchRunner(Runner):
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
+        runner.sampler = kernels.sampler(config, info.eos_token_ids, info.vocab_size) or runner.sampler
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= is_exact and promised != ("exact",)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,21 +67,20 @@ def position_records(tensors: LogprobTensors, token_ids: list[int], num_top: lis
     top = zip(tensors.top_logprobs.tolist(), tensors.top_ids.tolist(), num_top, strict=True)
     rows = zip(token_ids, tensors.logprobs.tolist(), tensors.ranks.tolist(), top, strict=True)
     return [
-        PositionLogprobs(
-            TokenLogprob(token, logprob, rank),
-            _ranked(sorted(zip(logprobs, tokens, strict=True), key=_best_first)[:count]),
-        )
+        position_record(TokenLogprob(token, logprob, rank), logprobs, tokens, count)
         for token, logprob, rank, (logprobs, tokens, count) in rows
     ]
 
 
-def _best_first(entry: tuple[float, int]) -> tuple[float, int]:
-    return -entry[0], entry[1]
-
-
-def _ranked(entries: list[tuple[float, int]]) -> tuple[TokenLogprob, ...]:
-    ranked: list[TokenLogprob] = []
-    for index, (logprob, token) in enumerate(entries):
-        is_tied = index > 0 and entries[index - 1][0] == logprob
-        ranked.append(TokenLogprob(token, logprob, ranked[-1].rank if is_tied else index + 1))
-    return tuple(ranked)
+def position_record(
+    sampled: TokenLogprob, logprobs: Sequence[float], token_ids: Sequence[int], count: int
+) -> PositionLogprobs:
+    """Record of a sampled token and the best ``count`` of others, which come in any order."""
+    # by falling logprob, then by rising id: the order of pairs with the logprob's sign changed
+    best = sorted(zip(map(operator.neg, logprobs), token_ids, strict=True))[:count]
+    ranked, rank, last = [], 0, None
+    for place, (negated, token) in enumerate(best, 1):
+        if negated != last:
+            rank, last = place, negated
+        ranked.append(TokenLogprob(token, -negated, rank))
+    return PositionLogprobs(sampled, tuple(ranked))
