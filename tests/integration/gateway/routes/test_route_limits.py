@@ -39,12 +39,15 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "base", "prompt": "x"},
     "/v1/embeddings": {"model": "base", "input": "x"},
     "/v1/moderations": {"input": "x"},
+    "/v1/score": {"model": "base", "text_1": "x", "text_2": "y"},
+    "/v1/rerank": {"model": "base", "query": "x", "documents": ["y"]},
     "/tokenize": {"model": "base", "prompt": "x"},
     "/detokenize": {"model": "base", "tokens": [5]},
     "/v1/responses": {"model": "base", "input": "x"},
     "/v1/messages": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
     "/v1/messages/count_tokens": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
 }
+WITHOUT_BODY = {"/v1/streams/{stream_id}/cancel"}
 GENERATION = ("/v1/chat/completions", "/v1/completions")
 NAMES = {
     ("/v1/chat/completions", "num_logprobs"): ("top_logprobs", {"logprobs": True}),
@@ -67,7 +70,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 def test_every_route_that_takes_a_body_is_walked() -> None:
     posts = {r.path for r in full_routes(MAX_BODY_BYTES) if isinstance(r, Route) and "POST" in (r.methods or ())}
-    assert posts == set(BODIES)
+    assert posts - WITHOUT_BODY == set(BODIES)
 
 
 def bad_values(row: str) -> list[Any]:
