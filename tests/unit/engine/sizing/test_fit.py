@@ -110,7 +110,19 @@ def test_the_device_decides_what_is_not_set() -> None:
 
 def test_the_build_of_the_kernels_says_with_which_machines_kv_is_exchanged(tmp_path: Path) -> None:
     amx = frozenset(
-        ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16")
+        (
+            "avx2",
+            "fma",
+            "f16c",
+            "avx512f",
+            "avx512bw",
+            "avx512vl",
+            "avx512dq",
+            "avx512_bf16",
+            "avx512_vnni",
+            "amx_tile",
+            "amx_bf16",
+        )
     )
     config = RunnerConfig()
     none_built = kernels_choice(config, amx, tmp_path)
