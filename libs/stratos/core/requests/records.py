@@ -63,6 +63,8 @@ class PrefillJob:
     token_ids: tuple[int, ...]
     compute: bool = True
     terms: RequestTerms = DEFAULT_TERMS
+    receiver: str = ""
+    """Incarnation of the worker that wants it."""
 
 
 @dataclass(frozen=True, slots=True)
