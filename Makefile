@@ -12,8 +12,10 @@ BUILDER ?= docker build
 IMAGES ?=
 # Arguments for pytest, for example: make test-unit TESTS="-k scheduler"
 TESTS ?=
-# In the order of tests/conftest.py, whole platforms first; files that share a platform in one process.
-XDIST ?= -n 2 --dist loadfile --no-loadscope-reorder
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+# Two processes more than cores, since many tests wait for others, and at most 8: each takes up to 2 GB. In the order of
+# tests/conftest.py, whole platforms first; files that share a platform in one process.
+XDIST ?= -n $$(( $(CORES) < 6 ? $(CORES) + 2 : 8 )) --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -69,6 +69,7 @@ OFF_ALONE = {
         off=Settings(kernels={"fused_ops": False}),
         everywhere=Settings(kernels={"whole_step": False}),
     ),
+    "native sampler": Ablation(workloads=("sampled-8",), off=Settings(kernels={"native_sampler": False})),
     "exactness given up": Ablation(
         workloads=DENSE, off=Settings(runner={"exact": True}), everywhere=Settings(runner={"exact": False})
     ),

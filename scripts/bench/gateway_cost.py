@@ -5,9 +5,10 @@
 
 A platform of ``stratos up`` with everything on (keys, limits, ledger, receipts, metrics, log) runs in front of a fake
 engine; prompts are token ids, so that nothing is tokenised.  ``chunk``: streams that are open all the time, every
-token an event.  ``request``: one short stream after the other on each connection, one token each.  What the idle
-gateway takes in the same time is taken off.  CPU time needs no idle machine, though a busy one shares its caches.  With
-``--beside`` another checkout, which has its own ``.venv``, takes turns with this one.
+token an event.  ``request``: one short stream after the other on each connection, one token each.  ``8 KB prompt``:
+what such a request takes more of the event loop's thread alone when its prompt is 8 KB of text, which another thread
+tokenises.  What the idle gateway takes in the same time is taken off.  CPU time needs no idle machine, though a busy
+one shares its caches.  With ``--beside`` another checkout, which has its own ``.venv``, takes turns with this one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +34,10 @@ from stratos.cli.load.client.http_sender import OK
 
 STREAMS = (32, 256)
 PROMPT_TOKENS, LONG_TOKENS = 16, 4000
+PROMPT_BYTES = 8192
+_WORDS = ("the ", "order ", "of ", "pages ", "in ", "an ", "old ", "library ", "is ", "known ", "to ", "few ")
+LOOP_REQUESTS = 100
+"""Of one connection, each with an 8 KB prompt, and as many with a short one."""
 WARM_CHUNKS = 4
 """Of each stream, before anything is measured."""
 IDLE_S = 5.0
@@ -51,15 +57,17 @@ class Load:
     Args:
         platform: that is asked.
         max_tokens: of each request.
+        is_text: prompts are 8 KB of text, not a few token ids.
     """
 
-    def __init__(self, platform: Platform, max_tokens: int) -> None:
+    def __init__(self, platform: Platform, max_tokens: int, *, is_text: bool = False) -> None:
         url = urlsplit(platform.url)
         assert url.hostname is not None
         assert url.port is not None
         self._pool = ConnectionPool(url.hostname, url.port, None)
         self._head = f"POST /v1/completions HTTP/1.1\r\nhost: {url.netloc}\r\nauthorization: Bearer {platform.key}\r\n"
         self._max_tokens = max_tokens
+        self._is_text = is_text
         self.num_chunks: list[int] = []
         """Events of each connection so far."""
         self.num_requests = 0
@@ -108,10 +116,23 @@ class Load:
 
     def _request(self, number: int) -> bytes:
         """Bytes of a request whose prompt no other one has."""
-        prompt = [5 + (number * 7919 + place * 31) % 4000 for place in range(PROMPT_TOKENS)]
+        prompt = _text(number) if self._is_text else _token_ids(number)
         fields = {"model": "base", "prompt": prompt, "max_tokens": self._max_tokens, "ignore_eos": True, "stream": True}
         body = json.dumps(fields)
         return f"{self._head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def _token_ids(number: int) -> list[int]:
+    return [5 + (number * 7919 + place * 31) % 4000 for place in range(PROMPT_TOKENS)]
+
+
+def _text(number: int) -> str:
+    """8 KB of words, in another order for each number."""
+    order = Random(number)
+    words = [f"{number} "]
+    while sum(map(len, words)) < PROMPT_BYTES:
+        words += order.choices(_WORDS, k=100)
+    return "".join(words)[:PROMPT_BYTES]
 
 
 def gateway_pid(platform: Platform) -> int:
@@ -126,6 +147,11 @@ def gateway_pid(platform: Platform) -> int:
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process, all of its threads, user and system."""
     return time.clock_gettime((~pid << 3) | 2)  # the clock of another process, as clock_getcpuclockid(3) names it
+
+
+def loop_cpu_s(pid: int) -> float:
+    """CPU seconds of a process's first thread, which is that of its event loop."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +195,20 @@ async def chunk_cost(platform: Platform, num_streams: int, num_chunks: int, idle
         await load.close()
 
 
+async def loop_cost(platform: Platform, num_requests: int, idle_ratio: float, *, is_text: bool) -> float:
+    """Microseconds of the event loop's thread per request of one token, one after the other."""
+    load, pid = Load(platform, 1, is_text=is_text), gateway_pid(platform)
+    await load.open(1)
+    try:
+        await load.until(lambda: load.num_requests >= 10)
+        began, cpu_began_s, began_s = load.num_requests, loop_cpu_s(pid), time.monotonic()
+        await load.until(lambda: load.num_requests - began >= num_requests)
+        spent_s = loop_cpu_s(pid) - cpu_began_s - idle_ratio * (time.monotonic() - began_s)
+        return spent_s / (load.num_requests - began) * 1e6
+    finally:
+        await load.close()
+
+
 async def request_cost(platform: Platform, num_streams: int, num_requests: int, idle_ratio: float) -> float:
     """Microseconds of CPU per request of one token, on kept connections."""
     load = Load(platform, 1)
@@ -208,6 +248,10 @@ def measure_tree(tree: Path, args: argparse.Namespace) -> dict[str, float]:
         for num_streams in args.streams:
             found[f"chunk at {num_streams}"] = asyncio.run(chunk_cost(platform, num_streams, args.chunks, idle))
             found[f"request at {num_streams}"] = asyncio.run(request_cost(platform, num_streams, args.requests, idle))
+        long, short = (
+            asyncio.run(loop_cost(platform, LOOP_REQUESTS, idle, is_text=is_text)) for is_text in (True, False)
+        )
+        found["8 KB prompt, loop"] = long - short
     show({"tree": str(tree), **{name: round(value, 1) for name, value in found.items()}})
     return found
 

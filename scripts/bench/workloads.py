@@ -38,13 +38,15 @@ def request(
     *,
     adapter_digest: str = "",
     grammar: GrammarSpec | None = None,
+    top_p: float | None = None,
 ) -> EngineRequest:
-    """A greedy request of exactly ``num_output`` tokens."""
+    """A request of exactly ``num_output`` tokens, greedy or at temperature 1 with ``top_p``."""
+    choice = {"temperature": 0.0} if top_p is None else {"temperature": 1.0, "top_p": top_p}
     return EngineRequest(
         key=RequestKey(f"{rng.getrandbits(64):x}", 0),
         prompt_ids=tuple(prompt),
         choices=(ChoiceState(index=0),),
-        sampling=SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True, grammar=grammar),
+        sampling=SamplingParams(**choice, max_tokens=num_output, ignore_eos=True, grammar=grammar),
         seed=0,
         terms=RequestTerms(adapter=AdapterRef(digest=adapter_digest)),
     )
@@ -66,7 +68,9 @@ def run_out(engine: EngineCore) -> int:
     return count
 
 
-def decode(batch: int, *, grammar: GrammarSpec | None = None, num_adapters: int = 0) -> Workload:
+def decode(
+    batch: int, *, grammar: GrammarSpec | None = None, num_adapters: int = 0, top_p: float | None = None
+) -> Workload:
     """Output tokens per second of ``batch`` streams, 128 tokens in and 32 out, prompts not counted.
 
     With ``num_adapters`` the streams take turns with as many of the engine's adapters.
@@ -76,7 +80,8 @@ def decode(batch: int, *, grammar: GrammarSpec | None = None, num_adapters: int 
         adapters = engine.status().resident_adapters[:num_adapters] or ("",)
         for index in range(batch):
             digest = adapters[index % len(adapters)]
-            engine.add(request(rng, tokens(engine, rng, 128), 33, adapter_digest=digest, grammar=grammar))
+            prompt = tokens(engine, rng, 128)
+            engine.add(request(rng, prompt, 33, adapter_digest=digest, grammar=grammar, top_p=top_p))
         started = 0
         while started < batch:
             started += sum(output.offset == 0 for output in engine.step().outputs)
@@ -164,6 +169,7 @@ def prompts_mixed(engine: EngineCore, rng: random.Random) -> float:
 WORKLOADS: dict[str, Workload] = {
     "decode-1": decode(1),
     "decode-8": decode(8),
+    "sampled-8": decode(8, top_p=0.95),
     "decode-32": decode(32),
     "constrained-8": decode(8, grammar=WORDS),
     "adapters-8": decode(8, num_adapters=NUM_ADAPTERS),

@@ -1,10 +1,15 @@
-"""Which files of the tests run in one process of pytest-xdist: those of a room, since they share a running platform."""
+"""Which files of the tests run in one process of pytest-xdist: those of a room, since they share a running platform.
+
+A process that dies costs the test that it died of.  xdist 3.8 hands out again all that the process ever had; what had
+passed is then work without tests, for which the others wait for ever (its issues 1327 and 1378).
+"""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 PLATFORMS = PurePosixPath("tests/integration/platform")
 """Each folder in it has one platform for all of its files."""
@@ -16,6 +21,24 @@ class RoomScheduling(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         path = PurePosixPath(nodeid.split("::")[0])
         return str(path.parent if path.parent.parent == PLATFORMS else path)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Take a process out; returns the test that it died of, and hands out those that it has not begun."""
+        workload = self.assigned_work.pop(node)
+        left = [(scope, test) for scope, unit in workload.items() for test, is_done in unit.items() if not is_done]
+        for scope, test in left[1:]:
+            self.workqueue.setdefault(scope, {})[test] = False
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return left[0][1] if left else None
+
+    def _reschedule(self, node: WorkerController) -> None:
+        super()._reschedule(node)
+        # A process begins a test when it knows the next one, or that there is none.
+        while not node.shutting_down and self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
+        if not self.workqueue:
+            node.shutdown()
 
 
 def starts_platform(path: str) -> bool:

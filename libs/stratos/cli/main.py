@@ -17,7 +17,6 @@ import typer
 from stratos.cli.cluster.commands import add_cluster_commands
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.adapters import adapters_app
-from stratos.cli.commands.admin import admin_app
 from stratos.cli.commands.autoscaler import autoscaler_app
 from stratos.cli.commands.bench import bench
 from stratos.cli.commands.certificates import certificates_app
@@ -26,6 +25,8 @@ from stratos.cli.commands.flags import with_flags_of
 from stratos.cli.commands.models import models_app
 from stratos.cli.commands.plan.group import plan_group
 from stratos.cli.commands.shared import RunOption, explained_errors
+from stratos.cli.commands.stores.admin import admin_app
+from stratos.cli.commands.stores.backups import backups_app
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 admin_app.add_typer(tenancy_app)
+admin_app.add_typer(backups_app)
 add_cluster_commands(admin_app)
 app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")

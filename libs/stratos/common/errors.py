@@ -12,6 +12,7 @@
     │   ├── DependencyDown          503 dependency_unavailable  Redis or the object store is down
     │   ├── ContentCheckDown        503 content_check_unavailable  the tenant's content policy cannot be checked
     │   ├── ResponseStoreDown       503 response_store_unavailable  stored responses can be neither read nor kept now
+    │   ├── StreamMoved             503 stream_moved         it goes on at another gateway
     │   ├── WorkerLost              503 worker_lost          a peer went away in mid-call (internal)
     │   ├── RateLimited             429 rate_limit_exceeded
     │   └── ConcurrencyLimited      429 concurrency_limit
@@ -25,6 +26,9 @@
         ├── ModelNotFound           404 model_not_found
         ├── NotFound                404 not_found
         ├── PromptNotFound          404 prompt_not_found     no such template, or version of it
+        ├── StreamGone              410 stream_gone          its record is kept no more
+        ├── StreamCancelled         410 stream_cancelled     its client ended it for good
+        ├── KeyReused               422 idempotency_key_reused  the same key with another body
         ├── BodyTimeout             408 request_timeout      the body came too slowly; SDKs send it again
         ├── RequestTooLarge         413 request_too_large
         ├── UnsupportedEncoding     415 unsupported_content_encoding
@@ -180,6 +184,13 @@ class ResponseStoreDown(Retryable):
     )
 
 
+class StreamMoved(Retryable):
+    """Another gateway has taken the stream over."""
+
+    code = "stream_moved"
+    public_text = "this stream goes on elsewhere; resume it with the id of the last event"
+
+
 class ContentCheckDown(Retryable):
     """A text cannot be checked as its tenant's policy wants, and the policy lets nothing pass unchecked."""
 
@@ -282,6 +293,30 @@ class PromptNotFound(NotFound):
     """The tenant has no such prompt template, or none of this version."""
 
     code = "prompt_not_found"
+
+
+class StreamGone(Permanent):
+    """The record of the stream is kept no more."""
+
+    http_status = 410
+    grpc_code = "NOT_FOUND"
+    code = "stream_gone"
+    type = "invalid_request_error"
+
+
+class StreamCancelled(StreamGone):
+    """The stream was cancelled by its tenant."""
+
+    code = "stream_cancelled"
+
+
+class KeyReused(Permanent):
+    """An idempotency key came again with another body."""
+
+    http_status = 422
+    grpc_code = "INVALID_ARGUMENT"
+    code = "idempotency_key_reused"
+    type = "invalid_request_error"
 
 
 class BodyTimeout(Permanent):

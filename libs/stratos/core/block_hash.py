@@ -32,8 +32,10 @@ def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int) -> li
 
     7 tokens in blocks of 3 make 2 hashes: of tokens [0, 3) and [3, 6).
     """
-    hashes = []
-    for end in range(block_size, len(token_ids) + 1, block_size):
-        parent = hashlib.sha256(parent + array("I", token_ids[end - block_size : end]).tobytes()).digest()
+    data = array("I", token_ids)  # at once: an array of its own for each block takes as long as its hash
+    size, hashes = block_size * data.itemsize, []
+    text = data.tobytes()
+    for end in range(size, len(text) + 1, size):
+        parent = hashlib.sha256(parent + text[end - size : end]).digest()
         hashes.append(parent)
     return hashes

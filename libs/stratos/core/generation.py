@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratos.common.errors import StratosError
+from stratos.core.kv import promises_exact
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import EngineRequest, FinishReason, PositionLogprobs, RequestKey
@@ -72,6 +73,11 @@ class Receipt:
     transfer_ns: int = 0
     numerics_id: str = ""
     """Numerics of the worker that sampled."""
+
+    @property
+    def is_exact(self) -> bool:
+        """The worker's arithmetic promises the same bits again."""
+        return not self.is_external and promises_exact(self.numerics_id)
 
     @property
     def is_external(self) -> bool:

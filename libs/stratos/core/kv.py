@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+BATCHED = "batched"
+"""End of a numerics id that promises nothing about the last bits: a batch may change them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvIdentity:
-    """Identity of KV: equal before it may move between two workers, or be shared at all."""
+    """Identity of KV: what must be equal before it may move between two workers.
+
+    The numerics must be only where one of the two promises exact bits.  Where none does, KV of one is as good as that
+    of the other: a batch changes as many bits as another kernel.
+    """
 
     model_digest: str
     kv_dtype: str
     rope_variant: str
     numerics_id: str
     protocol_version: int = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """A token's bits are a function of its context and the weights."""
+        return promises_exact(self.numerics_id)
+
+    def misfit(self, other: KvIdentity) -> str | None:
+        """Name of the first field that keeps KV from moving between the two."""
+        if self == other:
+            return None
+        differing = [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
+        if not (self.is_exact or other.is_exact) and "numerics_id" in differing:
+            differing.remove("numerics_id")
+        return next(iter(differing), None)
+
+
+def promises_exact(numerics_id: str) -> bool:
+    """Whether what computed under this id gives the same bits again."""
+    return numerics_id.rpartition("+")[2] != BATCHED
 
 
 @dataclass(frozen=True, slots=True)

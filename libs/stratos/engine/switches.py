@@ -64,8 +64,13 @@ class KernelSwitches:
     """Weights in oneDNN's blocked layout on CPU, where the C++ kernels do not compute: twice as fast at decode."""
     whole_step: bool = True
     """A dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
+    packed_keys: bool = True
+    """K lies in the KV pages as the C++ kernels read it, and a row of one token reads both K and V there; off keeps K
+    as rows of heads, which every tile copies and turns round first."""
     fused_ops: bool = True
     """Norms and the activation by the C++ or Triton kernels, too; off leaves them to torch."""
+    native_sampler: bool = True
+    """Sample a batch by one call of the C++ kernels on CPU, where setup could build them; off is torch, same tokens."""
     sorted_adapters: bool = True
     """Sort the rows of a step by adapter once, instead of gathering them in every layer."""
     triton_kernels: bool = False

@@ -73,11 +73,11 @@ def is_open(view: WorkerView, ask: Ask) -> Rejection | None:
 
 
 def pairs_with(identity: KvIdentity) -> Filter:
-    """KV may move between the two: everything that names its content is equal."""
+    """KV may move between the two: what names its content is equal, its numerics where bits are promised."""
 
     def has_identity(view: WorkerView, ask: Ask) -> Rejection | None:
         own = view.status.identity
-        return None if own is identity or own == identity else Rejection.IDENTITY
+        return None if own is identity or own.misfit(identity) is None else Rejection.IDENTITY
 
     return has_identity
 

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock, SystemClock
@@ -20,6 +21,7 @@ from stratos.rpc.clients.gateway import exchange_gateways, fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
 from stratos.store.authentication import KeyCheck
+from stratos.store.counters.guard import StoreId
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
 from stratos.store.data_keys import PlatformKeys, parse_platform_key
@@ -43,6 +45,7 @@ from stratos.store.redis import open_redis
 from stratos.store.sealed.answer_store import AnswerStore
 from stratos.store.sealed.file_rewrites import FileRewrites
 from stratos.store.sealed.response_store import ResponseBounds, ResponseStore
+from stratos.store.sealed.stream_store import StreamBounds, StreamStore
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.urls import open_store
 from stratos_gateway.access.data_keys import MissingDataKeys
@@ -130,7 +133,7 @@ async def open_backends(
         receipts = ReceiptStore(redis, settings.records, *bounds, store_id)
     older = OlderLedgers(ledger, partial(living_tenants, follower), follower.first_look)
     platform = _platform_keys(settings)
-    answers, responses, sub_keys = None, None, SubKeys(follower, platform)
+    answers, responses, streams, sub_keys = None, None, None, SubKeys(follower, platform)
     if platform is not None and settings.ledger.shared_responses_bytes:
         most = settings.ledger.shared_responses_bytes
         answers = AnswerStore(redis, settings.records, most, sub_keys.find, store_id)
@@ -141,7 +144,9 @@ async def open_backends(
         kept = ResponseBounds(kept_s=config.kept_s, tenant_bytes=config.tenant_bytes, inline_bytes=config.inline_bytes)
         responses = ResponseStore(redis, settings.records, kept, sub_keys.find, objects, share.check, store_id)
         tasks["response-objects"] = ObjectSweep(responses, config.sweep_s).run
-    stored = [kept.forget for kept in (receipts, answers, responses) if kept is not None]
+    if platform is not None and settings.streams.tenant_bytes:
+        streams = open_streams(redis, settings, sub_keys, store_id)
+    stored = [kept.forget for kept in (receipts, answers, responses, streams) if kept is not None]
     rewrites = FileRewrites(redis, settings.records, clock, settings.admin.forget_after_s, store_id)
     forget = [routers.forget_tenant, *stored, rewrites.forget]
     departed = DepartedTenants(follower.snapshot, forget, settings.admin.forget_after_s)
@@ -161,6 +166,7 @@ async def open_backends(
         ),
         shared_answers=None if answers is None else shared,
         responses=responses,
+        streams=streams,
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
@@ -184,6 +190,18 @@ async def open_backends(
         on_departure=departed.on_departure,
         not_ready_reason=follower.not_ready_reason,
     )
+
+
+def open_streams(redis: Redis, settings: GatewaySettings, sub_keys: SubKeys, store_id: StoreId) -> StreamStore:
+    """The records of streams."""
+    config = settings.streams
+    bounds = StreamBounds(
+        lease_s=config.lease_s,
+        kept_s=config.kept_s,
+        tenant_bytes=config.tenant_bytes,
+        tenant_streams=config.tenant_streams,
+    )
+    return StreamStore(redis, settings.records, bounds, new_incarnation(), sub_keys.find, store_id)
 
 
 def _open_objects(settings: GatewaySettings, stack: AsyncExitStack) -> ObjectStore | None:

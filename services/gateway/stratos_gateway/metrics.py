@@ -171,6 +171,12 @@ class GatewayMetrics(Instruments):
     responses = counter(
         "stratos_response_cache_requests", "Requests that the response cache could answer.", "outcome"
     )
+    stream_records = counter(
+        "stratos_stream_records",
+        "Records of streams, by what happened: made, replayed, taken (over from a gateway that is gone), fenced, "
+        "cancelled, gone, or none though one was wanted.",
+        "event", zeros=("made", "replayed", "taken", "fenced", "cancelled", "gone", "none"),
+    )
     sessions = gauge("stratos_sessions_open", "Sessions with decode workers.")
     # fmt: on
 

@@ -39,6 +39,7 @@ from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool
 from stratos_gateway.sessions.session import WorkerSession
 from stratos_gateway.settings import GatewaySettings
+from stratos_gateway.streams.desk import SealedStreams, StreamDesk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class Backends:
     """Where usage goes; ``None`` bills nothing."""
     shared_answers: SharedAnswers | None = None
     """Kept answers of all gateways; ``None`` shares none."""
+    streams: SealedStreams | None = None
+    """Records of streams; ``None`` keeps none."""
     responses: SealedResponses | None = None
     """Responses that clients come back to; ``None`` keeps none."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
@@ -112,6 +115,8 @@ class GatewayParts:
     admission: Admission
     bodies: BodyPlaces
     recent_load: RecentLoad
+    streams: StreamDesk | None
+    """``None`` where no streams are recorded."""
     fleet: FleetAccess
 
 
@@ -144,7 +149,12 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     backends.on_change(admission.recheck)
     leaser = Leaser(backends.leases, clock, settings.limits)
     stack.push_async_callback(leaser.leave)
+    streams = None
+    if backends.streams is not None:
+        streams = StreamDesk(backends.streams, clock, settings.streams.flush_s, metrics)
+        stack.push_async_callback(streams.close)
     return GatewayParts(
+        streams=streams,
         settings=settings,
         surroundings=around,
         model=model,

@@ -137,6 +137,8 @@ class GatewayService(Service):
         own |= {"http": self._http.run(), "sessions": parts.sessions.run(), "limits": self._renew_limits()}
         if (exchange := parts.backends.exchange_gateways) is not None:
             own["limits-peers"] = PeerGateways(parts.leaser, exchange).run()
+        if parts.streams is not None:
+            own["streams"] = parts.streams.run()
         if parts.billing is not None:
             own |= parts.billing.tasks(parts.sessions)
         return {**own, **{name: work() for name, work in parts.backends.tasks.items()}}

@@ -27,6 +27,7 @@ from stratos_gateway.responses.settings import ResponsesConfig
 from stratos_gateway.routers.settings import RoutersConfig
 from stratos_gateway.routes.settings import HealthConfig
 from stratos_gateway.sessions.liveness import SessionConfig
+from stratos_gateway.streams.settings import StreamsConfig
 
 
 class GatewaySettings(ServiceSettings):
@@ -85,6 +86,7 @@ class GatewaySettings(ServiceSettings):
     convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
     responses: ResponsesConfig = ResponsesConfig()
+    streams: StreamsConfig = StreamsConfig()
     policies: ContentPoliciesConfig = ContentPoliciesConfig()
     overflow: OverflowConfig = OverflowConfig()
 

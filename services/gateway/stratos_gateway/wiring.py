@@ -46,6 +46,10 @@ from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+from stratos_gateway.streams.desk import StreamDesk
+from stratos_gateway.streams.join import StreamJoin
+from stratos_gateway.streams.routes import RecordedStreams, StreamResume
+from stratos_gateway.streams.step import RecordedSource, StreamStep
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
 from stratos_gateway.tokenization.source import ReadySender
@@ -69,6 +73,7 @@ def steps(parts: GatewayParts) -> list[Step]:
         InputStep(),
         MetricsStep(parts.metrics, parts.recent_load),
         *([] if billing is None else [AccountStep(billing.meter)]),
+        *([] if parts.streams is None else [StreamStep(_stream_join(parts, parts.streams))]),
     ]
 
 
@@ -80,7 +85,12 @@ def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
     elsewhere: list[Source[ChunkOutput]] = []
     if external is not None:
         elsewhere = [WorkersSource(fleet, admission, tokenizer, external.patience), external]
-    return [*kept, *elsewhere, WorkersSource(fleet, admission, tokenizer)]
+    return [RecordedSource(), *kept, *elsewhere, WorkersSource(fleet, admission, tokenizer)]
+
+
+def _stream_join(parts: GatewayParts, desk: StreamDesk) -> StreamJoin:
+    workers = WorkersSource(parts.fleet, parts.admission, parts.model.tokenizer)
+    return StreamJoin(desk, workers, parts.settings.streams, parts.metrics)
 
 
 def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue, kept: Responses) -> dict[str, ASGIApp]:
@@ -125,8 +135,13 @@ def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reas
     settings, backends = parts.settings, parts.backends
     catalogue = ModelCatalogue(parts.model.base, backends.adapters, backends.blocks)
     kept = Responses(backends.responses, by_default=settings.responses.store_by_default)
+    endpoints = build_endpoints(parts, edge, catalogue, kept)
+    recorded = {d.path: found for d in DIALECTS if isinstance(found := endpoints[d.path], Endpoint)}
+    streams = RecordedStreams(edge.authenticate, backends.streams)
     routes = build_routes(
-        endpoints=build_endpoints(parts, edge, catalogue, kept),
+        endpoints=endpoints,
+        cancel_stream=streams.cancel,
+        resume_stream=StreamResume(streams, recorded),
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, parts.billing),
         receipt=ReceiptRoute(edge.authenticate, parts.billing),

@@ -59,10 +59,11 @@ class RouterApp(Service):
         caches = CacheFollower(dispatcher.policies.index, metrics, settings.redial_after_s, self._connect)
         self._forgetting = TenantForgetting(dispatcher.fleet.addresses, self._connect)
         self._watcher = Watcher(self._discovery, self._placements, settings, clock, caches, self._connect)
+        self._servicer: RouterServicer | None = None
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        servicer = RouterServicer(self._placements, self._clock, self.tracing, self._forgetting.forget_tenant)
-        router_pb2_grpc.add_RouterServiceServicer_to_server(servicer, server)
+        self._servicer = RouterServicer(self._placements, self._clock, self.tracing, self._forgetting.forget_tenant)
+        router_pb2_grpc.add_RouterServiceServicer_to_server(self._servicer, server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
 
     def _connect(self, address: str) -> grpc.aio.Channel:
@@ -79,3 +80,5 @@ class RouterApp(Service):
     async def drain(self) -> None:
         """Callers that wait are sent elsewhere; placements that were made need no router."""
         self._placements.drain()
+        if self._servicer is not None:
+            await self._servicer.close_sessions()

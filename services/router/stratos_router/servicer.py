@@ -1,4 +1,7 @@
-"""RouterService: messages in, messages out; everything else is in ``PlacementLoop``."""
+"""RouterService: messages in, messages out; everything else is in ``PlacementLoop``.
+
+Gateways ask over a ``Session``; the calls ``Schedule`` and ``Complete`` are there for builds without it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from stratos.rpc.codec.convictions import GATEWAY_UPDATE, ROUTER_UPDATE
 from stratos.rpc.codec.fleet import FLEET, GATEWAY_LOAD
 from stratos.rpc.codec.placement import ATTEMPT_REPORT, PLACEMENT, placement_request_from_pb
 from stratos.rpc.tracing import SpanKind, Tracing
+from stratos_router.gateway_session import GatewaySessions
 from stratos_router.placement_loop import PlacementLoop
 
 _log = logging.getLogger(__name__)
@@ -40,6 +44,24 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self._placements = placements
         self._tracing = tracing
         self._forget_tenant = forget_tenant
+        self._sessions = GatewaySessions(self._answer)
+
+    async def Session(self, request_iterator: Any, context: Any) -> None:
+        """Many calls of one gateway."""
+        await self._sessions.serve(context)
+
+    async def close_sessions(self) -> None:
+        """End all sessions, each after the calls that it has: for a router that leaves."""
+        await self._sessions.close()
+
+    async def _answer(self, call: router_pb2.SessionCall) -> router_pb2.SessionAnswer:
+        match call.WhichOneof("request"):
+            case "schedule":
+                return router_pb2.SessionAnswer(schedule=await self.Schedule(call.schedule, None))
+            case "complete":
+                return router_pb2.SessionAnswer(complete=await self.Complete(call.complete, None))
+            case _:
+                raise BadRequest("a Session takes Schedule and Complete")
 
     async def Schedule(self, request: router_pb2.ScheduleRequest, context: Any) -> router_pb2.ScheduleResponse:
         """Wait in the queue and answer with a placement."""

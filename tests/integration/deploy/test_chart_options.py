@@ -28,6 +28,7 @@ IMAGE = {"registry": "registry.example.com/team/", "tag": "v2", "pullPolicy": "A
 KEY_REFERENCE = {"name": "marks", "key": "watermark"}
 CHANGES = {
     "image": IMAGE,
+    "backup": {"schedule": "17 * * * *", "keep": 3, "objectStoreUrl": "s3://copies/demo"},
     "credentials": {"existingSecret": "mine"},
     "gateway": {
         "preStopSeconds": 7,
@@ -352,3 +353,13 @@ def test_an_image_volume_before_1_35_is_refused() -> None:
     values = {"models": [{"name": "base", "source": {"imageVolume": {"repository": "m", "tag": "1"}}}]}
     with pytest.raises(RenderError, match=r"image volumes need Kubernetes 1\.35"):
         rendered(values, kube_version="1.34.0")
+
+
+def test_backups_are_made_on_a_schedule(defaults: list[Object], changed: list[Object]) -> None:
+    assert "demo-backup" not in kinds(defaults, "CronJob")
+    job = one(changed, "CronJob", "demo-backup")
+    assert (job["spec"]["schedule"], job["spec"]["concurrencyPolicy"]) == ("17 * * * *", "Forbid")
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (tool,) = pod["containers"]
+    assert {"--keep=3", "--backups=s3://copies/demo"} < set(tool["command"])
+    assert "REDIS_URL" in {variable["name"] for variable in tool["env"]}

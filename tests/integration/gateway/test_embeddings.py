@@ -72,8 +72,7 @@ class ScriptedEmbedder(ScriptedWorker, embed_pb2_grpc.EmbedServiceServicer):
             await eventually(self.may_fail, "the error may be answered")
             await _abort(context, self.errors.pop(0))
         if self.dies:
-            stopping = asyncio.create_task(self.server.stop(0))
-            await asyncio.shield(asyncio.gather(stopping, return_exceptions=True))
+            await self.stop()
         if self.blocks:
             try:
                 await asyncio.Event().wait()
@@ -104,7 +103,7 @@ async def scripted() -> AsyncIterator[tuple[World, list[ScriptedEmbedder]]]:
         world.router.embedders = [embedder.ref for embedder in embedders]
         yield world, embedders
         for embedder in embedders:
-            await embedder.server.stop(0)
+            await embedder.stop()
 
 
 async def post(world: World, key: str = KEY, **body: Any) -> Any:
@@ -176,7 +175,7 @@ async def test_vectors_are_cut_only_where_it_means_something() -> None:
         assert (await post(world, dimensions=256)).status_code == 200
         assert [call.num_dimensions for call in embedder.calls] == [16, 256]
         assert (await post(world, dimensions=257)).status_code == 400
-        await embedder.server.stop(0)
+        await embedder.stop()
 
 
 async def test_embedding_may_be_off() -> None:
@@ -197,7 +196,7 @@ async def test_the_pooling_of_the_settings_reaches_the_worker() -> None:
         assert (call.pooling, call.normalizes) == (embed_pb2.POOLING_MEAN, True)
         assert (call.terms.cache_salt, call.terms.tenant, call.terms.priority_class) == (b"one", "one", 1)
         assert 0 < call.terms.deadline_ms <= 60_000
-        await embedder.server.stop(0)
+        await embedder.stop()
 
 
 @pytest.mark.parametrize(("fault", "num_calls"), [("dies", 1), ("draining", 1), ("busy", 1), ("gone", 0)])
@@ -206,7 +205,7 @@ async def test_a_lost_worker_is_replaced_behind_the_clients_back(scripted: Any, 
     if fault == "dies":
         first.dies = True
     elif fault == "gone":
-        await first.server.stop(0)
+        await first.stop()
     else:
         first.errors = [Draining("leaving") if fault == "draining" else Busy("full")]
     response = await post(world, input=[[1, 2], [3]])
@@ -269,7 +268,7 @@ async def test_a_request_has_a_deadline() -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_timeout")
         assert response.headers["retry-after"]
         await eventually(lambda: embedder.num_cancelled == 1, "the worker is told")
-        await embedder.server.stop(0)
+        await embedder.stop()
 
 
 async def test_open_requests_are_bounded_like_on_the_other_routes() -> None:
@@ -283,7 +282,7 @@ async def test_open_requests_are_bounded_like_on_the_other_routes() -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (429, "concurrency_limit")
         task.cancel()
         await eventually(lambda: world.metric("stratos_requests_open") == 0, "no open request")
-        await embedder.server.stop(0)
+        await embedder.stop()
 
 
 async def test_vectors_are_billed_by_their_prompts_before_the_answer_and_failures_are_not(redis_url: str) -> None:
@@ -294,7 +293,7 @@ async def test_vectors_are_billed_by_their_prompts_before_the_answer_and_failure
         world = await stack.enter_async_context(gateway_world(ledger_access=access, ledger={"interval_s": 3600.0}))
         embedder = ScriptedEmbedder("prefill-0")
         await embedder.start()
-        stack.push_async_callback(embedder.server.stop, 0)
+        stack.push_async_callback(embedder.stop)
         world.router.embedders = [embedder.ref]
         embedder.errors = [BadRequest("no")]
         assert (await post(world)).status_code == 400

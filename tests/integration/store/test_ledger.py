@@ -72,6 +72,19 @@ async def test_what_the_own_gateway_wrote_takes_the_place_of_a_claim_and_not_the
     assert [entry async for entry in reader.entries("acme", ENTRY.day)] == [ENTRY]
 
 
+async def test_a_replaced_entry_that_cost_nothing_is_taken_back_as_well(
+    store: LedgerStore, reader: UsageReader
+) -> None:
+    """As with a plan without prices: what is taken back of the month's spend is nothing, and not minus nothing."""
+    free = replace(ENTRY, amounts=Amounts(), tag=replace(TAG, arrived_unix_ms=int(time.time() * 1000)))
+    await store.write([replace(free, outcome=RequestOutcome.RECOVERED, rank=0)])
+    await store.write([free])
+    assert await total(reader, day=free.day) == +Counter(free.measures)
+    await store.write([replace(free, rank=0, tenant="tn_1")])
+    assert await store.move("acme", "tn_1") == 1
+    assert await total(reader, "tn_1", free.day) == +Counter(free.measures)
+
+
 async def test_a_replaced_entry_of_another_group_leaves_nothing_there(store: LedgerStore, reader: UsageReader) -> None:
     await store.write([replace(CLAIMED, tag=replace(TAG, adapter="a")), ENTRY])
     by_adapter = await reader.table("acme", [ENTRY.day], ["adapter"])

@@ -229,11 +229,13 @@ async def test_segments_that_do_not_follow_the_copy_are_not_booked(ledger: Seale
         await restore(ledger, tmp_path / "copy")
 
 
-def test_the_drill_with_the_commands_of_an_operator(redis_url: str, tmp_path: Path) -> None:
-    """Export, lose Redis, adopt: totals are equal, the chain is whole, and a deleted tenant is refused as before."""
+@pytest.mark.parametrize("is_backup", [False, True])
+def test_the_drill_with_the_commands_of_an_operator(redis_url: str, tmp_path: Path, is_backup: bool) -> None:
+    """Copy, lose Redis, adopt: totals are equal, the chain is whole, and a deleted tenant is refused as before."""
     at = ["--redis-url", redis_url, "--object-store", f"file://{tmp_path}/objects"]
     keys: list[str] = []
     records, copy = str(tmp_path / "records.jsonl"), str(tmp_path / "ledger.jsonl")
+    restore = ["--from-backup", "latest"] if is_backup else ["--from", records, "--ledger", copy]
 
     async def fill() -> list[Counter[str] | int]:
         async with open_redis(redis_url) as client:
@@ -263,15 +265,15 @@ def test_the_drill_with_the_commands_of_an_operator(redis_url: str, tmp_path: Pa
         return CliRunner().invoke(app, ["admin", *command, *at]).exit_code
 
     before = asyncio.run(fill())
-    assert stratos("export", records, "--ledger", copy) == 0
+    assert stratos("backup", "--keep", "1") == stratos("export", records, "--ledger", copy) == 0
     assert json.loads(Path(copy).read_text().splitlines()[0])["format"] == 1
     assert Path(copy).stat().st_mode & 0o777 == 0o600
     asyncio.run(lose())
-    assert stratos("adopt-store", "--from", records, "--ledger", copy) == 0
+    assert stratos("adopt-store", *restore) == 0
     assert asyncio.run(found()) == before
     assert asyncio.run(is_refused(keys[0]))
     assert stratos("verify-ledger") == 0
-    assert stratos("adopt-store", "--from", records, "--ledger", copy) == 1, "there is a ledger now"
+    assert stratos("adopt-store", *restore) == 1, "there is a ledger now"
     assert asyncio.run(found()) == before
     asyncio.run(lose())
     next((tmp_path / "objects/ledger/segments").iterdir()).unlink()

@@ -18,6 +18,7 @@ from stratos.common.clock import FakeClock
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRole
 from stratos.core.requests.records import EngineRequest, RequestKey
+from stratos.engine.contract.results import StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.routing.bookings import BookingLedger
@@ -48,6 +49,11 @@ class Replayed:
     num_placed: int = 0
     num_finished: int = 0
     num_busy: int = 0
+    num_outgrown: int = 0
+    """Refusals after running sequences, since the status that was gone by, had outlived the p90 that admission counts.
+
+    No router can foresee those: about one in a hundred replays of 300 arrivals has one.
+    """
     busy_by_status: Counter[tuple[int, str, int]] = field(default_factory=Counter)
     """Refusals per router, worker and version of the status that the placement went by."""
     occupancy: list[float] = field(default_factory=list)
@@ -61,7 +67,7 @@ def check(replayed: Replayed, num_routers: int, num_arrivals: int) -> None:
     # Routers do not see one another within a status: what fits one's part may be lost to a wide request of another.
     assert max(replayed.busy_by_status.values(), default=0) <= 2
     assert sum(count > 1 for count in replayed.busy_by_status.values()) <= max(1, num_arrivals // 1000)
-    assert replayed.num_busy <= (num_routers - 1) * num_arrivals * 0.03
+    assert replayed.num_busy <= ((num_routers - 1) * num_arrivals * 0.03 or replayed.num_outgrown)
 
 
 class ReplayWorker:
@@ -81,14 +87,17 @@ class ReplayWorker:
         self.feed = StatusFeed()
         self._clock = clock
         self._version = itertools.count(1)
+        self._num_grown = 0
+        self._grown_by_status: dict[int, int] = {}
 
     def status(self, num_routers: int) -> WorkerStatus:
         """What ``WorkerProcess.status`` makes of the engine and the intents."""
-        engine = self.engine.status()
+        engine, version = self.engine.status(), next(self._version)
+        self._grown_by_status[version] = self._num_grown
         intents = sum_intents(self.intents.values(), engine.p90_output_tokens, BLOCK_SIZE, self.max_num_seqs)
         return make_status(
             self.name,
-            version=next(self._version),
+            version=version,
             blocks=engine.blocks,
             block_size=BLOCK_SIZE,
             max_num_seqs=self.max_num_seqs,
@@ -100,6 +109,21 @@ class ReplayWorker:
             num_routers=num_routers,
             placing_routers=self.feed.placing_routers(self._clock.now()),
         )
+
+    def step(self) -> StepResult:
+        """One step of the engine; notes where its sequences have taken more than admission counted for them."""
+        before = self._num_counted_blocks()
+        result = self.engine.step()
+        self._num_grown += max(0, self._num_counted_blocks() - before)
+        return result
+
+    def has_grown_since(self, version: int) -> bool:
+        """Its sequences have taken more than the status of that version counted."""
+        return self._num_grown > self._grown_by_status[version]
+
+    def _num_counted_blocks(self) -> int:
+        engine = self.engine.status()
+        return engine.blocks.allocated + engine.blocks.reserved + engine.num_promised_blocks
 
 
 class ReplayRouter:
@@ -207,6 +231,7 @@ class AdmissionReplay:
             self._placed[key] = router, placement.handoff_id
             return
         self.replayed.num_busy += 1
+        self.replayed.num_outgrown += worker.has_grown_since(version)
         self.replayed.busy_by_status[router.index, worker.name, version] += 1
         refusals = {**request.refusals, placement.worker.incarnation: version}
         again = replace(request, attempt=request.attempt + 1, is_move=True, refusals=refusals)
@@ -220,8 +245,9 @@ class AdmissionReplay:
     def _step(self, worker: ReplayWorker) -> None:
         if not worker.engine.has_work:
             return
-        result = worker.engine.step()
-        for key in {output.key for output in result.outputs}:
+        result = worker.step()
+        # In the order of the outputs: that of a set would draw other delays in every process.
+        for key in dict.fromkeys(output.key for output in result.outputs):
             if key in self._placed and key not in worker.engine.inspect().open_requests:
                 router, handoff_id = self._placed.pop(key)
                 self._after(0.001, 0.015, lambda r=router, h=handoff_id: self._ended(r, h))  # type: ignore[misc]

@@ -41,6 +41,7 @@ from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+from stratos_gateway.streams.routes import RecordedStreams, StreamResume
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
 from stratos_gateway.tokenization.source import ReadySender
@@ -92,6 +93,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
     workers = [WorkersSource(fleet, admission, served_model().tokenizer)]
     sender, vectors = ChunkSender(limits), [VectorSource(fleet, admission, unreached, 5.0)]
     embedding = EmbeddingPreparer(served_model(), catalogue)
+    streams = RecordedStreams(edge.authenticate, None)
     return build_routes(
         endpoints={
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
@@ -103,6 +105,8 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         usage=UsageRoute(edge.authenticate, None),
         receipt=ReceiptRoute(edge.authenticate, None),
         responses=ResponseRoutes(edge.authenticate, Responses()),
+        resume_stream=StreamResume(streams, {}),
+        cancel_stream=streams.cancel,
         catalogue=catalogue,
         health=unreached,
         not_ready_reason=str,

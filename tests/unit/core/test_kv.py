@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stratos.core.kv import BlockLedger, HostLedger, KvGeometry, KvRange, StagingLedger
+from stratos.core.kv import BlockLedger, HostLedger, KvGeometry, KvIdentity, KvRange, StagingLedger
 
 SOUND: list[Any] = [
     BlockLedger(total=15, free=1, cached=2, allocated=3, reserved=4, fenced=5),
@@ -60,3 +60,24 @@ def test_bytes_of_a_token_and_of_a_range() -> None:
     assert geometry.num_bytes(KvRange(0, 16, 0, 4)) == 16 * 256
     assert geometry.num_bytes(KvRange(3, 5, 1, 2)) == 2 * 64
     assert geometry.num_bytes(KvRange(5, 3, 0, 4)) == 0
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "misfit"),
+    [
+        ("cpu/f/a.r1+exact", "cpu/f/a.r1+exact", None),
+        ("cpu/f/a.r1+exact", "cpu/f/a.r2+exact", "numerics_id"),
+        ("cpu/f/a.r1+exact+threads-1", "cpu/f/a.r1+exact+threads-2", "numerics_id"),
+        ("cpu/f/a.r1+exact", "cpu/f/a.r1+batched", "numerics_id"),
+        ("cuda-H100/f/a.r1+batched", "cuda-H200/f/b.r3+batched", None),
+        ("one", "another", "numerics_id"),
+    ],
+)
+def test_numerics_must_be_equal_where_either_promises_exact_bits(mine: str, theirs: str, misfit: str | None) -> None:
+    one, other = (
+        KvIdentity(model_digest="m", kv_dtype="f", rope_variant="r", numerics_id=numerics)
+        for numerics in (mine, theirs)
+    )
+    assert one.misfit(other) == other.misfit(one) == misfit
+    moved = KvIdentity(model_digest="m", kv_dtype="f", rope_variant="other", numerics_id=theirs)
+    assert one.misfit(moved) == "rope_variant"

@@ -14,7 +14,7 @@ PREMIUM = [Client(f"p{i}", priority_class=1) for i in range(5)]
 BATCH = [Client(f"b{i}", priority_class=3) for i in range(5)]
 TOP = [Client(f"t{i}", priority_class=1) for i in range(10)]
 EQUAL = [Client(f"t{i}") for i in range(10)]
-SECONDS = 20.0
+SECONDS = 10.0
 PACE = 32
 """Requests a second that the workers' slots take at most."""
 
@@ -31,7 +31,7 @@ def total(served: Counter[str], clients: Sequence[Client]) -> int:
 def test_a_lower_class_gets_nothing_while_a_higher_one_waits(num_routers: int) -> None:
     served = RouterFleet(num_routers, [*PREMIUM, *BATCH]).run(SECONDS).served
     assert total(served, BATCH) == 0
-    assert total(served, PREMIUM) > 500
+    assert total(served, PREMIUM) > 250
     assert jain([served[client.tenant] for client in PREMIUM]) >= 0.99
 
 
@@ -46,7 +46,7 @@ def test_backlogged_tenants_of_a_class_get_the_same(num_routers: int) -> None:
 def test_weights_hold(num_routers: int) -> None:
     heavy = [Client(f"h{i}", weight=4) for i in range(5)]
     light = [Client(f"l{i}") for i in range(5)]
-    served = RouterFleet(num_routers, [*heavy, *light]).run(2 * SECONDS).served
+    served = RouterFleet(num_routers, [*heavy, *light]).run(3 * SECONDS).served
     assert total(served, heavy) / total(served, light) == pytest.approx(4.0, rel=0.03)
 
 

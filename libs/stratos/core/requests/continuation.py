@@ -76,7 +76,8 @@ class ContinuationState:
 
     def is_exact_on(self, identity: KvIdentity) -> bool:
         """An engine of this identity continues bit by bit."""
-        return (self.model_digest, self.numerics_id) == (identity.model_digest, identity.numerics_id)
+        is_same = (self.model_digest, self.numerics_id) == (identity.model_digest, identity.numerics_id)
+        return is_same and identity.is_exact
 
     def request(self, key: RequestKey, terms: RequestTerms = DEFAULT_TERMS) -> EngineRequest:
         """The request that goes on; of ``terms`` all but the adapter counts, which is that of the state."""

@@ -38,6 +38,7 @@ LIMITS: Mapping[str, Limit] = {
     "num_prompt_logprobs": Limit(0, 20, is_integer=True),
     "seed": Limit(-(2**63), 2**63 - 1, is_integer=True),
     "dimensions": Limit(1, 2**20, is_integer=True),
+    "truncate_prompt_tokens": Limit(-1, 2**20, is_integer=True),
 }
 MAX_PROMPT_LOGPROBS = 2**18
 """Log probabilities of prompt tokens in one answer: prompt tokens times (most likely ones + 1)."""
@@ -208,12 +209,12 @@ def check_logit_bias(bias: object, vocab_size: int) -> dict[int, float]:
     return checked
 
 
-def check_num_choices(num_prompts: int, num_choices_each: int) -> None:
+def check_num_choices(num_prompts: int, num_choices_each: int, param: str = "n") -> None:
     """Bound the work of one request over all its prompts."""
     if num_prompts > MAX_PROMPTS:
         raise BadRequest(f"a request may hold at most {MAX_PROMPTS} prompts", param="prompt")
     if num_prompts * num_choices_each > MAX_CHOICES:
-        raise BadRequest(f"a request may ask for at most {MAX_CHOICES} choices over all its prompts", param="n")
+        raise BadRequest(f"a request may ask for at most {MAX_CHOICES} choices over all its prompts", param=param)
 
 
 def check_num_inputs(num_inputs: int) -> None:

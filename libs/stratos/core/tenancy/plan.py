@@ -92,6 +92,10 @@ class Plan:
     """Whole answers are kept and given again to equal requests of the same cache policy whose output is determined."""
     response_ttl_s: Annotated[int, Ge(1), Le(30 * 24 * 3600)] = 3600
     """How long they are kept."""
+    durable_streams: bool = False
+    """Every stream has a record from which any gateway goes on with it; else those with an ``Idempotency-Key`` have."""
+    detach_s: Annotated[int, Ge(0), Le(3600)] = 0
+    """Seconds that a recorded answer goes on being generated after its client left; 0 ends it at once."""
     max_batch_ratio: Annotated[float, Gt(0), Le(1)] = 1.0
     """Part of a worker's batch slots that requests of this plan may fill."""
     kv_headroom_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.0

@@ -41,6 +41,9 @@ class AttentionBackend(ABC):
     """One kernel over one KV pool."""
 
     name: str
+    """Name in the numerics id, with the revision of the kernel."""
+    libraries: tuple[str, ...] = ("torch",)
+    """Libraries that compute a part of the result; their versions are part of the numerics id."""
     is_invariant_by_design = False
     """A row's bits depend on neither the other rows nor the number of threads, and no processor or shape changes that:
     every sum has one order, written down in the kernel. A library's kernel never is, even where it happens to be."""

@@ -14,16 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import DTYPE_CODES, AttentionStep
+from stratos.engine.revisions import revised
 
 MAX_HEAD_DIM = 1024
 """The kernel holds one head in registers and on its stack."""
-_ITEM_FIELDS = 5
+_ITEM_FIELDS = 6
+
+
+def key_unit(library: NativeLibrary, geometry: KvGeometry, dtype: torch.dtype) -> int:
+    """Elements of a unit of K in packed pages, 0 where the kernels read only plain ones of this shape."""
+    code = DTYPE_CODES[dtype]
+    if not library.packs_keys(code, geometry.head_dim, geometry.block_size):
+        return 0
+    unit: int = library.key_unit(code)
+    return unit
 
 
 @dataclass(slots=True)
@@ -47,12 +58,13 @@ class NativePagedAttention(AttentionBackend):
     """
 
     is_invariant_by_design = True
+    libraries = ()
 
     def __init__(self, library: NativeLibrary, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
         geometry = pages.geometry
         assert len(windows) == geometry.num_layers
-        self.name = f"native-{library.isa}"
-        self._library, self._pages = library, pages.tensor
+        self.name = revised("native-attention", f"native-{library.isa}")
+        self._library, self._pages, self._is_packed = library, pages.tensor, int(pages.key_unit > 0)
         self._windows = [window or 0 for window in windows]
         self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
         self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
@@ -100,6 +112,7 @@ class NativePagedAttention(AttentionBackend):
             block_size=self._block_size,
             dtype=DTYPE_CODES[self._pages.dtype],
             threads=threads,
+            is_packed=self._is_packed,
             scale=self._head_dim**-0.5,
         )
 

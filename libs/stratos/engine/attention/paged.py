@@ -25,6 +25,7 @@ from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.attention.torch_base import TorchAttention
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.revisions import revised
 
 MAX_GATHER_ELEMENTS = 1 << 24
 """K and V elements of one gather: 64 MiB in float32."""
@@ -80,7 +81,7 @@ class PagedMetadata:
 class TorchPagedAttention(TorchAttention):
     """The portable kernel; slower than a native one."""
 
-    name = "torch-paged"
+    name = revised("torch-attention", "torch-paged")
 
     def __init__(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
         super().__init__(pages, num_heads, windows)

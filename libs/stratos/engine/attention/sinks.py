@@ -23,6 +23,7 @@ from stratos.engine.attention.paged import DecodeGroup, PagedMetadata, PrefillRo
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.layers.rotary import RopeRows, StreamingRotary
 from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.revisions import revised
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class SinkPagedAttention(TorchPagedAttention):
 
     def __init__(self, pages: KvPages, num_heads: int, num_sinks: int, window: int, rotary: StreamingRotary) -> None:
         super().__init__(pages, num_heads, (window,) * pages.geometry.num_layers)
-        self.name = f"torch-sinks-{num_sinks}-{window}"
+        self.name = revised("torch-attention", f"torch-sinks-{num_sinks}-{window}")
         self._num_sinks, self._window, self._rotary = num_sinks, window, rotary
 
     # -- once per step -------------------------------------------------------------------------------

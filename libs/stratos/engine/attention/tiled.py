@@ -20,6 +20,7 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.attention.torch_base import TorchAttention
 from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.revisions import revised
 
 QUERY_TILE = 16
 KEY_TILE = 128
@@ -39,7 +40,7 @@ class TiledMetadata:
 class TorchTiledAttention(TorchAttention):
     """The exact kernel that needs no compiler; CPU."""
 
-    name = "torch-tiled"
+    name = revised("torch-attention", "torch-tiled")
 
     # -- once per step -------------------------------------------------------------------------------
 

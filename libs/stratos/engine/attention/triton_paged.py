@@ -21,6 +21,7 @@ from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.copies import pack_to_device
 from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.revisions import revised
 from stratos.engine.triton_kernels.attention import EXACT_SPLIT, AttentionRows, ExactSlice, Parts, TileShape, attend
 from stratos.engine.triton_kernels.rope_kv import rotate_and_store
 
@@ -85,7 +86,7 @@ class TritonPagedAttention(AttentionBackend):
         shapes: of programs; chosen by type and head size when absent.
     """
 
-    name = "triton-paged"
+    libraries = ("triton",)
 
     def __init__(
         self,
@@ -107,7 +108,8 @@ class TritonPagedAttention(AttentionBackend):
         self._windows, self.is_exact, self.kv_scales = tuple(windows), is_exact, kv_scales
         self._splits_kv, self._has_pdl = splits_kv, has_pdl
         self.is_invariant_by_design = is_exact
-        self.name = f"{self.name}{'-exact' if is_exact else ''}{'-fp8' if kv_scales is not None else ''}"
+        kernel = f"triton-paged{'-exact' if is_exact else ''}{'-fp8' if kv_scales is not None else ''}"
+        self.name = revised("triton-attention", kernel)
         self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
         group = num_heads // self._kv_heads
         self.shapes = shapes or Shapes.for_model(dtype or pages.tensor.dtype, group, self._dim)

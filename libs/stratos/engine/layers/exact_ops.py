@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.layers.ops import TorchOps
+from stratos.engine.revisions import revised
 
 _LOG2_E = 1.44269504
 _POLYNOMIAL = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)
@@ -20,7 +21,7 @@ _POLYNOMIAL = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651
 class ExactTorchOps(TorchOps):
     """For CPUs without the C++ kernels, in exact mode."""
 
-    name = "torch-exact"
+    name = revised("torch-ops", "torch-exact")
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.float().chunk(2, -1)

@@ -18,6 +18,7 @@ from stratos.engine.layers.invariance import Linear as Linear
 from stratos.engine.layers.native_linear import NativeLinear
 from stratos.engine.layers.thread_scope import using_threads
 from stratos.engine.native.library import NativeLibrary
+from stratos.engine.revisions import revised
 
 _log = logging.getLogger(__name__)
 
@@ -88,9 +89,11 @@ class LinearFactory:
         self._dtype, self._library = dtype, library
         self.is_packed = library is None and enable_prepacked_gemm and device.type == "cpu" and _can_prepack(dtype)
         self.is_exact = exact and device.type == "cpu"
-        self.kernel_name = "onednn-packed" if self.is_packed else "aten"
+        self.kernel_name = revised("torch-products", "onednn-packed" if self.is_packed else "aten")
+        self.libraries: tuple[str, ...] = ("torch",)
+        """Same as ``AttentionBackend.libraries``."""
         if library is not None:
-            self.kernel_name = f"gemm-{library.isa}"
+            self.kernel_name, self.libraries = revised("native-products", f"gemm-{library.isa}"), ()
         self.is_invariant_by_design = library is not None
         """Same as ``AttentionBackend.is_invariant_by_design``."""
         self._paddings: dict[tuple[int, int, bool], RowPadding | None] = {}

@@ -8,15 +8,17 @@ from torch import Tensor
 from stratos.engine.layers.ops import LayerOps
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import DTYPE_CODES
+from stratos.engine.revisions import revised
 
 
 class NativeOps(LayerOps):
     """One pass over memory per operation; float32 and bfloat16 on CPU, rows contiguous."""
 
     is_invariant_by_design = True
+    libraries = ()
 
     def __init__(self, library: NativeLibrary, dtype: torch.dtype) -> None:
-        self.name = f"native-{library.isa}"
+        self.name = revised("native-ops", f"native-{library.isa}")
         self._library, self._dtype = library, DTYPE_CODES[dtype]
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

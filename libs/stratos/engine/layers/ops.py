@@ -13,11 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stratos.engine.revisions import revised
+
 
 class LayerOps(ABC):
     """Kernels of one device; results have the type of the input."""
 
     name: str
+    libraries: tuple[str, ...] = ("torch",)
+    """Same as ``AttentionBackend.libraries``."""
     is_invariant_by_design = False
     """Same as ``AttentionBackend.is_invariant_by_design``."""
 
@@ -48,7 +52,7 @@ class LayerOps(ABC):
 class TorchOps(LayerOps):
     """The framework's own kernels; runs on every device."""
 
-    name = "torch"
+    name = revised("torch-ops", "torch")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return torch.rms_norm(x, weight.shape, weight, eps)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stratos.engine.layers.linear import Linear, LinearFactory, PlainLinear
+from stratos.engine.revisions import revised
 from stratos.engine.triton_kernels.few_rows import MAX_ROWS, SHAPES, few_rows_linear
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -108,7 +109,7 @@ class MeasuredLinearFactory(LinearFactory):
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, has_pdl: bool = False) -> None:
         super().__init__(device, dtype, enable_prepacked_gemm=False)
-        self.kernel_name = "measured-gemm"
+        self.kernel_name, self.libraries = revised("triton-products", "measured-gemm"), ("torch", "triton")
         self.choice = ProductChoice(on_a_gpu(has_pdl=has_pdl))
 
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.layers.linear import Linear, LinearFactory
+from stratos.engine.revisions import revised
 from stratos.engine.triton_kernels import linear
 
 
@@ -26,7 +27,8 @@ class TritonLinearFactory(LinearFactory):
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype, enable_prepacked_gemm=False)
-        self.kernel_name, self.is_invariant_by_design = "triton-gemm", True
+        self.kernel_name, self.libraries = revised("triton-products", "triton-gemm"), ("triton",)
+        self.is_invariant_by_design = True
 
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return TritonLinear(weight, bias)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from stratos.engine.layers.ops import LayerOps
+from stratos.engine.revisions import revised
 from stratos.engine.triton_kernels import norms
 
 
 class TritonOps(LayerOps):
     """One pass over memory per operation, on a GPU; ``has_pdl``: launched as ``dependent_launch`` says."""
 
-    name = "triton"
+    name = revised("triton-ops", "triton")
+    libraries = ("triton",)
     is_invariant_by_design = True
 
     def __init__(self, *, has_pdl: bool = False) -> None:

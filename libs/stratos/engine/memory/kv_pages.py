@@ -2,6 +2,8 @@
 
 Layout ``[block, layer, 2 (K, V), kv_head, token in block, head_dim]``: a block is one contiguous run over all
 layers.  ``gather`` and ``scatter`` may run in any thread, on blocks that no running step writes.
+Where a kernel wants K packed (``key_unit``), K of a head lies as ``[16 tokens, unit of head_dim, token, key_unit]`` in
+the same bytes; V does not change, and what leaves or enters in wire layout is converted.
 Pages start as zeros and never hold a non-finite value that a step wrote, so masked reads of stale tokens are harmless.
 """
 
@@ -20,6 +22,8 @@ from stratos.engine.memory.huge_pages import zeroed_bytes
 from stratos.engine.sizing.machine import read_machine
 
 SMALL_PAGE_BYTES = 4096
+KEY_GROUP = 16
+"""Tokens of a block whose packed keys lie side by side; GROUP_KEYS of native/packed_keys.h."""
 
 
 def num_blocks_for(geometry: KvGeometry, pool_bytes: int) -> int:
@@ -37,8 +41,20 @@ def num_blocks_for(geometry: KvGeometry, pool_bytes: int) -> int:
 
 
 class KvPages:
-    def __init__(self, geometry: KvGeometry, num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.geometry, self.num_blocks = geometry, num_blocks
+    """The pool, and its conversion.
+
+    Args:
+        geometry: of a token's KV.
+        num_blocks: blocks of the pool.
+        dtype: type of an element.
+        device: where the pool lies.
+        key_unit: elements of a head that lie together in packed K; 0 leaves K as rows of heads.
+    """
+
+    def __init__(
+        self, geometry: KvGeometry, num_blocks: int, dtype: torch.dtype, device: torch.device, key_unit: int = 0
+    ) -> None:
+        self.geometry, self.num_blocks, self.key_unit = geometry, num_blocks, key_unit
         shape = (num_blocks, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, geometry.head_dim)
         num_bytes = num_blocks * geometry.token_bytes * geometry.block_size
         if device.type == "cpu":
@@ -64,8 +80,8 @@ class KvPages:
         """Read KV in wire layout ``[layers, 2, kv_heads, tokens, head_dim]``; the caller owns the bytes."""
         shape = self.wire_shape(block_table, kv_range)
         run = torch.empty(shape, dtype=self.tensor.dtype)
-        for tokens, page in self._pieces(block_table, kv_range):
-            run[:, :, :, tokens] = page
+        for wire, page in self._pieces(block_table, kv_range, run):
+            wire.copy_(page)
         return memoryview(run.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy hides the protocol
 
     @torch.inference_mode()
@@ -84,8 +100,8 @@ class KvPages:
         # torch takes writable memory only; the copy is of read-only payloads
         buffer = bytearray(payload) if payload.readonly else payload
         run = torch.frombuffer(buffer, dtype=torch.uint8).view(self.tensor.dtype).view(shape)
-        for tokens, page in self._pieces(block_table, kv_range):
-            page.copy_(run[:, :, :, tokens])
+        for wire, page in self._pieces(block_table, kv_range, run):
+            page.copy_(wire)
 
     def wire_shape(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[int, ...]:
         """``[layers, 2, kv_heads, tokens, head_dim]`` of a range; ``ValueError`` where it is outside of the table."""
@@ -96,18 +112,34 @@ class KvPages:
             raise ValueError(f"the layers of {kv_range} are outside of the model")
         return (kv_range.num_layers, 2, geometry.num_kv_heads, kv_range.num_tokens, geometry.head_dim)
 
-    def _pieces(self, block_table: Sequence[int], kv_range: KvRange) -> Iterator[tuple[slice, Tensor]]:
-        """Per block: tokens of the run, and the view [layers, 2, kv_heads, tokens, head_dim] of the page."""
-        size, position = self.geometry.block_size, kv_range.token_begin
-        layers = slice(kv_range.layer_begin, kv_range.layer_end)
-        # blocks of 16, tokens 21 to 40: block 1 from place 5 (11 tokens, 0 to 11 of the run), then block 2 (11 to 19)
-        while position < kv_range.token_end:
-            index, offset = divmod(position, size)
-            count = min(size - offset, kv_range.token_end - position)
-            page = self.tensor[block_table[index], layers, :, :, offset : offset + count]
-            begin = position - kv_range.token_begin
-            yield slice(begin, begin + count), page
-            position += count
+    def _pieces(self, block_table: Sequence[int], kv_range: KvRange, run: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Views of equal shape, of the run in wire layout and of a page, piece by piece."""
+        layers, size = slice(kv_range.layer_begin, kv_range.layer_end), self.geometry.block_size
+        sides = slice(1, 2) if self.key_unit else slice(0, 2)
+        for tokens, block, places in _places(block_table, kv_range, size, size):
+            yield run[:, sides, :, tokens], self.tensor[block, layers, sides, :, places]
+        if not self.key_unit:
+            return
+        # [layers, kv_heads, tokens, units]: a unit is copied as one word
+        word = {2: torch.int16, 4: torch.int32}[self.key_unit * self.tensor.itemsize]
+        keys, wire_keys = self.tensor.view(word)[:, layers, 0], run[:, 0].view(word)
+        for tokens, block, places in _places(block_table, kv_range, size, KEY_GROUP):
+            group = places.start - places.start % KEY_GROUP
+            packed = keys[block, :, :, group : group + KEY_GROUP]
+            packed = packed.view(*packed.shape[:2], -1, KEY_GROUP)
+            yield wire_keys[:, :, tokens], packed[..., places.start - group : places.stop - group].transpose(2, 3)
+
+
+def _places(block_table: Sequence[int], kv_range: KvRange, size: int, step: int) -> Iterator[tuple[slice, int, slice]]:
+    """Cut a range where multiples of ``step`` begin: tokens of the run, block, tokens of the block."""
+    position = kv_range.token_begin
+    # blocks and steps of 16, tokens 21 to 40: block 1 from place 5 (11 tokens, 0 to 11 of the run), block 2 (11 to 19)
+    while position < kv_range.token_end:
+        index, offset = divmod(position, size)
+        count = min(step - offset % step, kv_range.token_end - position)
+        begin = position - kv_range.token_begin
+        yield slice(begin, begin + count), block_table[index], slice(offset, offset + count)
+        position += count
 
 
 def check_memory(num_bytes: int, setting: str) -> None:

@@ -66,6 +66,11 @@ class Decoder:
         self.rotary = rotary or RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
 
     @property
+    def has_experts(self) -> bool:
+        """Some layer is a mixture of experts."""
+        return any(isinstance(layer.mlp, MixtureOfExperts) for layer in self.layers)
+
+    @property
     def waits_for_host(self) -> bool:
         """Some layer asks the host how many tokens an expert has, so a step cannot be captured."""
         return any(isinstance(layer.mlp, MixtureOfExperts) and layer.mlp.grouped is None for layer in self.layers)

@@ -9,8 +9,8 @@
 
 #include <omp.h>
 
+#include "decode_tile.h"
 #include "region.h"
-#include "tiles.h"
 
 constexpr int ITEM_ROWS = 256;
 constexpr int64_t SERIAL_WORK = 1 << 20;  // some microseconds: below, a second thread saves less than it can cost
@@ -56,14 +56,18 @@ template <class T> static void write_token(const Step *s, int64_t layer, int64_t
     int64_t dim = s->head_dim, rotated = s->num_heads + s->kv_heads;
     T *heads = qkv + token * (rotated + s->kv_heads) * dim;
     T *page = (T *)s->pages + s->slots[token] + layer * s->layer_stride;
+    const int64_t place = s->slots[token] % s->head_stride / dim;  // in the block
     const float *cos = s->cos + token * dim, *sin = s->sin + token * dim;
     float x[1024];
+    T key[1024];
     for (int64_t h = 0; h < rotated; h++) {
         bool is_key = h >= s->num_heads;
         load_head(heads + h * dim, x, dim);
         if (norm) norm_head(x, norm + h * dim, dim, s->norm_eps);
-        T *out = is_key ? page + (h - s->num_heads) * s->head_stride : heads + h * dim;
+        T *stored = page + (h - s->num_heads) * s->head_stride;
+        T *out = !is_key ? heads + h * dim : s->is_packed ? key : stored;
         rotate_head(x, cos, sin, out, dim, is_key);
+        if (is_key && s->is_packed) write_key(key, stored - place * dim, place, dim);
     }
     for (int64_t h = 0; h < s->kv_heads; h++) {
         const T *value = heads + (rotated + h) * dim;
@@ -155,6 +159,12 @@ template <class T> static inline void fetch_rows(const Step *s, const T *const *
     }
 }
 
+template <class T> static void store_result(const float *sums, float total, T *target, int64_t dim) {
+    // A weight of zero may turn -0 into 0, and how many of them a row meets depends on its neighbours: no -0 leaves.
+    for (int64_t d = 0; d < dim; d += LANES)
+        vstore(target + d, vadd(vdiv(vload(sums + d), vset(total)), vset(0)), (int)(dim - d));
+}
+
 template <class T> static void run_item(const Step *s, int64_t layer, int64_t window, const Item *item, T *qkv, T *out,
                                         const Scratch &t) {
     typedef typename UnitsOf<T>::type U;
@@ -187,7 +197,10 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
             next_columns = keys_of_tile<T, U::SPAN>(s, head, table, tile + TILE, begin, end, tiles[1 - turn]);
             fetch_rows(s, tiles[1 - turn], next_columns);
         }
-        pack_keys<T, U>(rows, columns, (int)dim, t.keys);
+        if (s->is_packed)
+            copy_keys<T, U>(rows, columns, (int)dim, t.keys);
+        else
+            pack_keys<T, U>(rows, columns, (int)dim, t.keys);
         for (int k = 0; k < columns; k++)
             if (rows[k]) rows[k] += s->kv_stride;
         pack_values<T>(rows, columns, (int)dim, (int)padded, t.values);
@@ -211,11 +224,89 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
     }
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t token = row->begin + item->first + i / group, q = item->kv_head * group + i % group;
-        T *target = out + (token * s->num_heads + q) * dim;
-        vec total = vset(t.totals[i]);
-        // A weight of zero may turn -0 into 0, and how many of them a row meets depends on its neighbours: no -0 leaves.
-        for (int64_t d = 0; d < dim; d += LANES)
-            vstore(target + d, vadd(vdiv(vload(t.out + i * padded + d), total), vset(0)), (int)(dim - d));
+        store_result(t.out + i * padded, t.totals[i], out + (token * s->num_heads + q) * dim, dim);
+    }
+}
+
+// Where K of the groups of a tile begins for KV head 0, in elements from the beginning of the layer.  A group that is not
+// seen at all is another one's: its weights are zeros.
+static int groups_of_tile(const Step *s, const int64_t *table, int64_t tile, int64_t begin, int64_t end, int64_t *groups) {
+    const int count = (int)((least(end, tile + TILE) - tile + GROUP_KEYS - 1) / GROUP_KEYS);
+    for (int g = 0; g < TILE / GROUP_KEYS; g++) {
+        int64_t key = tile + least(g, count - 1) * GROUP_KEYS;
+        key = most(key, begin / GROUP_KEYS * GROUP_KEYS);
+        groups[g] = table[key / s->block_size] * s->block_stride + key % s->block_size * s->head_dim;
+    }
+    return count;
+}
+
+template <class T> static inline TileGroups<T> groups_of_head(const T *head, const int64_t *now, const int64_t *next) {
+    TileGroups<T> groups;
+    for (int g = 0; g < TILE / GROUP_KEYS; g++) groups.now[g] = head + now[g], groups.next[g] = head + next[g];
+    return groups;
+}
+
+struct Sight {  // of a token: keys of a tile that it sees, and the factor of its scores
+    int begin, end;
+    float scale;
+};
+
+// One tile for rows [first, first + ROWS) of a scratch, all of one KV head.
+template <class T, int ROWS>
+static void attend_tile(const Step *s, const T *keys, const int64_t *now, const int64_t *next, int count, int64_t first,
+                        const Sight &sight, const Scratch &t) {
+    typedef typename UnitsOf<T>::type U;
+    const int64_t dim = s->head_dim;
+    float factors[ROWS];
+    score_tile<U, ROWS>(groups_of_head(keys, now, next), count, t.query + first * dim, dim, (int)(dim / U::PER_UNIT),
+                        t.scores);
+    for (int i = 0; i < ROWS; i++)
+        factors[i] = tile_weights<U>(t.scores + i * TILE, t.weights + i * TILE, count * GROUP_KEYS, sight.begin, sight.end,
+                                     sight.scale, t.maxima + first + i, t.totals + first + i);
+    add_tile<U, ROWS>(groups_of_head(keys + s->kv_stride, now, next), count, dim, t.weights, factors, t.out + first * dim);
+}
+
+// A row of one token over packed pages: tiles outermost, so that the KV heads of a tile are read as they lie.
+template <class T> static void run_token(const Step *s, int64_t layer, int64_t window, const Item *item, T *qkv, T *out,
+                                         const Scratch &t) {
+    typedef typename UnitsOf<T>::type U;
+    const Row *row = s->rows + item->row;
+    const int64_t dim = s->head_dim, group = s->num_heads / s->kv_heads, num_rows = item->num_kv_heads * group;
+    const int64_t token = row->begin + item->first, end = row->start + item->last;
+    const int64_t begin = window ? most(0, end - window) : 0, num_blocks = num_blocks_of<U>(group);
+    const T *layer_pages = (const T *)s->pages + layer * s->layer_stride, *head;
+    const T *query = qkv + token * (s->num_heads + 2 * s->kv_heads) * dim + item->kv_head * group * dim;
+    for (int64_t i = 0; i < num_rows; i++) {
+        copy_query<T, U>(query + i * dim, t.query + i * dim, dim);
+        t.maxima[i] = -__builtin_inff();
+        t.totals[i] = 0;
+    }
+    memset(t.out, 0, num_rows * dim * sizeof(float));
+
+    int64_t groups[2][TILE / GROUP_KEYS];
+    const int64_t *table = s->tables + row->table;
+    int next_count = groups_of_tile(s, table, begin / TILE * TILE, begin, end, groups[0]);
+    for (int64_t tile = begin / TILE * TILE, turn = 0; tile < end; tile += TILE, turn = 1 - turn) {
+        const int count = next_count;
+        const int64_t *now = groups[turn], *next = now;
+        if (tile + TILE < end) {
+            next_count = groups_of_tile(s, table, tile + TILE, begin, end, groups[1 - turn]);
+            next = groups[1 - turn];
+        }
+        const Sight sight{(int)most(0, begin - tile), (int)least(TILE, end - tile), s->scale * LOG2_E};
+        for (int64_t h = 0; h < item->num_kv_heads; h++)
+            for (int64_t b = 0; b < num_blocks; b++) {
+                int64_t first = h * group + block_begin<U>(group, b), last = h * group + block_begin<U>(group, b + 1);
+                head = layer_pages + (item->kv_head + h) * s->head_stride;
+#define ATTEND(ROWS) attend_tile<T, ROWS>(s, head, now, next, count, first, sight, t)
+                FOR_ROWS(last - first, ATTEND)
+#undef ATTEND
+            }
+    }
+    for (int64_t i = 0; i < num_rows; i++) {
+        T *target = out + (token * s->num_heads + item->kv_head * group + i) * dim;
+        restore_dimensions<T, U>(t.out + i * dim, dim);
+        store_result(t.out + i * dim, t.totals[i], target, dim);
     }
 }
 
@@ -225,7 +316,16 @@ static void attend(const Step *s, int64_t layer, int64_t window, T *qkv, T *out,
     for (int64_t token = 0; token < s->num_tokens; token++) write_token(s, layer, token, qkv, norm);
     Scratch scratch(s->scratch + omp_get_thread_num() * s->scratch_bytes, s->head_dim);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < s->num_items; i++) run_item(s, layer, window, s->items + i, qkv, out, scratch);
+    for (int64_t i = 0; i < s->num_items; i++) {
+        const Item *item = s->items + i;
+        if constexpr (UnitsOf<T>::type::STEP == 1) {  // no pages are packed for tile instructions
+            if (s->is_packed && item->last - item->first == 1) {
+                run_token(s, layer, window, item, qkv, out, scratch);
+                continue;
+            }
+        }
+        run_item(s, layer, window, item, qkv, out, scratch);
+    }
 }
 
 void region_attention(const Step *s, int64_t layer, int64_t window, void *qkv, void *out, const void *norm) {
@@ -244,7 +344,21 @@ static void sort_by_cost(Item *items, int64_t count) {  // Shell sort, most expe
         }
 }
 
+// KV heads of an item of one token: all of them, or few enough that every thread has several items.
+static int64_t kv_heads_of_token(const Step *s, int64_t group) {
+    int64_t wanted = s->threads == 1 ? s->kv_heads : s->num_rows * s->kv_heads / (s->threads * 4);
+    return most(1, least(least(wanted, s->kv_heads), ITEM_ROWS / group));
+}
+
 extern "C" {
+
+// 1 where the kernels read packed pages of this shape.
+int stratos_packs_keys(int dtype, int64_t head_dim, int64_t block_size) {
+    DISPATCH(dtype, return UnitsOf<T>::type::STEP == 1 && head_dim % 32 == 0 && block_size % GROUP_KEYS == 0);
+}
+
+// Elements of a unit of such pages.
+int stratos_key_unit(int dtype) { DISPATCH(dtype, return UnitsOf<T>::type::PER_UNIT); }
 
 int64_t stratos_scratch_bytes(int64_t head_dim) { return Scratch::bytes(head_dim); }
 
@@ -258,6 +372,7 @@ void stratos_plan(Step *s) {
     // Items small enough for every thread to get several, large enough to pay for packing.
     int64_t rows = most(48, least(ITEM_ROWS, total / (s->threads * 4)));
     int64_t tokens = most(1, least(rows, ITEM_ROWS) / group);
+    int64_t heads_of_token = kv_heads_of_token(s, group);
     for (int64_t r = 0; r < s->num_rows; r++) {
         const Row *row = s->rows + r;
         for (int64_t i = 0; i < row->num_tokens; i++) {
@@ -268,7 +383,11 @@ void stratos_plan(Step *s) {
         for (int64_t first = 0; first < row->num_tokens; first += tokens) {
             int64_t last = least(row->num_tokens, first + tokens);
             int64_t cost = (row->start + last) * ((last - first) * group + 8);  // 8: packing costs about as many rows
-            for (int64_t h = 0; h < s->kv_heads; h++) s->items[count++] = Item{r, h, first, last, cost};
+            int64_t heads = s->is_packed && last - first == 1 ? heads_of_token : 1;
+            for (int64_t h = 0; h < s->kv_heads; h += heads) {
+                int64_t here = least(heads, s->kv_heads - h);
+                s->items[count++] = Item{r, h, here, first, last, cost * here};
+            }
         }
     }
     int64_t work = 0;

@@ -8,7 +8,7 @@ struct Row {
 };
 
 struct Item {
-    int64_t row, kv_head, first, last, cost;  // tokens [first, last) of the row
+    int64_t row, kv_head, num_kv_heads, first, last, cost;  // tokens [first, last) of the row
 };
 
 struct Step {  // mirrored by native/structures.py
@@ -24,6 +24,7 @@ struct Step {  // mirrored by native/structures.py
     int64_t num_rows, num_tokens, num_items;
     int64_t num_heads, kv_heads, head_dim, block_size;
     int64_t dtype, threads;
+    int64_t is_packed;  // K lies as packed_keys.h says
     float scale, norm_eps;
 };
 

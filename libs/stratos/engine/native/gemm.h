@@ -19,13 +19,6 @@ struct Linear {  // mirrored by native/structures.py
     int64_t n, k;
 };
 
-#if defined(__AVX512BF16__)
-template <class T> struct WeightOf { typedef float type; };  // of bf16: a pair
-template <> struct WeightOf<f16_t> { typedef f16_t type; };
-#else
-template <class T> struct WeightOf { typedef T type; };
-#endif
-
 template <class T> static inline int64_t units_of(int64_t k) {
     constexpr int per = UnitsOf<T>::type::PER_UNIT;
     return whole_steps<typename UnitsOf<T>::type>((k + per - 1) / per);
@@ -34,7 +27,7 @@ template <class T> static inline int64_t units_of(int64_t k) {
 static inline int64_t panels_of(int64_t n) { return (n + PANEL - 1) / PANEL; }
 
 template <class T> static int64_t packed_bytes(int64_t n, int64_t k) {
-    return panels_of(n) * PANEL * units_of<T>(k) * (int64_t)sizeof(typename WeightOf<T>::type);
+    return panels_of(n) * PANEL * units_of<T>(k) * (int64_t)sizeof(typename PackedOf<T>::type);
 }
 
 // -- packing, once ---------------------------------------------------------------------------------------------------------
@@ -107,7 +100,7 @@ template <class T, class O> static void store_sums(const Linear *l, int64_t pane
 template <class T, class O>
 static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, int64_t rows) {
     typedef typename UnitsOf<T>::type U;
-    typedef typename WeightOf<T>::type W;
+    typedef typename PackedOf<T>::type W;
     alignas(64) float sums[CHUNK * PANEL], copied[MAX_ROWS * DEPTH];
     ItemScope<U> scope;
     static const float ones[MAX_ROWS] = {1, 1, 1, 1, 1, 1};

@@ -15,6 +15,7 @@ from stratos.engine.native.structures import (
     ForwardPass,
     LinearWeight,
     ModelWeights,
+    SampleRow,
 )
 
 _log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_permit": (c_int, []),
     "stratos_peak": (c_int64, [c_int, c_int64]),
     "stratos_step_bytes": (c_int64, []),
+    "stratos_packs_keys": (c_int, [c_int, c_int64, c_int64]),
+    "stratos_key_unit": (c_int, [c_int]),
     "stratos_scratch_bytes": (c_int64, [c_int64]),
     "stratos_plan": (None, [POINTER(AttentionStep)]),
     "stratos_attention": (None, [POINTER(AttentionStep), c_int64, c_int64, c_void_p, c_void_p, c_void_p]),
@@ -33,6 +36,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_packed_bytes": (c_int64, [c_int, c_int64, c_int64]),
     "stratos_pack": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int]),
     "stratos_linear": (None, [c_int, POINTER(LinearWeight), c_void_p, c_void_p, c_int64, c_int, c_int]),
+    "stratos_row_bytes": (c_int64, []),
+    "stratos_sample_bytes": (c_int64, [c_int64]),
+    "stratos_sample": (None, [POINTER(SampleRow), c_int64, c_int64, c_void_p, c_int]),
     "stratos_argmax": (None, [c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]),
 }
 
@@ -61,11 +67,15 @@ class NativeLibrary:
     rms_norm: Any
     silu_mul: Any
     argmax: Any
+    packs_keys: Any
+    key_unit: Any
     scratch_bytes: Any
     packed_bytes: Any
     pack: Any
     linear: Any
     peak: Any
+    sample: Any
+    sample_bytes: Any
     forward: Any
 
     def __init__(self, path: Path, isa: str) -> None:
@@ -79,8 +89,8 @@ class NativeLibrary:
         except (OSError, AttributeError) as error:
             raise NativeLibraryUnusable(f"{path.name} cannot be loaded: {error}") from error
         is_current = library.stratos_sources().decode() == source_digest()
-        sizes = library.stratos_step_bytes(), library.stratos_pass_bytes()
-        if not is_current or sizes != (ctypes.sizeof(AttentionStep), SHARED_BYTES):
+        sizes = library.stratos_step_bytes(), library.stratos_pass_bytes(), library.stratos_row_bytes()
+        if not is_current or sizes != (ctypes.sizeof(AttentionStep), SHARED_BYTES, ctypes.sizeof(SampleRow)):
             raise NativeLibraryUnusable(f"{path.name} was built from other sources")
         if library.stratos_permit():
             raise TilesRefused(f"{path.name} needs tiles, and the system refuses them to this process")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int64, c_void_p
+from ctypes import c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 
 import torch
 
@@ -22,7 +22,7 @@ class AttentionStep(ctypes.Structure):
                 *("scratch_bytes", "block_stride", "layer_stride", "kv_stride", "head_stride"),
                 *("num_rows", "num_tokens", "num_items"),
                 *("num_heads", "kv_heads", "head_dim", "block_size"),
-                *("dtype", "threads"),
+                *("dtype", "threads", "is_packed"),
             )
         ),
         ("scale", c_float),
@@ -68,6 +68,24 @@ class ForwardPass(ctypes.Structure):
         *((name, c_void_p) for name in ("residual", "x", "wide", "narrow", "cos", "sin", "logits", "is_finite")),
         ("num_sampled", c_int64),
         ("threads", c_int64),
+    )
+
+
+class SampleRow(ctypes.Structure):
+    """``SampleRow`` of row_edits.h: one row of a batch, and its results."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("logits", "bias_ids", "biases", "seen_ids", "counts", "banned", "allowed")),
+        *((name, c_void_p) for name in ("top_logprobs", "top_ids")),
+        *((name, c_int64) for name in ("num_biases", "num_seen", "num_banned", "num_top", "top_k")),
+        ("top_p", c_double),
+        *((name, c_float) for name in ("temperature", "least", "repetition", "frequency", "presence", "mark_delta")),
+        *((name, c_uint32) for name in ("key_low", "key_high", "mark_low", "mark_high", "mark_threshold")),
+        ("status", c_int32),
+        ("token", c_int64),
+        ("rank", c_int64),
+        ("logprob", c_float),
+        ("unused", c_int32),
     )
 
 

@@ -41,6 +41,14 @@ template <> struct UnitsOf<bf16_t> { typedef PairUnits type; };
 template <class T> struct UnitsOf { typedef FloatUnits type; };
 #endif
 
+// How one unit lies in memory where units of several rows lie side by side.
+#if defined(__AVX512BF16__)
+template <class T> struct PackedOf { typedef float type; };  // of bf16: a pair
+template <> struct PackedOf<f16_t> { typedef f16_t type; };
+#else
+template <class T> struct PackedOf { typedef T type; };
+#endif
+
 constexpr int WIDEST_SPAN = UnitsOf<bf16_t>::type::SPAN, MOST_ROWS = UnitsOf<bf16_t>::type::ROWS;
 
 // What an item of work sets up for its products; nothing for most units.

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend
-from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention
+from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention, key_unit
 from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.layers.exact_ops import ExactTorchOps
@@ -20,6 +21,7 @@ from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
+from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.settings import RunnerConfig
 
 PDL_CAPABILITY = (9, 0)
@@ -45,6 +47,8 @@ class Kernels:
     """Triton's attention: pages are in fp8."""
     has_pdl: bool = False
     """Triton's kernels of a layer are launched while the one before still runs."""
+    packs_keys: bool = True
+    """The C++ kernels: K lies in the pages as they read it."""
 
     def linear(self, config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> LinearFactory:
         """Factory of the linear layers."""
@@ -64,6 +68,18 @@ class Kernels:
             exact=self.is_exact,
             library=self.library if config.kernels.native_gemm else None,
         )
+
+    def key_unit(self, geometry: KvGeometry, dtype: torch.dtype) -> int:
+        """``KvPages.key_unit`` for the attention backend; of ``dtype`` are the pages."""
+        if self.is_triton or self.library is None or not self.packs_keys or geometry.head_dim > MAX_HEAD_DIM:
+            return 0
+        return key_unit(self.library, geometry, dtype)
+
+    def sampler(self, config: RunnerConfig, eos_token_ids: Sequence[int], vocab_size: int) -> NativeSampler | None:
+        """The sampler by the C++ kernels, where they are used; arguments as for it."""
+        if self.library is None or not config.kernels.native_sampler:
+            return None
+        return NativeSampler(self.library, eos_token_ids, vocab_size, self.ops)
 
     def attention(
         self,
@@ -122,7 +138,7 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     ops = ExactTorchOps() if is_exact else TorchOps()
     if library is not None and switches.fused_ops:
         ops = NativeOps(library, dtype)
-    return Kernels(ops, library, is_exact)
+    return Kernels(ops, library, is_exact, packs_keys=switches.packed_keys)
 
 
 def _can_launch_early(device: torch.device) -> bool:

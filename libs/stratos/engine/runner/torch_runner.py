@@ -40,7 +40,7 @@ from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.native_forward import make_forward
-from stratos.engine.runner.numerics import numerics_id, promise
+from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
@@ -90,7 +90,7 @@ class TorchRunner(Runner):
         self.decoder, self.attention, self.pages, self.adapters = decoder, attention, pages, adapters
         self.forward: Forward = LayeredForward(decoder, attention)
         self.host, self._device = host, pages.tensor.device
-        self.sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
+        self.sampler: Sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self.block_tables = KeptTables()
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
@@ -135,11 +135,12 @@ class TorchRunner(Runner):
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
         geometry = _geometry(model, config.block_size, kv_dtype)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
+        key_unit = 0 if streams else kernels.key_unit(geometry, kv_dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
         # memory node.
         with ThreadPoolExecutor(1, "kv-pool") as pool_thread, one_thread():
-            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target)
+            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target, key_unit)
             decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
             pages = making_pages.result()
         threads = None
@@ -153,13 +154,16 @@ class TorchRunner(Runner):
         else:
             attention = kernels.attention(pages, model.num_heads, model.windows, dtype, scales)
         ops, is_exact = kernels.ops, kernels.is_exact and streams is None
-        promised = promise((attention, ops, linear, decoder.rotary), target, is_exact=is_exact)
+        used = (attention, ops, linear, decoder.rotary)
+        promised = promise(used, target, is_exact=is_exact)
+        libraries = libraries_of(used, has_experts=decoder.has_experts)
+        names = (attention.name, ops.name, linear.kernel_name, decoder.rotary.name)
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
                 kv_dtype=config.kv_dtype if kernels.has_fp8_kv else config.dtype,
                 rope_variant=streams.variant if streams else model.rope.variant,
-                numerics_id=numerics_id(target, config.dtype, attention.name, ops.name, linear.kernel_name, *promised),
+                numerics_id=numerics_id(target, config.dtype, libraries, *names, *promised),
             ),
             geometry=geometry,
             num_blocks=pages.num_blocks,
@@ -188,6 +192,7 @@ class TorchRunner(Runner):
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
+        runner.sampler = kernels.sampler(config, info.eos_token_ids, info.vocab_size) or runner.sampler
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= is_exact and promised != ("exact",)

@@ -111,6 +111,8 @@ def keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor, num_candidates: int) 
     # a threshold instead of the first k places: tokens equal to the k-th stay, too
     kth = values.gather(1, (top_k.clamp(max=num_candidates) - 1).unsqueeze(1))
     is_kept = (values > -torch.inf) & (~is_limited | (values >= kth))
+    # tokens equal to the k-th may go on beyond the list: p would be a share of too little
+    is_cut = (is_limited & (values[:, -1:] >= kth) & (values[:, -1:] > -torch.inf)).squeeze(1)
     if bool((top_p < 1).any()):
         mass = values.double().exp_().masked_fill_(~is_kept, 0.0)
         cumulative = mass.cumsum(1)
@@ -122,7 +124,7 @@ def keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor, num_candidates: int) 
         threshold = values.gather(1, is_kept.sum(1, keepdim=True) - 1)
         is_kept = (values > -torch.inf) & (values >= threshold)
     # a kept set that fills the list may go on beyond it
-    is_complete = is_kept.sum(1) < num_candidates
+    is_complete = (is_kept.sum(1) < num_candidates) & ~is_cut
     if num_candidates == vocab_size:
         is_complete.fill_(value=True)
     return Kept(values.masked_fill_(~is_kept, -torch.inf), token_ids, is_complete)

@@ -55,8 +55,8 @@ def row_changes(
     return RowChanges(
         bias=params.logit_bias,
         penalties=penalties if params.has_penalties else None,
-        banned=_banned_tokens(spec, eos_token_ids, mask),
-        allowed=_allowed_tokens(params.allowed_token_ids, vocab_size, mask),
+        banned=banned_tokens(spec, eos_token_ids, mask),
+        allowed=allowed_tokens(params.allowed_token_ids, vocab_size, mask),
     )
 
 
@@ -74,7 +74,7 @@ def apply_changes(row: Tensor, changes: RowChanges, spec: SampleSpec) -> None:
         row.masked_fill_(torch.from_numpy(bits == 0).to(row.device), -torch.inf)
 
 
-def _banned_tokens(spec: SampleSpec, eos_token_ids: Sequence[int], mask: TokenMask | None) -> list[int]:
+def banned_tokens(spec: SampleSpec, eos_token_ids: Sequence[int], mask: TokenMask | None) -> list[int]:
     """Tokens that ``min_tokens`` and bad sequences ban.
 
     Where the grammar's ``mask`` allows nothing but the ends that ``min_tokens`` would ban, they are not banned.
@@ -101,7 +101,8 @@ def _would_complete(sequence: tuple[int, ...], output_ids: tuple[int, ...]) -> b
     return num_before == 0 or output_ids[-num_before:] == sequence[:-1]
 
 
-def _allowed_tokens(token_ids: Sequence[int], vocab_size: int, mask: TokenMask | None) -> TokenMask | None:
+def allowed_tokens(token_ids: Sequence[int], vocab_size: int, mask: TokenMask | None) -> TokenMask | None:
+    """Tokens that both a request's list, where there is one, and a grammar's ``mask`` allow; ``None`` allows all."""
     num_words = -(-vocab_size // 32)
     own = None if mask is None else np.ascontiguousarray(mask[:num_words])
     if not token_ids:

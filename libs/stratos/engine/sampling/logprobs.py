@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,12 +66,17 @@ def position_records(tensors: LogprobTensors, token_ids: list[int], num_top: lis
     top = zip(tensors.top_logprobs.tolist(), tensors.top_ids.tolist(), num_top, strict=True)
     rows = zip(token_ids, tensors.logprobs.tolist(), tensors.ranks.tolist(), top, strict=True)
     return [
-        PositionLogprobs(
-            TokenLogprob(token, logprob, rank),
-            _ranked(sorted(zip(logprobs, tokens, strict=True), key=_best_first)[:count]),
-        )
+        position_record(TokenLogprob(token, logprob, rank), logprobs, tokens, count)
         for token, logprob, rank, (logprobs, tokens, count) in rows
     ]
+
+
+def position_record(
+    sampled: TokenLogprob, logprobs: Sequence[float], token_ids: Sequence[int], count: int
+) -> PositionLogprobs:
+    """Record of a sampled token and the best ``count`` of others, which come in any order."""
+    best = sorted(zip(logprobs, token_ids, strict=True), key=_best_first)[:count]
+    return PositionLogprobs(sampled, _ranked(best))
 
 
 def _best_first(entry: tuple[float, int]) -> tuple[float, int]:
@@ -78,8 +84,9 @@ def _best_first(entry: tuple[float, int]) -> tuple[float, int]:
 
 
 def _ranked(entries: list[tuple[float, int]]) -> tuple[TokenLogprob, ...]:
-    ranked: list[TokenLogprob] = []
-    for index, (logprob, token) in enumerate(entries):
-        is_tied = index > 0 and entries[index - 1][0] == logprob
-        ranked.append(TokenLogprob(token, logprob, ranked[-1].rank if is_tied else index + 1))
+    ranked, rank, last = [], 0, None
+    for place, (logprob, token) in enumerate(entries, 1):
+        if logprob != last:
+            rank, last = place, logprob
+        ranked.append(TokenLogprob(token, logprob, rank))
     return tuple(ranked)

@@ -61,7 +61,7 @@ class Sampler:
             specs: one per row.
             masks: allowed tokens by row; rows without an entry are unconstrained.
         """
-        if not masks and all(_is_plain_greedy(spec) for spec in specs):
+        if not masks and all(is_plain_greedy(spec) for spec in specs):
             return self._greedy(logits)
         errors = dict.fromkeys(_non_finite_rows(logits), NON_FINITE)
         if errors:
@@ -140,7 +140,8 @@ class Sampler:
         sampled.logprobs = dict(zip(wanted, records, strict=True))
 
 
-def _is_plain_greedy(spec: SampleSpec) -> bool:
+def is_plain_greedy(spec: SampleSpec) -> bool:
+    """The row wants the best token of its logits, and no more."""
     params = spec.params
     return params.is_greedy and params.num_logprobs is None and not needs_processing(spec)
 

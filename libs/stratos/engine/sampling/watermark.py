@@ -31,7 +31,7 @@ def add_watermark(logits: Tensor, specs: Sequence[SampleSpec], vocab: Tensor) ->
     if not marked:
         return
     device = logits.device
-    words = [[_signed(word) for word in list_key(mark, _context(specs[row], mark))] for row, mark in marked]
+    words = [[_signed(word) for word in list_key(mark, context_of(specs[row], mark))] for row, mark in marked]
     keys = torch.tensor(words, dtype=torch.int32).to(device)
     # unsigned comparison with signed numbers: both sides are moved by 2**31
     thresholds = torch.tensor([[mark.threshold - _SIGN] for _, mark in marked], dtype=torch.int32).to(device)
@@ -41,7 +41,8 @@ def add_watermark(logits: Tensor, specs: Sequence[SampleSpec], vocab: Tensor) ->
     logits.index_add_(0, rows, is_green * deltas)
 
 
-def _context(spec: SampleSpec, watermark: Watermark) -> tuple[int, ...]:
+def context_of(spec: SampleSpec, watermark: Watermark) -> tuple[int, ...]:
+    """Tokens before the position that decide its list."""
     width = watermark.num_context_tokens
     return (*spec.prompt_ids[-width:], *spec.output_ids[-width:])[-width:]
 

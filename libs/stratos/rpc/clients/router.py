@@ -1,6 +1,7 @@
 """Calls to the router: placements for gateways, the fleet for the autoscaler and the command line.
 
-``schedule`` waits in the router's queue; cancelling the call leaves the queue and drops the booking.
+``schedule`` waits in the router's queue; cancelling the call leaves the queue and drops the booking.  It and
+``complete`` share one stream, see ``router_session``; a router of an older build is asked by a call of gRPC for each.
 Every placement ends in ``complete``, or in the router's lease when its holder died.
 """
 
@@ -18,6 +19,7 @@ from stratos.core.placement import AttemptReport, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate
 from stratos.rpc.clients.channel import is_serving, translate_errors
 from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
+from stratos.rpc.clients.router_session import RouterSession, SessionUnknown
 from stratos.rpc.codec.convictions import GATEWAY_UPDATE, ROUTER_UPDATE
 from stratos.rpc.codec.fleet import FLEET, GATEWAY_LOAD
 from stratos.rpc.codec.placement import ATTEMPT_REPORT, PLACEMENT, placement_request_to_pb
@@ -39,6 +41,7 @@ class RouterClient:
         self._clock = clock or SystemClock()
         self._channel = dialer.channel(address, PeerRole.ROUTER)
         self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
+        self._session = RouterSession(self._stub.Session, self._clock)
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         """Wait for a placement.
@@ -49,9 +52,14 @@ class RouterClient:
             ContextLengthExceeded: the request could never fit into a worker's KV pool.
             WorkerLost: the router is gone, or did not answer within ``timeout_s``.
         """
-        async with translate_errors(peer="the router"):
-            answer = await self._stub.Schedule(placement_request_to_pb(request, self._clock.now()), timeout=timeout_s)
-        return PLACEMENT.from_pb(answer, router_address=self.address)
+        message = placement_request_to_pb(request, self._clock.now())
+        try:
+            answer = await self._session.ask(router_pb2.SessionCall(schedule=message), timeout_s=timeout_s)
+            placement = answer.schedule
+        except SessionUnknown:
+            async with translate_errors(peer="the router"):
+                placement = await self._stub.Schedule(message, timeout=timeout_s)
+        return PLACEMENT.from_pb(placement, router_address=self.address)
 
     async def complete(self, reports: Sequence[AttemptReport]) -> None:
         """Report how attempts ended; idempotent.
@@ -60,8 +68,11 @@ class RouterClient:
             WorkerLost: the router did not answer.
         """
         message = router_pb2.CompleteRequest(reports=[ATTEMPT_REPORT.to_pb(report) for report in reports])
-        async with translate_errors(peer="the router"):
-            await self._stub.Complete(message, timeout=COMPLETE_TIMEOUT_S)
+        try:
+            await self._session.ask(router_pb2.SessionCall(complete=message), timeout_s=COMPLETE_TIMEOUT_S)
+        except SessionUnknown:
+            async with translate_errors(peer="the router"):
+                await self._stub.Complete(message, timeout=COMPLETE_TIMEOUT_S)
 
     async def is_serving(self, *, timeout_s: float) -> bool:
         """Whether the router answers in time that it takes calls."""
@@ -105,7 +116,8 @@ class RouterClient:
         return FLEET.from_pb(answer)
 
     async def close(self) -> None:
-        """Close the channel; calls in flight are cancelled."""
+        """Close the channel; calls in flight are lost."""
+        await self._session.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

@@ -26,6 +26,7 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.worker.v1.CacheService/ForgetTenant": _ROUTER,
     "/stratos.api.kv.v1.KvSourceService/Fetch": WORKER_ROLES,
     "/stratos.api.kv.v1.KvSourceService/Invalidate": WORKER_ROLES,
+    "/stratos.api.router.v1.RouterService/Session": _GATEWAY,
     "/stratos.api.router.v1.RouterService/Schedule": _GATEWAY,
     "/stratos.api.router.v1.RouterService/Complete": _GATEWAY,
     "/stratos.api.router.v1.RouterService/ExchangeConvictions": _GATEWAY,

@@ -67,7 +67,7 @@ local function add(text, sign)
   for name, number in pairs(measures) do
     redis.call('HINCRBY', KEYS[2], group .. string.char(31) .. name, string.format('%.0f', sign * number))
   end
-  redis.call('HINCRBY', KEYS[3], ARGV[5], string.format('%.0f', sign * due))
+  redis.call('HINCRBY', KEYS[3], ARGV[5], string.format('%.0f', sign * due + 0))
   add_to_window(value, sign)
   if measures['promises'] then
     local span = string.format('%.0f', math.floor((value['arrived_unix_ms'] or 0) / 300000))
@@ -139,7 +139,7 @@ local function merge_entries(from, to, sums, month)
       for name, number in pairs(measures) do
         redis.call('HINCRBY', sums, group .. string.char(31) .. name, string.format('%.0f', -number))
       end
-      redis.call('HINCRBY', KEYS[3], month, string.format('%.0f', -due))
+      redis.call('HINCRBY', KEYS[3], month, string.format('%.0f', -due + 0))
     end
     if lower ~= found[f + 1] then redis.call('HSET', to, found[f], found[f + 1]) end
   end

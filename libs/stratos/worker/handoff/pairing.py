@@ -1,13 +1,12 @@
 """May KV move between two workers?  Decided from what both report about themselves, never from versions; from addresses
 only if the source reports no host.
 
-Equal must be: model and adapter digest, KV dtype, rope variant, numerics id, protocol version, and the shape of
-one token's KV.  Block size, page layout and parallel degrees may differ; the sender converts.
+Equal must be: model and adapter digest, KV dtype, rope variant, protocol version, the shape of one token's KV, and the
+numerics id unless neither worker promises exact bits.  Block size, page layout and parallel degrees may differ; the
+sender converts.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity
@@ -27,10 +26,9 @@ def check_pairing(mine: KvIdentity, theirs: KvIdentity, my_shape: KvGeometry, th
     Raises:
         IdentityMismatch: names the first field that differs.
     """
-    for field in dataclasses.fields(KvIdentity):
-        here, there = getattr(mine, field.name), getattr(theirs, field.name)
-        if here != there:
-            raise IdentityMismatch(f"KV cannot be handed over: {field.name} is {here!r} here and {there!r} there")
+    if misfit := mine.misfit(theirs):
+        here, there = getattr(mine, misfit), getattr(theirs, misfit)
+        raise IdentityMismatch(f"KV cannot be handed over: {misfit} is {here!r} here and {there!r} there")
     for name in ("num_layers", "num_kv_heads", "head_dim"):
         if getattr(my_shape, name) != getattr(their_shape, name):
             raise IdentityMismatch(f"KV cannot be handed over: {name} differs")

@@ -48,6 +48,11 @@ class Place:
         assert self.end is not None, "only what runs can end"
         self.end(error)
 
+    def end_if_open(self, error: StratosError) -> None:
+        """Ask it to end, unless it has."""
+        if self.end is not None:
+            self.end(error)
+
     def refusal(self) -> StratosError | None:
         """The first reason why it may not go on."""
         return next((error for refusal in self.refusals if (error := refusal()) is not None), None)

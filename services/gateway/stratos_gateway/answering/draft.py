@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from stratos.common.errors import Retryable, StratosError
 from stratos.core.generation import Receipt
-from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.tenancy.plan import Plan
@@ -42,6 +42,7 @@ class Draft:
     is_platform_failure: bool = False
     """The platform, and not the request, was the reason of its failure."""
     is_external: bool = False
+    rank: int = OWN_RANK
     external_cost: int = 0
     """Micro-units, where it ran at the external endpoint."""
 

@@ -86,6 +86,12 @@ class Edge:
         check_address(tenant, exchange.client)
         return tenant
 
+    def begin(self, http: Request, tenant: Tenant, prompt_param: str) -> None:
+        """Note that a request computes, and that there may be a place for it; raises like ``Admission.check``."""
+        exchange = exchange_of(http)
+        exchange.facts.is_inference, exchange.prompt_param = True, prompt_param
+        self.admission.check(tenant)
+
     async def read(self, http: Request, tenant: Tenant, prompt_param: str) -> dict[str, Any]:
         """The body of a request that computes, read in a place of its own.
 
@@ -93,9 +99,8 @@ class Edge:
             Draining, Overloaded, ConcurrencyLimited: there is no place for the body, or for what it asks for.
             StratosError: like ``read_json``.
         """
-        exchange, limits = exchange_of(http), self.limits
-        exchange.facts.is_inference, exchange.prompt_param = True, prompt_param
-        self.admission.check(tenant)
+        limits = self.limits
+        self.begin(http, tenant, prompt_param)
         with self.bodies.enter(tenant):
             return await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
 

@@ -8,15 +8,17 @@ steps settle what it took.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import orjson
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import Internal, StratosError
+from stratos.core.tenant import Tenant
 from stratos_gateway.answering.bugs import bugs_told
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
@@ -57,14 +59,41 @@ class Endpoint(Generic[O]):
         edge, http = self._edge, Request(scope, receive)
         arrival_s, tenant, allowed = edge.clock.now(), await edge.authenticate(http), edge.allowed(http)
         body = await edge.read(http, tenant, self._preparer.prompt_param)
+        text = orjson.dumps(body, option=orjson.OPT_SORT_KEYS) if _wants_record(http, tenant, body) else b""
         with edge.admit(http, send, tenant, arrival_s, allowed) as request:
+            request.body_text = text
             work = self._answer(request, body)
-            del body  # a parsed body is many times its bytes, and none of it is needed while the answer streams
-            try:
-                await until_disconnect(receive, work, lambda: request.exchange.is_sent)
-            except StratosError as error:
-                request.exchange.name_param(error)
-                raise
+            del body, text  # a parsed body is many times its bytes, and none of it is needed while the answer streams
+            await self._until_left(request, receive, work)
+
+    async def resume(
+        self, http: Request, receive: Receive, send: Send, tenant: Tenant, text: bytes, body: dict[str, Any]
+    ) -> None:
+        """Answer a client that comes back to what it asked for with an earlier request.
+
+        Args:
+            http: that came back.
+            receive: of ASGI.
+            send: of ASGI.
+            tenant: whose key it carries.
+            text: the body of the earlier one as it is recorded.
+            body: the same, parsed.
+        """
+        edge = self._edge
+        arrival_s, allowed = edge.clock.now(), edge.allowed(http)
+        edge.begin(http, tenant, self._preparer.prompt_param)
+        with edge.admit(http, send, tenant, arrival_s, allowed) as request:
+            request.body_text = text
+            work = self._answer(request, body)
+            del body, text
+            await self._until_left(request, receive, work)
+
+    async def _until_left(self, request: ClientRequest[Any], receive: Receive, work: Awaitable[None]) -> None:
+        try:
+            await until_disconnect(receive, work, lambda: request.exchange.is_sent, lambda: request.detach_s)
+        except StratosError as error:
+            request.exchange.name_param(error)
+            raise
 
     async def _answer(self, request: ClientRequest[Any], body: dict[str, Any]) -> None:
         ends_task = partial(self._edge.admission.ends_task, request.place)
@@ -94,3 +123,8 @@ class Endpoint(Generic[O]):
                     return await self._sender.send(request, output)
             request.output = None
         raise Internal("no source answers this request")
+
+
+def _wants_record(http: Request, tenant: Tenant, body: dict[str, Any]) -> bool:
+    """Whether any gateway is to be able to go on with the answer."""
+    return "idempotency-key" in http.headers or (tenant.plan.durable_streams and body.get("stream") is True)

@@ -6,6 +6,7 @@ The edge opens it, preparation fills ``prepared``, a source gives ``output``; st
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -22,7 +23,7 @@ from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
-from stratos_gateway.openai.rendering import Renderer
+from stratos_gateway.openai.rendering import AnswerIdentity, Renderer
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 
 IGNORED_HEADER = b"x-stratos-ignored"
@@ -72,6 +73,10 @@ class GenerationSpec:
     """Tag that it is billed by; ``None`` is not billed."""
     promised_itl_us: int | None = None
     """p99 of the ITLs of its tenant's windows; ``None`` where none is promised."""
+    request_id: str = ""
+    """Id of the generation; empty draws one."""
+    epoch: int = 1
+    """Number of its owner, see ``AnswerIdentity``."""
     can_be_convicted: bool = True
     """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
 
@@ -86,6 +91,9 @@ class PreparedGeneration(Prepared):
     renderer: Renderer
     keep: Callable[[Usage], Awaitable[None]]
     """Keeps the answer before its client is told of its end; raises ``StratosError`` where that fails."""
+    identity: AnswerIdentity
+    rebuilt: Callable[[AnswerIdentity], PreparedGeneration]
+    """The same request with another identity."""
 
     def describe(self, exchange: Exchange) -> None:
         """Its model, and a header with the fields that mean nothing here."""
@@ -114,6 +122,14 @@ class ContentScreen(Protocol):
 
     def shown(self, output: ChunkOutput) -> Chunks:
         """An output as the policy lets it out."""
+        ...
+
+
+class RecordedAnswer(Protocol):
+    """An answer of which a record was there before the request."""
+
+    def open(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[ChunkOutput]:
+        """The answer from its first token on, at whichever gateway it is generated."""
         ...
 
 
@@ -149,6 +165,15 @@ class ClientRequest(Generic[P]):
     """The answer; ``None`` before there is one, and again where its source gave way or it counts as nothing."""
     error: BaseException | None = None
     """Why it ended without its whole answer: what steps find raised around them, or what was told within a stream."""
+    body_text: bytes = b""
+    """Its body as JSON of sorted keys, where a record of the answer is wanted."""
+    is_recorded: bool = False
+    """Its answer has a record, from which any gateway goes on with it: no endpoint and no cache answers it, which would
+    say it otherwise."""
+    detach_s: float = 0.0
+    """Seconds that its answer goes on after its client left."""
+    followed: RecordedAnswer | None = None
+    """Answer that has a record already, which this request is shown."""
     trail: dict[str, Any] = field(default_factory=dict)
     """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
     sent: list[ChoiceChunk] = field(default_factory=list)

@@ -6,7 +6,7 @@ message_start  (content_block_start  content_block_delta ...  content_block_stop
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from stratos.common.errors import StratosError
 from stratos.text.output.events import OutputEvent, ReasoningDelta, TextDelta
@@ -32,7 +32,7 @@ class MessageRenderer(Renderer):
         tokenizer: tells tokens of thinking from others.
     """
 
-    keep_alive: ClassVar[bytes] = encode_named_events([{"type": "ping"}])
+    keep_alive = encode_named_events([{"type": "ping"}])
 
     def __init__(self, answer: Answer, tokenizer: Tokenizer) -> None:
         super().__init__(answer)

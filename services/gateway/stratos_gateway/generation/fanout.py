@@ -31,6 +31,7 @@ class Fanout(ChunkOutput):
         tokenizer: shared.
         fleet: shared.
         waiting: how long, and since when, it may wait for a worker.
+        journals: of every prompt's choices, where another gateway began the answer.
     """
 
     counts_tokens_live = True
@@ -43,6 +44,7 @@ class Fanout(ChunkOutput):
         tokenizer: Tokenizer,
         fleet: FleetAccess,
         waiting: Waiting = NO_WAITING,
+        journals: Sequence[Sequence[ChoiceJournal]] | None = None,
     ) -> None:
         self._news = asyncio.Event()
         """Something may have come since the last look."""
@@ -52,8 +54,10 @@ class Fanout(ChunkOutput):
         self._num_choices = num_choices
         self._tasks: list[asyncio.Task[None]] = []
         self.generations = [
-            Generation(spec, _journals(spec, num_choices, stop, tokenizer), fleet, self._on_news, waiting)
-            for spec in specs
+            Generation(spec, choices, fleet, self._on_news, waiting)
+            for spec, choices in zip(
+                specs, journals or [fresh_journals(spec, num_choices, stop, tokenizer) for spec in specs], strict=True
+            )
         ]
 
     async def __aenter__(self) -> Self:
@@ -151,11 +155,13 @@ class Fanout(ChunkOutput):
         chunks = []
         for position, generation in enumerate(self.generations):
             for choice in generation.transcript.choices:
-                if (chunk := choice.take()) is not None:
+                while (chunk := choice.take()) is not None:
                     chunk.index = position * self._num_choices + choice.index
                     if chunk.is_first:
                         chunk.prompt_logprobs = generation.transcript.prompt_logprobs
                     chunks.append(chunk)
+                    if not choice.has_cuts:
+                        break
         return chunks
 
     @property
@@ -180,9 +186,17 @@ class Fanout(ChunkOutput):
             raise self._failure
 
 
-def _journals(
+def fresh_journals(
     spec: GenerationSpec, num_choices: int, stop: tuple[Sequence[str], bool], tokenizer: Tokenizer
 ) -> list[ChoiceJournal]:
+    """Journals of one prompt's choices.
+
+    Args:
+        spec: the prompt.
+        num_choices: of it.
+        stop: stop strings, and whether they are shown.
+        tokenizer: of the model.
+    """
     stops, include = stop
     least = spec.sampling.min_tokens
     is_continued = spec.continues_prompt and tokenizer.has_text(spec.prompt_ids)

@@ -51,6 +51,9 @@ class Waiting:
 
 
 NO_WAITING = Waiting()
+EPOCH_ATTEMPTS = 1000
+"""Numbers of attempts that each owner of a stream has: those of a later one are above all of an earlier one, so workers
+and the ledger take them for what they are."""
 
 
 class Generation:
@@ -72,7 +75,7 @@ class Generation:
         notify: Callable[[], None],
         waiting: Waiting = NO_WAITING,
     ) -> None:
-        self.request_id = new_id("gen")
+        self.request_id = spec.request_id or new_id("gen")
         self.spec = spec
         self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us)
         self.error: StratosError | None = None
@@ -95,6 +98,7 @@ class Generation:
             max_wait_s=self._fleet.placement_timeout_s,
             reconnects=True,
             queued_since_s=self._waiting.since_s,
+            first_number=(self.spec.epoch - 1) * EPOCH_ATTEMPTS,
         )
 
     async def run(self) -> None:
@@ -134,18 +138,19 @@ class Generation:
         Args:
             num_choices_told: attempts of which it says what their placements were chosen from.
         """
-        receipt = self.transcript.receipt
+        receipt, num_prompt_tokens = self.transcript.receipt, len(self.spec.prompt_ids)
+        prompt = prompt_section(receipt, num_prompt_tokens, is_exact=self.transcript.is_exact) if receipt else {}
         return {
             "id": self.request_id,
-            "prompt_tokens": len(self.spec.prompt_ids),
+            "prompt_tokens": num_prompt_tokens,
             "output_tokens": self.transcript.num_output_tokens,
             "seed": self.spec.seed,
             "adapter_digest": self.spec.terms.adapter.digest,
-            "num_attempts": self._attempts.number + 1,
+            "num_attempts": self._attempts.number % EPOCH_ATTEMPTS + 1,
             "attempts": [
                 attempt.to_json(tells_choice=number < num_choices_told) for number, attempt in enumerate(self.trail)
             ],
-            **({} if receipt is None else prompt_section(receipt, len(self.spec.prompt_ids))),
+            **prompt,
         }
 
     def _too_late(self) -> StratosError:

@@ -9,7 +9,7 @@ its own request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stratos.core.generation import ChoiceDelta
 from stratos.core.requests.records import FinishReason, PositionLogprobs
@@ -52,10 +52,26 @@ class ChoiceJournal:
         """Stop string that ended it."""
         self._detokenizer = detokenizer
         self._stop = stop
+        self.cause: FinishReason | None = None
+        """Why its worker ended it; ``None`` where a stop string, or this side, did."""
+        self.cuts: list[int] = []
+        """Counts of tokens at which a chunk ends, in order: a client that comes back was shown so far."""
+        self._marks: list[tuple[int, int]] = []
+        """Cuts that were passed and not taken: number of tokens, and of pending texts."""
         self.num_delivered = 0
         """Tokens that were written to the client's stream."""
         self._num_chars = 0
         self._pending = _Pending()
+
+    @property
+    def has_cuts(self) -> bool:
+        """Its news may be more than one chunk."""
+        return bool(self._marks)
+
+    @property
+    def num_untaken(self) -> int:
+        """Tokens that no chunk has had."""
+        return len(self.ids) - self._pending.num_taken
 
     @property
     def is_finished(self) -> bool:
@@ -70,6 +86,8 @@ class ChoiceJournal:
         """
         if self.is_finished:
             return 0
+        if self.cuts:
+            return self._accept_cut(delta)
         offset, token_ids, logprobs, finish_reason = delta.offset, delta.token_ids, delta.logprobs, delta.finish_reason
         known = len(self.ids) - offset
         is_repeated = known > 0 and list(token_ids[:known]) == self.ids[offset : offset + min(known, len(token_ids))]
@@ -83,11 +101,35 @@ class ChoiceJournal:
         else:
             self._append_all(fresh, hides_last=hides_last)
         if finish_reason is not None and not self.is_finished:
+            self.cause = finish_reason
             self._finish(CLIENT_REASONS.get(finish_reason, str(finish_reason)))
         return len(self.ids) - before
 
+    def _accept_cut(self, delta: ChoiceDelta) -> int:
+        """Accept the part of a delta up to the next cut, then the rest."""
+        cut, cuts = self.cuts[0], self.cuts[1:]
+        num_first = max(0, cut - delta.offset)
+        if num_first >= len(delta.token_ids) and len(self.ids) < cut:
+            kept, self.cuts = self.cuts, []
+            try:
+                return self.accept(delta)
+            finally:
+                self.cuts = kept
+        first = replace(delta, token_ids=delta.token_ids[:num_first], finish_reason=None)
+        rest = replace(delta, offset=delta.offset + num_first, token_ids=delta.token_ids[num_first:])
+        self.cuts = []
+        num_new = self.accept(first) if num_first else 0
+        if len(self.ids) == cut:
+            self._marks.append((cut, len(self._pending.text)))
+        self.cuts = cuts
+        return num_new + self.accept(rest)
+
     def take(self) -> ChoiceChunk | None:
         """A chunk of everything new since the last call, or ``None``."""
+        if self._marks:
+            return self._take_cut()
+        if self.cuts and not self.is_finished:
+            return None  # the client has what comes before the cut, and in these chunks
         pending = self._pending
         has_finish = self.is_finished and not pending.is_finish_taken
         if pending.num_taken == len(self.ids) and not has_finish:
@@ -100,9 +142,28 @@ class ChoiceJournal:
             finish_reason=self.finish_reason,
             is_first=not pending.is_started,
             stop=self.matched_stop,
+            cause=self.cause,
         )
         pending.text, pending.entries, pending.num_taken = [], [], len(self.ids)
         pending.is_finish_taken, pending.is_started = self.is_finished, True
+        return chunk
+
+    def _take_cut(self) -> ChoiceChunk | None:
+        (num_ids, num_texts), pending = self._marks.pop(0), self._pending
+        texts, pending.text = pending.text[:num_texts], pending.text[num_texts:]
+        self._marks = [(ids, texts_then - num_texts) for ids, texts_then in self._marks]
+        if num_ids == pending.num_taken:
+            pending.text = texts + pending.text
+            return self.take()
+        chunk = ChoiceChunk(
+            index=self.index,
+            text="".join(texts),
+            token_ids=self.ids[pending.num_taken : num_ids],
+            entries=[],
+            finish_reason=None,
+            is_first=not pending.is_started,
+        )
+        pending.num_taken, pending.is_started = num_ids, True
         return chunk
 
     def end(self, reason: str) -> None:

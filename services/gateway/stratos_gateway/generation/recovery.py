@@ -116,6 +116,7 @@ class Attempts:
         max_wait_s: longest time without output over all attempts; ``None`` where a deadline bounds it.
         reconnects: a worker whose session broke may be chosen again if it takes a new one at once.
         queued_since_s: when the request began to wait, monotonic seconds; ``None`` is now.
+        first_number: number of the first attempt, above 0 where another gateway had some.
     """
 
     def __init__(
@@ -126,9 +127,10 @@ class Attempts:
         max_wait_s: float | None,
         reconnects: bool = False,
         queued_since_s: float | None = None,
+        first_number: int = 0,
     ) -> None:
-        self.number = 0
-        """Number of the attempt under way, 0 for the first."""
+        self.number = first_number
+        """Number of the attempt under way, 0 for the first one of the request."""
         self._fleet = fleet
         self._request = request
         self._max_wait_s = max_wait_s

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from stratos.common.errors import StratosError, WaitTooLong
-from stratos.core.ledger.entry import RequestOutcome
+from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos.text.tokenizer import Tokenizer
@@ -17,7 +17,8 @@ from stratos_gateway.answering.draft import Draft, charged_counts, is_platform_f
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.fleet_access import FleetAccess
-from stratos_gateway.generation.generation import Generation, Waiting
+from stratos_gateway.generation.generation import NO_WAITING, Generation, Waiting
+from stratos_gateway.generation.journal import ChoiceJournal
 
 MAX_CHOICES = 4
 """Placements of one request whose choice its receipt tells: names of workers are long."""
@@ -33,14 +34,20 @@ class GeneratedOutput(Fanout):
         tokenizer: shared.
         fleet: shared.
         waiting: how long, and since when, it may wait for a worker.
+        journals: of every prompt's choices, where another gateway began the answer.
     """
 
     def __init__(
-        self, request: ClientRequest[PreparedGeneration], tokenizer: Tokenizer, fleet: FleetAccess, waiting: Waiting
+        self,
+        request: ClientRequest[PreparedGeneration],
+        tokenizer: Tokenizer,
+        fleet: FleetAccess,
+        waiting: Waiting,
+        journals: Sequence[Sequence[ChoiceJournal]] | None = None,
     ) -> None:
         options = request.prepared.options
         specs = [replace(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
-        super().__init__(specs, options.n, (options.stop, options.include_stop), tokenizer, fleet, waiting)
+        super().__init__(specs, options.n, (options.stop, options.include_stop), tokenizer, fleet, waiting, journals)
         self._may_overflow = waiting.overflow_after_s > 0
         self._plan = request.tenant.plan
         self._is_stream = options.stream
@@ -84,7 +91,9 @@ class GeneratedOutput(Fanout):
             tag=spec.meter,
             outcome=outcome,
             counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output, is_left=is_left),
-            times=transcript.times(self._received_s),
+            # Times of an answer that another gateway began are not known here, so no promise is judged by them.
+            times=transcript.times(self._received_s) if spec.epoch == 1 else Times(),
+            rank=OWN_RANK + spec.epoch - 1,
             waited_us=transcript.waited_us(self._received_s) if outcome is RequestOutcome.ABORTED else None,
             receipt=transcript.receipt,
             last_attempt=generation.last_submitted,
@@ -108,7 +117,7 @@ class WorkersSource:
     ) -> None:
         self._fleet = fleet
         self._admission = admission
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._patience = patience
 
     @asynccontextmanager
@@ -120,15 +129,26 @@ class WorkersSource:
             return
         since_s = None if request.declined is None else request.arrival_s
         waiting = Waiting(overflow_after_s=after_s, since_s=since_s)
-        output = GeneratedOutput(request, self._tokenizer, self._fleet, waiting)
         try:
-            async with output:
-                with self._admission.ends_by(request.place, output.fail, lambda: output.num_output_tokens > 0):
-                    yield output
+            async with self.resumed(request, waiting) as output:
+                yield output
         except WaitTooLong as error:
             if not after_s:
                 raise
             request.declined = error  # nothing was computed or sent
+
+    @asynccontextmanager
+    async def resumed(
+        self,
+        request: ClientRequest[PreparedGeneration],
+        waiting: Waiting = NO_WAITING,
+        journals: Sequence[Sequence[ChoiceJournal]] | None = None,
+    ) -> AsyncIterator[GeneratedOutput]:
+        """Run the generations from where the journals stand; they are cancelled at the end."""
+        output = GeneratedOutput(request, self.tokenizer, self._fleet, waiting, journals)
+        async with output:
+            with self._admission.ends_by(request.place, output.fail, lambda: output.num_output_tokens > 0):
+                yield output
 
 
 def _num_charged(generation: Generation, outcome: RequestOutcome, *, is_stream: bool) -> int:

@@ -48,8 +48,8 @@ def _choice(placement: Placement) -> dict[str, Any]:
     }
 
 
-def prompt_section(receipt: Receipt, num_prompt_tokens: int) -> dict[str, Any]:
-    """Where a prompt's KV came from, and how long it took."""
+def prompt_section(receipt: Receipt, num_prompt_tokens: int, *, is_exact: bool) -> dict[str, Any]:
+    """Where a prompt's KV came from, how long it took, and whether all attempts computed the same bits."""
     matched = receipt.num_cached_tokens
     return {
         "prefix_match_tokens": matched,
@@ -62,4 +62,5 @@ def prompt_section(receipt: Receipt, num_prompt_tokens: int) -> dict[str, Any]:
         "prefill_us": receipt.prefill_ns // _NS_PER_US,
         "transfer_us": receipt.transfer_ns // _NS_PER_US,
         "numerics_id": receipt.numerics_id,
+        "is_exact": is_exact,
     }

@@ -40,8 +40,12 @@ class Transcript:
         self.choices = tuple(choices)
         self.receipt: Receipt | None = None
         """Receipt of the first attempt that sent one: a prompt that a recovery computes again is not the client's."""
+        self.is_exact = True
+        """One arithmetic computed all attempts so far, and it promises the same bits again."""
         self.prompt_logprobs: Sequence[PositionLogprobs] = ()
         """Log probabilities of the prompt's tokens from the second on, complete before the first chunk."""
+        self.num_inherited_cached: int | None = None
+        """Cached prompt tokens, as the gateway that began the answer was told; ``None`` where this one began it."""
         self._num_prompt_tokens = num_prompt_tokens
         self._metrics = fleet.metrics
         self._meters = fleet.metrics.running(terms.label, terms.priority_class)
@@ -68,6 +72,8 @@ class Transcript:
     @property
     def num_cached_tokens(self) -> int:
         """Prompt tokens from a prefix cache."""
+        if self.num_inherited_cached is not None:
+            return self.num_inherited_cached
         return 0 if self.receipt is None else min(self.receipt.num_cached_tokens, self._num_prompt_tokens)
 
     @property
@@ -130,6 +136,7 @@ class Transcript:
     def accept_receipt(self, receipt: Receipt) -> None:
         """Keep and count where the prompt was computed."""
         self.receipt = self.receipt or receipt
+        self.is_exact &= receipt.is_exact and receipt.numerics_id == self.receipt.numerics_id
         self._metrics.observe_receipt(receipt)
 
     def publish(self) -> bool:

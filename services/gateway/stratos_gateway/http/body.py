@@ -105,7 +105,10 @@ async def _discard(request: Request, max_bytes: int) -> None:
 
 
 async def until_disconnect(
-    receive: Receive, work: Awaitable[None], is_sent: Callable[[], bool] = lambda: False
+    receive: Receive,
+    work: Awaitable[None],
+    is_sent: Callable[[], bool] = lambda: False,
+    stay_s: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """Run ``work``; cancel it as soon as the client leaves.
 
@@ -113,11 +116,12 @@ async def until_disconnect(
         receive: of ASGI.
         work: answers.
         is_sent: the answer has been sent to its end: what is left of the work goes on without the client.
+        stay_s: seconds that it goes on without its client, asked when that one leaves.
 
     Raises:
         ClientDisconnect: the client left first.
     """
-    watch = asyncio.create_task(_disconnected(receive))
+    watch = asyncio.create_task(_disconnected(receive, stay_s))
     with TaskEnd() as end:
         watch.add_done_callback(lambda watch: None if is_sent() else end(ClientDisconnect()))
         try:
@@ -126,9 +130,11 @@ async def until_disconnect(
             watch.cancel()
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _disconnected(receive: Receive, stay_s: Callable[[], float]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    if left_s := stay_s():
+        await asyncio.sleep(left_s)
 
 
 class OrjsonResponse(JSONResponse):

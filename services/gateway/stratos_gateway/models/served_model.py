@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidCheckpoint
 from stratos.core.files.embedding_files import read_embedding_config
 from stratos.core.files.model_files import read_model_files
-from stratos.core.requests.limits import MAX_EMBEDDING_TOKENS, check_input_lengths, check_prompt_length
+from stratos.core.requests.limits import (
+    MAX_COUNTED_TOKENS,
+    MAX_EMBEDDING_TOKENS,
+    check_input_lengths,
+    check_prompt_length,
+)
 from stratos.core.requests.tools import Tool
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, ChatTemplate, TemplateUse, read_template
 from stratos.text.output.chat_format import ChatFormat, chat_format
@@ -79,6 +84,11 @@ class ServedModel:
             max_input_tokens=config.max_input_tokens,
             grammars=GrammarCheck(path, files.vocab_size, files.eos_token_ids),
         )
+
+    def unbounded(self) -> ServedModel:
+        """The model without its own bounds on prompts: what is counted or cut may be longer than any prompt."""
+        base = replace(self.base, max_model_len=MAX_COUNTED_TOKENS + 1)
+        return replace(self, base=base, max_input_tokens=MAX_COUNTED_TOKENS)
 
     async def encode_chat(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), use: TemplateUse = PLAIN_USE

@@ -37,6 +37,8 @@ class ChoicesRenderer(Renderer):
         self._tokenizer = tokenizer
         self._templates: dict[int, TextTemplate] = {}
         """By choice, of events that have a piece of text, as nearly all have."""
+        self._num_sent_tokens = 0
+        """Over all choices of a stream."""
 
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
         """The whole answer at once."""
@@ -50,17 +52,19 @@ class ChoicesRenderer(Renderer):
         """Stream events for what is new."""
         events = []
         for chunk in chunks:
+            self._num_sent_tokens += len(chunk.token_ids) + chunk.num_withheld
             for choice in self._parts(chunk):
                 event = {**self._head(self.chunk_name), "choices": [choice]}
                 if self.answer.include_usage:
-                    event["usage"] = None
+                    event["usage"] = self._usage_so_far() if self.answer.continuous_usage else None
                 events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
         return events
 
     def is_text_alone(self, chunk: ChoiceChunk) -> bool:
         """Its one event differs from others of the choice in the text alone."""
-        tells_more = self.answer.wants_logprobs or self.answer.return_token_ids or chunk.finish_reason is not None
-        return bool(chunk.text) and not (tells_more or chunk.is_first)
+        answer = self.answer
+        tells_more = answer.wants_logprobs or answer.return_token_ids or answer.continuous_usage
+        return bool(chunk.text) and not (tells_more or chunk.is_first or chunk.finish_reason is not None)
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Events for what is new."""
@@ -86,6 +90,11 @@ class ChoicesRenderer(Renderer):
 
     def _usage(self, usage: Usage) -> dict[str, Any]:
         return usage.body()
+
+    def _usage_so_far(self) -> dict[str, int]:
+        """Tokens so far, in the shape of vLLM; those of the cache are known at the end."""
+        num_prompt, num_sent = sum(map(len, self.answer.prompts)), self._num_sent_tokens
+        return {"prompt_tokens": num_prompt, "completion_tokens": num_sent, "total_tokens": num_prompt + num_sent}
 
     @abstractmethod
     def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratos.core.requests.records import PositionLogprobs
+from stratos.core.requests.records import FinishReason, PositionLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class ChoiceChunk:
     """Log probabilities of the prompt's tokens from the second on, with the first chunk, if asked for."""
     stop: str | None = None
     """Stop string that ended it, with its finish reason."""
+    cause: FinishReason | None = None
+    """Why its worker ended it; ``None`` where a stop string, or this side, did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class Fields:
             raise BadRequest(f"unknown parameter {text!r}", param=text, code="unknown_parameter")
 
 
-_OTHER_ROWS = ("max_tokens", "n", "num_logprobs", "num_prompt_logprobs", "seed", "dimensions")
+_OTHER_ROWS = ("max_tokens", "n", "num_logprobs", "num_prompt_logprobs", "seed", "dimensions", "truncate_prompt_tokens")
 SAMPLING_ROWS = tuple(name for name in LIMITS if name not in _OTHER_ROWS)
 """Rows of the limits table that are sampling parameters of the same name on every generation route."""
 
@@ -91,7 +91,7 @@ HARMLESS_FIELDS = (*SESSION_FIELDS, "store", "prompt_cache_retention")
 """Fields of every route, besides ``metadata``, that ask for nothing that changes the answer."""
 
 
-_IGNORED_FIELDS = ("metadata", "store", "prompt_cache_retention")
+_IGNORED_FIELDS = ("metadata", "store", "prompt_cache_retention", "prediction")
 """Fields of a chat and of a completion that ask for something that is not done, though no answer changes by it."""
 
 

@@ -6,13 +6,35 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from stratos.common.errors import StratosError
+from stratos.core.adapter import AdapterRef
 from stratos.core.requests.tools import ToolMode
 from stratos.text.output.parser import OutputShape
 from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerIdentity:
+    """All that an answer's bytes depend on besides the body of its request: what is drawn, resolved or read off a
+    clock, once.  Any gateway that is given both generates and renders the same answer."""
+
+    answer_id: str
+    created: int
+    seed: int
+    prompts: tuple[tuple[int, ...], ...]
+    model_digest: str
+    adapter: AdapterRef
+    arrived_unix_ms: int
+    """Wall clock of the first gateway: the day of the ledger that the answer is billed in."""
+    request_ids: tuple[str, ...] = ()
+    """Ids of its generations, one per prompt: what is billed once; empty where each draws its own."""
+    epoch: int = 1
+    """1 at the gateway that began it, one more at each that took it over."""
+    wall_clock: Callable[[], float] | None = None
+    """Says when it ended; ``None`` asks the gateway's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +54,8 @@ class Answer:
     """Token ids, one sequence per prompt."""
     num_choices: int
     """Per prompt."""
+    continuous_usage: bool = False
+    """Events of a stream have the usage so far."""
     names_token_ids: bool = False
     """Log probabilities name tokens by their ids."""
     shape: OutputShape | None = None
@@ -53,7 +77,7 @@ class Renderer(ABC):
         answer: shared fields.
     """
 
-    keep_alive: ClassVar[bytes] = KEEP_ALIVE
+    keep_alive: bytes = KEEP_ALIVE
     """Sent where a stream is silent for long, once it has begun."""
 
     def __init__(self, answer: Answer) -> None:
@@ -70,6 +94,9 @@ class Renderer(ABC):
     @abstractmethod
     def stream_end(self, usage: Usage) -> bytes:
         """The rest of a stream whose choices have all ended."""
+
+    def renumber(self, num_events: int) -> None:  # noqa: B027 - most number none
+        """Go on as after so many events, in a dialect that numbers them: a client was told of them in other pieces."""
 
     @abstractmethod
     def stream_failure(self, error: StratosError) -> bytes:

@@ -1,4 +1,4 @@
-"""Bodies of /v1/chat/completions and /v1/completions -> checked records; every failure is a 400 with ``param``.
+"""Bodies of chats, and options of all generation routes, -> checked records; a failure is a 400 with ``param``.
 
 Fields that ask for nothing special are accepted and ignored, features that are not there are refused by name,
 anything unknown is refused too: a misspelt parameter must not be lost silently.
@@ -17,21 +17,27 @@ from stratos.core.requests.limits import (
     check_bad_words,
     check_logit_bias,
     check_model_name,
-    check_num_choices,
     check_stop,
     check_stop_token_ids,
     check_token_id_list,
-    check_token_ids,
 )
 from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
 from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, ignored_fields, take_grammar
 from stratos_gateway.openai.messages import check_messages
+from stratos_gateway.openai.stream_and_prompt import Truncation, take_stream_options, take_truncation
 from stratos_gateway.openai.template_use import check_effort, take_template_use
 from stratos_gateway.openai.tools import take_tools
 
-COMPLETIONS_DEFAULT_MAX_TOKENS = 16
-"""OpenAI's default of the completions route."""
+
+@dataclass(frozen=True, slots=True)
+class BestOf:
+    """The best of several choices are shown, those with the highest mean log probability of a token."""
+
+    num_shown: int
+    """Per prompt."""
+    tells_logprobs: bool
+    """The client wants log probabilities, too; the choice among choices needs them anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,14 @@ class GenerationOptions:
     sampling: dict[str, Any]
     """Keyword arguments of ``SamplingParams`` besides those that have a field here."""
     include_usage: bool = False
+    continuous_usage: bool = False
+    """Every event of a stream has the usage so far."""
     n: int = 1
+    best: BestOf | None = None
+    """The best of ``n`` are shown; ``None`` shows all."""
+    truncation: Truncation | None = None
+    shows_special: bool = False
+    """Special tokens of the output are part of its text."""
     num_prompt_logprobs: int | None = None
     """Value of the field of this name."""
     num_echo_logprobs: int | None = None
@@ -107,6 +120,8 @@ class GenerationBody:
     prompts: tuple[Prompt, ...]
     echo: bool = False
     """Answers begin with the text of their prompt."""
+    echoes_alone: bool = False
+    """Answers are the text of their prompt: the one token that was generated is not shown."""
     ignored: tuple[str, ...] = ()
     """Fields that mean nothing here, which answers name in a header."""
 
@@ -130,7 +145,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     max_tokens, newer = fields.number("max_tokens"), fields.number("max_completion_tokens", "max_tokens")
     use, effort = take_template_use(fields), check_effort(fields.take("reasoning_effort"), "reasoning_effort")
     _refuse_chat_features(fields)
-    options = _options(
+    options = shared_options(
         fields,
         vocab_size,
         max_tokens=newer if newer is not None else max_tokens,
@@ -148,44 +163,28 @@ def check_tools_and_grammar(tools: ToolUse, options: GenerationOptions) -> None:
         raise BadRequest(text, param=options.grammar.param, code="unsupported_parameter")
 
 
-def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
-    """Check a body of /v1/completions; raises like ``parse_chat``."""
-    fields = Fields(body)
-    prompts = _prompts(fields.take("prompt"), vocab_size)
-    echo, max_tokens = fields.flag("echo"), fields.number("max_tokens")
-    num_logprobs = fields.number("logprobs", "num_logprobs")
-    best_of = fields.number("best_of", "n")
-    fields.refuse("suffix", "")
-    options = _options(
-        fields,
-        vocab_size,
-        max_tokens=COMPLETIONS_DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens,
-        num_logprobs=num_logprobs,
-    )
-    if best_of is not None and best_of != options.n:
-        raise BadRequest("best_of other than n is not supported", param="best_of", code="unsupported_parameter")
-    check_num_choices(len(prompts), options.n)
-    if echo and options.num_logprobs is not None:
-        options = replace(options, num_echo_logprobs=options.num_logprobs)
-    return GenerationBody(options=options, prompts=prompts, echo=echo, ignored=ignored_fields(body))
-
-
-def _options(
+def shared_options(
     fields: Fields, vocab_size: int, *, max_tokens: float | None, num_logprobs: float | None
 ) -> GenerationOptions:
-    """Options of both routes."""
+    """Read what chats and completions share, and the end of the body; raises like ``take_options``."""
     stream, num_prompt_logprobs = fields.flag("stream"), fields.number("prompt_logprobs", "num_prompt_logprobs")
     if stream and num_prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     n, return_token_ids = fields.number("n"), fields.flag("return_token_ids")
     names_token_ids = fields.flag("return_tokens_as_token_ids")
-    include_usage, grammar = _include_usage(fields.take("stream_options"), stream), take_grammar(fields)
+    shown, grammar = take_stream_options(fields.take("stream_options"), stream), take_grammar(fields)
+    truncation, skips_special = take_truncation(fields), fields.flag("skip_special_tokens", default=True)
+    fields.refuse("spaces_between_special_tokens", True)
+    fields.refuse("priority", 0)
     options = take_options(
         fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, grammar=grammar
     )
     return replace(
         options,
-        include_usage=include_usage,
+        include_usage=shown.include_usage,
+        continuous_usage=shown.continuous_usage,
+        truncation=truncation,
+        shows_special=not skips_special,
         n=1 if n is None else int(n),
         num_prompt_logprobs=None if num_prompt_logprobs is None else int(num_prompt_logprobs),
         return_token_ids=return_token_ids,
@@ -238,35 +237,9 @@ def take_options(
     return options
 
 
-def _include_usage(value: Any, stream: bool) -> bool:
-    if value is None:
-        return False
-    if not stream:
-        raise BadRequest("stream_options needs stream: true", param="stream_options")
-    if not isinstance(value, dict):
-        raise BadRequest("stream_options must be an object", param="stream_options")
-    fields = Fields(value, "stream_options.")
-    include = fields.flag("include_usage")
-    fields.ignore("include_obfuscation")
-    fields.end()
-    return include
-
-
 def _refuse_chat_features(fields: Fields) -> None:
     fields.refuse("modalities", ["text"])
-    for name in ("audio", "prediction", "verbosity", "web_search_options", "moderation"):
+    fields.refuse("verbosity", "medium")
+    fields.ignore("prediction")
+    for name in ("audio", "web_search_options", "moderation", "chat_template"):
         fields.refuse(name)
-
-
-def _prompts(value: Any, vocab_size: int) -> tuple[str | tuple[int, ...], ...]:
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, list) or not value:
-        raise BadRequest("prompt must be a string, a list of strings, token ids or lists of token ids", param="prompt")
-    if isinstance(value[0], str | list):
-        check_num_choices(len(value), 1)
-    if all(isinstance(entry, str) for entry in value):
-        return tuple(value)
-    if all(isinstance(entry, list) for entry in value):
-        return tuple(check_token_ids(entry, vocab_size, "prompt") for entry in value)
-    return (check_token_ids(value, vocab_size, "prompt"),)

@@ -13,12 +13,14 @@ from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.anthropic.errors import MESSAGE_ERRORS
 from stratos_gateway.anthropic.rendering import MessageRenderer
 from stratos_gateway.anthropic.requests import message_param, parse_message
+from stratos_gateway.completion.forms import BestRenderer, EchoRenderer
+from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm
 from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import Answer, Renderer
-from stratos_gateway.openai.requests import GenerationBody, parse_chat, parse_completion
+from stratos_gateway.openai.requests import GenerationBody, parse_chat
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.responses.rendering import ResponseRenderer
 from stratos_gateway.responses.requests import ResponseBody, parse_response, public_name
@@ -53,7 +55,10 @@ def render_chat(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, text
 
 def render_completion(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
     """Renderer of texts that go on, with their prompts where these are echoed."""
-    return CompletionRenderer(answer, tokenizer, texts if body.echo else ())
+    echoes = texts if body.echo else ()
+    if body.options.best is not None:
+        return BestRenderer(answer, tokenizer, echoes, body.options.best)
+    return (EchoRenderer if body.echoes_alone else CompletionRenderer)(answer, tokenizer, echoes)
 
 
 def render_response(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:

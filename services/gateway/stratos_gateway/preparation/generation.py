@@ -10,6 +10,7 @@ from typing import Any
 
 from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_nonce, new_seed
+from stratos.core.requests.limits import MAX_COUNTED_TOKENS
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.output.parser import OutputShape
@@ -18,15 +19,16 @@ from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
-from stratos_gateway.openai.rendering import Answer
+from stratos_gateway.openai.rendering import Answer, AnswerIdentity
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
+from stratos_gateway.preparation.encoding import encode_prompts
 from stratos_gateway.preparation.enforcement import enforce_calls
 from stratos_gateway.preparation.options import check_request, sampling_params
-from stratos_gateway.preparation.output_shape import encode_conversation, output_shape, special_ids, tool_mode
+from stratos_gateway.preparation.output_shape import output_shape, special_ids, tool_mode
 from stratos_gateway.responses.state import Responses
 
 Prompts = Sequence[tuple[int, ...]]
@@ -57,6 +59,18 @@ class PreparationTools:
     is_metered: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A request whose body was checked and whose names were resolved."""
+
+    parsed: GenerationBody
+    tenant: Tenant
+    target: ModelTarget
+    trace: TraceContext
+    shape: OutputShape | None
+    texts: tuple[str, ...]
+
+
 class GenerationPreparer:
     """Preparation of one generation route.
 
@@ -81,7 +95,8 @@ class GenerationPreparer:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
         body = await dialect.fill(tools.prompts, body, tenant.name)
         counts = num_token_ids(body.get("prompt"))
-        check_counts(counts, model.max_input_tokens, dialect.prompt_param)
+        is_cut = body.get("truncate_prompt_tokens") is not None
+        check_counts(counts, MAX_COUNTED_TOKENS if is_cut else model.max_input_tokens, dialect.prompt_param)
         parsed = await off_loop(sum(counts), partial(dialect.parse, body, model.base.vocab_size))
         del body  # many times its bytes
         try:
@@ -99,29 +114,43 @@ class GenerationPreparer:
         parsed = await dialect.complete(tools.responses, parsed, tenant)
         options = parsed.options
         target = await tools.catalogue.resolve(tenant, options.model)
-        prompts = [
-            await (encode_conversation(model, p) if isinstance(p, Conversation) else model.encode_prompt(p))
-            for p in parsed.prompts
-        ]
+        parsed, prompts = await encode_prompts(model, parsed, tenant.plan)
         shape = output_shape(model, parsed, prompts)
         parsed = await enforce_calls(model, parsed, shape, tenant.name)
         options = parsed.options
-        texts = await off_loop(num_ids, partial(self._texts, parsed, tenant))
+        texts = await off_loop(max(num_ids, sum(map(len, prompts))), partial(self._texts, parsed, tenant))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
-        specs = self._specs(parsed, prompts, tenant, target, trace, shape)
-        renderer = dialect.render(self._answer(parsed, prompts, shape), model.tokenizer, parsed, texts)
+        now_s = tools.wall_clock()
+        identity = AnswerIdentity(
+            answer_id=dialect.make_id(),
+            created=int(now_s),
+            seed=new_seed() if options.seed is None else options.seed,
+            prompts=tuple(prompts),
+            model_digest=target.model_digest,
+            adapter=target.adapter,
+            arrived_unix_ms=int(now_s * 1000),
+        )
+        return self._assembled(_Checked(parsed, tenant, target, trace, shape, texts), identity)
+
+    def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
+        """Put together what runs and what renders, from a checked request and the identity of its answer."""
+        tools, dialect, parsed = self._tools, self._dialect, checked.parsed
+        options, specs = parsed.options, self._specs(checked, identity)
+        renderer = dialect.render(self._answer(checked, identity), tools.model.tokenizer, parsed, checked.texts)
         return PreparedGeneration(
             model=options.model,
             operation=dialect.operation,
             num_tokens=sum(len(spec.prompt_ids) + options.n * spec.sampling.max_tokens for spec in specs),
             num_sequences=options.n * len(specs),
-            texts=texts,
-            refusal=partial(tools.catalogue.refusal, target),
+            texts=checked.texts,
+            refusal=partial(tools.catalogue.refusal, checked.target),
             constrained="" if options.grammar is None else options.grammar.spec.kind,
             body=parsed,
             specs=specs,
             renderer=renderer,
-            keep=partial(dialect.keep, tools.responses, parsed, tenant, renderer),
+            keep=partial(dialect.keep, tools.responses, parsed, checked.tenant, renderer),
+            identity=identity,
+            rebuilt=partial(self._assembled, checked),
         )
 
     def _texts(self, body: GenerationBody, tenant: Tenant) -> tuple[str, ...]:
@@ -136,47 +165,46 @@ class GenerationPreparer:
                 texts.append(decode(prompt, skip_special=False))
         return tuple(texts)
 
-    def _specs(
-        self,
-        body: GenerationBody,
-        prompts: Prompts,
-        tenant: Tenant,
-        target: ModelTarget,
-        trace: TraceContext,
-        shape: OutputShape | None,
-    ) -> tuple[GenerationSpec, ...]:
-        """One per prompt; a seed that the client does not give is drawn once for all."""
-        tools, dialect, options = self._tools, self._dialect, body.options
+    def _specs(self, checked: _Checked, identity: AnswerIdentity) -> tuple[GenerationSpec, ...]:
+        """One per prompt; all have the seed."""
+        tools, dialect, body, tenant = self._tools, self._dialect, checked.parsed, checked.tenant
+        options, target, trace, shape = body.options, checked.target, checked.trace, checked.shape
         if options.max_tokens is None:
             options = replace(options, max_tokens=tools.default_max_tokens)
-        seed, nonce = new_seed() if options.seed is None else options.seed, new_nonce()
         shown = frozenset[int]() if shape is None else frozenset(special_ids(tools.model, shape).values())
-        now_ms = int(tools.wall_clock() * 1000)
-        tag = meter_tag(tools.model.base, tenant, target, dialect.route, trace, now_ms) if tools.is_metered else None
+        if options.shows_special:
+            shown |= tools.model.tokenizer.special_ids
+        tag = None
+        if tools.is_metered:
+            tag = meter_tag(tools.model.base, tenant, target, dialect.route, trace, identity.arrived_unix_ms)
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.name)
+        ids = identity.request_ids or ("",) * len(identity.prompts)
+        nonce = new_nonce()
         return tuple(
             GenerationSpec(
-                terms=tenant.terms(target.adapter, nonce),
-                model_digest=target.model_digest,
+                terms=tenant.terms(identity.adapter, nonce),
+                model_digest=identity.model_digest,
                 prompt_ids=prompt,
                 sampling=sampling_params(options, len(prompt), tenant.plan, tools.model, mark),
-                seed=seed,
+                seed=identity.seed,
                 trace=trace,
                 session_key=session_key(tenant.cache_salt, tenant.name, options.session),
                 continues_prompt=dialect.continues_prompt or body.continues_prompt,
                 shown_ids=shown,
                 meter=tag,
                 promised_itl_us=None if promised_ms is None else promised_ms * 1000,
+                request_id=request_id,
+                epoch=identity.epoch,
             )
-            for prompt in prompts
+            for prompt, request_id in zip(identity.prompts, ids, strict=True)
         )
 
-    def _answer(self, body: GenerationBody, prompts: Prompts, shape: OutputShape | None) -> Answer:
-        options = body.options
+    def _answer(self, checked: _Checked, identity: AnswerIdentity) -> Answer:
+        options = checked.parsed.options
         return Answer(
-            id=self._dialect.make_id(),
-            created=int(self._tools.wall_clock()),
+            id=identity.answer_id,
+            created=identity.created,
             model=options.model,
             num_logprobs=options.num_logprobs,
             num_prompt_logprobs=options.num_prompt_logprobs,
@@ -184,9 +212,10 @@ class GenerationPreparer:
             return_token_ids=options.return_token_ids,
             names_token_ids=options.names_token_ids,
             include_usage=options.include_usage,
-            prompts=prompts,
+            continuous_usage=options.continuous_usage,
+            prompts=identity.prompts,
             num_choices=options.n,
-            shape=shape,
-            tool_mode=tool_mode(body),
-            wall_clock=self._tools.wall_clock,
+            shape=checked.shape,
+            tool_mode=tool_mode(checked.parsed),
+            wall_clock=identity.wall_clock or self._tools.wall_clock,
         )

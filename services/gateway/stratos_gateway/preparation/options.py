@@ -33,7 +33,8 @@ async def check_request(
     for prompt in prompts:
         check_prompt_length(len(prompt), plan.max_prompt_tokens, len(prompt) + 1, prompt_param)
     if options.n > plan.max_n:
-        raise BadRequest(f"n must be at most {plan.max_n} with this plan", param="n")
+        param = "n" if options.best is None else "best_of"
+        raise BadRequest(f"{param} must be at most {plan.max_n} with this plan", param=param)
     if plan.max_tokens is not None and (options.max_tokens or 0) > plan.max_tokens:
         raise BadRequest(f"max_tokens must be at most {plan.max_tokens} with this plan", param="max_tokens")
     param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"

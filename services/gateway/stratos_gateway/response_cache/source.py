@@ -99,7 +99,8 @@ class CacheSource:
     async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[KeptOutput | None]:
         """The kept answer; without one, that of the next source is kept once it was sent."""
         prepared, plan = request.prepared, request.tenant.plan
-        key = None if request.screen is not None else response_key(plan, prepared.options, prepared.specs)
+        is_plain = request.screen is None and not request.is_recorded
+        key = None if not is_plain else response_key(plan, prepared.options, prepared.specs)
         answer = None if key is None else await self._find(key, request.tenant.id)
         if key is None or answer is None:
             request.when_sent = None if key is None else partial(self._keep, key, request)

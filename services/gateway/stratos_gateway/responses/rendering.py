@@ -67,6 +67,10 @@ class ResponseRenderer(Renderer):
         response = self.ended(usage)
         return self._encoded([*self._begin(), {"type": f"response.{response['status']}", "response": response}])
 
+    def renumber(self, num_events: int) -> None:
+        """Number the next event so."""
+        self._num_events = num_events
+
     def stream_failure(self, error: StratosError) -> bytes:
         """The error as an event, and the response that failed, with what was written of it."""
         shown = error_body(error)["error"]

@@ -28,6 +28,8 @@ def build_routes(
     usage: UsageRoute,
     receipt: ReceiptRoute,
     responses: ResponseRoutes,
+    resume_stream: ASGIApp,
+    cancel_stream: Callable[[Request], Awaitable[Response]],
     catalogue: ModelCatalogue,
     health: DeepHealth,
     not_ready_reason: Callable[[], str],
@@ -41,6 +43,8 @@ def build_routes(
         usage: of tenants.
         receipt: of single requests.
         responses: kept ones.
+        resume_stream: goes on with a recorded stream.
+        cancel_stream: ends one.
         catalogue: names of models.
         health: the deep probe.
         not_ready_reason: empty where requests can be served.
@@ -88,6 +92,8 @@ def build_routes(
         Route("/v1/responses/{response_id}", responses.show, methods=["GET"]),
         Route("/v1/responses/{response_id}", responses.delete, methods=["DELETE"]),
         Route("/v1/responses/{response_id}/input_items", responses.items, methods=["GET"]),
+        Route("/v1/streams/{stream_id}", resume_stream, methods=["GET"]),
+        Route("/v1/streams/{stream_id}/cancel", cancel_stream, methods=["POST"]),
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/health", deep_health, methods=["GET"]),

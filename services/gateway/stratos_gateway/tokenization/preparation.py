@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -48,8 +48,7 @@ class TokenCounting:
     """The model without its own bounds on prompts."""
 
     def __post_init__(self) -> None:
-        base = replace(self.model.base, max_model_len=MAX_COUNTED_TOKENS + 1)
-        object.__setattr__(self, "unbounded", replace(self.model, base=base, max_input_tokens=MAX_COUNTED_TOKENS))
+        object.__setattr__(self, "unbounded", self.model.unbounded())
 
     async def text_ids(self, text: str, *, adds_special: bool) -> Sequence[int]:
         """Ids of a text, in which special tokens are read as such; raises ``ContextLengthExceeded``."""

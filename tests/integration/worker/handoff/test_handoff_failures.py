@@ -208,6 +208,19 @@ async def test_identity_mismatch_is_not_paired(world: World) -> None:
     assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="identity_mismatch") == 1
 
 
+async def test_workers_that_promise_no_bits_pair_with_other_numerics(world: World) -> None:
+    prefill, decode = await start_pair(world)
+    for worker, numerics in ((prefill, "cuda-H100/f/a.r1+batched"), (decode, "cuda-H200/f/a.r2+batched")):
+        engine = worker.process.opened.context.engine
+        identity = dataclasses.replace(engine.info.identity, numerics_id=numerics)
+        engine.info = dataclasses.replace(engine.info, identity=identity)
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    assert stream.tokens[0] != COMPUTED_HERE
+    assert stream.receipt.prefill_worker_id == "prefill-0"
+    assert stream.receipt.numerics_id.endswith("+batched"), "which marks the receipt inexact"
+
+
 async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
     prefill, decode = await start_pair(world, fake={"num_blocks": 13, "step_s": 0.02})
     gateway = await world.gateway(decode)

@@ -50,6 +50,36 @@ def test_bfloat16_travels_bit_for_bit() -> None:
     assert torch.equal(target.tensor[3, :, :, :, :2], source.tensor[6, :, :, :, :2])
 
 
+PACKED_GEOMETRY = KvGeometry(num_layers=3, num_kv_heads=2, head_dim=6, block_size=32, element_bytes=2)
+
+
+@pytest.mark.parametrize("unit", [1, 2])
+@pytest.mark.parametrize(("begin", "end"), [(0, 96), (3, 5), (13, 49), (16, 32), (31, 33), (40, 96)])
+@pytest.mark.parametrize(("first", "last"), [(0, 3), (1, 2)])
+def test_packed_keys_leave_and_enter_as_plain_ones(begin: int, end: int, first: int, last: int, unit: int) -> None:
+    plain, packed = (KvPages(PACKED_GEOMETRY, 8, torch.bfloat16, torch.device("cpu"), form) for form in (0, unit))
+    plain.tensor.copy_(torch.randn(plain.tensor.shape))
+    whole, part = KvRange(0, 96, 0, 3), KvRange(begin, end, first, last)
+    packed.scatter((5, 2, 7), whole, plain.gather((5, 2, 7), whole))
+    assert bytes(packed.gather((5, 2, 7), part)) == bytes(plain.gather((5, 2, 7), part))
+    for pages in (plain, packed):
+        pages.scatter((5, 2, 7), part, memoryview(bytes(len(pages.gather((5, 2, 7), part).cast("B")))))
+    assert bytes(packed.gather((5, 2, 7), whole)) == bytes(plain.gather((5, 2, 7), whole))
+    assert int((packed.tensor != 0).sum()) == int((plain.tensor[[5, 2, 7]] != 0).sum())
+
+
+def test_packed_keys_lie_side_by_side() -> None:
+    pages = KvPages(PACKED_GEOMETRY, 2, torch.bfloat16, torch.device("cpu"), 2)
+    sent = torch.arange(3 * 2 * 2 * 32 * 6).remainder(251).bfloat16().view(3, 2, 2, 32, 6)
+    pages.scatter((1,), KvRange(0, 32, 0, 3), memoryview(sent.view(torch.uint8).numpy().tobytes()))
+    stored = pages.tensor[1].flatten(3)  # [layer, 2, kv_head, 32 * 6]
+    for layer, head, token, dim in ((0, 0, 0, 0), (2, 1, 17, 5), (1, 0, 15, 2), (1, 1, 31, 3)):
+        # [16 tokens, unit of 2, token, 2]
+        place = ((token // 16 * 3 + dim // 2) * 16 + token % 16) * 2 + dim % 2
+        assert stored[layer, 0, head, place] == sent[layer, 0, head, token, dim]
+    assert torch.equal(pages.tensor[1, :, 1], sent[:, 1])
+
+
 def test_a_payload_of_wrong_size_or_a_range_outside_is_refused() -> None:
     pages = make_pages()
     with pytest.raises(ValueError, match="the range needs"):

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.kv import KvGeometry
+from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.attention.backend import RowSpan
-from stratos.engine.attention.native import NativePagedAttention
+from stratos.engine.attention.native import NativePagedAttention, key_unit
 from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.native_ops import NativeOps
@@ -91,6 +91,62 @@ def test_attention_with_rotation_and_norm_equals_torch(
     torch.testing.assert_close(pools[0].tensor, pools[1].tensor, **tolerance)
     for ours, reference in zip(*results, strict=True):
         torch.testing.assert_close(ours, reference, **tolerance)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize(
+    ("dim", "kv_heads", "group", "block", "window", "has_norm"),
+    [(64, 4, 4, 16, None, False), (32, 4, 2, 32, 40, True), (128, 2, 7, 16, 9, True), (96, 1, 8, 48, 100, False)],
+)
+def test_packed_keys_change_no_bit(
+    name: str,
+    dtype: torch.dtype,
+    threads: int,
+    dim: int,
+    kv_heads: int,
+    group: int,
+    block: int,
+    window: int | None,
+    has_norm: bool,
+) -> None:
+    torch.manual_seed(0)
+    library, heads = native_library(name), kv_heads * group
+    geometry = KvGeometry(
+        num_layers=2, num_kv_heads=kv_heads, head_dim=dim, block_size=block, element_bytes=dtype.itemsize
+    )
+    unit, num_blocks = key_unit(library, geometry, dtype), 100
+    assert unit > 0 or (name.startswith("amx") and dtype == torch.bfloat16)
+    pools = [KvPages(geometry, num_blocks, dtype, torch.device("cpu"), form) for form in (0, unit)]
+    everything = tuple(range(num_blocks)), KvRange(0, num_blocks * block, 0, 2)
+    pools[0].tensor.normal_()
+    pools[1].scatter(*everything, pools[0].gather(*everything))
+    rows = spans([(0, 1), (63, 1), (64, 1), (3, 70), (199, 2), (150, 90), (8, 1), (500, 1)], block, num_blocks)
+    num_tokens = rows[-1].begin + rows[-1].num_tokens
+    qkv = torch.randn(num_tokens, (heads + 2 * kv_heads) * dim).to(dtype)
+    angles = torch.rand(num_tokens, dim // 2) * 6
+    rope = RopeRows(angles.cos().repeat(1, 2), torch.cat((-angles.sin(), angles.sin()), 1))
+    norm = QkNorm((torch.rand(heads + kv_heads, dim) + 0.5).to(dtype), 1e-6) if has_norm else None
+    results, before = [], torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        for pages in pools:
+            kernel = NativePagedAttention(library, pages, heads, [window, None])
+            results.append([kernel.forward(i, qkv.clone(), rope, norm, kernel.prepare(rows)) for i in range(2)])
+    finally:
+        torch.set_num_threads(before)
+    for plain, packed in zip(*results, strict=True):
+        assert torch.equal(plain, packed)
+    assert bytes(pools[0].gather(*everything)) == bytes(pools[1].gather(*everything))
+
+
+def test_shapes_that_no_packed_page_can_have_stay_plain() -> None:
+    library = native_library(NATIVE_SETS[0])
+    shapes = {(64, 16): True, (64, 8): False, (64, 24): False, (80, 16): False, (6, 16): False}
+    for (dim, block), is_packed in shapes.items():
+        geometry = KvGeometry(num_layers=1, num_kv_heads=1, head_dim=dim, block_size=block, element_bytes=4)
+        assert (key_unit(library, geometry, torch.float32) > 0) == is_packed
 
 
 @pytest.mark.parametrize("name", NATIVE_SETS)

@@ -116,4 +116,6 @@ def test_other_numerics_or_another_model_are_not_exact() -> None:
     assert state.is_exact_on(identity)
     assert not state.is_exact_on(replace(identity, numerics_id="other"))
     assert not state.is_exact_on(replace(identity, model_digest="other"))
+    batched = replace(identity, numerics_id="cpu/float32/a+batched")
+    assert not ContinuationState.of(request, {0: [1]}, batched, exhausted={0}).is_exact_on(batched)
     assert not ContinuationState.of(request, {}, identity, exhausted=()).can_go_on

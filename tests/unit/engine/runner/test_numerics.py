@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,16 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stratos.engine import revisions
 from stratos.engine.layers import linear
 from stratos.engine.runner.numerics import promise
 from stratos.engine.runner.torch_runner import TorchRunner
 from tests.support.reference.exact_traces import INEXACT, KERNELS, alone
-from tests.support.reference.tiny_models import save_tiny
+from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.engine_settings import runner_config
 from tests.support.worlds.plan_driver import load_runner
 
 CPU = torch.device("cpu")
-OURS, LIBRARY = SimpleNamespace(is_invariant_by_design=True), SimpleNamespace(is_invariant_by_design=False)
+OURS = SimpleNamespace(is_invariant_by_design=True, libraries=())
+LIBRARY = SimpleNamespace(is_invariant_by_design=False, libraries=("torch",))
 PROMPT = [(i * 37 + 11) % 97 for i in range(20)]
 
 
@@ -95,6 +99,31 @@ def test_our_own_kernels_promise_the_same_bits_with_any_number(folder: Path, ker
     assert numerics_of(folder, 1, exact=False) == one, "the switch changes nothing"
     mixed = numerics_of(folder, 1, exact=False, fused_ops=False)
     assert mixed.endswith("+batched")
+
+
+def test_versions_stand_in_the_id_where_a_library_computes(folder: Path, tmp_path: Path) -> None:
+    version = f"/torch-{torch.__version__}/"
+    own = numerics_of(folder, 1)
+    if "+gemm-" not in own:
+        pytest.skip("the C++ kernels are not built")
+    assert own.startswith("cpu/float32/native-")
+    assert re.fullmatch(r"[^+]+\.r1\+[^+]+\.r1\+gemm-[^+]+\.r1\+rope-[0-9a-f]{12}\+exact", own.rpartition("/")[2])
+    for kernels in ("torch", "onednn", "torch-ops"):
+        assert version in numerics_of(folder, 1, **KERNELS[kernels])
+    prefix, changes = FAMILIES["mixtral"]
+    save_tiny(tmp_path, prefix, **changes)
+    assert version in numerics_of(tmp_path, 1), "torch chooses the experts"
+
+
+def test_a_revision_and_the_rotary_table_are_part_of_the_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = numerics_of(folder, 1)
+    monkeypatch.setattr(revisions, "REVISIONS", dict.fromkeys(revisions.REVISIONS, 2))
+    assert numerics_of(folder, 1) == re.sub(r"\.r1\b", ".r2", before)
+    monkeypatch.undo()
+    monkeypatch.setattr(Tensor, "cos", lambda angles: torch.sin(angles + math.pi / 2))  # another library's last bits
+    other = numerics_of(folder, 1)
+    assert other != before
+    assert re.sub("rope-[0-9a-f]+", "", other) == re.sub("rope-[0-9a-f]+", "", before)
 
 
 def test_without_exact_mode_nothing_is_promised_and_no_thread_named(folder: Path) -> None:

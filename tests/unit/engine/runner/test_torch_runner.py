@@ -183,5 +183,6 @@ def test_without_packed_kernels_one_line_is_logged_and_results_agree(
         plain = load_runner(world[1], native_gemm=False)
     (line,) = [text for text in caplog.messages if "no oneDNN in this build" in text]
     assert "\n" not in line
-    assert plain.info.identity.numerics_id.endswith("+aten+exact+threads-1")
+    assert plain.info.identity.numerics_id.endswith("+exact+threads-1")
+    assert "+aten.r" in plain.info.identity.numerics_id
     assert alone(plain, PROMPT, 10) == expected

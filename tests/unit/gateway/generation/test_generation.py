@@ -306,6 +306,33 @@ async def test_the_receipt_is_kept_whole_and_prompt_logprobs_are_asked_for_once(
     assert transcript.num_cached_tokens == 3, "at most the prompt"
 
 
+@pytest.mark.parametrize(
+    ("numerics", "is_exact"),
+    [
+        (("cpu/f/a.r1+exact", "cpu/f/a.r1+exact"), True),
+        (("cpu/f/a.r1+exact", "cpu/f/a.r2+exact"), False),
+        (("cuda/f/a.r1+batched", "cuda/f/a.r1+batched"), False),
+    ],
+)
+async def test_the_receipt_says_whether_all_attempts_computed_the_same_bits(
+    numerics: tuple[str, str], is_exact: bool
+) -> None:
+    def attempt(numerics_id: str, *, is_lost: bool) -> Play:
+        def emit(sink: AttemptSink, submission: Submission) -> None:
+            receipt, start = Receipt(numerics_id=numerics_id), len(submission.request.choices[0].emitted_ids)
+            reason = None if is_lost else LENGTH
+            sink.on_output(output(submission.request.key, start, (5,), reason, receipt=receipt))
+            if is_lost:
+                sink.on_lost("broken")
+
+        return emit
+
+    ran = await run(attempt(numerics[0], is_lost=True), attempt(numerics[1], is_lost=False))
+    section = ran.generation.section()
+    assert section["num_attempts"] == 2
+    assert (section["numerics_id"], section["is_exact"]) == (numerics[0], is_exact)
+
+
 async def test_the_deadline_travels_until_there_is_output_and_ends_a_wait_before_it() -> None:
     ran = await run(fails(Busy("full")), says(5), says(6, ends=True), deadline_s=1e9)
     assert [request.terms.deadline_s for request in ran.router.requests] == [1e9, 1e9, None]

@@ -25,11 +25,11 @@ from stratos.core.trace import NO_TRACE
 from stratos.rpc.tracing import Span
 from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
+from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.openai.requests import parse_completion
 from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.source import ExternalSource
@@ -81,6 +81,7 @@ def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
     request.prepared = PreparedGeneration(
         model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(), refusal=lambda: None,
         body=body, specs=(spec,), renderer=cast("Any", None), keep=cast("Any", None),
+        identity=cast("Any", None), rebuilt=cast("Any", None),
     )  # fmt: skip
     request.declined = WaitTooLong("no room")
     return request

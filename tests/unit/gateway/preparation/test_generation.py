@@ -18,12 +18,12 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.chat_template import ChatMessage
 from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.completion.requests import DEFAULT_MAX_TOKENS as COMPLETIONS_DEFAULT
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
-from stratos_gateway.openai.requests import COMPLETIONS_DEFAULT_MAX_TOKENS
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
@@ -216,7 +216,7 @@ async def test_a_missing_seed_is_drawn_once_for_all_prompts() -> None:
 
 async def test_defaults_of_max_tokens() -> None:
     assert (await chat()).specs[0].sampling.max_tokens == DEFAULT_MAX_TOKENS
-    assert (await complete()).specs[0].sampling.max_tokens == COMPLETIONS_DEFAULT_MAX_TOKENS
+    assert (await complete()).specs[0].sampling.max_tokens == COMPLETIONS_DEFAULT
 
 
 @ROUTES

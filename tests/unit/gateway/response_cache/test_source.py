@@ -18,13 +18,13 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.openai.requests import parse_completion
 from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, ResponseCache
 from stratos_gateway.response_cache.key import response_key
 from stratos_gateway.response_cache.source import CacheSource
@@ -54,7 +54,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
     request: Any = SimpleNamespace(
         prepared=SimpleNamespace(num_tokens=1000, num_sequences=1, options=OPTIONS, specs=(SPEC,)), tenant=TENANT,
         notices=[], trail={}, exchange=SimpleNamespace(headers=[]), output=None, error=None, screen=None,
-        num_claimed_tokens=0,
+        is_recorded=False, num_claimed_tokens=0,
     )  # fmt: skip
     try:
         async with (
@@ -80,7 +80,11 @@ async def test_an_answer_that_memory_cut_short_is_not_kept_whatever_the_other_pr
     specs = [replace(SPEC, sampling=SamplingParams(temperature=0.0, max_tokens=most)) for most in (10, 100)]
     output = Fanout(specs, 1, ((), False), shipped_tokenizer(), make_platform(FakeRouter(), FakeSessions([])))
     request: Any = SimpleNamespace(
-        prepared=SimpleNamespace(options=OPTIONS, specs=specs), tenant=TENANT, output=output, screen=None
+        prepared=SimpleNamespace(options=OPTIONS, specs=specs),
+        tenant=TENANT,
+        output=output,
+        screen=None,
+        is_recorded=False,
     )
     async with CacheSource(cache).open(request) as found:
         assert found is None

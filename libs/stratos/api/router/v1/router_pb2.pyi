@@ -29,6 +29,42 @@ OUTCOME_CANCELLED: Outcome
 OUTCOME_FAILED: Outcome
 OUTCOME_SETTLED: Outcome
 
+class SessionRequest(_message.Message):
+    __slots__ = ("calls", "cancelled")
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[SessionCall]
+    cancelled: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, calls: _Optional[_Iterable[_Union[SessionCall, _Mapping]]] = ..., cancelled: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SessionCall(_message.Message):
+    __slots__ = ("call_id", "schedule", "complete")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    schedule: ScheduleRequest
+    complete: CompleteRequest
+    def __init__(self, call_id: _Optional[int] = ..., schedule: _Optional[_Union[ScheduleRequest, _Mapping]] = ..., complete: _Optional[_Union[CompleteRequest, _Mapping]] = ...) -> None: ...
+
+class SessionResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[SessionAnswer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[SessionAnswer, _Mapping]]] = ...) -> None: ...
+
+class SessionAnswer(_message.Message):
+    __slots__ = ("call_id", "schedule", "complete", "error")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    schedule: ScheduleResponse
+    complete: CompleteResponse
+    error: _common_pb2.ErrorDetail
+    def __init__(self, call_id: _Optional[int] = ..., schedule: _Optional[_Union[ScheduleResponse, _Mapping]] = ..., complete: _Optional[_Union[CompleteResponse, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
 class ScheduleRequest(_message.Message):
     __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals", "required_features", "block_hashes", "session_key", "zone", "prompt_digest", "hung_incarnations", "share", "overflow_after_ms")
     class RefusalsEntry(_message.Message):

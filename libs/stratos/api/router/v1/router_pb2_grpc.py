@@ -35,6 +35,11 @@ class RouterServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Session = channel.stream_stream(
+                '/stratos.api.router.v1.RouterService/Session',
+                request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.SessionRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.SessionResponse.FromString,
+                _registered_method=True)
         self.Schedule = channel.unary_unary(
                 '/stratos.api.router.v1.RouterService/Schedule',
                 request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ScheduleRequest.SerializeToString,
@@ -71,15 +76,24 @@ class RouterServiceServicer:
     """Served by the router for gateways and for the autoscaler.
     """
 
+    def Session(self, request_iterator, context):
+        """Calls of one gateway, many at a time, over one stream: in place of a Schedule or Complete of gRPC for each, of which
+        setting up and ending costs more than what it carries.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Schedule(self, request, context):
-        """Waits in the queue and answers with a placement.
+        """Waits in the queue and answers with a placement. Asked by gateways that do not know Session, and where the router
+        does not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Complete(self, request, context):
-        """Reports how attempts ended, so that their bookings go. Idempotent.
+        """Reports how attempts ended, so that their bookings go. Idempotent. Asked as Schedule is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +130,11 @@ class RouterServiceServicer:
 
 def add_RouterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Session': grpc.stream_stream_rpc_method_handler(
+                    servicer.Session,
+                    request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.SessionRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.SessionResponse.SerializeToString,
+            ),
             'Schedule': grpc.unary_unary_rpc_method_handler(
                     servicer.Schedule,
                     request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ScheduleRequest.FromString,
@@ -157,6 +176,33 @@ def add_RouterServiceServicer_to_server(servicer, server):
 class RouterService:
     """Served by the router for gateways and for the autoscaler.
     """
+
+    @staticmethod
+    def Session(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/stratos.api.router.v1.RouterService/Session',
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.SessionRequest.SerializeToString,
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.SessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Schedule(request,

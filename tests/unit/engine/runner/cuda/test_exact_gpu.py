@@ -60,7 +60,12 @@ def logits(path: Path, chunk: int, others: list[list[int]], is_last: bool = Fals
         exact_kernels=True,
     )  # fmt: skip
     runner = CudaRunner.load(settings, DEVICE)
-    assert runner.info.identity.numerics_id.endswith("triton-paged-exact+triton+triton-gemm+exact")
+    numerics = runner.info.identity.numerics_id
+    kernels = [name.partition(".r")[0] for name in numerics.rpartition("/")[2].split("+")]
+    assert kernels[:3] == ["triton-paged-exact", "triton", "triton-gemm"]
+    assert numerics.endswith("+exact")
+    assert "/triton-" in numerics
+    assert "/torch-" not in numerics, "torch computes nothing"
     assert runner.grouped is None, "what else is in a step would decide whether its adapters are grouped"
     driver = Driver(runner)
     stream = driver.stream(PROMPT)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,23 +17,22 @@ from stratos.cli.commands.shared import (
     WaitOption,
     explained_errors,
 )
+from stratos.cli.commands.stores.options import (
+    BackupsOption,
+    ObjectsOption,
+    PrefixOption,
+    RedisOption,
+    S3Option,
+    find_target,
+)
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenancy.roles import Role
 from stratos.store.keys import DEFAULT_PEPPER_ID
 
-if TYPE_CHECKING:
-    from stratos.cli.stores import StoreTarget
-
 admin_app = typer.Typer(help="The store of tenants, keys and adapters.", no_args_is_help=True)
 add_money_commands(admin_app)
-RedisOption = Annotated[
-    str, typer.Option("--redis-url", envvar="REDIS_URL", help="Redis; default: that of the running platform.")
-]
-ObjectsOption = Annotated[str, typer.Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX, with a Redis.")]
-S3Option = Annotated[str, typer.Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")]
-PrefixOption = Annotated[str, typer.Option("--prefix", help="Head of the keys in Redis, as the services have it.")]
 
 
 @admin_app.command("init-store")
@@ -54,7 +53,7 @@ def init_store(
     from stratos.common.clock import SystemClock
 
     with explained_errors():
-        target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
+        target = find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
         store_id = asyncio.run(once_answered(lambda: run_init(target), wait_s, SystemClock()))
         typer.echo(f"the store is {store_id}")
 
@@ -108,7 +107,7 @@ def export(
     from stratos.cli.stores import run_export
 
     with explained_errors():
-        target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
+        target = find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
         copy = asyncio.run(run_export(target, path))
         typer.echo(f"{len(copy.records)} records are in {path}")
         if ledger is not None:
@@ -132,7 +131,7 @@ def verify_ledger(
     from stratos.cli.money.ledger_copies import verify_chain
 
     with explained_errors():
-        report = asyncio.run(verify_chain(_find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)))
+        report = asyncio.run(verify_chain(find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)))
     typer.echo(
         f"{report.num_segments} segments with {report.num_lines} lines, {report.num_days} days of tenants compared"
     )
@@ -158,6 +157,10 @@ def adopt_store(
     ] = None,
     domain: Annotated[str, typer.Option(help="With mTLS: name of the platform in its certificates.")] = "stratos",
     replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds another store now.")] = False,
+    backup: Annotated[
+        str, typer.Option("--from-backup", help="Name of a backup, or `latest`, in place of files.")
+    ] = "",
+    backups: BackupsOption = "",
     ledger: Annotated[
         Path | None, typer.Option("--ledger", help="Exported file of the ledger; its segments are in the object store.")
     ] = None,
@@ -176,12 +179,18 @@ def adopt_store(
     Adapters come from the manifest in the object store; tenants and keys come from copies alone. Entries of the ledger
     that were sealed after its copy come from segments, all of them where there is no copy.
     """
+    from stratos.cli.backups import fetch_backup
     from stratos.cli.money.ledger_copies import fill_ledger
     from stratos.cli.stores import run_adopt
     from stratos.pki.local import dialer_of, role_config
 
-    with explained_errors():
-        target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
+    with explained_errors(), tempfile.TemporaryDirectory(prefix="stratos-restore-") as folder:
+        if backup and (copies or ledger):
+            raise BadRequest("a backup has its own records and ledger: give no files beside it", param="--from-backup")
+        target = find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
+        if backup:
+            records, ledger = fetch_backup(target, backups, backup, Path(folder))
+            copies = [records]
         kept = [] if redis_url or copies or gateways else sorted((data_dir / "copies").glob("*.jsonl"))
         dialer = dialer_of(None if tls_folder is None else role_config(tls_folder, domain))
         fill = partial(fill_ledger, target, ledger)
@@ -190,18 +199,3 @@ def adopt_store(
         adoption = asyncio.run(found)
     live = ", ".join(f"{num} {kind.value}s" for kind, num in adoption.num_live.items()) or "nothing"
     typer.echo(f"the store is {adoption.store_id}: {live}, {adoption.num_tombstones} tombstones")
-
-
-def _find_target(
-    redis_url: str, object_store: str, s3_endpoint: str, prefix: str, data_dir: Path, run_id: str
-) -> StoreTarget:
-    """The stores at given addresses, or those of a running platform where there is no address of Redis."""
-    from stratos.cli.local.running import find_platform
-    from stratos.cli.stores import StoreTarget
-
-    if not redis_url:
-        return StoreTarget.of(find_platform(data_dir, run_id))
-    if not object_store:
-        raise BadRequest("give --object-store, too: the store's id and its adapters are there")
-    target = StoreTarget(redis_url=redis_url, object_store_url=object_store, s3_endpoint_url=s3_endpoint)
-    return dataclasses.replace(target, prefix=prefix) if prefix else target

@@ -1,0 +1,135 @@
+"""Scripts over the keys of ``stream_store``: each is one step of Redis, which is the only clock of leases.
+
+Meta of a stream, as JSON: s state (open, done, cancelled), o owner ("" without one), e epoch, l end of the lease in
+milliseconds, f fingerprint of the request's body, n number of blocks, b bytes of all its fields.
+"""
+
+# KEYS: hash, ends, bytes of one tenant.
+_HEAD = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function add_bytes(keys, number) if number ~= 0 then redis.call('INCRBY', keys[3], number) end end
+local function drop(keys, id)
+  local text = redis.call('HGET', keys[1], id)
+  redis.call('ZREM', keys[2], id)
+  if not text then return end
+  local meta = cjson.decode(text)
+  redis.call('HDEL', keys[1], id, id .. '/h', id .. '/d')
+  for block = 0, meta.n - 1 do redis.call('HDEL', keys[1], id .. '/' .. block) end
+  add_bytes(keys, -meta.b)
+end
+local function living(keys, id)
+  local text = redis.call('HGET', keys[1], id)
+  if not text then return nil end
+  if tonumber(redis.call('ZSCORE', keys[2], id) or '0') <= now then
+    drop(keys, id)
+    return nil
+  end
+  return cjson.decode(text)
+end
+local function save(keys, id, meta, ttl)
+  redis.call('HSET', keys[1], id, cjson.encode(meta))
+  redis.call('ZADD', keys[2], now + ttl, id)
+  for place = 1, 3 do redis.call('PEXPIRE', keys[place], ttl + 60000) end
+end
+local function put(keys, id, meta, field, text)
+  local before = redis.call('HSTRLEN', keys[1], id .. '/' .. field)
+  redis.call('HSET', keys[1], id .. '/' .. field, text)
+  meta.b = meta.b + #text - before
+  add_bytes(keys, #text - before)
+end
+"""
+
+# ARGV: id, gateway, milliseconds of a lease, milliseconds that it is kept, fingerprint or "", sealed head or "" to make
+# none, first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams.
+# Answers {what, epoch, head, end, block, ...}.
+OPEN = (
+    _HEAD
+    + """
+local id, owner, lease, ttl, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[7])
+local meta = living(KEYS, id)
+if not meta then
+  if ARGV[6] == '' then return {'none', 0, '', ''} end
+  meta = {s = 'open', o = owner, e = 1, l = now + lease, f = ARGV[5], n = 0, b = 2 * #id + 400}
+  add_bytes(KEYS, meta.b)
+  put(KEYS, id, meta, 'h', ARGV[6])
+  save(KEYS, id, meta, ttl)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 64)) do drop(KEYS, old) end
+  while tonumber(redis.call('GET', KEYS[3]) or '0') > tonumber(ARGV[9])
+    or redis.call('ZCARD', KEYS[2]) > tonumber(ARGV[10]) do
+    local oldest = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+    if not oldest or oldest == id then break end
+    drop(KEYS, oldest)
+  end
+  return {'made', 1, '', ''}
+end
+if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', ''} end
+local what = meta.s
+if what == 'open' then
+  what = 'live'
+  if ARGV[8] == '1' and (meta.o == '' or meta.l <= now) then
+    what, meta.o, meta.e, meta.l = 'taken', owner, meta.e + 1, now + lease
+    save(KEYS, id, meta, ttl)
+  end
+end
+local function text(field) return redis.call('HGET', KEYS[1], id .. '/' .. field) or '' end
+local found = {what, meta.e, text('h'), text('d')}
+for block = first, meta.n - 1 do
+  table.insert(found, text(block))
+end
+return found
+"""
+)
+
+# KEYS: hash, ends and bytes of each tenant in turn. ARGV: gateway, milliseconds of a lease, milliseconds that streams
+# are kept; then for each stream: place of its tenant from 0, id, epoch, number of its block or -1, text of that block,
+# what follows ("" go on, "d" done, "r" given up), text of the end. Answers for each: ok, fenced, cancelled, gone.
+WRITE = (
+    _HEAD
+    + """
+local owner, lease, ttl, found = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
+for i = 4, #ARGV, 7 do
+  local place, id, epoch, block, text, ends = tonumber(ARGV[i]), ARGV[i + 1], tonumber(ARGV[i + 2]),
+    tonumber(ARGV[i + 3]), ARGV[i + 4], ARGV[i + 5]
+  local keys = {KEYS[3 * place + 1], KEYS[3 * place + 2], KEYS[3 * place + 3]}
+  local meta, what = living(keys, id), 'ok'
+  if not meta then
+    what = 'gone'
+  elseif meta.s == 'cancelled' then
+    what = 'cancelled'
+  elseif meta.s ~= 'open' or meta.o ~= owner or meta.e ~= epoch then
+    what = 'fenced'
+  else
+    if block >= 0 then
+      put(keys, id, meta, block, text)
+      meta.n = math.max(meta.n, block + 1)
+    end
+    meta.l = now + lease
+    if ends == 'd' then
+      meta.s, meta.o = 'done', ''
+      put(keys, id, meta, 'd', ARGV[i + 6])
+    elseif ends == 'r' then
+      meta.o = ''
+    end
+    save(keys, id, meta, ttl)
+  end
+  table.insert(found, what)
+end
+return found
+"""
+)
+
+# ARGV: id, milliseconds that it is kept. Answers the state before, or none.
+CANCEL = (
+    _HEAD
+    + """
+local meta = living(KEYS, ARGV[1])
+if not meta then return 'none' end
+local before = meta.s
+if before == 'open' then
+  meta.s, meta.o = 'cancelled', ''
+  save(KEYS, ARGV[1], meta, tonumber(ARGV[2]))
+end
+return before
+"""
+)

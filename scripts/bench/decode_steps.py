@@ -1,0 +1,214 @@
+"""Measure a decode step at real contexts, of this tree and of another one, by turns.
+
+    python -m scripts.bench.decode_steps --against ../e471a163 --out benchmarks/results/decode-steps-2core-cpu.json
+
+``--against`` is a worktree of another commit that is set up.  Each tree has a process with one thread of its own;
+one computes at a time.  A figure is CPU time of the thread per step: the machine may be shared.  Streams have random
+prompts and decode greedily.  Parts: the whole step, its forward pass, all but that, and all but the runner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = "llama-213m"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Streams of one length on one model."""
+
+    model: str
+    dtype: str
+    streams: int
+    context: int
+
+    @property
+    def name(self) -> str:
+        """As in the table."""
+        return f"{self.model} {self.dtype}, {self.streams} at {self.context}"
+
+
+LOADS = (
+    Load("5.5M", "float32", 1, 128),
+    Load("5.5M", "float32", 8, 1024),
+    Load("5.5M", "float32", 32, 1024),
+    Load("213M", "bfloat16", 1, 128),
+    Load("213M", "bfloat16", 8, 128),
+    Load("213M", "bfloat16", 1, 1024),
+    Load("213M", "bfloat16", 8, 1024),
+    Load("213M", "bfloat16", 2, 3968),
+)
+STEPS = 24
+
+
+class Arm:
+    """The engines of one tree, in a child process."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        python = root / ".venv" / "bin" / "python"
+        command = [str(python), str(Path(__file__).resolve()), "--serve", str(folder)]
+        environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'libs'}", "OMP_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root)
+
+    def measure(self, load: Load, seed: int) -> dict[str, float]:
+        """Milliseconds of a step by part."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(f"{LOADS.index(load)} {seed}\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError("the engine's process ended; its message is above")
+        found: dict[str, float] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.communicate()
+
+
+def serve(folder: Path) -> None:
+    """Child: answer one line per load."""
+    from stratos.engine.core import EngineCore
+    from stratos.engine.runner.torch_runner import TorchRunner
+    from stratos.engine.settings import RunnerConfig, SchedulerConfig
+
+    engines: dict[tuple[str, str], EngineCore] = {}
+    for line in sys.stdin:
+        index, seed = map(int, line.split())
+        load = LOADS[index]
+        if (load.model, load.dtype) not in engines:
+            config = RunnerConfig(
+                model_path=folder / load.model, dtype=load.dtype, num_threads=1, kv_pool_bytes=512 * 1024 * 1024,
+                max_model_len=4096,
+            )  # fmt: skip
+            runner = TorchRunner.load(config)
+            engines[load.model, load.dtype] = EngineCore(runner, SchedulerConfig(step_time_budget_ms=100.0))
+        print(json.dumps(run(engines[load.model, load.dtype], load, random.Random(seed))), flush=True)
+
+
+def run(engine: Any, load: Load, rng: random.Random) -> dict[str, float]:
+    """Medians over the steps of one batch."""
+    workloads = importlib.import_module("workloads")  # beside this file: the other tree may have none
+    prompts = [workloads.tokens(engine, rng, load.context) for _ in range(load.streams)]
+    streams = [workloads.request(rng, prompt, STEPS + 70) for prompt in prompts]
+    for stream in streams:
+        engine.add(stream)
+    started = 0
+    while started < load.streams:
+        started += sum(output.offset == 0 for output in engine.step().outputs)
+    engine.step()
+    computed: list[float] = []
+    names = ("launch", "sample", "collect")
+    original = {name: getattr(engine.runner, name) for name in names}
+
+    def timed(name: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            begin = time.thread_time()
+            try:
+                return original[name](*args, **options)
+            finally:
+                computed[-1] += time.thread_time() - begin
+
+        return call
+
+    forward, native = engine.runner.forward.run, []
+
+    def timed_forward(inputs: Any) -> Any:
+        begin = time.thread_time()
+        result = forward(inputs)
+        native.append(time.thread_time() - begin)
+        return result
+
+    for name in names:
+        setattr(engine.runner, name, timed(name))
+    engine.runner.forward.run = timed_forward
+    steps = []
+    for _ in range(STEPS):
+        computed.append(0.0)
+        begin = time.thread_time()
+        engine.step()
+        steps.append(time.thread_time() - begin)
+    for name in names:
+        delattr(engine.runner, name)
+    del engine.runner.forward.run
+    for stream in streams:
+        engine.abort(stream.key)
+    workloads.run_out(engine)
+    ms = 1e3
+    return {
+        "step_ms": ms * statistics.median(steps),
+        "forward_ms": ms * statistics.median(native),
+        "python_ms": ms * statistics.median(s - f for s, f in zip(steps, native, strict=True)),
+        "engine_ms": ms * statistics.median(s - c for s, c in zip(steps, computed, strict=True)),
+    }
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Every load, arms by turns."""
+    from scripts.bench.harness import MODEL, by_turns, show, table
+    from scripts.demo.make_random_model import TOKENIZER
+    from stratos.reproduce.material.random_model import write_model
+
+    roots = {"this": ROOT} | ({"other": args.against.resolve()} if args.against else {})
+    commits = {
+        arm: subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
+        for arm, root in roots.items()
+    }
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "5.5M").symlink_to(MODEL)
+        write_model(SHAPE, Path(folder, "213M"), TOKENIZER)
+        arms = {arm: Arm(root, Path(folder)) for arm, root in roots.items()}
+        for load in LOADS:
+            if args.only and not any(text in load.name for text in args.only):
+                continue
+            runs = by_turns(args.rounds, arms, lambda arm, turn, load=load: arms[arm].measure(load, turn))
+            medians = {
+                arm: {part: round(statistics.median(one[part] for one in found), 3) for part in found[0]}
+                for arm, found in runs.items()
+            }
+            ratio = (
+                {part: round(value / medians["other"][part], 3) for part, value in medians["this"].items()}
+                if args.against
+                else {}
+            )
+            rows.append({"load": load.name, **medians, "ratio": ratio, "runs": runs})
+            show({"load": load.name, **medians, "ratio": ratio})
+        for one in arms.values():
+            one.close()
+    lines = table(("load", "part", *roots, "ratio"), [
+        (row["load"], part, *(f"{row[arm][part]:.2f}" for arm in roots), str(row["ratio"].get(part, "")))
+        for row in rows for part in row["this"]
+    ])  # fmt: skip
+    return {"commits": commits, "rounds": args.rounds, "steps": STEPS, "rows": rows, "table": lines}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(Path(sys.argv[2]))
+        sys.exit()
+    from scripts.bench.harness import flag, run_bench
+
+    run_bench(
+        __doc__,
+        bench,
+        flag("--against", type=Path, help="worktree of another commit"),
+        flag("--rounds", type=int, default=3),
+        flag("--only", nargs="+", help="loads whose names hold one of these texts"),
+    )

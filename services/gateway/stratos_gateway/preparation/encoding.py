@@ -1,0 +1,37 @@
+"""Prompts of a request as token ids, cut to a length where the request says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stratos.core.tenancy.plan import Plan
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.openai.requests import Conversation, GenerationBody, Prompt
+from stratos_gateway.preparation.output_shape import encode_conversation
+
+
+async def encode_prompts(
+    model: ServedModel, body: GenerationBody, plan: Plan
+) -> tuple[GenerationBody, list[tuple[int, ...]]]:
+    """Ids of each prompt, and the body with what is left of its texts: an echo shows what the model was given.
+
+    Raises:
+        BadRequest: a prompt is empty or too long, or is to be cut to more than the model takes.
+    """
+    truncation = body.options.truncation
+    if truncation is None:
+        return body, [await _encode(model, prompt) for prompt in body.prompts]
+    room = model.base.max_model_len - 1
+    if truncation.num_tokens is None:
+        room = model.base.max_model_len - (body.options.max_tokens or 1)
+    most = max(1, min(plan.max_prompt_tokens, model.max_input_tokens, room))
+    unbounded = model.unbounded()
+    cut = [truncation.cut(await _encode(unbounded, prompt), most) for prompt in body.prompts]
+    left = (prompt if isinstance(prompt, Conversation) else ids for prompt, ids in zip(body.prompts, cut, strict=True))
+    return replace(body, prompts=tuple(left)), cut
+
+
+async def _encode(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
+    if isinstance(prompt, Conversation):
+        return await encode_conversation(model, prompt)
+    return await model.encode_prompt(prompt)

@@ -1,0 +1,179 @@
+"""A stream's record as bytes: the head once, then tokens in blocks, with the pieces in which the client was sent them.
+
+A piece is its choice (left out where there is one alone), the number of its tokens with a mark for the end, their ids,
+and why the worker ended it; all numbers are LEB128, so a token of a vocabulary below 2^21 takes 1 to 3 bytes and a
+piece one more.  A block begins with the cached tokens of each prompt, and the second in
+which a choice first ended.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from stratos.core.adapter import AdapterRef
+from stratos.core.requests.records import FinishReason
+from stratos_gateway.openai.rendering import AnswerIdentity
+
+_FORMAT = 1
+_CAUSES: tuple[FinishReason | None, ...] = (
+    None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.GRAMMAR, FinishReason.EXHAUSTED,
+)  # fmt: skip
+"""By their number in a record, which never changes; ``None`` is a stop string, which is found again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHead:
+    """Facts that are known before the first token."""
+
+    path: str
+    """Path of the route."""
+    body: bytes
+    """JSON of the request."""
+    identity: AnswerIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """News of one choice, as one chunk."""
+
+    choice: int
+    """Over all prompts."""
+    ids: Sequence[int]
+    ends: bool = False
+    cause: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBlock:
+    """A block, as it was written last."""
+
+    num_cached: tuple[int, ...]
+    """Tokens of each prompt."""
+    ended_unix_s: int
+    pieces: Sequence[Piece]
+
+
+def encode_head(head: StreamHead) -> bytes:
+    """A head, packed."""
+    own = head.identity
+    value = {
+        "format": _FORMAT,
+        "path": head.path,
+        "body": head.body.decode(),
+        "id": own.answer_id,
+        "created": own.created,
+        "seed": own.seed,
+        "prompts": own.prompts,
+        "model": own.model_digest,
+        "adapter": [own.adapter.digest, own.adapter.uri],
+        "arrived": own.arrived_unix_ms,
+        "requests": own.request_ids,
+    }
+    return zlib.compress(orjson.dumps(value), 1)
+
+
+def decode_head(content: bytes) -> StreamHead | None:
+    """The way back; ``None`` for what another version wrote, or nothing."""
+    try:
+        value = orjson.loads(zlib.decompress(content)) if content else {}
+    except (zlib.error, orjson.JSONDecodeError):
+        return None
+    if value.get("format") != _FORMAT:
+        return None
+    digest, uri = value["adapter"]
+    identity = AnswerIdentity(
+        answer_id=value["id"],
+        created=value["created"],
+        seed=value["seed"],
+        prompts=tuple(map(tuple, value["prompts"])),
+        model_digest=value["model"],
+        adapter=AdapterRef(digest=digest, uri=uri),
+        arrived_unix_ms=value["arrived"],
+        request_ids=tuple(value["requests"]),
+    )
+    return StreamHead(path=value["path"], body=value["body"].encode(), identity=identity)
+
+
+def add_piece(buffer: bytearray, piece: Piece, num_choices: int) -> None:
+    """Append a piece to those of its block."""
+    if num_choices > 1:
+        _add_number(buffer, piece.choice)
+    _add_number(buffer, 2 * len(piece.ids) + piece.ends)
+    for token_id in piece.ids:
+        _add_number(buffer, token_id)
+    if piece.ends:
+        buffer.append(_CAUSES.index(piece.cause))
+
+
+def encode_block(num_cached: Sequence[int], ended_unix_s: int, pieces: bytes) -> bytes:
+    """A block of pieces.
+
+    Args:
+        num_cached: tokens of each prompt that a prefix cache had.
+        ended_unix_s: second in which a choice first ended; 0 before that.
+        pieces: as ``add_piece`` writes them.
+    """
+    head = bytearray()
+    for number in (*num_cached, ended_unix_s):
+        _add_number(head, number)
+    return bytes(head) + pieces
+
+
+def decode_block(content: bytes, num_prompts: int, num_choices: int) -> RecordedBlock:
+    """The way back.
+
+    Args:
+        content: of the block.
+        num_prompts: of the request.
+        num_choices: over all prompts.
+
+    Raises:
+        ValueError: it is no block.
+    """
+    try:
+        numbers = iter(content)
+        head = [_number(numbers, next(numbers)) for _ in range(num_prompts + 1)]
+        return RecordedBlock(tuple(head[:-1]), head[-1], list(_pieces(numbers, num_choices)))
+    except (StopIteration, IndexError, RuntimeError) as error:
+        raise ValueError("not a block of a stream") from error
+
+
+def _pieces(numbers: Iterator[int], num_choices: int) -> Iterator[Piece]:
+    for first in numbers:
+        choice = 0
+        if num_choices > 1:
+            choice, first = _number(numbers, first), next(numbers)
+        length = _number(numbers, first)
+        ids = [_number(numbers, next(numbers)) for _ in range(length >> 1)]
+        cause = _CAUSES[next(numbers)] if length & 1 else None
+        yield Piece(choice, ids, ends=bool(length & 1), cause=cause)
+
+
+def _add_number(buffer: bytearray, number: int) -> None:
+    while number > 0x7F:
+        buffer.append(number & 0x7F | 0x80)
+        number >>= 7
+    buffer.append(number)
+
+
+def _number(numbers: Iterator[int], byte: int) -> int:
+    number, shift = byte & 0x7F, 7
+    while byte > 0x7F:
+        byte = next(numbers)
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    return number
+
+
+def encode_end(num_cached: Sequence[int]) -> bytes:
+    """Facts that are known after the last token: cached tokens of each prompt, as JSON."""
+    return orjson.dumps(list(num_cached))
+
+
+def decode_end(content: bytes) -> tuple[int, ...]:
+    """The way back; raises ``ValueError``."""
+    return tuple(orjson.loads(content))

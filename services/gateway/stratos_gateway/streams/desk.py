@@ -1,0 +1,123 @@
+"""Writes the records of all streams of this gateway: one call of Redis for all that has come since the last one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from stratos.common.clock import Clock
+from stratos.common.errors import DependencyDown, StreamCancelled, StreamMoved
+from stratos.store.sealed.stream_store import StreamAsk, StreamBounds, StreamRecord, StreamWrite, WriteOutcome
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.streams.owned import OwnedStream
+
+_log = logging.getLogger(__name__)
+_MAX_ENDED = 10_000
+"""Ends that wait for Redis; of more than that those that came first are given up: their leases end by themselves."""
+_MAX_WRITES = 500
+"""Of one call, which holds Redis up for about 20 microseconds each."""
+_RETRY_S = 0.5
+
+
+class SealedStreams(Protocol):
+    """Where records are; ``store.sealed.StreamStore`` is the one of a gateway. All raise ``DependencyDown``."""
+
+    @property
+    def bounds(self) -> StreamBounds:
+        """How long streams are owned and kept."""
+        ...
+
+    def key(self, tenant_id: str) -> bytes | None:
+        """The sub-key of a tenant."""
+        ...
+
+    async def open(self, ask: StreamAsk) -> StreamRecord:
+        """Find a record, make it, or take it over."""
+        ...
+
+    async def write(self, writes: Sequence[StreamWrite]) -> list[WriteOutcome]:
+        """News of many streams; what came of each."""
+        ...
+
+    async def cancel(self, tenant_id: str, stream_id: str) -> str:
+        """End a stream for good; its state before."""
+        ...
+
+
+class StreamDesk:
+    """Belongs to the event loop.
+
+    Args:
+        store: of the records.
+        clock: monotonic.
+        flush_s: between two writes.
+        metrics: count what becomes of records.
+    """
+
+    def __init__(self, store: SealedStreams, clock: Clock, flush_s: float, metrics: GatewayMetrics) -> None:
+        self.store = store
+        self._clock = clock
+        self._flush_s = flush_s
+        self._metrics = metrics
+        self._owned: dict[OwnedStream, None] = {}
+
+    def own(self, stream: OwnedStream) -> None:
+        """Record a stream from now on."""
+        stream.renew_s = self._clock.now() + self.store.bounds.lease_s / 3
+        self._owned[stream] = None
+
+    async def run(self) -> None:
+        """Root task."""
+        while True:
+            await asyncio.sleep(self._flush_s)
+            try:
+                await self.turn()
+            except (DependencyDown, RedisError) as error:
+                _log.debug("streams are recorded later: %s", error)
+                self._bound_ends()
+                await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        """Write what is left, so that clients need not wait for leases to end."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self.turn()
+        except (DependencyDown, RedisError, TimeoutError) as error:
+            _log.warning("streams that end here are taken over once their leases have ended: %s", error)
+
+    async def turn(self) -> None:
+        """Write what is due; raises ``DependencyDown``."""
+        now_s = self._clock.now()
+        due = [stream for stream in self._owned if stream.is_due or stream.renew_s <= now_s]
+        for begin in range(0, len(due), _MAX_WRITES):
+            part = due[begin : begin + _MAX_WRITES]
+            sizes = [stream.num_bytes for stream in part]
+            ends = [stream.ends for stream in part]
+            found = await self.store.write([stream.write() for stream in part])
+            for stream, size, end, what in zip(part, sizes, ends, found, strict=True):
+                self._settle(stream, size, end, what)
+
+    def _settle(self, stream: OwnedStream, size: int, ends: str, what: WriteOutcome) -> None:
+        if what is WriteOutcome.OK:
+            stream.note_written(size)
+            stream.renew_s = self._clock.now() + self.store.bounds.lease_s / 3
+            if ends:
+                self._owned.pop(stream, None)
+            return
+        self._owned.pop(stream, None)
+        stream.is_lost = True
+        if not ends:
+            self._metrics.stream_records.labels(what.value).inc()
+        if what is WriteOutcome.FENCED:
+            stream.end_with(StreamMoved("another gateway has taken this stream over"))
+        elif what is WriteOutcome.CANCELLED:
+            stream.end_with(StreamCancelled("this stream was cancelled"))
+
+    def _bound_ends(self) -> None:
+        ended = [stream for stream in self._owned if stream.ends]
+        for stream in ended[: max(0, len(ended) - _MAX_ENDED)]:
+            del self._owned[stream]

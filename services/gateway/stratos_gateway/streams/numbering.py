@@ -1,0 +1,155 @@
+"""A renderer whose events have ids, and which leaves out what its client has already.
+
+Every chunk goes through the dialect's own renderer, also one that is left out: what it has in mind (open blocks, calls
+half read) is then as it was when the client got it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from stratos.common.errors import StratosError
+from stratos_gateway.http.sse import KEEP_ALIVE
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.rendering import Renderer
+from stratos_gateway.streams.cursor import FROM_THE_START, Cursor
+
+RETRY = b"retry: 1000\n"
+_COMMENT = b": keep-alive\n"
+"""Without an empty line: after an id, that would be an event without data to some clients."""
+_EVENT_END = b"\n\n"
+
+
+class ChunkRecorder(Protocol):
+    """Takes what the client is sent."""
+
+    def note(self, chunk: ChoiceChunk) -> None:
+        """A chunk, about to be sent."""
+
+    def note_whole(self) -> None:
+        """Everything has come."""
+
+
+class NumberedRenderer(Renderer):
+    """Belongs to one answer on one connection.
+
+    Args:
+        inner: of the dialect.
+        tag: of the stream.
+        num_choices: over all prompts.
+        cursor: what the client has.
+    """
+
+    def __init__(self, inner: Renderer, tag: str, num_choices: int, cursor: Cursor = FROM_THE_START) -> None:
+        super().__init__(inner.answer)
+        self.keep_alive = _COMMENT if inner.keep_alive == KEEP_ALIVE else inner.keep_alive
+        self.recorder: ChunkRecorder | None = None
+        """Where chunks are recorded; ``None`` where another gateway does, or did."""
+        self._inner = inner
+        self._tag = tag.encode()
+        self._units = [0] * num_choices
+        self._cursor = cursor
+        self._seen = cursor.seen or self._units.copy()
+        self._is_behind = bool(cursor.seen)
+        """The client may have chunks that are still to come here."""
+        self._num_events = 0
+        self._retry = RETRY
+
+    def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
+        """The whole answer at once."""
+        if self.recorder is not None:
+            for chunk in chunks:
+                self.recorder.note(chunk)
+            self.recorder.note_whole()
+        return self._inner.body(chunks, usage)
+
+    def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
+        """Part of a stream for what is new to the client."""
+        return b"".join([self._chunk(chunk) for chunk in chunks])
+
+    def stream_end(self, usage: Usage) -> bytes:
+        """The rest of a stream; its last event's id is that of everything."""
+        if self._is_behind:
+            self._catch_up()
+        events = _events(self._inner.stream_end(usage))
+        if self.recorder is not None:
+            self.recorder.note_whole()
+        place, parts = self._place(), []
+        for number, event in enumerate(events, 1):
+            self._num_events += 1
+            if number > self._cursor.num_end:
+                name = b"z" if number == len(events) else b"%d.%b.e%d" % (self._num_events, place, number)
+                parts.append(self._numbered(name, event))
+        return b"".join(parts)
+
+    def stream_failure(self, error: StratosError) -> bytes:
+        """An error as an event without an id: the stream can be resumed before it."""
+        return self._inner.stream_failure(error)
+
+    def _chunk(self, chunk: ChoiceChunk) -> bytes:
+        if self.recorder is not None:
+            self.recorder.note(chunk)
+        before = self._units[chunk.index]
+        after = before + len(chunk.token_ids) + (chunk.finish_reason is not None)
+        if self._is_behind:
+            return self._chunk_behind(chunk, before, after)
+        data, place = self._inner.stream_part((chunk,)), b""
+        if not data:
+            self._units[chunk.index] = after
+            return data
+        if data.count(_EVENT_END) > 1:
+            place = self._place()
+            self._units[chunk.index] = after
+            return self._several(_events(data), place, chunk.index, after - before, 0)
+        self._num_events += 1
+        self._units[chunk.index] = after
+        return self._numbered(b"%d.%b" % (self._num_events, self._place()), data)
+
+    def _chunk_behind(self, chunk: ChoiceChunk, before: int, after: int) -> bytes:
+        """A chunk while the client has some that are still to come here."""
+        is_seen = after <= self._seen[chunk.index]
+        if not is_seen and not any(at < seen for at, seen in zip(self._units, self._seen, strict=True)):
+            self._catch_up()
+        events = _events(self._inner.stream_part((chunk,)))
+        if is_seen:
+            self._num_events += len(events)
+            self._units[chunk.index] = after
+            return b""
+        part, place = self._cursor.part, self._place()
+        is_part = part is not None and part[0] == chunk.index and before == self._seen[chunk.index]
+        self._units[chunk.index] = after
+        return self._several(events, place, chunk.index, after - before, part[2] if part and is_part else 0)
+
+    def _catch_up(self) -> None:
+        """From here on all is new to the client, but for events of the next chunk that it has."""
+        part, self._is_behind = self._cursor.part, False
+        num_told = self._cursor.num_events - (part[2] if part else 0) - self._cursor.num_end
+        if self._num_events != num_told:
+            self._num_events = num_told
+            self._inner.renumber(num_told)
+
+    def _several(self, events: Sequence[bytes], place: bytes, choice: int, size: int, num_seen: int) -> bytes:
+        parts = []
+        for number, event in enumerate(events, 1):
+            self._num_events += 1
+            if number > num_seen:
+                name = b"%d.%b" % (self._num_events, self._place())
+                if number < len(events):
+                    name = b"%d.%b.%d-%d-%d" % (self._num_events, place, choice, size, number)
+                parts.append(self._numbered(name, event))
+        return b"".join(parts)
+
+    def _numbered(self, name: bytes, event: bytes) -> bytes:
+        retry, self._retry = self._retry, b""
+        return b"%bid: %b.%b\n%b" % (retry, self._tag, name, event)
+
+    def _place(self) -> bytes:
+        if len(self._units) == 1:
+            return b"%d" % self._units[0]
+        return "-".join(map(str, self._units)).encode()
+
+
+def _events(data: bytes) -> list[bytes]:
+    """Events of a part of a stream, each with its end: JSON has no empty line."""
+    return [event + _EVENT_END for event in data.split(_EVENT_END)[:-1]]

@@ -1,0 +1,97 @@
+"""GET /v1/streams/{id} goes on with a stream; POST /v1/streams/{id}/cancel ends it for good."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+from redis.exceptions import RedisError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from stratos.common.errors import DependencyDown, NotFound, StreamGone
+from stratos.core.tenant import Tenant
+from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
+from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.http.body import OrjsonResponse
+from stratos_gateway.streams.asking import cursor_tag, is_stream_id, last_event_id
+from stratos_gateway.streams.codec import decode_head
+from stratos_gateway.streams.desk import SealedStreams
+from stratos_gateway.streams.join import RESUMED
+
+_WHOLE = ".z"
+
+
+class RecordedStreams:
+    """Streams of the tenants that ask for them; one of another tenant is as unknown as one that never was.
+
+    Args:
+        authenticate: whose key a request carries.
+        store: of records; ``None`` keeps none.
+    """
+
+    def __init__(
+        self,
+        authenticate: Callable[[Request], Awaitable[Tenant]],
+        store: SealedStreams | None,
+    ) -> None:
+        self.authenticate = authenticate
+        self._store = store
+
+    async def cancel(self, request: Request) -> Response:
+        """End it; one that has ended stays as it is."""
+        tenant, stream = await self.authenticate(request), request.path_params["stream_id"]
+        store, _ = self.store_of(tenant, stream)
+        try:
+            before = await store.cancel(tenant.id, stream)
+        except (DependencyDown, RedisError) as error:
+            raise DependencyDown("the record of this stream cannot be written") from error
+        if before == "none":
+            raise StreamGone("this stream is kept no more")
+        status = "completed" if before == "done" else "cancelled"
+        return OrjsonResponse({"id": stream, "object": "stream", "status": status})
+
+    def store_of(self, tenant: Tenant, stream: str) -> tuple[SealedStreams, bytes]:
+        """Where a stream would be, and the sub-key of its tenant; raises ``NotFound``."""
+        sub_key = None if self._store is None else self._store.key(tenant.id)
+        if self._store is None or sub_key is None or not is_stream_id(sub_key, stream):
+            raise NotFound("there is no stream of this id")
+        return self._store, sub_key
+
+
+class StreamResume:
+    """ASGI application of the route that goes on with a stream.
+
+    Args:
+        streams: of all tenants.
+        endpoints: routes that streams began at, by path.
+    """
+
+    def __init__(self, streams: RecordedStreams, endpoints: Mapping[str, Endpoint[Any]]) -> None:
+        self._streams = streams
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as the request that began the stream, from behind the last event that the client has."""
+        http = Request(scope, receive)
+        tenant, stream = await self._streams.authenticate(http), http.path_params["stream_id"]
+        store, sub_key = self._streams.store_of(tenant, stream)
+        record = await _look(store, tenant, stream)
+        head, cursor = decode_head(record.head), last_event_id(http.headers)
+        endpoint = None if head is None else self._endpoints.get(head.path)
+        if record.found is Found.NONE or head is None or endpoint is None:
+            raise StreamGone("this stream is kept no more")
+        if cursor == cursor_tag(sub_key, stream) + _WHOLE:
+            return await Response(status_code=204)(scope, receive, send)
+        scope[RESUMED] = stream
+        await endpoint.resume(http, receive, send, tenant, head.body, orjson.loads(head.body))
+
+
+async def _look(store: SealedStreams, tenant: Tenant, stream: str) -> StreamRecord:
+    ask = StreamAsk(tenant_id=tenant.id, stream_id=stream, first_block=1 << 30, may_take=False)
+    try:
+        return await store.open(ask)
+    except (DependencyDown, RedisError) as error:
+        raise DependencyDown("the record of this stream cannot be read") from error

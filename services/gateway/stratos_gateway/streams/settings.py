@@ -1,0 +1,30 @@
+"""How streams are recorded, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsConfig:
+    """Records of streams; there are none at a gateway without a platform key."""
+
+    tenant_bytes: Annotated[int, Ge(0)] = 32 * 1024 * 1024
+    """Sealed bytes of each tenant in Redis; those that were written longest ago go first. 0 keeps no records."""
+    tenant_streams: Annotated[int, Gt(0)] = 20_000
+    """Records of each tenant, whose idempotency keys are among them."""
+    kept_s: Annotated[float, Gt(0)] = 3600.0
+    """Seconds after its last write in which a stream can be resumed, and an idempotency key gives its answer again."""
+    lease_s: Annotated[float, Gt(0)] = 2.0
+    """Seconds without a sign of life after which a client that comes back takes a stream from its gateway."""
+    flush_s: Annotated[float, Gt(0)] = 0.05
+    """Most seconds that a token waits to be recorded; all streams of a gateway are written together."""
+    follow_s: Annotated[float, Gt(0)] = 0.1
+    """Seconds between two looks at a stream that runs at another gateway, by one whose client came back here."""
+    call_s: Annotated[float, Gt(0)] = 0.3
+    """Most seconds that a request waits for its record; after that it runs without."""
+    max_body_bytes: Annotated[int, Ge(0)] = 1024 * 1024
+    """Requests with larger bodies have no record."""

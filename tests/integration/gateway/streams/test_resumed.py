@@ -1,0 +1,141 @@
+"""Streams that are left and resumed, at the same gateway or another: every event once, every answer billed once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.store.redis import open_redis
+from tests.support.waiting import eventually
+from tests.support.worlds.admin_world import AdminWorld
+from tests.support.worlds.stream_world import ASKED, Read, code_of, contents, num_submits, read, stream_worlds, texts
+
+ROUTES = list(ASKED)
+
+
+@pytest.fixture
+async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorld]]:
+    async with stream_worlds(redis_url, tmp_path) as found:
+        yield found
+
+
+def body(path: str, **more: Any) -> dict[str, Any]:
+    return {"model": "base", "stream": True, "seed": 5, **ASKED[path], **more}
+
+
+async def whole(world: AdminWorld, path: str, key: str, **more: Any) -> Read:
+    found = await read(world, "POST", path, body(path, **more), idempotency_key=key)
+    assert found.status == 200, found.events
+    return found
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_stream_that_has_ended_is_given_again_at_every_gateway(worlds: list[AdminWorld], path: str) -> None:
+    one, two = worlds
+    first = await whole(one, path, "a key")
+    again, elsewhere = await whole(one, path, "a key"), await whole(two, path, "a key")
+    assert texts(first) == texts(again) == texts(elsewhere)
+    assert [event.id for event in first.events] == [event.id for event in again.events]
+    assert again.headers["idempotent-replayed"] == "true"
+    assert "idempotent-replayed" not in first.headers
+    assert num_submits(worlds) == 1
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
+async def test_a_client_that_comes_back_gets_the_rest(worlds: list[AdminWorld], path: str, most: int) -> None:
+    """Its connection is cut after some events, also in the middle of those of one token."""
+    one, two = worlds
+    expected = contents(await whole(one, path, "undisturbed"))
+    one.worker.step_s = 0.02
+    begun = await read(one, "POST", path, body(path), most=most, idempotency_key="cut")
+    rest = await read(two, "GET", f"/v1/streams/{begun.stream}", last_event_id=begun.last_id)
+    assert rest.status == 200, rest.events
+    assert contents(begun, rest) == expected
+
+
+async def test_choices_are_resumed_each_where_it_stands(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    path, more = "/v1/completions", {"n": 3, "prompt": ["go", "on"], "temperature": 1.0}
+    expected = contents(await whole(one, path, "undisturbed", **more))
+    one.worker.step_s = 0.02
+    begun = await read(one, "POST", path, body(path, **more), most=17, idempotency_key="cut")
+    rest = await read(two, "GET", f"/v1/streams/{begun.stream}", last_event_id=begun.last_id)
+    assert contents(begun, rest) == expected
+
+
+async def test_an_answer_is_billed_once_however_often_it_is_left(worlds: list[AdminWorld], redis_url: str) -> None:
+    for world in worlds:
+        world.worker.step_s = 0.01
+    path, key = "/v1/completions", "billed"
+    parts = [await read(worlds[0], "POST", path, body(path), most=3, idempotency_key=key)]
+    for number in range(3):
+        world, last = worlds[(number + 1) % 2], parts[-1].last_id
+        parts.append(await read(world, "POST", path, body(path), most=3, idempotency_key=key, last_event_id=last))
+    parts.append(await read(worlds[1], "GET", f"/v1/streams/{parts[0].stream}", last_event_id=parts[-1].last_id))
+    num_tokens = len(worlds[0].worker.script(worlds[0].worker.submits[0], 0))
+
+    async def is_billed() -> bool:
+        usage = await worlds[0].public.get("/v1/usage", headers={"authorization": f"Bearer {worlds[0].keys['user']}"})
+        rows = usage.json()["data"]
+        return [(row["requests"], row["output_tokens"]) for row in rows] == [(1, num_tokens)]
+
+    await eventually(is_billed, "one request of all its tokens is billed")
+
+
+async def test_a_stream_belongs_to_its_tenant_and_its_key_to_its_body(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    path = "/v1/completions"
+    begun = await whole(one, path, "a key")
+    at = f"/v1/streams/{begun.stream}"
+    assert code_of(await read(two, "GET", at, by="stranger")) == (404, "not_found")
+    assert code_of(await read(two, "POST", f"{at}/cancel", by="stranger")) == (404, "not_found")
+    assert (await read(two, "GET", at, last_event_id=begun.last_id)).status == 204
+    other = await read(two, "POST", path, body(path, max_tokens=7), idempotency_key="a key")
+    assert code_of(other) == (422, "idempotency_key_reused")
+    stranger = await read(two, "POST", path, body(path, max_tokens=7), idempotency_key="a key", by="stranger")
+    assert stranger.status == 200
+    assert stranger.stream != begun.stream
+    for cursor in (stranger.last_id, "x", "000000000000.1.1", begun.events[2].id + "-3", "9" * 5000):
+        assert code_of(await read(two, "GET", at, last_event_id=cursor)) == (400, "invalid_cursor")
+    assert code_of(await read(two, "POST", path, body(path), idempotency_key="k" * 10_000)) == (
+        400,
+        "invalid_idempotency_key",
+    )
+
+
+async def test_a_cancelled_stream_ends_and_stays_so(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    one.worker.hang_after = 4
+    path = "/v1/completions"
+    begun = await read(one, "POST", path, body(path), most=3, idempotency_key="cut")
+    at = f"/v1/streams/{begun.stream}"
+    answer = await two.public.post(f"{at}/cancel", headers={"authorization": f"Bearer {two.keys['user']}"})
+    assert answer.json() == {"id": begun.stream, "object": "stream", "status": "cancelled"}
+    assert code_of(await read(two, "GET", at, last_event_id=begun.last_id)) == (410, "stream_cancelled")
+
+
+async def test_a_record_that_has_ended_is_gone_and_not_unknown(redis_url: str, tmp_path: Path) -> None:
+    async with stream_worlds(redis_url, tmp_path, num=1) as [world]:
+        begun = await whole(world, "/v1/completions", "a key")
+        async with open_redis(redis_url) as redis:
+            for key in [key async for key in redis.scan_iter("stratos:streams:*")]:
+                await redis.delete(key)
+        assert code_of(await read(world, "GET", f"/v1/streams/{begun.stream}")) == (410, "stream_gone")
+        never = begun.stream[:-1] + ("0" if begun.stream[-1] != "0" else "1")
+        assert code_of(await read(world, "GET", f"/v1/streams/{never}")) == (404, "not_found")
+
+
+async def test_whole_answers_are_given_again_under_their_key(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    sent = {"model": "base", "prompt": "go", "max_tokens": 60}
+    first = await read(one, "POST", "/v1/completions", sent, idempotency_key="whole")
+    headers = {"authorization": f"Bearer {two.keys['user']}", "idempotency-key": "whole"}
+    again = await two.public.post("/v1/completions", json=sent, headers=headers)
+    repeated = await one.public.post("/v1/completions", json=sent, headers=headers)
+    assert first.status == again.status_code == 200
+    assert again.content == repeated.content
+    assert num_submits(worlds) == 1

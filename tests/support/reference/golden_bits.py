@@ -1,0 +1,127 @@
+"""Golden bits: digests of what each family of C++ kernels computes from fixed inputs, by instruction set and type.
+
+``python -m tests.support.reference.golden_bits`` writes those of the sets that this machine runs, and refuses where
+bits changed and the revision did not.  Inputs are made of integers, so that no library's generator decides them; the
+layout of pages does not show, only what attention gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.core.kv import KvGeometry
+from stratos.engine.attention.backend import RowSpan
+from stratos.engine.attention.native import NativePagedAttention
+from stratos.engine.attention.projections import QkNorm
+from stratos.engine.layers.native_linear import NativeLinear
+from stratos.engine.layers.native_ops import NativeOps
+from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.native.isa import TILE_TWIN
+from stratos.engine.native.library import NativeLibrary
+from stratos.engine.revisions import REVISIONS
+from tests.support.reference.native_kernels import NATIVE_SETS, native_library
+
+GOLDEN = Path(__file__).with_name("golden_bits.json")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+HEADS, KV_HEADS, HEAD_DIM, BLOCK, WINDOW = 6, 2, 40, 16, 50
+
+
+def numbers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    """Values in [-2, 2), the same on every machine."""
+    count = int(np.prod(shape))
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B1) + np.uint64(seed * 0x85EBCA6B)
+    mixed = (mixed ^ (mixed >> np.uint64(15))) * np.uint64(0xC2B2AE35) % np.uint64(1 << 32)
+    values = (mixed >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-22) - np.float32(2)
+    return torch.from_numpy(values).view(shape).to(dtype)
+
+
+def _attention(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
+    """A prompt in two chunks and two decode steps beside it, with norm, in a windowed and a full layer."""
+    geometry = KvGeometry(
+        num_layers=2, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, block_size=BLOCK, element_bytes=dtype.itemsize
+    )
+    pages = KvPages(geometry, 24, dtype, torch.device("cpu"))
+    kernel = NativePagedAttention(library, pages, HEADS, [WINDOW, None])
+    norm, table = QkNorm(numbers((HEADS + KV_HEADS, HEAD_DIM), dtype, 1), 1e-6), (3, 9, 1, 14, 7, 20, 5, 11)
+    outputs, start = [], 0
+    for seed, count in enumerate((70, 33, 1, 1), 2):
+        angles = numbers((count, HEAD_DIM // 2), torch.float32, seed + 10)  # any numbers do for cosines and sines
+        rope = RopeRows(angles.repeat(1, 2), torch.cat((-angles, angles), 1))
+        rows = [RowSpan(0, count, start, table)]
+        qkv = numbers((count, (HEADS + 2 * KV_HEADS) * HEAD_DIM), dtype, seed)
+        outputs += [kernel.forward(layer, qkv.clone(), rope, norm, kernel.prepare(rows)) for layer in range(2)]
+        start += count
+    return outputs
+
+
+def _ops(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
+    ops, (x, residual) = NativeOps(library, dtype), (numbers((5, 203), dtype, seed) for seed in (1, 2))
+    weight, gate_up = numbers((203,), dtype, 3), numbers((5, 406), dtype, 4) * 20
+    return [ops.rms_norm(x, weight, 1e-5), ops.add_rms_norm(x, residual, weight, 1e-5), residual, ops.silu_mul(gate_up)]
+
+
+def _products(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
+    """One row and many, rounded to the type and not, with a bias and without."""
+    weight, bias, outputs = numbers((75, 203), dtype, 1), numbers((75,), dtype, 2), []
+    for rows in (1, 7, 40):
+        x = numbers((rows, 203), dtype, 3 + rows)
+        outputs += [NativeLinear(library, weight, bias)(x), NativeLinear(library, weight, None, is_float=True)(x)]
+    return outputs
+
+
+FAMILIES: dict[str, Callable[[NativeLibrary, torch.dtype], list[Tensor]]] = {
+    "native-attention": _attention,
+    "native-ops": _ops,
+    "native-products": _products,
+}
+
+
+def digest_of(family: str, build: str, dtype: str) -> str:
+    """Digest of the bits that a family computes here."""
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in FAMILIES[family](native_library(build), DTYPES[dtype]):
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def golden_key(build: str, dtype: str) -> str:
+    """Name in the file; the twin of the tiles has the tiles' own."""
+    return f"{'amx' if build == TILE_TWIN.name else build} {dtype}"
+
+
+def read_golden() -> dict[str, Any]:
+    """Family -> its revision, and digests by ``golden_key``."""
+    found: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
+    return found
+
+
+def main() -> int:
+    """Write the digests of this machine's sets; those of others stay where the revision did."""
+    golden = read_golden()
+    for family in FAMILIES:
+        known = golden.get(family, {"revision": 0, "bits": {}})
+        bits = {golden_key(build, dtype): digest_of(family, build, dtype) for build in NATIVE_SETS for dtype in DTYPES}
+        is_same_revision = known["revision"] == REVISIONS[family]
+        if is_same_revision and any(known["bits"].get(key, value) != value for key, value in bits.items()):
+            print(f"the bits of {family} changed: raise its revision in stratos.engine.revisions first")
+            return 1
+        golden[family] = {
+            "revision": REVISIONS[family],
+            "bits": {**(known["bits"] if is_same_revision else {}), **bits},
+        }
+    GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Records of streams there and back, and ids of events that are none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratos.common.errors import BadRequest
+from stratos.core.adapter import AdapterRef
+from stratos.core.requests.records import FinishReason
+from stratos_gateway.openai.rendering import AnswerIdentity
+from stratos_gateway.streams.asking import derived_seed, is_stream_id, stream_id
+from stratos_gateway.streams.codec import (
+    Piece,
+    StreamHead,
+    add_piece,
+    decode_block,
+    decode_head,
+    encode_block,
+    encode_head,
+)
+from stratos_gateway.streams.cursor import parse_cursor
+
+CAUSES = (None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.GRAMMAR, FinishReason.EXHAUSTED)
+KEY = b"k" * 32
+TAG = "0123456789ab"
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> Piece:
+    ids = draw(st.lists(st.integers(0, 300_000), max_size=5))
+    ends = draw(st.booleans())
+    return Piece(draw(st.integers(0, 5)), ids, ends, draw(st.sampled_from(CAUSES)) if ends else None)
+
+
+@given(st.lists(pieces()), st.lists(st.integers(0, 9999), min_size=3, max_size=3), st.integers(0, 1 << 40))
+def test_a_block_is_what_was_written(written: list[Piece], cached: list[int], ended: int) -> None:
+    buffer = bytearray()
+    for piece in written:
+        add_piece(buffer, piece, 6)
+    found = decode_block(encode_block(cached, ended, bytes(buffer)), 3, 6)
+    assert (list(found.num_cached), found.ended_unix_s, list(found.pieces)) == (cached, ended, written)
+
+
+def test_a_token_takes_less_than_four_bytes() -> None:
+    buffer = bytearray()
+    for token_id in range(100_000, 101_000):
+        add_piece(buffer, Piece(0, [token_id]), 1)
+    assert len(buffer) == 4000  # three for a token of a large vocabulary, one for its piece
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", b"\x00\x00\x02", b"\x00\x00\x01\x09"])
+def test_a_cut_block_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="not a block"):
+        decode_block(content, 1, 1)
+
+
+def test_a_head_is_what_was_written() -> None:
+    identity = AnswerIdentity(
+        answer_id="cmpl-1",
+        created=5,
+        seed=(1 << 63) - 1,
+        prompts=((1, 2), (3,)),
+        model_digest="m",
+        adapter=AdapterRef(digest="d", uri="u"),
+        arrived_unix_ms=7,
+        request_ids=("gen-1", "gen-2"),
+    )
+    head = StreamHead(path="/v1/completions", body='{"prompt":"é"}'.encode(), identity=identity)
+    assert decode_head(encode_head(head)) == head
+    assert decode_head(b"") is None
+    assert decode_head(b"noise") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", TAG, f"{TAG}.", f"{TAG}.1", f"{TAG}.1.2-3", f"{TAG}.-1.2", f"{TAG}.1.2.0-1", f"{TAG}.1.2.1-1-1",
+     f"{TAG}.1.2.e", "ffffffffffff.1.2", f"{TAG}.1.{'9' * 10}", f"{TAG}.z.1", f"{TAG}.1.2\n"],
+)  # fmt: skip
+def test_ids_that_no_event_has_are_refused(text: str) -> None:
+    with pytest.raises(BadRequest):
+        parse_cursor(text, TAG, 1)
+
+
+def test_a_cursor_says_where_chunks_end() -> None:
+    cursor = parse_cursor(f"{TAG}.9.4-0.1-3-2", TAG, 2)
+    assert (cursor.num_events, cursor.seen, cursor.part) == (9, (4, 0), (1, 3, 2))
+    assert (cursor.cuts(0), cursor.cuts(1)) == ([4], [3])
+    assert parse_cursor(f"{TAG}.z", TAG, 2).is_whole
+
+
+def test_ids_of_streams_are_those_of_one_tenant() -> None:
+    first, second = stream_id(KEY, "a"), stream_id(KEY, "b")
+    assert first == stream_id(KEY, "a") != second
+    assert stream_id(KEY, "") != stream_id(KEY, "")
+    assert is_stream_id(KEY, first)
+    assert not is_stream_id(b"x" * 32, first)
+    assert not any(is_stream_id(KEY, text) for text in ("", "strm_", first + "0", first[:-1], "é" * 37, first[:-8]))
+    assert 0 <= derived_seed(KEY, "a") < 1 << 63
