@@ -46,6 +46,8 @@ from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+from stratos_gateway.scoring.dialects import scoring_dialects
+from stratos_gateway.scoring.sending import ScoreSender
 from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.join import StreamJoin
 from stratos_gateway.streams.routes import RecordedStreams, StreamResume
@@ -111,8 +113,11 @@ def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue, 
         parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s, settle
     )
     embedding = EmbeddingPreparer(parts.model, catalogue)
+    scores, workers = ScoreSender(parts.fleet, parts.model.tokenizer), sources[-1:]
+    judging = scoring_dialects(parts.model.score_head)
     return {
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
+        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, workers, scores) for d in judging},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
         "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [ModerationSource()], ReadySender()),
         **ready_endpoints(edge, around, TokenCounting(model=parts.model, catalogue=catalogue)),

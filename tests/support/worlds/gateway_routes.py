@@ -41,6 +41,8 @@ from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
+from stratos_gateway.scoring.dialects import scoring_dialects
+from stratos_gateway.scoring.sending import ScoreSender
 from stratos_gateway.streams.routes import RecordedStreams, StreamResume
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
@@ -93,10 +95,12 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
     workers = [WorkersSource(fleet, admission, served_model().tokenizer)]
     sender, vectors = ChunkSender(limits), [VectorSource(fleet, admission, unreached, 5.0)]
     embedding = EmbeddingPreparer(served_model(), catalogue)
+    scores, judging = ScoreSender(fleet, served_model().tokenizer), scoring_dialects(served_model().score_head)
     streams = RecordedStreams(edge.authenticate, None)
     return build_routes(
         endpoints={
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
+            **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, scores) for d in judging},
             "/v1/embeddings": Endpoint(edge, embedding, steps, vectors, VectorSender()),
             "/v1/moderations": Endpoint(edge, ModerationPreparer(), steps, [ModerationSource()], ReadySender()),
             **ready_endpoints(edge, steps, TokenCounting(model=served_model(), catalogue=catalogue)),

@@ -71,6 +71,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     skip_after: int | None = None
     """A token is left out after so many."""
     cached_tokens: int = 0
+    logprobs_of: Callable[[decode_pb2.Submit], Sequence[float]] | None = None
+    """Log probabilities of all tokens after a prompt, for outputs of one token; else they are made up."""
     features: frozenset[str] = frozenset(Feature)
     protocol_version: int = PROTOCOL_VERSION
     submits: list[decode_pb2.Submit] = field(default_factory=list)
@@ -193,7 +195,9 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             skipped = 1 if self.skip_after == position else 0
             token = ids[position + skipped]
             delta = decode_pb2.ChoiceDelta(index=index, offset=position + skipped, token_ids=[token])
-            if params.HasField("num_logprobs"):
+            if params.HasField("num_logprobs") and self.logprobs_of is not None:
+                _tell(delta, token, self.logprobs_of(submit), params.num_logprobs)
+            elif params.HasField("num_logprobs"):
                 entry = delta.logprobs.add()
                 entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, -0.5, 1
                 for rank in range(params.num_logprobs):
@@ -219,6 +223,14 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
             async with self.write_lock:  # grpc takes one write at a time
                 await context.write(message)
+
+
+def _tell(delta: decode_pb2.ChoiceDelta, token: int, logprobs: Sequence[float], num_top: int) -> None:
+    """Add the log probabilities of one place, as an engine ranks them."""
+    entry, order = delta.logprobs.add(), sorted(range(len(logprobs)), key=lambda t: (-logprobs[t], t))
+    entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, logprobs[token], order.index(token) + 1
+    for rank, top in enumerate(order[:num_top]):
+        entry.top.add(token_id=top, logprob=logprobs[top], rank=rank + 1)
 
 
 def _prompt_logprobs(submit: decode_pb2.Submit) -> list[decode_pb2.PositionLogprobs]:

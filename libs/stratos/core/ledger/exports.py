@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,10 @@ ENTRY_COLUMNS = (
     "request_id", "http_request_id", "tenant", "key_id", "plan", "model", "model_size", "adapter", "route", "outcome",
     "arrived_unix_ms", "prompt_tokens", "cached_tokens", "output_tokens", "queue_us", "prefill_us", "decode_us",
     "device_us", "ttft_us", "itl_us", "is_kept", "gross", "cached_discount", "batch_discount", "replay_discount",
-    "net", "credit", "due", "is_external", "external_cost",
+    "net", "credit", "due", "is_external", "external_cost", "cost_tags",
 )  # fmt: skip
+TAG_PREFIX = "tag:"
+"""Before the name of a cost tag, among columns."""
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -33,10 +36,14 @@ def usage_rows(table: UsageTable, columns: Sequence[str] = GROUP_COLUMNS) -> lis
 
     Args:
         table: grouped by ``columns``.
-        columns: of ``GROUP_COLUMNS``.
+        columns: of ``GROUP_COLUMNS``, and cost tags behind ``TAG_PREFIX``.
     """
+    plain, tags = [c for c in columns if c in GROUP_COLUMNS], [c for c in columns if c.startswith(TAG_PREFIX)]
     shown = ((group, sums) for group, sums in table.items() if sums.get("requests") or sums.get("window_credit"))
-    return [{name: getattr(group, name) for name in columns} | sums_row(sums) for group, sums in shown]
+    return [
+        {name: getattr(group, name) for name in plain} | dict(zip(tags, group.tags, strict=True)) | sums_row(sums)
+        for group, sums in shown
+    ]
 
 
 def entry_row(entry: LedgerEntry, *, for_admin: bool = True) -> dict[str, Any]:
@@ -49,6 +56,7 @@ def entry_row(entry: LedgerEntry, *, for_admin: bool = True) -> dict[str, Any]:
         "output_tokens": counts.num_output,
         "outcome": entry.outcome.value,
         "external_cost": entry.external_cost if for_admin else None,
+        "cost_tags": json.dumps(dict(entry.tag.cost_tags), ensure_ascii=False) if entry.tag.cost_tags else "",
     }
     return {
         name: known[name] if name in known else next(getattr(part, name) for part in parts if hasattr(part, name))

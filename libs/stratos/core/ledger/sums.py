@@ -29,6 +29,8 @@ class UsageGroup:
     """Base model."""
     adapter: str = ""
     key_id: str = ""
+    tags: tuple[str, ...] = ()
+    """Texts of the cost tags that are grouped by; empty where a request has none of the name."""
 
 
 Sums = Mapping[str, int]

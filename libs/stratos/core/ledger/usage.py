@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stratos.core.requests.records import RequestKey
+
+MAX_COST_TAGS = 8
+MAX_COST_TAG_CHARS = 64
+"""Of a name, and of a text: an entry of the ledger is kept for long."""
+
+
+def cost_tags(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The part of a request's metadata that its entries keep: short texts, the first ones."""
+    short = {name: text for name, text in metadata.items() if 0 < max(len(name), len(text)) <= MAX_COST_TAG_CHARS}
+    return dict(list(short.items())[:MAX_COST_TAGS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +38,8 @@ class MeterTag:
     """Wall clock of the gateway at the request's arrival: every entry of the request is in the ledger of that day."""
     num_cached_tokens: int = 0
     """Prompt tokens that an earlier attempt had found in a prefix cache: what is computed again is not charged."""
+    cost_tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Names that its client gave to what it was for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

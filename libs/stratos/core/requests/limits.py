@@ -141,16 +141,17 @@ def check_token_ids(ids: Sequence[object], vocab_size: int, param: str) -> tuple
     return tuple(ids)  # type: ignore[arg-type]
 
 
-def check_metadata(value: object) -> None:
-    """Check the OpenAI ``metadata`` parameter, which asks for nothing here: a few short texts."""
+def check_metadata(value: object) -> dict[str, str]:
+    """Check the OpenAI ``metadata`` parameter: a few texts."""
     if value is None:
-        return
+        return {}
     if not isinstance(value, dict) or len(value) > MAX_METADATA_KEYS:
         raise BadRequest(f"metadata must be an object of at most {MAX_METADATA_KEYS} texts", param="metadata")
     for key, text in value.items():
         if not isinstance(text, str) or len(key) > MAX_METADATA_KEY_CHARS or len(text) > MAX_METADATA_CHARS:
             most = f"keys of at most {MAX_METADATA_KEY_CHARS} characters and texts of at most {MAX_METADATA_CHARS}"
             raise BadRequest(f"metadata must hold {most}", param="metadata")
+    return value
 
 
 def check_stop_token_ids(ids: object, vocab_size: int) -> tuple[int, ...]:

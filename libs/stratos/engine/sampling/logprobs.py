@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -75,18 +76,11 @@ def position_record(
     sampled: TokenLogprob, logprobs: Sequence[float], token_ids: Sequence[int], count: int
 ) -> PositionLogprobs:
     """Record of a sampled token and the best ``count`` of others, which come in any order."""
-    best = sorted(zip(logprobs, token_ids, strict=True), key=_best_first)[:count]
-    return PositionLogprobs(sampled, _ranked(best))
-
-
-def _best_first(entry: tuple[float, int]) -> tuple[float, int]:
-    return -entry[0], entry[1]
-
-
-def _ranked(entries: list[tuple[float, int]]) -> tuple[TokenLogprob, ...]:
+    # by falling logprob, then by rising id: the order of pairs with the logprob's sign changed
+    best = sorted(zip(map(operator.neg, logprobs), token_ids, strict=True))[:count]
     ranked, rank, last = [], 0, None
-    for place, (logprob, token) in enumerate(entries, 1):
-        if logprob != last:
-            rank, last = place, logprob
-        ranked.append(TokenLogprob(token, logprob, rank))
-    return tuple(ranked)
+    for place, (negated, token) in enumerate(best, 1):
+        if negated != last:
+            rank, last = place, negated
+        ranked.append(TokenLogprob(token, -negated, rank))
+    return PositionLogprobs(sampled, tuple(ranked))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from redis.asyncio import Redis
 
 from stratos.common.errors import BadRequest
-from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.entry import LedgerEntry, summed_key
 from stratos.core.ledger.segments import Place
 from stratos.core.ledger.sums import UsageGroup, keep_fields, table_of_day
 from stratos.core.ledger.violations import spans_of_day
@@ -29,6 +30,8 @@ from stratos.store.redis import translate_redis_errors
 MAX_CONNECTIONS = 4
 """Of the client that it is made with: as many questions are answered at a time."""
 MAX_GROUPS = 20_000
+MAX_TAGGED_ENTRIES = 200_000
+"""Entries that are read for one table by cost tags, of which there are no sums."""
 _DAYS_PER_SLICE = 8
 _SCAN_COUNT = 1000
 MAX_PAGE_ENTRIES = 2000
@@ -78,6 +81,37 @@ class UsageReader:
             part = days[begin : begin + _DAYS_PER_SLICE]
             stored = await self._read([f"{self._head}:sums:{tenant}:{day}" for day in part])
             await asyncio.to_thread(_add, found, key, part, stored)
+        return dict(sorted(found.items()))
+
+    async def table_by_tags(
+        self, tenant: str, days: Sequence[str], columns: Sequence[str], tags: Sequence[str]
+    ) -> Groups:
+        """The entries of days, added up by cost tags and other fields.
+
+        Args:
+            tenant: by its id.
+            days: that are added up.
+            columns: fields of ``UsageGroup`` that are kept apart.
+            tags: names of cost tags whose texts are kept apart.
+
+        Raises:
+            BadRequest: there are more than ``MAX_TAGGED_ENTRIES`` entries or ``MAX_GROUPS`` groups.
+            DependencyDown: Redis does not answer; or it is not the store.
+        """
+        found: Groups = {}
+        key, num = keep_fields(*columns), 0
+        for day in days:
+            async for entry in self.entries(tenant, day):
+                num += 1
+                if num > MAX_TAGGED_ENTRIES:
+                    text = f"more than {MAX_TAGGED_ENTRIES} requests; ask for fewer days"
+                    raise BadRequest(text, param="group_by")
+                tag = entry.tag
+                group = key(UsageGroup(day=day, model=tag.model, adapter=tag.adapter, key_id=summed_key(tag.key_id)))
+                group = replace(group, tags=tuple(tag.cost_tags.get(name, "") for name in tags))
+                found.setdefault(group, Counter()).update(entry.measures)
+            if len(found) > MAX_GROUPS:
+                raise BadRequest(f"more than {MAX_GROUPS} rows; ask for fewer days or columns", param="group_by")
         return dict(sorted(found.items()))
 
     async def spans(self, tenant: str, days: Sequence[str]) -> list[Spans]:

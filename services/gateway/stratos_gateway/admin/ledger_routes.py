@@ -23,8 +23,8 @@ from stratos.store.keys import check_tenant
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import Spans, UsageReader
 from stratos.store.tenants import is_tenant_id, unknown_tenant
-from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number, place_of_query
-from stratos_gateway.ledger.readings import UsageReadings
+from stratos_gateway.ledger.periods import day_of_query, days_between, month_days, number, place_of_query, tags_of
+from stratos_gateway.ledger.readings import UsageReadings, read_table
 
 _MAX_AMOUNT = (1 << 63) - 1
 """Larger ones are not read everywhere."""
@@ -85,9 +85,9 @@ class LedgerRoutes:
 
     async def _usage(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         query, (tenant, label) = request.query_params, await _tenant(caller, request)
-        columns, days = columns_of(query), days_between(query, datetime.now(UTC).date())
+        days = days_between(query, datetime.now(UTC).date())
         async with self._readings.by(caller.tenant) as reader:
-            table = await reader.table(tenant, days, columns)
+            table, columns = await read_table(reader, tenant, days, query)
         rows = await asyncio.to_thread(usage_rows, table, columns)
         total = regroup([table], keep_fields()).values()
         return {"tenant": label, "data": rows, "total": sums_row(next(iter(total), {}))}
@@ -107,11 +107,14 @@ class LedgerRoutes:
 
     async def _statement(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         (tenant, label), days = await _tenant(caller, request), month_days(request.query_params)
+        tags = tags_of(request.query_params)
         async with self._readings.by(caller.tenant) as reader:
+            parts = await read_table(reader, tenant, days, request.query_params) if tags else None
             table = await reader.table(tenant, days, ("day", "model", "adapter"))
             spans = await self._spans(reader, tenant, days, table)
             missed = await reader.missed_windows(tenant, days)
-        return statement_json(make_statement(label, days[0][:7], [table], violation_windows(spans), missed))
+        whole = statement_json(make_statement(label, days[0][:7], [table], violation_windows(spans), missed))
+        return whole if parts is None else {**whole, "by_tag": usage_rows(*parts)}
 
     async def _spans(self, reader: UsageReader, tenant: str, days: Sequence[str], table: UsageTable) -> Spans:
         """Promises of a month; on a day of an older version, which kept no such sums, those of its entries."""

@@ -77,7 +77,7 @@ class EmbeddingPreparer:
             refusal=partial(self._catalogue.refusal, target),
             body=parsed,
             call=call,
-            meter=meter_tag(base, tenant, target, "embedding", trace, arrived_unix_ms),
+            meter=meter_tag(base, tenant, target, "embedding", trace, arrived_unix_ms, parsed.metadata),
         )
 
     def _texts(self, body: EmbeddingBody) -> list[str]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 
 from stratos.common.errors import BadRequest
-from stratos.core.ledger.exports import GROUP_COLUMNS
+from stratos.core.ledger.exports import GROUP_COLUMNS, TAG_PREFIX
 from stratos.core.ledger.segments import Place
 from stratos.core.ledger.statement import days_of
+from stratos.core.ledger.usage import MAX_COST_TAG_CHARS, MAX_COST_TAGS
 from stratos.store.ledger.entry_reader import START
 
 MAX_DAYS = 366
@@ -36,13 +37,24 @@ def month_days(query: Mapping[str, str]) -> list[str]:
         raise BadRequest(str(error), param="month") from None
 
 
+def tags_of(query: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the cost tags in ``group_by``; raises ``BadRequest``."""
+    wanted = [name for name in query.get("group_by", "").split(",") if name.startswith(TAG_PREFIX)]
+    names = tuple(dict.fromkeys(name.removeprefix(TAG_PREFIX) for name in wanted))
+    if len(names) > MAX_COST_TAGS or any(not 0 < len(name) <= MAX_COST_TAG_CHARS for name in names):
+        text = f"group_by takes up to {MAX_COST_TAGS} tags with names of up to {MAX_COST_TAG_CHARS} characters"
+        raise BadRequest(text, param="group_by")
+    return names
+
+
 def columns_of(query: Mapping[str, str]) -> tuple[str, ...]:
     """Columns of ``group_by``, in their usual order; ``key`` is short for ``key_id``.
 
     Raises:
         BadRequest: an unknown one.
     """
-    wanted = {"key_id" if name == "key" else name for name in query.get("group_by", "day,model").split(",") if name}
+    names = [n for n in query.get("group_by", "day,model").split(",") if not n.startswith(TAG_PREFIX)]
+    wanted = {"key_id" if name == "key" else name for name in names if name}
     if unknown := sorted(wanted - set(GROUP_COLUMNS)):
         raise BadRequest(f"group_by has an unknown column {unknown[0][:64]!r}", param="group_by")
     return tuple(name for name in GROUP_COLUMNS if name in wanted)

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from stratos.common.clock import Clock
 from stratos.common.errors import ConcurrencyLimited
+from stratos.core.ledger.exports import TAG_PREFIX
+from stratos.core.ledger.sums import UsageTable
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos_gateway.access.call_rate import CallRate
+from stratos_gateway.ledger.periods import columns_of, tags_of
 
 _BURST = 10
+
+
+async def read_table(
+    reader: UsageReader, tenant: str, days: Sequence[str], query: Mapping[str, str]
+) -> tuple[UsageTable, tuple[str, ...]]:
+    """Usage of days as ``group_by`` says, and the columns of its rows: from sums, or where cost tags are asked for,
+    from entries.
+
+    Raises:
+        BadRequest: an unknown column, or too many rows. DependencyDown: Redis does not answer.
+    """
+    columns, tags = columns_of(query), tags_of(query)
+    if not tags:
+        return await reader.table(tenant, days, columns), columns
+    table = await reader.table_by_tags(tenant, days, columns, tags)
+    return table, (*columns, *(TAG_PREFIX + name for name in tags))
 
 
 class UsageReadings:

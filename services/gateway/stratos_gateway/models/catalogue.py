@@ -6,13 +6,14 @@ never the base model.  A name that the plan or the key does not allow takes the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import ModelNotFound, PermissionDenied
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
 from stratos.core.files.embedding_files import EmbeddingConfig
-from stratos.core.ledger.usage import MeterTag
+from stratos.core.ledger.usage import MeterTag, cost_tags
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
@@ -43,6 +44,7 @@ class BaseModel:
     created_unix_s: int
     can_generate: bool = True
     can_chat: bool = True
+    can_score: bool = False
     embedding: EmbeddingConfig | None = None
     """How it embeds; ``None`` when it does not."""
     size: str = ""
@@ -54,6 +56,8 @@ class BaseModel:
             "chat.completions": self.can_chat and self.can_generate,
             "completions": self.can_generate,
             "embeddings": self.embedding is not None,
+            "score": self.can_score,
+            "rerank": self.can_score,
         }
         sizes = {} if self.embedding is None else {"embedding_dimensions": self.embedding.size}
         return {"capabilities": [name for name, is_there in routes.items() if is_there], **sizes}
@@ -162,8 +166,17 @@ def _refused(name: str) -> PermissionDenied:
     return PermissionDenied(f"the model {name[:100]!r} is not served now, by decision of the operator", param="model")
 
 
+NO_METADATA: Mapping[str, str] = {}
+
+
 def meter_tag(
-    base: BaseModel, tenant: Tenant, target: ModelTarget, route: str, trace: TraceContext, arrived_unix_ms: int
+    base: BaseModel,
+    tenant: Tenant,
+    target: ModelTarget,
+    route: str,
+    trace: TraceContext,
+    arrived_unix_ms: int,
+    metadata: Mapping[str, str] = NO_METADATA,
 ) -> MeterTag:
     """The tag of a request.
 
@@ -174,6 +187,7 @@ def meter_tag(
         route: of its dialect, or "embedding".
         trace: with the id that the client knows.
         arrived_unix_ms: now, by this gateway's clock.
+        metadata: of the request, of which short texts are cost tags.
     """
     return MeterTag(
         key_id=tenant.key_id,
@@ -183,4 +197,5 @@ def meter_tag(
         route=route,
         http_request_id=trace.http_request_id,
         arrived_unix_ms=arrived_unix_ms,
+        cost_tags=cost_tags(metadata),
     )

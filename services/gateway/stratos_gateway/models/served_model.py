@@ -23,6 +23,7 @@ from stratos.text.output.chat_format import ChatFormat, chat_format
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.catalogue import BaseModel
 from stratos_gateway.models.grammar_check import GrammarCheck
+from stratos_gateway.models.score_head import Pair, ScoreHead, read_score_head
 from stratos_gateway.models.settings import ModelConfig
 
 INLINE_CHARS = 1024
@@ -51,6 +52,8 @@ class ServedModel:
     chat: ChatFormat
     max_input_tokens: int
     grammars: GrammarCheck
+    score_head: ScoreHead | None = None
+    """How it judges documents; ``None`` when it does not."""
 
     @classmethod
     def load(cls, config: ModelConfig) -> ServedModel:
@@ -64,7 +67,7 @@ class ServedModel:
         tokenizer = Tokenizer.load(path)
         if tokenizer.vocab_size > files.vocab_size:
             raise InvalidCheckpoint(f"{path}: the tokenizer has more tokens than the model's vocabulary")
-        source = read_template(path)
+        source, head = read_template(path), read_score_head(path, files.config, tokenizer)
         return cls(
             base=BaseModel(
                 name=config.served_name,
@@ -76,6 +79,7 @@ class ServedModel:
                 created_unix_s=int((path / "config.json").stat().st_mtime),
                 can_generate=files.can_generate,
                 can_chat=source is not None,
+                can_score=head is not None and files.can_generate,
                 embedding=read_embedding_config(files, config.pooling, config.matryoshka),
             ),
             tokenizer=tokenizer,
@@ -83,6 +87,7 @@ class ServedModel:
             chat=chat_format(source or ""),
             max_input_tokens=config.max_input_tokens,
             grammars=GrammarCheck(path, files.vocab_size, files.eos_token_ids),
+            score_head=head,
         )
 
     def unbounded(self) -> ServedModel:
@@ -120,6 +125,17 @@ class ServedModel:
         is_short = len(text) <= INLINE_CHARS
         encode = partial(self.tokenizer.encode, text, add_special_tokens=True)
         return await self._encode(text, encode, "prompt", is_short=is_short)
+
+    async def encode_pair(self, pair: Pair) -> tuple[int, ...]:
+        """Ids of the prompt that asks whether a document answers a query.
+
+        Raises:
+            BadRequest: too long, or refused by the template.
+        """
+        assert self.score_head is not None, "checked with the body"
+        text = "".join(pair.texts)
+        is_short = len(text) <= INLINE_CHARS
+        return await self._encode(text, partial(self.score_head.encode, pair), "prompt", is_short=is_short)
 
     async def encode_inputs(self, inputs: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
         """Ids of inputs to embed, special tokens of the tokenizer added to texts.

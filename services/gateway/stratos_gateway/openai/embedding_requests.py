@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ class EmbeddingBody:
     inputs: tuple[str | tuple[int, ...], ...]
     is_base64: bool
     num_dimensions: int | None
+    metadata: Mapping[str, str]
 
 
 def parse_embedding(body: dict[str, Any], vocab_size: int, config: EmbeddingConfig | None) -> EmbeddingBody:
@@ -45,6 +46,7 @@ def parse_embedding(body: dict[str, Any], vocab_size: int, config: EmbeddingConf
         inputs=_inputs(fields.take("input"), vocab_size),
         is_base64=_is_base64(fields.take("encoding_format")),
         num_dimensions=_dimensions(fields.number("dimensions"), config),
+        metadata=fields.take_metadata(),
     )
     fields.ignore_harmless()
     fields.end()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import BadRequest
+from stratos.core.ledger.usage import cost_tags
 from stratos.core.requests.grammar import (
     ANY_OBJECT,
     GrammarKind,
@@ -57,9 +58,12 @@ class Fields:
         value = self.take(name)
         return None if value is None else check_number(row or name, value, self._path + name)
 
+    def take_metadata(self) -> Mapping[str, str]:
+        """Texts that its client attaches to a request; raises ``BadRequest`` for more than the API takes."""
+        return check_metadata(self.take("metadata"))
+
     def ignore_harmless(self) -> None:
-        """Fields of every route that ask for nothing that changes the answer; raises for metadata without bounds."""
-        check_metadata(self.take("metadata"))
+        """Fields of every route that ask for nothing that changes the answer."""
         self.ignore(*HARMLESS_FIELDS)
 
     def ignore(self, *names: str) -> None:
@@ -97,7 +101,9 @@ _IGNORED_FIELDS = ("metadata", "store", "prompt_cache_retention", "prediction")
 
 def ignored_fields(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the fields that mean nothing here, where they ask for something."""
-    return tuple(name for name in _IGNORED_FIELDS if body.get(name))
+    metadata = body.get("metadata")
+    is_kept = not isinstance(metadata, dict) or cost_tags(metadata) == metadata
+    return tuple(name for name in _IGNORED_FIELDS if body.get(name) and not (name == "metadata" and is_kept))
 
 
 _SCHEMA_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")

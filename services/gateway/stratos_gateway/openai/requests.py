@@ -6,6 +6,7 @@ anything unknown is refused too: a misspelt parameter must not be lost silently.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from stratos.core.requests.limits import (
 )
 from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
+from stratos_gateway.models.score_head import Pair
 from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, ignored_fields, take_grammar
 from stratos_gateway.openai.messages import check_messages
 from stratos_gateway.openai.stream_and_prompt import Truncation, take_stream_options, take_truncation
@@ -54,6 +56,8 @@ class GenerationOptions:
     bad_words: tuple[str, ...]
     bad_token_ids: tuple[int, ...]
     grammar: WantedGrammar | None
+    metadata: Mapping[str, str]
+    """Texts that the client attaches."""
     session: str
     """Name of the client's session, used for placement alone; empty when it gives none."""
     sampling: dict[str, Any]
@@ -108,8 +112,8 @@ class Conversation:
         )
 
 
-Prompt = Conversation | str | tuple[int, ...]
-"""Messages, text or token ids."""
+Prompt = Conversation | Pair | str | tuple[int, ...]
+"""Messages, a query with a document, text or token ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +231,7 @@ def take_options(
         grammar=grammar,
         bad_words=check_bad_words(fields.take("bad_words")),
         bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
+        metadata=fields.take_metadata(),
         session=fields.take_session(),
         sampling=sampling,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stratos.core.tenancy.plan import Plan
+from stratos_gateway.models.score_head import Pair
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.requests import Conversation, GenerationBody, Prompt
 from stratos_gateway.preparation.output_shape import encode_conversation
@@ -27,11 +28,16 @@ async def encode_prompts(
     most = max(1, min(plan.max_prompt_tokens, model.max_input_tokens, room))
     unbounded = model.unbounded()
     cut = [truncation.cut(await _encode(unbounded, prompt), most) for prompt in body.prompts]
-    left = (prompt if isinstance(prompt, Conversation) else ids for prompt, ids in zip(body.prompts, cut, strict=True))
+    left = (
+        prompt if isinstance(prompt, Conversation | Pair) else ids
+        for prompt, ids in zip(body.prompts, cut, strict=True)
+    )
     return replace(body, prompts=tuple(left)), cut
 
 
 async def _encode(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     if isinstance(prompt, Conversation):
         return await encode_conversation(model, prompt)
+    if isinstance(prompt, Pair):
+        return await model.encode_pair(prompt)
     return await model.encode_prompt(prompt)

@@ -17,6 +17,7 @@ from stratos.text.output.parser import OutputShape
 from stratos_gateway.answering.request import GenerationSpec, PreparedGeneration
 from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
+from stratos_gateway.models.score_head import Pair
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.rendering import Answer, AnswerIdentity
@@ -157,7 +158,7 @@ class GenerationPreparer:
         """Texts of the input; token ids are decoded where they are echoed, or a content policy reads them."""
         texts, decode = list[str](), self._tools.model.tokenizer.decode
         for prompt in body.prompts:
-            if isinstance(prompt, Conversation):
+            if isinstance(prompt, Conversation | Pair):
                 texts += prompt.texts
             elif isinstance(prompt, str):
                 texts.append(prompt)
@@ -174,9 +175,8 @@ class GenerationPreparer:
         shown = frozenset[int]() if shape is None else frozenset(special_ids(tools.model, shape).values())
         if options.shows_special:
             shown |= tools.model.tokenizer.special_ids
-        tag = None
-        if tools.is_metered:
-            tag = meter_tag(tools.model.base, tenant, target, dialect.route, trace, identity.arrived_unix_ms)
+        facts = (tools.model.base, tenant, target, dialect.route, trace, identity.arrived_unix_ms, options.metadata)
+        tag = meter_tag(*facts) if tools.is_metered else None
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.name)
         ids = identity.request_ids or ("",) * len(identity.prompts)

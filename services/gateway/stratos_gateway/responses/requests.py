@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -81,7 +81,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     if top is not None and not includes_logprobs:
         raise BadRequest(f"top_logprobs needs include: [{_LOGPROBS!r}]", param="top_logprobs")
     metadata, store = fields.take("metadata"), fields.flag("store") if body.get("store") is not None else None
-    check_metadata(metadata)
+    metadata = check_metadata(metadata)
     previous = _text(fields, "previous_response_id")
     _refuse_features(fields)
     options = take_options(
@@ -92,6 +92,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         num_logprobs=(top or 0) if includes_logprobs else None,
         grammar=grammar,
     )
+    options = replace(options, metadata=metadata)
     check_tools_and_grammar(tools, options)
     echoed = {
         **{name: body[name] for name in _ECHOED_TEXTS if isinstance(body.get(name), str)},

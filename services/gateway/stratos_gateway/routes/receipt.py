@@ -48,5 +48,7 @@ async def _billed(access: LedgerAccess, tenant: str, names: list[list[Any]]) -> 
     for day, request_id, *arrived in names:  # an older version wrote no time, by which an entry is found in a segment
         place = (int(arrived[0]) if arrived else -1, str(request_id))
         if (entry := await access.store.find(tenant, day, place)) is not None:
-            rows.append(entry_row(entry, for_admin=False))
+            row = entry_row(entry, for_admin=False)
+            del row["cost_tags"]  # the one text of a client in it
+            rows.append(row)
     return rows

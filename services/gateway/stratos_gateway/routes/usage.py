@@ -16,7 +16,8 @@ from stratos.core.ledger.sums import MEASURES, UsageTable, keep_fields, regroup
 from stratos.core.tenant import Tenant
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.ledger.billing import Billing
-from stratos_gateway.ledger.periods import columns_of, days_between
+from stratos_gateway.ledger.periods import days_between
+from stratos_gateway.ledger.readings import read_table
 
 
 class UsageRoute:
@@ -45,11 +46,11 @@ class UsageRoute:
             raise NotFound("this gateway keeps no ledger")
         query = request.query_params
         days = days_between(query, datetime.fromtimestamp(self._wall_clock(), UTC).date())
-        columns, shape = columns_of(query), query.get("format", "json")
+        shape = query.get("format", "json")
         if shape not in ("json", "csv"):
             raise BadRequest("format must be json or csv", param="format")
         async with readings.by(tenant) as reader:
-            table = await reader.table(tenant.id, days, columns)
+            table, columns = await read_table(reader, tenant.id, days, query)
             return await asyncio.to_thread(_csv if shape == "csv" else _json, table, columns, days)
 
 

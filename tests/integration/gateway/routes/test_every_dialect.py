@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
+from stratos.api.worker.v1 import decode_pb2
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.tenancy.content import ContentPolicy
 from stratos.core.tenancy.plan import ALL_MODELS
@@ -24,6 +27,8 @@ from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.preparation.dialects import DIALECTS
+from stratos_gateway.scoring.dialects import scoring_dialects
+from tests.support.paths import BASE_MODEL
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, PLAN
 from tests.support.worlds.gateway_world import World, gateway_world, say
@@ -37,6 +42,11 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "/v1/responses": {"input": "hi"},
     "/v1/messages": MESSAGES,
 }
+SCORED: Mapping[str, dict[str, Any]] = {
+    "/v1/score": {"text_1": "hi", "text_2": "and hi " * 40},
+    "/v1/rerank": {"query": "hi", "documents": ["and hi " * 40]},
+}
+"""Those without streams and without a bound of the answer."""
 MAX_TOKENS = {"/v1/responses": "max_output_tokens"}
 """Names of the bound of an answer, other than ``max_tokens``."""
 TEXTS: Mapping[str, Callable[[Any], str]] = {
@@ -44,6 +54,8 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "/v1/completions": lambda answer: answer["choices"][0]["text"],
     "/v1/responses": lambda answer: answer["output"][0]["content"][0]["text"],
     "/v1/messages": lambda answer: answer["content"][0]["text"],
+    "/v1/score": lambda answer: TEXT * (0 < answer["data"][0]["score"] < 1),
+    "/v1/rerank": lambda answer: TEXT * (0 < answer["results"][0]["relevance_score"] < 1),
 }
 DELTAS: Mapping[str, Callable[[Any], str]] = {
     "/v1/chat/completions": lambda event: event["choices"][0]["delta"].get("content") or "",
@@ -54,11 +66,28 @@ DELTAS: Mapping[str, Callable[[Any], str]] = {
 PRICED = replace(PLAN, prices={"default": Price(prompt=2_000_000, cached=500_000, output=6_000_000)})
 QUICK: dict[str, Any] = {"interval_s": 0.02, "count_wait_s": 0.2, "budget_interval_s": 0.05}
 ROUTES = pytest.mark.parametrize("route", BODIES)
+ALL_ROUTES = pytest.mark.parametrize("route", [*BODIES, *SCORED])
+ALL_DIALECTS = (*DIALECTS, *scoring_dialects(None))
 
 
 def test_every_dialect_is_walked() -> None:
-    paths = {dialect.path for dialect in DIALECTS}
-    assert paths == set(BODIES) == set(TEXTS) == set(DELTAS)
+    assert {dialect.path for dialect in DIALECTS} == set(BODIES) == set(DELTAS)
+    assert {dialect.path for dialect in ALL_DIALECTS} == {*BODIES, *SCORED} == set(TEXTS)
+
+
+def folder_with_head(path: Path) -> Path:
+    """The shipped model as one that judges by "0" and "1"."""
+    shutil.copytree(BASE_MODEL, path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "classifier_from_token": ["0", "1"]}))
+    (path / "score_template.jinja").write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
+    return path
+
+
+def talk(submit: decode_pb2.Submit, choice: int) -> Sequence[int]:
+    """Say the text, or the allowed token whose likely neighbour is the other one."""
+    allowed = submit.sampling.allowed_token_ids
+    return [min(allowed)] if allowed else say(TEXT)(submit, choice)
 
 
 @pytest.fixture
@@ -68,18 +97,21 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-async def world(redis: Redis) -> AsyncIterator[World]:
+async def world(redis: Redis, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         store, receipts = LedgerStore(redis, CONFIG), ReceiptStore(redis, CONFIG, 2**20, 3600)
         access = LedgerAccess(store=store, plan_of=lambda tenant: PRICED, receipts=receipts)
-        made = await stack.enter_async_context(gateway_world(2, ledger_access=access, ledger=QUICK))
+        model = {"model": {"path": folder_with_head(tmp_path / "model"), "name": "base"}}
+        made = await stack.enter_async_context(gateway_world(2, ledger_access=access, ledger=QUICK, **model))
         for worker in made.workers:
-            worker.script = say(TEXT)
+            worker.script = talk
         made.keys.tenants[KEY] = replace(made.keys.tenants[KEY], plan=PRICED)
         yield made
 
 
 def body(route: str, max_tokens: int = 64, **more: Any) -> dict[str, Any]:
+    if route in SCORED:
+        return {"model": "base", **SCORED[route], **more}
     return {"model": "base", **BODIES[route], MAX_TOKENS.get(route, "max_tokens"): max_tokens, **more}
 
 
@@ -101,7 +133,7 @@ async def entries(redis: Redis) -> list[LedgerEntry]:
     return [entry async for entry in UsageReader(redis, CONFIG).entries("one", day)]
 
 
-@ROUTES
+@ALL_ROUTES
 async def test_an_answer_is_whole_billed_and_receipted(world: World, redis: Redis, route: str) -> None:
     answer = await world.http.post(route, json=body(route), headers={"x-request-id": "mine"})
     assert TEXTS[route](answer.json()) == TEXT
@@ -109,7 +141,7 @@ async def test_an_answer_is_whole_billed_and_receipted(world: World, redis: Redi
     while not (found := await entries(redis)):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     (entry,) = found
-    (name,) = [dialect.route for dialect in DIALECTS if dialect.path == route]
+    (name,) = [dialect.route for dialect in ALL_DIALECTS if dialect.path == route]
     assert (entry.tag.route, entry.tag.http_request_id) == (name, "mine")
     assert entry.counts.num_prompt == len(world.workers[0].submits[0].prompt_ids)
     assert entry.counts.num_output > 0 < entry.amounts.due
@@ -121,13 +153,14 @@ async def test_an_answer_is_whole_billed_and_receipted(world: World, redis: Redi
     await eventually(is_receipted, "the receipt is written")
 
 
-@ROUTES
+@ALL_ROUTES
 async def test_what_a_tenant_may_not_do_is_refused_before_any_worker_hears_of_it(world: World, route: str) -> None:
     world.content.policies["rules"] = ContentPolicy(words={"greeting": ("hi",)})
     world.keys.change_plan(KEY, content_policy="rules")
     assert await code(world, route) == (400, "content_filter")
     world.keys.change_plan(KEY, content_policy="", max_tokens=32)
-    assert (await code(world, route))[0] == 400
+    if route not in SCORED:
+        assert (await code(world, route))[0] == 400
     world.keys.change_plan(KEY, max_tokens=None, models=("other",))
     assert await code(world, route) == (404, "model_not_found")
     world.keys.change_plan(KEY, models=ALL_MODELS, max_prompt_tokens=1)
@@ -144,7 +177,7 @@ async def test_what_a_tenant_may_not_do_is_refused_before_any_worker_hears_of_it
     assert world.placed == 1
 
 
-@ROUTES
+@ALL_ROUTES
 async def test_a_budget_that_is_spent_refuses(world: World, redis: Redis, route: str) -> None:
     world.keys.change_plan(KEY, budget=Budget(soft=1, hard=2))
     assert (await world.http.post(route, json=body(route))).status_code == 200
@@ -188,5 +221,17 @@ async def test_a_client_that_leaves_and_a_deadline_end_the_work(world: World, ro
     await world.wait_idle()
     for worker in world.workers:
         worker.step_s = 30.0
+    assert (await code(world, route, headers={"x-stratos-deadline-ms": "300"}))[0] == 503
+    await world.wait_idle()
+
+
+@pytest.mark.parametrize("route", SCORED)
+async def test_a_score_outlives_its_worker_and_a_deadline_ends_it(world: World, route: str) -> None:
+    world.workers[0].die_after = 0
+    for _ in range(2):
+        answer = await world.http.post(route, json=body(route))
+        assert TEXTS[route](answer.json()) == TEXT
+    assert sum(len(worker.submits) for worker in world.workers) == 3, "one of them moved"
+    world.workers[1].step_s = 30.0
     assert (await code(world, route, headers={"x-stratos-deadline-ms": "300"}))[0] == 503
     await world.wait_idle()

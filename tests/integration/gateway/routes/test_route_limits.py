@@ -39,6 +39,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "base", "prompt": "x"},
     "/v1/embeddings": {"model": "base", "input": "x"},
     "/v1/moderations": {"input": "x"},
+    "/v1/score": {"model": "base", "text_1": "x", "text_2": "y"},
+    "/v1/rerank": {"model": "base", "query": "x", "documents": ["y"]},
     "/tokenize": {"model": "base", "prompt": "x"},
     "/detokenize": {"model": "base", "tokens": [5]},
     "/v1/responses": {"model": "base", "input": "x"},

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ from stratos.core.requests.watermark import Watermark
 from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
 from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.sampling.sampler import NON_FINITE, Sampled, Sampler
+from tests.support.reference.exact_traces import generated
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
+from tests.support.reference.tiny_models import save_tiny
+from tests.support.worlds.plan_driver import Driver, load_runner
 
 ROWS = 8
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
@@ -228,3 +232,17 @@ def test_an_id_beyond_the_vocabulary_is_a_bug_and_touches_no_memory() -> None:
     spec = make_spec(SamplingParams(logit_bias={97: 1.0}))
     with pytest.raises(IndexError, match="beyond the vocabulary"):
         ours(NATIVE_SETS[0], 97).sample(torch.zeros(1, 97), [spec])
+
+
+def test_the_switch_of_a_runner_changes_the_sampler_and_no_token(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    runners = [load_runner(tmp_path, native_sampler=is_native) for is_native in (True, False)]
+    if "native" not in runners[0].info.identity.numerics_id:
+        pytest.skip("the kernels are not built")
+    assert [type(runner.sampler) for runner in runners] == [NativeSampler, Sampler]
+    params, tokens = SamplingParams(temperature=1.0, top_p=0.9, frequency_penalty=0.4), []
+    for runner in runners:
+        driver = Driver(runner)
+        streams = [driver.stream([3 + i, 5, 7], params=params) for i in range(3)]
+        tokens.append([trace.tokens for trace in generated(driver, streams, 11)])
+    assert tokens[0] == tokens[1]
