@@ -59,6 +59,7 @@ OFF_ALONE = {
     "native kernels": Ablation(workloads=DENSE, off=Settings(kernels={"native_kernels": False})),
     "whole-step kernel": Ablation(workloads=DENSE, off=Settings(kernels={"whole_step": False})),
     "native GEMM": Ablation(workloads=DENSE, off=Settings(kernels={"native_gemm": False})),
+    "packed keys": Ablation(workloads=("decode-8", "decode-8-at-1024"), off=Settings(kernels={"packed_keys": False})),
     "packed GEMM": Ablation(
         workloads=DENSE,
         off=Settings(kernels={"prepacked_gemm": False}),

@@ -50,9 +50,9 @@ LOADS = (
     Load("213M", "bfloat16", 8, 128),
     Load("213M", "bfloat16", 1, 1024),
     Load("213M", "bfloat16", 8, 1024),
-    Load("213M", "bfloat16", 2, 3968),
+    Load("213M", "bfloat16", 2, 3840),
 )
-STEPS = 24
+STEPS, OUTPUT_TOKENS = 16, 600
 
 
 class Arm:
@@ -65,17 +65,16 @@ class Arm:
         pipe = subprocess.PIPE
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root)
 
-    def measure(self, load: Load, seed: int) -> dict[str, float]:
-        """Milliseconds of a step by part."""
+    def ask(self, *words: object) -> Any:
+        """Send one line, and wait for the answer."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.write(f"{LOADS.index(load)} {seed}\n")
+        self._child.stdin.write(" ".join(map(str, words)) + "\n")
         self._child.stdin.flush()
         line = self._child.stdout.readline()
         if not line:
             raise RuntimeError("the engine's process ended; its message is above")
-        found: dict[str, float] = json.loads(line)
-        return found
+        return json.loads(line)
 
     def close(self) -> None:
         """End the process."""
@@ -88,31 +87,56 @@ def serve(folder: Path) -> None:
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig
 
-    engines: dict[tuple[str, str], EngineCore] = {}
+    engines: dict[str, EngineCore] = {}
+    batch: Batch | None = None
     for line in sys.stdin:
-        index, seed = map(int, line.split())
-        load = LOADS[index]
-        if (load.model, load.dtype) not in engines:
-            config = RunnerConfig(
-                model_path=folder / load.model, dtype=load.dtype, num_threads=1, kv_pool_bytes=512 * 1024 * 1024,
-                max_model_len=4096,
-            )  # fmt: skip
-            runner = TorchRunner.load(config)
-            engines[load.model, load.dtype] = EngineCore(runner, SchedulerConfig(step_time_budget_ms=100.0))
-        print(json.dumps(run(engines[load.model, load.dtype], load, random.Random(seed))), flush=True)
+        word, _, index = line.strip().partition(" ")
+        if word == "open":
+            load = LOADS[int(index)]
+            if load.model not in engines:
+                config = RunnerConfig(
+                    model_path=folder / load.model, dtype=load.dtype, num_threads=1, kv_pool_bytes=512 * 1024 * 1024,
+                    max_model_len=4096,
+                )  # fmt: skip
+                runner = TorchRunner.load(config)
+                engines[load.model] = EngineCore(runner, SchedulerConfig(step_time_budget_ms=100.0))
+            batch = Batch(engines[load.model], load)
+        assert batch is not None
+        answer = batch.measure() if word == "measure" else None
+        if word == "close":
+            batch.close()
+        print(json.dumps(answer), flush=True)
 
 
-def run(engine: Any, load: Load, rng: random.Random) -> dict[str, float]:
-    """Medians over the steps of one batch."""
-    workloads = importlib.import_module("workloads")  # beside this file: the other tree may have none
-    prompts = [workloads.tokens(engine, rng, load.context) for _ in range(load.streams)]
-    streams = [workloads.request(rng, prompt, STEPS + 70) for prompt in prompts]
-    for stream in streams:
-        engine.add(stream)
-    started = 0
-    while started < load.streams:
-        started += sum(output.offset == 0 for output in engine.step().outputs)
-    engine.step()
+class Batch:
+    """Streams that decode on one engine."""
+
+    def __init__(self, engine: Any, load: Load) -> None:
+        self._workloads = importlib.import_module("workloads")  # beside this file: the other tree may have none
+        self._engine, rng = engine, random.Random(load.streams)
+        length = min(OUTPUT_TOKENS, 4000 - load.context)
+        prompts = [self._workloads.tokens(engine, rng, load.context) for _ in range(load.streams)]
+        self._streams = [self._workloads.request(rng, prompt, length) for prompt in prompts]
+        for stream in self._streams:
+            engine.add(stream)
+        started = 0
+        while started < load.streams:
+            started += sum(output.offset == 0 for output in engine.step().outputs)
+        engine.step()
+
+    def close(self) -> None:
+        """Abort the streams."""
+        for stream in self._streams:
+            self._engine.abort(stream.key)
+        self._workloads.run_out(self._engine)
+
+    def measure(self) -> dict[str, float]:
+        """Medians over some steps, in milliseconds, by part."""
+        return timed_steps(self._engine)
+
+
+def timed_steps(engine: Any) -> dict[str, float]:
+    """Medians over ``STEPS`` steps, with clocks around the runner and its forward pass."""
     computed: list[float] = []
     names = ("launch", "sample", "collect")
     original = {name: getattr(engine.runner, name) for name in names}
@@ -147,9 +171,6 @@ def run(engine: Any, load: Load, rng: random.Random) -> dict[str, float]:
     for name in names:
         delattr(engine.runner, name)
     del engine.runner.forward.run
-    for stream in streams:
-        engine.abort(stream.key)
-    workloads.run_out(engine)
     ms = 1e3
     return {
         "step_ms": ms * statistics.median(steps),
@@ -178,7 +199,11 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         for load in LOADS:
             if args.only and not any(text in load.name for text in args.only):
                 continue
-            runs = by_turns(args.rounds, arms, lambda arm, turn, load=load: arms[arm].measure(load, turn))
+            for one in arms.values():
+                one.ask("open", LOADS.index(load))
+            runs = by_turns(args.rounds, arms, lambda arm, _: arms[arm].ask("measure"))
+            for one in arms.values():
+                one.ask("close")
             medians = {
                 arm: {part: round(statistics.median(one[part] for one in found), 3) for part in found[0]}
                 for arm, found in runs.items()

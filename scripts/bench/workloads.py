@@ -69,9 +69,14 @@ def run_out(engine: EngineCore) -> int:
 
 
 def decode(
-    batch: int, *, grammar: GrammarSpec | None = None, num_adapters: int = 0, top_p: float | None = None
+    batch: int,
+    *,
+    num_prompt: int = 128,
+    grammar: GrammarSpec | None = None,
+    num_adapters: int = 0,
+    top_p: float | None = None,
 ) -> Workload:
-    """Output tokens per second of ``batch`` streams, 128 tokens in and 32 out, prompts not counted.
+    """Output tokens per second of ``batch`` streams, ``num_prompt`` tokens in and 32 out, prompts not counted.
 
     With ``num_adapters`` the streams take turns with as many of the engine's adapters.
     """
@@ -80,7 +85,7 @@ def decode(
         adapters = engine.status().resident_adapters[:num_adapters] or ("",)
         for index in range(batch):
             digest = adapters[index % len(adapters)]
-            prompt = tokens(engine, rng, 128)
+            prompt = tokens(engine, rng, num_prompt)
             engine.add(request(rng, prompt, 33, adapter_digest=digest, grammar=grammar, top_p=top_p))
         started = 0
         while started < batch:
@@ -88,7 +93,7 @@ def decode(
         begin = time.perf_counter()
         return run_out(engine) / (time.perf_counter() - begin)
 
-    return Workload(run, f"tokens/s, {batch} streams", True)
+    return Workload(run, f"tokens/s, {batch} streams" + f" at {num_prompt}" * (num_prompt != 128), True)
 
 
 def prefill(engine: EngineCore, rng: random.Random) -> float:
@@ -171,6 +176,7 @@ WORKLOADS: dict[str, Workload] = {
     "decode-8": decode(8),
     "sampled-8": decode(8, top_p=0.95),
     "decode-32": decode(32),
+    "decode-8-at-1024": decode(8, num_prompt=1024),
     "constrained-8": decode(8, grammar=WORDS),
     "adapters-8": decode(8, num_adapters=NUM_ADAPTERS),
     "prefill-1024": Workload(prefill, "ms to the first token, 1024 in", False),

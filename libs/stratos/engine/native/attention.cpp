@@ -240,6 +240,18 @@ static int groups_of_tile(const Step *s, const int64_t *table, int64_t tile, int
     return count;
 }
 
+static inline int64_t first_key(const Step *s, const Item *item, int64_t window) {  // of an item of one token
+    return window ? most(0, s->rows[item->row].start + item->last - window) : 0;
+}
+
+// The first tile of the item that this thread computes after `item`, from the KV heads of `item` on.
+static void first_groups(const Step *s, const Item *following, const Item *item, int64_t window, int64_t *groups) {
+    const Row *row = s->rows + following->row;
+    const int64_t begin = first_key(s, following, window);
+    groups_of_tile(s, s->tables + row->table, begin / TILE * TILE, begin, row->start + following->last, groups);
+    for (int g = 0; g < TILE / GROUP_KEYS; g++) groups[g] += (following->kv_head - item->kv_head) * s->head_stride;
+}
+
 template <class T> static inline TileGroups<T> groups_of_head(const T *head, const int64_t *now, const int64_t *next) {
     TileGroups<T> groups;
     for (int g = 0; g < TILE / GROUP_KEYS; g++) groups.now[g] = head + now[g], groups.next[g] = head + next[g];
@@ -267,13 +279,13 @@ static void attend_tile(const Step *s, const T *keys, const int64_t *now, const 
 }
 
 // A row of one token over packed pages: tiles outermost, so that the KV heads of a tile are read as they lie.
-template <class T> static void run_token(const Step *s, int64_t layer, int64_t window, const Item *item, T *qkv, T *out,
-                                         const Scratch &t) {
+template <class T> static void run_token(const Step *s, int64_t layer, int64_t window, const Item *item,
+                                         const Item *following, T *qkv, T *out, const Scratch &t) {
     typedef typename UnitsOf<T>::type U;
     const Row *row = s->rows + item->row;
     const int64_t dim = s->head_dim, group = s->num_heads / s->kv_heads, num_rows = item->num_kv_heads * group;
     const int64_t token = row->begin + item->first, end = row->start + item->last;
-    const int64_t begin = window ? most(0, end - window) : 0, num_blocks = num_blocks_of<U>(group);
+    const int64_t begin = first_key(s, item, window), num_blocks = num_blocks_of<U>(group);
     const T *layer_pages = (const T *)s->pages + layer * s->layer_stride, *head;
     const T *query = qkv + token * (s->num_heads + 2 * s->kv_heads) * dim + item->kv_head * group * dim;
     for (int64_t i = 0; i < num_rows; i++) {
@@ -291,6 +303,9 @@ template <class T> static void run_token(const Step *s, int64_t layer, int64_t w
         const int64_t *now = groups[turn], *next = now;
         if (tile + TILE < end) {
             next_count = groups_of_tile(s, table, tile + TILE, begin, end, groups[1 - turn]);
+            next = groups[1 - turn];
+        } else if (following) {
+            first_groups(s, following, item, window, groups[1 - turn]);
             next = groups[1 - turn];
         }
         const Sight sight{(int)most(0, begin - tile), (int)least(TILE, end - tile), s->scale * LOG2_E};
@@ -320,7 +335,9 @@ static void attend(const Step *s, int64_t layer, int64_t window, T *qkv, T *out,
         const Item *item = s->items + i;
         if constexpr (UnitsOf<T>::type::STEP == 1) {  // no pages are packed for tile instructions
             if (s->is_packed && item->last - item->first == 1) {
-                run_token(s, layer, window, item, qkv, out, scratch);
+                const int64_t after = i + omp_get_num_threads();  // likely the next one of this thread
+                const Item *following = after < s->num_items ? s->items + after : nullptr;
+                run_token(s, layer, window, item, following, qkv, out, scratch);
                 continue;
             }
         }

@@ -157,7 +157,9 @@ class StepCostModel:
                 continue
             if len(subset) == len(right):
                 return found  # the least wrong of all, and none of it negative
-            value = sum(found[i] * (sum(matrix[i][j] * found[j] for j in range(3)) - 2 * right[i]) for i in range(3))
+            value = 0.0
+            for i in subset:
+                value += found[i] * (sum([matrix[i][j] * found[j] for j in subset]) - 2 * right[i])
             if value < best_value:
                 best, best_value = found, value
         return best
@@ -168,18 +170,44 @@ def _features(load: StepLoad) -> tuple[float, float, float]:
 
 
 def _solve_on(matrix: list[list[float]], right: list[float], subset: Sequence[int]) -> list[float] | None:
-    """Gaussian elimination on some of the unknowns, the others are 0; ``None`` when it is singular."""
-    rows = [[matrix[i][j] for j in subset] + [right[i]] for i in subset]
-    size = len(subset)
-    for k in range(size):
-        pivot = rows[k][k]  # the matrix is symmetric and positive definite: no exchange of rows is needed
-        if pivot <= 0:
+    """Gaussian elimination on some of the unknowns, the others are 0; ``None`` when it is singular.
+
+    Written out for each size: it runs some times in every step.  The matrix is symmetric and positive definite, so no
+    exchange of rows is needed.
+    """
+    if len(subset) == 3:
+        return _solve_three(matrix, right)
+    found, i, j = [0.0] * 3, subset[0], subset[-1]
+    pivot = matrix[i][i]
+    if pivot <= 0:
+        return None
+    known = 0.0
+    if i != j:
+        factor = matrix[j][i] / pivot
+        rest = matrix[j][j] - factor * matrix[i][j]
+        if rest <= 0:
             return None
-        for i in range(k + 1, size):
-            factor = rows[i][k] / pivot
-            rows[i] = [x - factor * y for x, y in zip(rows[i], rows[k], strict=True)]
-    found = [0.0] * 3
-    for k in range(size - 1, -1, -1):
-        known = sum(rows[k][j] * found[subset[j]] for j in range(k + 1, size))
-        found[subset[k]] = (rows[k][size] - known) / rows[k][k]
+        found[j] = (right[j] - factor * right[i]) / rest
+        known = matrix[i][j] * found[j]
+    found[i] = (right[i] - known) / pivot
     return found
+
+
+def _solve_three(matrix: list[list[float]], right: list[float]) -> list[float] | None:
+    (a, b, c), (d, e, f), (g, h, i) = matrix
+    x, y, z = right
+    if a <= 0:
+        return None
+    factor = d / a
+    e, f, y = e - factor * b, f - factor * c, y - factor * x
+    factor = g / a
+    h, i, z = h - factor * b, i - factor * c, z - factor * x
+    if e <= 0:
+        return None
+    factor = h / e
+    i, z = i - factor * f, z - factor * y
+    if i <= 0:
+        return None
+    third = z / i
+    second = (y - f * third) / e
+    return [(x - (b * second + c * third)) / a, second, third]

@@ -47,6 +47,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
     "/v1/messages/count_tokens": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
 }
+WITHOUT_BODY = {"/v1/streams/{stream_id}/cancel"}
 GENERATION = ("/v1/chat/completions", "/v1/completions")
 NAMES = {
     ("/v1/chat/completions", "num_logprobs"): ("top_logprobs", {"logprobs": True}),
@@ -69,7 +70,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 def test_every_route_that_takes_a_body_is_walked() -> None:
     posts = {r.path for r in full_routes(MAX_BODY_BYTES) if isinstance(r, Route) and "POST" in (r.methods or ())}
-    assert posts == set(BODIES)
+    assert posts - WITHOUT_BODY == set(BODIES)
 
 
 def bad_values(row: str) -> list[Any]:
