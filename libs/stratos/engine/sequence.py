@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +13,6 @@ from stratos.core.requests.records import ChoiceState, EngineRequest, PositionLo
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.engine.contract.results import RequestStats
 from stratos.engine.grammar.matcher import GrammarMatcher
-
-if TYPE_CHECKING:
-    from stratos.engine.scheduler.order import OrderKey
 
 RELEASED = -1
 """Entry of a block table for a block that was given up."""
@@ -62,7 +58,7 @@ class Sequence:
     budget_blocks: int = 0
     """Blocks it was admitted for: its table then, and the output expected of it."""
     wait: Wait = field(default_factory=Wait)
-    unaged_key: OrderKey | None = None
+    unaged_key: tuple[int, bool, float, float, int] | None = None
     """Place in the order of service in its own class, once it was asked for."""
     num_passed_steps: int = 0
     """Steps in a row in which it was in the batch and other prompts got all tokens."""
@@ -223,18 +219,14 @@ class SwappedState:
 
 @dataclass(slots=True, eq=False)
 class JobState:
-    """A prefill job and its phase: queued, ready (blocks taken, waits for its grant), running, done.
-
-    Parked is one whose grant is late: queued again without blocks, until the grant comes and it may run at once."""
+    """A prefill job and its phase: queued, ready (blocks taken, waits for its grant), running, done."""
 
     job: PrefillJob
     sequence: Sequence
     num_available: int = 0
     """Tokens whose KV may be gathered."""
     is_ready: bool = False
-    """Its receiver was told."""
     is_granted: bool = False
-    is_parked: bool = False
 
 
 @dataclass(slots=True, eq=False)

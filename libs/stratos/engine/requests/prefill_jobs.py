@@ -47,32 +47,17 @@ class PrefillJobTable:
         context.scheduler.enqueue(sequence)
 
     def make_ready(self, state: JobState) -> None:
-        """The scheduler took blocks for the job: it waits for its grant now, or has it already."""
-        state.is_ready, state.is_parked = True, False
+        """The scheduler took blocks for the job: it waits for its grant now."""
+        state.is_ready = True
         state.num_available = state.sequence.num_computed
-        if not state.is_granted:
-            self._emit(PrefillEventKind.READY, state)
-        else:
-            self._begin(state)
+        self._emit(PrefillEventKind.READY, state)
 
     def grant(self, leg: str) -> None:
-        """Let a job that is READY run; one that was parked runs once it has blocks again."""
         state = self._states[leg]
         if not state.is_ready or state.is_granted:
             return
         state.is_granted = True
-        if not state.is_parked:
-            self._context.scheduler.grant(state.sequence)
-            self._begin(state)
-
-    def park(self, leg: str) -> None:
-        """Take the blocks of a READY job whose grant is late; it keeps its place in the queue. Others are left."""
-        state = self._states.get(leg)
-        if state is not None and state.is_ready and not (state.is_granted or state.is_parked):
-            state.is_parked, state.num_available = True, 0
-            self._context.scheduler.park(state.sequence)
-
-    def _begin(self, state: JobState) -> None:
+        self._context.scheduler.grant(state.sequence)
         if not state.job.compute or not state.sequence.remaining:
             self._end(state)
 

@@ -14,7 +14,7 @@ The order decides nothing about memory and batch slots.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.rules.ageing import AgedQuota, effective_class
@@ -61,7 +61,7 @@ class ServiceOrder:
             return OrderKey(reached, False, terms.arrival_s, terms.arrival_s, sequence.seq_id)
         if sequence.unaged_key is None:
             sequence.unaged_key = OrderKey.unaged(terms, sequence.seq_id)
-        return sequence.unaged_key
+        return cast("OrderKey", sequence.unaged_key)
 
     def admissions(self, waiting: Iterable[Sequence], now: float) -> Iterator[Sequence]:
         """Sequences in the order in which they may be admitted; the caller calls ``count`` for each that it admits.

@@ -95,12 +95,6 @@ class Scheduler:
         self.ready.remove(sequence)
         self.running.append(sequence)
 
-    def park(self, sequence: Sequence) -> None:
-        """Take the blocks of a job that waits for its grant too long; it waits in the queue from now on."""
-        self.ready.remove(sequence)
-        self.free_blocks(sequence)
-        self.enqueue(sequence)
-
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out of every queue and release its blocks."""
         for queue in (self.waiting, self.running, self.ready):
@@ -236,9 +230,7 @@ class Scheduler:
         return found, wanted
 
     def _may_be_ready(self, state: JobState) -> bool:
-        """A job may take blocks: its grant is there, or a seat is free where it waits for it."""
-        if state.is_ready:
-            return state.is_granted
+        """A seat is free in which the job may hold blocks while it waits for its grant."""
         job, ahead = state.job, 0
         for sequence in self.ready:
             other = sequence.terms
@@ -359,7 +351,8 @@ class Scheduler:
             sequence.wait.end(now)
             self.order.count(sequence, self.waiting)
             if sequence.job is not None:
-                self._place_job(sequence, sequence.job, decision)
+                self.ready.append(sequence)
+                decision.ready_jobs.append(sequence.job)
                 continue
             self.running.append(sequence)
             if wanted is not None:
@@ -368,10 +361,6 @@ class Scheduler:
             if count:
                 decision.scheduled.append((sequence, count))
                 budget.charge(sequence, count)
-
-    def _place_job(self, sequence: Sequence, state: JobState, decision: StepDecision) -> None:
-        (self.running if state.is_granted else self.ready).append(sequence)
-        decision.ready_jobs.append(state)
 
     def _growth_until_token(self, sequence: Sequence) -> int:
         """Blocks that the batch takes until ``sequence``, admitted now, has computed all of its tokens."""
