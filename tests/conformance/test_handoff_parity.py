@@ -18,9 +18,13 @@ NUM_TOKENS = 24
 ADAPTER = "reference-prose"
 
 
-def load_engine(block_size: int) -> EngineCore:
+def load_engine(block_size: int, quantization: str = "auto") -> EngineCore:
     config = RunnerConfig(
-        model_path=Path(MODELS / "base"), block_size=block_size, kv_pool_bytes=64 << 20, num_threads=1
+        model_path=Path(MODELS / "base"),
+        quantization=quantization,
+        block_size=block_size,
+        kv_pool_bytes=64 << 20,
+        num_threads=1,
     )
     return EngineCore(TorchRunner.load(config), SchedulerConfig(max_num_batched_tokens=200))
 
@@ -34,8 +38,8 @@ def pair():
     return source, target, files.digest
 
 
-def generate(pair, prompt, digest="", *, alter_token=None, name="r"):
-    """Prefill in one engine, decode in the other; returns tokens and log probabilities."""
+def generate(pair, prompt, digest="", *, alter_token=None, name="r", is_alone=False):
+    """Prefill in one engine, or in none, decode in the other; returns tokens and log probabilities."""
     source, target, _ = pair
     request = EngineRequest(
         key=RequestKey(name, 0),
@@ -45,7 +49,7 @@ def generate(pair, prompt, digest="", *, alter_token=None, name="r"):
         seed=0,
         terms=make_terms(adapter_digest=digest, cache_salt=name.encode()),
     )
-    if len(prompt) == 1:
+    if is_alone or len(prompt) == 1:
         target.add(request)
     else:
         hand_over(source, target, request, alter_token)
@@ -91,3 +95,17 @@ def test_one_altered_value_is_noticed(pair):
     tokens, logprobs = generate(pair, prompt, alter_token=len(prompt) // 2, name="altered")
     with pytest.raises(AssertionError, match=r"logits differ|log probability"):
         Reference().check(Verdict(), prompt, tokens, logprobs)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
+def test_a_quantised_engine_continues_what_another_computed(quantization):
+    source, target = (load_engine(block_size, quantization) for block_size in (16, 32))
+    assert source.info.identity.numerics_id == target.info.identity.numerics_id
+    files, prompt = read_adapter_files(MODELS / "adapters" / ADAPTER), spread_prompts(9, 900)[4]
+    for engine in (source, target):
+        engine.load_adapter(files)
+    pair = (source, target, files.digest)
+    for digest in ("", files.digest):
+        # the second request of a name finds the prefix of the first in the cache
+        alone = [generate(pair, prompt, digest, name=f"alone{digest}", is_alone=True) for _ in range(2)]
+        assert alone[0] == alone[1] == generate(pair, prompt, digest, name=f"handed{digest}")

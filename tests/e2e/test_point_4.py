@@ -159,6 +159,6 @@ def _patch(installed: Disturbed, name: str, *changes: tuple[str, object]) -> Non
     installed.release.kubectl("patch", name, "--type=json", "-p", json.dumps(operations))
 
 
-@pytest.mark.xfail(reason="missing: a stream that goes on at another gateway after its own died", run=False)
+@pytest.mark.xfail(reason="missing: a load of streams with keys, whose clients come back", run=False)
 def test_point_4_killed_gateway() -> None:
     raise NotImplementedError

@@ -67,6 +67,7 @@ def _fitted(options: UpOptions) -> tuple[UpOptions, str]:
         model_path=options.model_path,
         num_workers=options.prefill + options.decode_limit,
         dtype=options.dtype,
+        quantization=options.quantization,
         max_model_len=options.max_model_len,
     )
     plan, text = plan_workers(ask, read_machine(), os.environ)

@@ -15,6 +15,7 @@ REVISIONS = MappingProxyType(
         "native-attention": 1,
         "native-ops": 1,
         "native-products": 1,
+        "native-quantised-products": 1,
         "torch-attention": 1,
         "torch-ops": 1,
         "torch-products": 1,

@@ -119,6 +119,9 @@ class RunnerConfig:
     kv_dtype: Literal["auto", "fp8"] = "auto"
     """"auto" keeps KV in ``dtype``; "fp8" (e4m3, on a GPU alone) in one byte a number, scaled as the checkpoint says,
     and the same at all workers of a model."""
+    quantization: Literal["auto", "int8", "int4", "fp8"] = "auto"
+    """Weights of linear layers: "auto" as the checkpoint stores them; the others quantise float weights to the nearest
+    code at load, on a CPU alone. "int8" cuts activations to bytes per token as well, "int4" has groups of 32."""
     block_size: Annotated[int, Interval(ge=1, le=1024)] = 16
     """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
     kv_pool_bytes: Annotated[int, Ge(0)] = 0

@@ -46,6 +46,9 @@ class UpOptions:
     engine: Annotated[str, Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch"
     dtype: Annotated[str, Option(help="Type of weights and KV: auto, float32, bfloat16 or float16.")] = "auto"
     """"auto" takes what suits model and machine."""
+    quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8 from floats at load.")] = (
+        "auto"
+    )
     max_model_len: Annotated[int, Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0
     kv_pool_bytes: int = 0
     """KV pool of each worker; 0 lets each choose for itself."""
@@ -83,6 +86,7 @@ class UpOptions:
         for flag, text, allowed in (
             ("--engine", self.engine, ("torch", "fake")),
             ("--dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
+            ("--quantization", self.quantization, ("auto", "int8", "int4", "fp8")),
             ("--transport", self.transport, ("shm", "gloo", "tls")),
         ):
             if text not in allowed:

@@ -139,6 +139,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "RUNNER__MODEL_PATH": str(options.model_path),
         "RUNNER__MODEL_DIGEST": ends.model_digest,
         "RUNNER__DTYPE": options.dtype,
+        "RUNNER__QUANTIZATION": options.quantization,
         "RUNNER__NUM_THREADS": str(options.threads_per_worker),
         "TRANSPORT__NAMES": json.dumps([options.transport]),
         "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),

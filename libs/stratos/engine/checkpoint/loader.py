@@ -18,11 +18,15 @@ from stratos.core.files.model_files import ModelFiles
 from stratos.engine.checkpoint.fields import shown
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
+from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, fused
+from stratos.engine.checkpoint.rounding import can_round, rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
 from stratos.engine.checkpoint.tensor_names import (
     BODY_PREFIX,
     EMBEDDING,
     FINAL_NORM,
+    LINEAR_SUFFIXES,
     LM_HEAD,
     expected_shapes,
     expert_names,
@@ -39,7 +43,7 @@ _FLOAT_TYPES = ("F32", "F16", "BF16")
 class LinearWeights:
     """Weight [out_features, in_features] and bias [out_features] of one (fused) linear layer."""
 
-    weight: Tensor
+    weight: Tensor | QuantisedWeight
     bias: Tensor | None
 
 
@@ -71,13 +75,23 @@ class CheckpointReader:
         config: parsed from its ``config.json``.
         dtype: type that tensors are converted to.
         device: where they are put.
+        rounding: what float weights of linear layers are quantised to while they are read; "auto" leaves them.
 
     Raises:
         InvalidCheckpoint: a tensor is missing, superfluous, of wrong shape or type; or a file is broken.
     """
 
-    def __init__(self, files: ModelFiles, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
-        self._config, self._dtype, self._device = config, dtype, device
+    def __init__(
+        self,
+        files: ModelFiles,
+        config: DecoderConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        rounding: str = "auto",
+    ) -> None:
+        self._config, self._dtype, self._device, self._rounding = config, dtype, device, rounding
+        self._quantised: dict[str, QuantisedTensors] = {}
+        """By the name that the weight would have in floats."""
         self._tensors: dict[str, StoredTensor] = stored_tensors(files)
         if EMBEDDING.removeprefix(BODY_PREFIX) in self._tensors:
             self._tensors = {_full_name(name): stored for name, stored in self._tensors.items()}
@@ -85,8 +99,12 @@ class CheckpointReader:
         self._check()
 
     def _check(self) -> None:
-        used = set()
+        used: set[str] = set()
         for name, shape in expected_shapes(self._config, is_stacked=self._is_stacked):
+            if (quantised := self._quantised_tensors(name, shape)) is not None:
+                self._quantised[name] = quantised
+                used |= quantised.names
+                continue
             if name not in self._tensors:
                 raise InvalidCheckpoint(f"the checkpoint lacks tensor {name}, which config.json asks for")
             stored = self._tensors[name]
@@ -108,6 +126,14 @@ class CheckpointReader:
                     f"{self._tensors[name].file_name}: the checkpoint holds tensor {shown(name)}, "
                     "which config.json does not account for"
                 )
+
+    def _quantised_tensors(self, name: str, shape: tuple[int, ...]) -> QuantisedTensors | None:
+        """Tensors of a layer that the checkpoint stores as codes."""
+        if self._config.quantisation is None or not name.endswith(LINEAR_SUFFIXES):
+            return None
+        layer = name.removesuffix(".weight")
+        stored = self._config.quantisation.scheme_of(layer)
+        return None if stored is None else QuantisedTensors(layer, (shape[0], shape[1]), stored, self._tensors)
 
     def embedding(self) -> Tensor:
         """Token embedding [vocab, hidden]."""
@@ -145,10 +171,10 @@ class CheckpointReader:
         """Read the experts of a layer one by one, so that only one is held twice while it is packed."""
         for expert in range(moe.num_experts):
             if self._is_stacked:
-                gate_up, down = (self._row(n, expert) for n in stacked_names(layer))
+                gate_up, down = (self._rounded(self._row(n, expert)) for n in stacked_names(layer))
             else:
-                gate, up, down = (self._mapped(name) for name in expert_names(layer, expert, moe))
-                gate_up, down = torch.cat((gate, up)), down.clone()
+                gate, up, last = expert_names(layer, expert, moe)
+                gate_up, down = self._weight([gate, up]), self._weight([last])
             yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
 
     def biases(self) -> dict[tuple[int, str], Tensor]:
@@ -172,9 +198,27 @@ class CheckpointReader:
 
     def _fused(self, block: str, projections: tuple[str, ...]) -> LinearWeights:
         has_bias = self._config.has_bias(projections[0])
-        weights = [self._mapped(f"{block}.{name}.weight") for name in projections]
+        weight = self._weight([f"{block}.{name}.weight" for name in projections])
         biases = [self._mapped(f"{block}.{name}.bias") for name in projections] if has_bias else []
-        return LinearWeights(torch.cat(weights), torch.cat(biases) if biases else None)
+        return LinearWeights(weight, torch.cat(biases) if biases else None)
+
+    def _weight(self, names: list[str]) -> Tensor | QuantisedWeight:
+        """The weight of one product, of several layers that have the same inputs."""
+        if not any(name in self._quantised for name in names):
+            return self._rounded(torch.cat([self._mapped(name) for name in names]))
+        schemes = [self._quantised[name].scheme if name in self._quantised else None for name in names]
+        if schemes != schemes[:1] * len(names):
+            other = names[[scheme != schemes[0] for scheme in schemes].index(True)]
+            raise InvalidCheckpoint(
+                f"tensor {other} is stored by another scheme than {names[0]}: "
+                "q, k and v are one product, and so are gate and up"
+            )
+        return fused([self._quantised[name].read() for name in names])
+
+    def _rounded(self, weight: Tensor) -> Tensor | QuantisedWeight:
+        if self._rounding == "auto" or not can_round(weight, self._rounding):
+            return weight
+        return rounded(weight, self._rounding)
 
     def _qk_norm(self, block: str) -> Tensor:
         query, key = self._mapped(f"{block}.q_norm.weight"), self._mapped(f"{block}.k_norm.weight")

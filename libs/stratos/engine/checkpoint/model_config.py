@@ -13,6 +13,7 @@ from typing import Any
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.families import BODIES, FAMILIES, MODEL_TYPES, ExpertNames, Family
 from stratos.engine.checkpoint.fields import Fields, flag, index_list, positive_int, positive_number, shown
+from stratos.engine.checkpoint.quantisation_config import QuantisationConfig, parse_quantisation
 from stratos.engine.checkpoint.rope_config import RopeConfig, parse_rope
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
@@ -63,6 +64,8 @@ class DecoderConfig:
     windows: tuple[int | None, ...]
     """Per layer: how many tokens a token sees, itself included; ``None`` for all before it."""
     moe: MoeConfig | None
+    quantisation: QuantisationConfig | None = None
+    """How the checkpoint stores its linear layers; ``None``: as floats."""
 
     @property
     def max_window(self) -> int:
@@ -139,6 +142,7 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         has_qk_norm=family.has_qk_norm,
         windows=_windows(fields, family, num_layers),
         moe=_moe(config, family, num_layers),
+        quantisation=parse_quantisation(config),
     )
 
 
@@ -176,10 +180,6 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
 def _refuse_unsupported(fields: Fields) -> None:
     if (activation := fields.get("hidden_act", "silu")) != "silu":
         raise InvalidCheckpoint(f"config.json: hidden_act {shown(activation)} is not supported; supported: silu")
-    if fields.get("quantization_config"):
-        raise InvalidCheckpoint(
-            "config.json: quantised checkpoints are not supported; use the float or bfloat16 weights"
-        )
 
 
 def _windows(fields: Fields, family: Family, num_layers: int) -> tuple[int | None, ...]:

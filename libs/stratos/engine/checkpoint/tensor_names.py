@@ -13,6 +13,8 @@ from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 BODY_PREFIX = "model."
 """Begins every name but the output layer's; checkpoints of a body alone (``Qwen3Model``) leave it out."""
+LINEAR_SUFFIXES = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")
+"""End the names of the weights that a scheme may be for: no embedding, head, router or norm."""
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 

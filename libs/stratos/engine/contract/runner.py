@@ -81,6 +81,8 @@ class RunnerInfo:
     """Adapters that it holds at once; the default stands for as many as there are."""
     step_weight_bytes: int = 0
     """Weights that every step reads; 0 where nothing is read."""
+    quantization: str = ""
+    """Scheme of the weights of linear layers; empty for floats."""
     device: DeviceFacts = NO_DEVICE
     """The GPU that it computes on."""
     overlap: bool = False

@@ -13,9 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
 from stratos.engine.layers.native_linear import NativeLinear
+from stratos.engine.layers.quantised_linear import QuantisedLinear
 from stratos.engine.layers.thread_scope import using_threads
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.revisions import revised
@@ -109,6 +112,19 @@ class LinearFactory:
         if padding is None:
             return RowByRow(linear)
         return InvariantLinear(linear, padding.sizes(probed_rows(weight.numel())))
+
+    def quantised(self, weight: QuantisedWeight, bias: Tensor | None = None) -> Linear:
+        """A layer whose weight stays codes.
+
+        Raises:
+            InvalidCheckpoint: there are no C++ kernels; torch has no product that keeps a row's bits.
+        """
+        if self._library is None:
+            raise InvalidCheckpoint(
+                "quantised weights need the C++ kernels of a CPU: build them with "
+                "python -m stratos.engine.native.build, or serve float weights"
+            )
+        return QuantisedLinear(self._library, weight, bias, self._dtype)
 
     def to_float32(self, weight: Tensor) -> Linear:
         """A layer with float32 results, for logits."""

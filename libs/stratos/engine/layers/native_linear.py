@@ -16,32 +16,36 @@ from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import DTYPE_CODES, LinearWeight
 
 
-class NativeLinear:
-    """``x @ weight.T + bias`` in float32 or bfloat16 on CPU.
+class NativeProduct:
+    """A product that the kernels compute, of whichever scheme its weight is.
 
     Args:
         library: the compiled kernels.
-        weight: [out_features, in_features]; copied into panels.
+        packed: the weight's bytes; kept, as the kernels read them.
         bias: [out_features], or ``None``.
-        is_float: results are float32 for every type of the weight: the sums as they are, not rounded.
+        argument: what the kernels are called with; weight and bias are filled in here.
+        dtype: type of the rows.
+        out_dtype: type of the results: that of the rows, or float32.
     """
 
     __slots__ = ("_bias", "_dtype", "_library", "_out_dtype", "_packed", "_pointer", "argument")
 
-    def __init__(self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, is_float: bool = False) -> None:
-        (out_features, in_features), self._dtype = weight.shape, weight.dtype
-        self._library, self._out_dtype = library, torch.float32 if is_float else weight.dtype
-        code, source = DTYPE_CODES[weight.dtype], weight.contiguous()
+    def __init__(
+        self,
+        library: NativeLibrary,
+        packed: Tensor,
+        bias: Tensor | None,
+        argument: LinearWeight,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype,
+    ) -> None:
+        self._library, self._packed, self._dtype, self._out_dtype = library, packed, dtype, out_dtype
         self._bias = None if bias is None else bias.contiguous()
-        self._packed = zeroed_bytes(library.packed_bytes(code, out_features, in_features))
-        library.pack(
-            code, source.data_ptr(), self._packed.data_ptr(), out_features, in_features, torch.get_num_threads()
-        )
-        self.argument = LinearWeight(
-            self._packed.data_ptr(), None if self._bias is None else self._bias.data_ptr(), out_features, in_features
-        )
+        argument.weight = packed.data_ptr()
+        argument.bias = None if self._bias is None else self._bias.data_ptr()
+        self.argument = argument
         """For kernels that call the product themselves; valid as long as this object."""
-        self._pointer = ctypes.byref(self.argument)
+        self._pointer = ctypes.byref(argument)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = x.contiguous()
@@ -52,3 +56,25 @@ class NativeLinear:
             *(self._out_dtype is not self._dtype, torch.get_num_threads()),
         )
         return out
+
+
+class NativeLinear(NativeProduct):
+    """``x @ weight.T + bias`` in float32, bfloat16 or float16 on CPU.
+
+    Args:
+        library: the compiled kernels.
+        weight: [out_features, in_features]; copied into panels.
+        bias: [out_features], or ``None``.
+        is_float: results are float32 for every type of the weight: the sums as they are, not rounded.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, is_float: bool = False) -> None:
+        out_features, in_features = weight.shape
+        code, source = DTYPE_CODES[weight.dtype], weight.contiguous()
+        packed = zeroed_bytes(library.packed_bytes(code, out_features, in_features))
+        library.pack(code, source.data_ptr(), packed.data_ptr(), out_features, in_features, torch.get_num_threads())
+        argument = LinearWeight(n=out_features, k=in_features)
+        out_dtype = torch.float32 if is_float else weight.dtype
+        super().__init__(library, packed, bias, argument, weight.dtype, out_dtype)

@@ -23,6 +23,7 @@ from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.checkpoint.loader import CheckpointReader, LinearWeights, MlpWeights
 from stratos.engine.checkpoint.model_config import DecoderConfig
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
@@ -161,6 +162,8 @@ def _ready_mlp(weights: MlpWeights, linear: LinearFactory, ops: LayerOps) -> Gat
 
 
 def _ready(weights: LinearWeights, linear: LinearFactory) -> Linear:
+    if isinstance(weights.weight, QuantisedWeight):
+        return linear.quantised(weights.weight, weights.bias)
     return linear(weights.weight, weights.bias)
 
 

@@ -1,15 +1,27 @@
 // C interface of gemm.h.
 #include "gemm.h"
 
+#include "codes.h"
+#include "integers.h"
 #include "region.h"
 
 static constexpr int64_t SERIAL_PRODUCTS = 1 << 17;  // some microseconds: below, a second thread saves less than it can cost
 
+template <class T, class O> static void multiply_scheme(const Linear *l, const T *x, O *out, int64_t rows) {
+    switch (l->scheme) {
+        case INT8_ROWS: return multiply_byte_rows(l, x, out, rows);
+        case INT8_CODES: return multiply_code_rows<T, O, INT8_CODES>(l, x, out, rows);
+        case INT4_CODES: return multiply_code_rows<T, O, INT4_CODES>(l, x, out, rows);
+        case FP8_CODES: return multiply_code_rows<T, O, FP8_CODES>(l, x, out, rows);
+        default: return multiply_rows(l, x, out, rows);
+    }
+}
+
 void region_linear(int dtype, const Linear *l, const void *x, void *out, int64_t rows, bool is_float) {
     if (is_float)
-        DISPATCH(dtype, multiply_rows(l, (const T *)x, (float *)out, rows));
+        DISPATCH(dtype, multiply_scheme(l, (const T *)x, (float *)out, rows));
     else
-        DISPATCH(dtype, multiply_rows(l, (const T *)x, (T *)out, rows));
+        DISPATCH(dtype, multiply_scheme(l, (const T *)x, (T *)out, rows));
 }
 
 extern "C" {
@@ -20,6 +32,19 @@ int64_t stratos_packed_bytes(int dtype, int64_t n, int64_t k) {
 
 void stratos_pack(int dtype, const void *weight, void *out, int64_t n, int64_t k, int threads) {
     DISPATCH(dtype, pack((const T *)weight, (T *)out, n, k, threads));
+}
+
+// Columns of a panel: scales and zeros lie as [panel][groups][columns].
+int64_t stratos_panel(void) { return PANEL; }
+
+int64_t stratos_code_bytes(int64_t scheme, int64_t n, int64_t k) {
+    return scheme == INT8_ROWS ? panels_of(n) * PANEL * byte_units_of(k) * BYTES_PER_UNIT : code_bytes(scheme, n, k);
+}
+
+// codes [n, k], one a byte.
+void stratos_pack_codes(int64_t scheme, const uint8_t *codes, void *out, int64_t n, int64_t k, int threads) {
+    if (scheme == INT8_ROWS) return pack_bytes(codes, (uint8_t *)out, n, k, threads);
+    pack_codes(scheme, codes, (uint32_t *)out, n, k, threads);
 }
 
 // out is float where is_float, else of the compute type.

@@ -14,9 +14,15 @@ constexpr int PANEL = STRIP * LANES;
 constexpr int DEPTH = 64;  // units of k: this much of a panel stays in the first cache while the rows pass by
 constexpr int CHUNK = 240;  // rows of one item
 
+// What a weight holds.  FLOATS: elements of the compute type.  INT8_ROWS: bytes, multiplied with rows that are cut to
+// bytes as well (integers.h).  The others: codes that are widened inside the product (codes.h).
+enum Scheme : int64_t { FLOATS = 0, INT8_ROWS = 1, INT8_CODES = 2, INT4_CODES = 3, FP8_CODES = 4 };
+
 struct Linear {  // mirrored by native/structures.py
     const void *weight, *bias;  // packed; bias [n] of the compute type, or null
-    int64_t n, k;
+    const float *scales;        // [panel][groups of k][PANEL], zeros after n; null for FLOATS
+    const uint8_t *zeros;       // the same: the code of INT4_CODES that is zero; null where it is 8
+    int64_t n, k, scheme, group;
 };
 
 template <class T> static inline int64_t units_of(int64_t k) {
@@ -131,12 +137,17 @@ static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, i
     store_sums<T>(l, panel, sums, rows, out);
 }
 
+// Into how many parts of at most CHUNK rows are cut, so that every thread has some.
+static inline int64_t row_chunks(int64_t rows, int64_t panels) {
+    const int64_t wanted = (4 * omp_get_num_threads() + panels - 1) / panels, least = (rows + CHUNK - 1) / CHUNK;
+    int64_t chunks = least;
+    if (chunks < wanted && rows > 16 * MAX_ROWS) chunks = wanted < rows / (8 * MAX_ROWS) ? wanted : rows / (8 * MAX_ROWS);
+    return chunks < least ? least : chunks;
+}
+
 // Called by every thread of a region; ends with a barrier.  out [rows, n] is of T or of float.
 template <class T, class O> static void multiply_rows(const Linear *l, const T *x, O *out, int64_t rows) {
-    const int64_t panels = panels_of(l->n), wanted = (4 * omp_get_num_threads() + panels - 1) / panels;
-    int64_t chunks = (rows + CHUNK - 1) / CHUNK;
-    if (chunks < wanted && rows > 16 * MAX_ROWS) chunks = wanted < rows / (8 * MAX_ROWS) ? wanted : rows / (8 * MAX_ROWS);
-    if (chunks < (rows + CHUNK - 1) / CHUNK) chunks = (rows + CHUNK - 1) / CHUNK;
+    const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;

@@ -33,8 +33,8 @@ class InstructionSet:
 
 _AVX2_CPU = ("avx2", "fma", "f16c")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
-_AVX512_BF16_CPU = (*_AVX2_CPU, *_AVX512, "avx512_bf16")
-_AVX512_BF16 = (*_AVX2, *(f"-m{flag}" for flag in _AVX512), "-mavx512bf16")
+_AVX512_BF16_CPU = (*_AVX2_CPU, *_AVX512, "avx512_bf16", "avx512_vnni")
+_AVX512_BF16 = (*_AVX2, *(f"-m{flag}" for flag in _AVX512), "-mavx512bf16", "-mavx512vnni")
 _TILE_ORDER = "-DSTRATOS_TILE_ORDER"
 
 INSTRUCTION_SETS = (

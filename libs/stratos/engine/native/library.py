@@ -35,6 +35,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_forward": (None, [POINTER(ModelWeights), POINTER(ForwardPass)]),
     "stratos_packed_bytes": (c_int64, [c_int, c_int64, c_int64]),
     "stratos_pack": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_panel": (c_int64, []),
+    "stratos_code_bytes": (c_int64, [c_int64, c_int64, c_int64]),
+    "stratos_pack_codes": (None, [c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int]),
     "stratos_linear": (None, [c_int, POINTER(LinearWeight), c_void_p, c_void_p, c_int64, c_int, c_int]),
     "stratos_row_bytes": (c_int64, []),
     "stratos_sample_bytes": (c_int64, [c_int64]),
@@ -72,6 +75,9 @@ class NativeLibrary:
     scratch_bytes: Any
     packed_bytes: Any
     pack: Any
+    panel: Any
+    code_bytes: Any
+    pack_codes: Any
     linear: Any
     peak: Any
     sample: Any

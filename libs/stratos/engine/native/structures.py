@@ -31,9 +31,12 @@ class AttentionStep(ctypes.Structure):
 
 
 class LinearWeight(ctypes.Structure):
-    """``Linear`` of gemm.h: a packed weight."""
+    """``Linear`` of gemm.h: a packed weight of any scheme."""
 
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("n", c_int64), ("k", c_int64))
+    _fields_ = (
+        *((name, c_void_p) for name in ("weight", "bias", "scales", "zeros")),
+        *((name, c_int64) for name in ("n", "k", "scheme", "group")),
+    )
 
 
 LINEARS = ("qkv", "output", "gate_up", "down")

@@ -2,7 +2,7 @@
 // rows pass by, and what comes next is fetched.
 #pragma once
 
-#include <stdlib.h>
+#include "row_buffer.h"
 
 constexpr int TILE_ROWS = 16, TILE_FLOATS = 256;
 constexpr int TILE_DEPTH = 128;                 // units: 32 KiB of a panel
@@ -23,22 +23,6 @@ static void pack_rows(const bf16_t *x, int64_t rows, int64_t k, float *packed) {
         }
     }
 }
-
-struct RowBuffer {  // of the thread that lends it to its region; kept, since every product wants one
-    float *floats = nullptr;
-    int64_t size = 0;
-    float *reserve(int64_t wanted) {
-        if (wanted > size) {
-            free(floats);
-            size = wanted;
-            floats = (float *)aligned_alloc(4096, (size_t)(wanted * 4 + 4095) / 4096 * 4096);
-        }
-        return floats;
-    }
-    ~RowBuffer() { free(floats); }
-};
-
-static thread_local RowBuffer row_buffer;
 
 static void sum_panel(ItemScope<TileUnits> &scope, const float *weight, int64_t units, const Rows &x, int64_t rows,
                       float *sums) {

@@ -17,7 +17,7 @@ from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.native import NativePagedAttention
 from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.mlp import GatedMlp
-from stratos.engine.layers.native_linear import NativeLinear
+from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RotaryTable
 from stratos.engine.models.decoder import Decoder, DecoderLayer
@@ -39,7 +39,7 @@ def make_forward(
     linears = [linear for layer in decoder.layers for linear in _linears(layer)]
     if decoder.lm_head is not None:
         linears.append(decoder.lm_head)
-    if not isinstance(decoder.ops, NativeOps) or not all(isinstance(linear, NativeLinear) for linear in linears):
+    if not isinstance(decoder.ops, NativeOps) or not all(isinstance(linear, NativeProduct) for linear in linears):
         return layered
     return NativeForward(library, decoder, attention, layered)
 
@@ -53,12 +53,12 @@ def _linears(layer: DecoderLayer) -> list[Linear | None]:
 def _argument(linear: Linear | None) -> LinearWeight:
     if linear is None:
         return LinearWeight()
-    assert isinstance(linear, NativeLinear)
+    assert isinstance(linear, NativeProduct)
     return linear.argument
 
 
 class NativeForward(Forward):
-    """Every linear layer is a ``NativeLinear``, every MLP dense; use ``make_forward``.
+    """Every linear layer is a ``NativeProduct``, every MLP dense; use ``make_forward``.
 
     Args:
         library: the compiled kernels.

@@ -43,6 +43,7 @@ from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import prompt_logprobs
+from stratos.engine.runner.quantisation import chosen_scheme, scheme_parts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
@@ -131,7 +132,8 @@ class TorchRunner(Runner):
         model = streams.model if streams else model
         kernels = choose_kernels(config, target, dtype)
         linear = kernels.linear(config, target, dtype)
-        reader = CheckpointReader(files, model, dtype, target)
+        weights = chosen_scheme(config.quantization, model)
+        reader = CheckpointReader(files, model, dtype, target, config.quantization)
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
         geometry = _geometry(model, config.block_size, kv_dtype)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
@@ -163,7 +165,7 @@ class TorchRunner(Runner):
                 model_digest=files.digest,
                 kv_dtype=config.kv_dtype if kernels.has_fp8_kv else config.dtype,
                 rope_variant=streams.variant if streams else model.rope.variant,
-                numerics_id=numerics_id(target, config.dtype, libraries, *names, *promised),
+                numerics_id=numerics_id(target, config.dtype, libraries, *names, *scheme_parts(weights), *promised),
             ),
             geometry=geometry,
             num_blocks=pages.num_blocks,
@@ -178,7 +180,8 @@ class TorchRunner(Runner):
             num_sinks=config.streaming.attention_sinks,
             is_streaming=streams is not None,
             num_adapter_slots=config.max_resident_adapters,
-            step_weight_bytes=read_need(config.model_folder()).num_read * dtype.itemsize,
+            step_weight_bytes=read_need(config.model_folder(), config.quantization).read_bytes(config.dtype),
+            quantization=weights,
         )
         linear.fix_threads()
         biases = reader.biases()

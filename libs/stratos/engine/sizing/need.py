@@ -7,16 +7,19 @@ rows up, one packed for the product), and with the tables of the rotary embeddin
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
+from stratos.engine.checkpoint.tensor_names import LINEAR_SUFFIXES, expected_shapes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
+ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0}
+"""Of an element that is quantised at load, scales included."""
 TABLE_BYTES = 4
 
 
@@ -39,29 +42,54 @@ class ModelNeed:
     """Every layer has a sliding window: a sequence does not hold KV of its whole context."""
     num_read: int = 0
     """Elements that every step reads: all tensors but the table in which a token's row is looked up."""
+    code_bytes: int = 0
+    """Weights that stay codes, in whatever type the rest is."""
 
     def weight_bytes(self, dtype: str) -> int:
-        return self.num_weights * DTYPE_BYTES[dtype] + self.table_bytes
+        return self.num_weights * DTYPE_BYTES[dtype] + self.code_bytes + self.table_bytes
+
+    def read_bytes(self, dtype: str) -> int:
+        """Bytes that every step reads."""
+        return self.num_read * DTYPE_BYTES[dtype] + self.code_bytes
+
+    def rounded(self, model: DecoderConfig, kind: str) -> ModelNeed:
+        """The same with float weights of the linear layers quantised at load; ``kind`` is no "auto"."""
+        linear = sum(
+            math.prod(shape)
+            for name, shape in expected_shapes(model)
+            if name.endswith(LINEAR_SUFFIXES) and len(shape) == 2
+        )
+        linear = min(linear, self.num_read)
+        code_bytes = int(linear * ROUNDED_BYTES[kind])
+        return replace(
+            self,
+            num_weights=self.num_weights - linear,
+            num_read=self.num_read - linear,
+            code_bytes=self.code_bytes + code_bytes,
+        )
 
     def token_bytes(self, dtype: str, kv_dtype: str = "auto") -> int:
         """KV of one token."""
         return self.kv_elements * (1 if kv_dtype == "fp8" else DTYPE_BYTES[dtype])
 
 
-def read_need(folder: Path) -> ModelNeed:
-    """Sizes of the model in ``folder``.
+def read_need(folder: Path, rounding: str = "auto") -> ModelNeed:
+    """Sizes of the model in ``folder``; ``rounding``: what its linear layers are quantised to at load.
 
     Raises:
         InvalidCheckpoint: its configuration or a header cannot be read.
     """
     model = parse_decoder_config(read_json(folder / "config.json"))
-    elements = dict.fromkeys(STORED_DTYPES, 0)
+    elements, code_bytes = dict.fromkeys(STORED_DTYPES, 0), 0
     for path in sorted(folder.glob("*.safetensors")):
         for entry in read_safetensors_header(path, InvalidCheckpoint, ALL_BYTES).values():
             if entry["dtype"] in elements:
                 elements[entry["dtype"]] += math.prod(entry["shape"])
+            elif model.quantisation is not None:
+                code_bytes += math.prod(entry["shape"]) * ALL_BYTES[entry["dtype"]]
     stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
-    return need_of(model, sum(elements.values()), STORED_DTYPES[stored])
+    need = replace(need_of(model, sum(elements.values()), STORED_DTYPES[stored]), code_bytes=code_bytes)
+    return need if rounding == "auto" else need.rounded(model, rounding)
 
 
 def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNeed:

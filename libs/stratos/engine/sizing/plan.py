@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.sizing.case import GIB, MIB, STAGING_RINGS, Room, SizingCase
+from stratos.engine.sizing.need import ModelNeed
 
 SMALL_FLOAT32_BYTES = 256 * MIB
 """Weights up to this size are computed in float32 on a CPU: they cost a token a few milliseconds at most."""
@@ -75,7 +76,7 @@ def plan_engine(case: SizingCase) -> EnginePlan:
         max_model_len=longest,
         choices=(
             SizingChoice("dtype", dtype, why_dtype),
-            SizingChoice("weights", size(need.weight_bytes(dtype)), "copies for the products included"),
+            SizingChoice("weights", size(need.weight_bytes(dtype)), _why_weights(need)),
             SizingChoice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
             *_staging_choice(case),
             SizingChoice("context", f"{longest:,}", why_len),
@@ -89,9 +90,15 @@ def _choose_dtype(case: SizingCase) -> tuple[str, str]:
         return case.config.dtype, "as set"
     if stored == "float32":
         return "float32", "as stored"
-    if not case.room.is_gpu and case.need.weight_bytes("float32") <= SMALL_FLOAT32_BYTES:
+    as_floats = case.need.weight_bytes("float32") + 3 * case.need.code_bytes  # quantising makes no model small
+    if not case.room.is_gpu and as_floats <= SMALL_FLOAT32_BYTES:
         return "float32", f"stored as {stored}; small, and equal to the reference token by token"
     return stored, "as stored: half of float32's bytes for each token to read"
+
+
+def _why_weights(need: ModelNeed) -> str:
+    codes = f"; {size(need.code_bytes)} of them stay quantised" if need.code_bytes else ""
+    return f"copies for the products included{codes}"
 
 
 def _staging_choice(case: SizingCase) -> tuple[SizingChoice, ...]:

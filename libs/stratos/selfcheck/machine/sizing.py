@@ -46,6 +46,7 @@ class WorkerAsk:
     num_workers: int
     """At most, of all roles."""
     dtype: str = "auto"
+    quantization: str = "auto"
     max_model_len: int = 0
 
 
@@ -73,7 +74,8 @@ def worker_settings(ask: WorkerAsk, env: Mapping[str, str]) -> WorkerEngineSetti
     Raises:
         BadRequest: a variable has a value that it cannot have.
     """
-    values: dict[str, Any] = {"runner": {"dtype": ask.dtype, "max_model_len": ask.max_model_len}}
+    runner = {"dtype": ask.dtype, "quantization": ask.quantization, "max_model_len": ask.max_model_len}
+    values: dict[str, Any] = {"runner": runner}
     for cls in (PrefillEngineSettings, WorkerEngineSettings):
         values = _merged(values, _read_groups(cls, env))
     values["runner"]["model_path"] = ask.model_path

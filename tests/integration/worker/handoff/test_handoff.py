@@ -96,10 +96,9 @@ async def test_several_choices_share_one_hand_off(world: World) -> None:
 
 
 async def test_many_hand_offs_at_once(world: World) -> None:
-    prefill, decode = (
-        await world.start(WorkerRole.PREFILL),
-        await world.start(WorkerRole.DECODE, fake={"num_blocks": 512}),
-    )
+    patient = {"progress_timeout_s": 60.0}  # how long a busy machine lets a source wait is not asked here
+    prefill = await world.start(WorkerRole.PREFILL)
+    decode = await world.start(WorkerRole.DECODE, fake={"num_blocks": 512}, handoff=patient)
     gateway = await world.gateway(decode)
     prompts = [[(3 * i + 17 * n) % 4096 for i in range(60 + n)] for n in range(24)]
     streams = [await gateway.submit(p, prefill=(prefill,), request_id=f"r{n}") for n, p in enumerate(prompts)]

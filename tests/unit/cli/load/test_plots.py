@@ -7,7 +7,7 @@ from array import array
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stratos.cli.load.harness import LoadMeasurement
@@ -42,6 +42,8 @@ def measurement(arrivals: str, *ttfts_s: float, failure: str = "") -> LoadMeasur
 
 
 @given(values=st.lists(st.floats(0, 1e6), max_size=5), is_log=st.booleans())
+@example(values=[5e-324], is_log=True)
+@example(values=[5e-324], is_log=False)
 def test_every_value_is_on_the_axis_and_ticks_are_few(values: list[float], is_log: bool) -> None:
     axis = axis_scale(values, 100, 500, is_log=is_log)
     assert all(100 <= axis.at(value) <= 500 for value in [*values, 0.0])

@@ -24,6 +24,7 @@ ROWS = {
     "num_prompt_logprobs": (0, 20),
     "seed": (-9223372036854775808, 9223372036854775807),
     "dimensions": (1, 1048576),
+    "truncate_prompt_tokens": (-1, 1048576),
 }
 INTEGERS = {
     "top_k",
@@ -34,6 +35,7 @@ INTEGERS = {
     "num_prompt_logprobs",
     "seed",
     "dimensions",
+    "truncate_prompt_tokens",
 }
 
 

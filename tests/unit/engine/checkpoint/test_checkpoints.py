@@ -57,7 +57,7 @@ def test_head_dim_is_derived_when_absent() -> None:
         ({"hidden_size": True}, "hidden_size must be a positive integer"),
         ({"head_dim": 7}, "even head_dim"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"quantization_config": {"bits": 4}}, "quantised"),
+        ({"quantization_config": {"bits": 4}}, "quantization method None"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1.0}}, "rope type 'dynamic'"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor must be"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),

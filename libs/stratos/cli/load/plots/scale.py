@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 _STEPS = (1, 2, 5, 10)
 MAX_TICKS = 8
+_LEAST = 1e-300
+"""Less than that cannot be divided into ticks: it counts as 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +42,10 @@ class AxisScale:
 
 def axis_scale(values: Iterable[float], first_px: float, last_px: float, *, is_log: bool) -> AxisScale:
     """An axis that holds all values: a linear one from 0, a logarithmic one from its least value above 0."""
-    found = [value for value in values if not is_log or value > 0]
+    found = [value for value in values if not is_log or value > _LEAST]
     high = max(found, default=1.0)
     low = min(found, default=0.1) if is_log else 0.0
-    if high <= low:
+    if high - low <= _LEAST:
         low, high = (low / 2, low * 2) if is_log else (0.0, 1.0)
     return AxisScale(low=low, high=high, first_px=first_px, last_px=last_px, is_log=is_log)
 

@@ -1,0 +1,219 @@
+"""Reads the codes, scales and zeros of one linear layer from the tensors of its format.
+
+A layer ``X`` has, by packing (n outputs, k inputs, g groups):
+    plain           X.weight I8 or F8_E4M3 [n, k], X.weight_scale [n, g], [n / block, k / block] or one number
+    compressed-int  X.weight_packed I32 [n, k / codes], lowest bits first; X.weight_shape; zeros I32 [n / 8, g]
+    gptq            X.qweight I32 [k / 8, n], X.qzeros I32 [g, n / 8], X.scales [g, n], X.g_idx [k]
+    awq             X.qweight I32 [k, n / 8] and X.qzeros I32 [g, n / 8] in the order 0 2 4 6 1 3 5 7, X.scales [g, n]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.checkpoint.quantisation_config import StoredScheme
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.stored_tensors import StoredTensor
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, LinearScheme
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Output of a word that lies at each nibble."""
+_SCALES = ("F32", "F16", "BF16")
+_WORDS = ("I32",)
+_BYTES = {LinearScheme.FP8: ("F8_E4M3",), LinearScheme.INT8: ("I8",), LinearScheme.INT8_ROWS: ("I8",)}
+_IGNORED = {"compressed-int4": ("weight_shape",), "compressed-int8": ("weight_shape",), "plain": ("input_scale",)}
+Shape = tuple[int, ...]
+
+
+class QuantisedTensors:
+    """The tensors of one layer, checked against its shape when constructed.
+
+    Args:
+        layer: name without ``.weight``.
+        shape: (outputs, inputs) that ``config.json`` asks for.
+        stored: how the layer is stored.
+        tensors: of the checkpoint.
+
+    Raises:
+        InvalidCheckpoint: a tensor is missing, or its shape or type contradicts the bits and the group.
+    """
+
+    def __init__(
+        self, layer: str, shape: tuple[int, int], stored: StoredScheme, tensors: Mapping[str, StoredTensor]
+    ) -> None:
+        self._layer, self._shape, self._stored, self._tensors = layer, shape, stored, tensors
+        outputs, inputs = shape
+        self._group = stored.group or inputs
+        if inputs % self._group:
+            raise InvalidCheckpoint(f"layer {layer} has {inputs} inputs, which groups of {self._group} do not divide")
+        if stored.scheme == LinearScheme.INT8_ROWS:
+            if inputs > MAX_BYTE_INPUTS:
+                raise InvalidCheckpoint(f"layer {layer} has {inputs} inputs; integer sums hold {MAX_BYTE_INPUTS}")
+        elif inputs % GROUP_STEP:
+            raise InvalidCheckpoint(f"layer {layer} has {inputs} inputs; supported: multiples of {GROUP_STEP}")
+        self.names = frozenset(self._check(outputs, inputs, inputs // self._group))
+
+    def _check(self, outputs: int, inputs: int, groups: int) -> list[str]:
+        packing = self._stored.packing
+        if packing in ("gptq", "awq"):
+            codes: Shape = (inputs // 8, outputs) if packing == "gptq" else (inputs, outputs // 8)
+            wanted: dict[str, tuple[Shape, tuple[str, ...]]] = {
+                "qweight": (codes, _WORDS),
+                "qzeros": ((groups, outputs // 8), _WORDS),
+                "scales": ((groups, outputs), _SCALES),
+            }
+            if outputs % 8:
+                raise InvalidCheckpoint(f"layer {self._layer}: {outputs} outputs do not fill words of 8 codes")
+        elif packing == "plain":
+            wanted = {"weight": ((outputs, inputs), _BYTES[self._stored.scheme])}
+        else:
+            per_word = 8 if packing == "compressed-int4" else 4
+            wanted = {"weight_packed": ((outputs, inputs // per_word), _WORDS)}
+            if self._stored.has_zeros:
+                wanted["weight_zero_point"] = ((-(-outputs // 8), groups), _WORDS)
+        names = [self._require(suffix, shape, types) for suffix, (shape, types) in wanted.items()]
+        if packing not in ("gptq", "awq"):
+            names.append(self._require_scales(outputs, inputs, groups))
+        optional = ("g_idx",) if packing == "gptq" else _IGNORED.get(packing, ())
+        return names + [name for suffix in optional if (name := f"{self._layer}.{suffix}") in self._tensors]
+
+    def _require(self, suffix: str, shape: Shape, types: tuple[str, ...]) -> str:
+        name = f"{self._layer}.{suffix}"
+        if name not in self._tensors:
+            raise InvalidCheckpoint(f"the checkpoint lacks tensor {name}, which quantization_config asks for")
+        found = self._tensors[name]
+        if found.shape != shape:
+            raise InvalidCheckpoint(
+                f"{found.file_name}: tensor {name} has shape {list(found.shape)}, "
+                f"its bits and groups ask for {list(shape)}"
+            )
+        if found.dtype not in types:
+            raise InvalidCheckpoint(
+                f"{found.file_name}: tensor {name} has type {found.dtype}; supported here: {', '.join(types)}"
+            )
+        return name
+
+    def _require_scales(self, outputs: int, inputs: int, groups: int) -> str:
+        name = f"{self._layer}.{self._stored.scale_name}"
+        block = self._stored.block
+        shapes: list[Shape] = [(outputs, groups)]
+        if block:
+            shapes = [(-(-outputs // block), -(-inputs // block))]
+        elif groups == 1:
+            shapes += [(outputs,), (1,), (), (1, 1)]
+        found = self._tensors.get(name)
+        if found is not None and found.shape in shapes and found.dtype in _SCALES:
+            return name
+        return self._require(self._stored.scale_name, shapes[0], _SCALES)
+
+    @property
+    def scheme(self) -> StoredScheme:
+        """Equal for layers that can be one product."""
+        return self._stored
+
+    def read(self) -> QuantisedWeight:
+        """The layer's weight.
+
+        Raises:
+            InvalidCheckpoint: a scale is no positive number, a zero or an order of inputs is not possible.
+        """
+        packing = self._stored.packing
+        if packing == "plain":
+            return self._plain()
+        if packing == "gptq":
+            return self._gptq()
+        return self._awq() if packing == "awq" else self._compressed()
+
+    def _whole(self, suffix: str) -> Tensor:
+        return self._tensors[f"{self._layer}.{suffix}"].whole()
+
+    def _plain(self) -> QuantisedWeight:
+        codes = self._whole("weight").contiguous().view(torch.uint8).clone()
+        if self._stored.scheme == LinearScheme.FP8 and bool(((codes & 0x7F) == 0x7F).any()):
+            raise InvalidCheckpoint(f"tensor {self._layer}.weight holds NaN")
+        return QuantisedWeight(scheme=self._stored.scheme, codes=codes, scales=self._scales())
+
+    def _scales(self) -> Tensor:
+        """float32 [outputs, groups] of the layouts that ``_require_scales`` lets through."""
+        (outputs, inputs), block = self._shape, self._stored.block
+        scales = self._positive(self._whole(self._stored.scale_name))
+        if block:
+            return scales.repeat_interleave(block, 0)[:outputs].contiguous()
+        return scales.reshape(-1, inputs // self._group).expand(outputs, -1).contiguous()
+
+    def _positive(self, scales: Tensor) -> Tensor:
+        scales = scales.float()
+        if not bool((torch.isfinite(scales) & (scales > 0)).all()):
+            name = f"{self._layer}.{self._stored.scale_name}"
+            raise InvalidCheckpoint(f"tensor {name} holds a scale that is no positive number")
+        return scales
+
+    def _compressed(self) -> QuantisedWeight:
+        bits = 4 if self._stored.packing == "compressed-int4" else 8
+        codes = _unpacked(self._whole("weight_packed"), bits).reshape(self._shape)
+        if bits == 8:
+            codes = codes ^ 0x80  # stored with 128 added
+        zeros = None
+        if self._stored.has_zeros:
+            words = self._whole("weight_zero_point").T
+            zeros = _unpacked(words, 4)[:, : self._shape[0]].T.contiguous()
+        return QuantisedWeight(scheme=self._stored.scheme, codes=codes, scales=self._scales(), zeros=zeros)
+
+    def _gptq(self) -> QuantisedWeight:
+        self._check_order()
+        codes = _unpacked(self._whole("qweight").T, 4).contiguous()
+        zeros = _unpacked(self._whole("qzeros"), 4).T
+        zeros = zeros + self._zero_offset(zeros)
+        scales = self._positive(self._whole("scales")).T.contiguous()
+        return QuantisedWeight(scheme=LinearScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros))
+
+    def _zero_offset(self, stored: Tensor) -> int:
+        """Offset that the file took off each zero: 1 in v1, 0 in v2; symmetric files tell it by value."""
+        if self._stored.zeros_are_less_one is not None:
+            return int(self._stored.zeros_are_less_one)
+        first = int(stored.flatten()[0])
+        if first not in (INT4_ZERO - 1, INT4_ZERO) or not bool((stored == first).all()):
+            raise InvalidCheckpoint(
+                f"tensor {self._layer}.qzeros of a symmetric model is neither all {INT4_ZERO - 1} (v1) nor all "
+                f"{INT4_ZERO} (v2): which zeros are meant?"
+            )
+        return INT4_ZERO - first
+
+    def _check_order(self) -> None:
+        name = f"{self._layer}.g_idx"
+        if name not in self._tensors:
+            return
+        order, inputs = self._tensors[name].whole(), self._shape[1]
+        groups = inputs // self._group
+        if order.shape != (inputs,) or not bool(((order >= 0) & (order < groups)).all()):
+            raise InvalidCheckpoint(f"tensor {name} must name one of {groups} groups for each of {inputs} inputs")
+        if not torch.equal(order.long(), torch.arange(inputs) // self._group):
+            raise InvalidCheckpoint(f"tensor {name}: inputs in the order of activations (desc_act) are not supported")
+
+    def _awq(self) -> QuantisedWeight:
+        codes = _in_awq_order(_unpacked(self._whole("qweight"), 4)).T.contiguous()
+        zeros = _in_awq_order(_unpacked(self._whole("qzeros"), 4)).T
+        scales = self._positive(self._whole("scales")).T.contiguous()
+        return QuantisedWeight(scheme=LinearScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros))
+
+
+def _unpacked(words: Tensor, bits: int) -> Tensor:
+    """Codes of words of 32 bits, lowest first, along the last axis: uint8."""
+    as_bytes = words.contiguous().view(torch.uint8)  # little-endian, as safetensors is
+    if bits == 8:
+        return as_bytes
+    return torch.stack((as_bytes & 0xF, as_bytes >> 4), -1).flatten(-2)
+
+
+def _in_awq_order(codes: Tensor) -> Tensor:
+    places = torch.empty(8, dtype=torch.int64)
+    places[torch.tensor(AWQ_ORDER)] = torch.arange(8)
+    return codes.view(codes.shape[0], -1, 8)[..., places].flatten(1)
+
+
+def _unless_usual(zeros: Tensor) -> Tensor | None:
+    return None if bool((zeros == INT4_ZERO).all()) else zeros.to(torch.uint8).contiguous()

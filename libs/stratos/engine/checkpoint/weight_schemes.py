@@ -1,0 +1,31 @@
+"""Schemes that the weights of a linear layer may have, and their bounds; without torch."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class LinearScheme(IntEnum):
+    """``Scheme`` of gemm.h."""
+
+    FLOATS = 0
+    """Elements of the compute type."""
+    INT8_ROWS = 1
+    """Bytes with a scale per output, and rows cut to bytes per token: W8A8."""
+    INT8 = 2
+    INT4 = 3
+    FP8 = 4
+    """e4m3."""
+
+    @property
+    def label(self) -> str:
+        """How identities and reports call it."""
+        return {1: "int8-rows", 2: "int8", 3: "int4", 4: "fp8"}.get(self, "float")
+
+
+INT4_ZERO = 8
+"""Code of zero where a weight has no zeros of its own."""
+GROUP_STEP = 32
+"""Groups, and inputs of all schemes but ``INT8_ROWS``, are multiples of it: a step of the tile instruction."""
+MAX_BYTE_INPUTS = 65536
+"""Inputs up to which a sum of products of bytes fits into 32 bits."""

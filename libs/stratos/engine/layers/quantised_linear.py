@@ -1,0 +1,71 @@
+"""Linear layers whose weights stay codes: packed once for the C++ kernels, widened only inside their products.
+
+Rows are as independent of each other as those of ``NativeLinear``: integers.h and codes.h say in which order they add.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.layers.native_linear import NativeProduct
+from stratos.engine.memory.huge_pages import zeroed_bytes
+from stratos.engine.native.library import NativeLibrary
+from stratos.engine.native.structures import LinearWeight
+
+
+class QuantisedLinear(NativeProduct):
+    """``x @ weight.T + bias`` of a weight of any ``LinearScheme`` but floats.
+
+    Args:
+        library: the compiled kernels.
+        weight: copied into panels; nothing of it is kept.
+        bias: [outputs] in ``dtype``, or ``None``.
+        dtype: type of the rows.
+        is_float: results are float32 whatever ``dtype`` is.
+    """
+
+    __slots__ = ("_scales", "_zeros", "scheme")
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        weight: QuantisedWeight,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        *,
+        is_float: bool = False,
+    ) -> None:
+        (outputs, inputs), self.scheme = weight.shape, weight.scheme
+        codes = weight.codes.contiguous()
+        packed = zeroed_bytes(library.code_bytes(weight.scheme, outputs, inputs))
+        library.pack_codes(
+            *(weight.scheme, codes.data_ptr(), packed.data_ptr()), *(outputs, inputs, torch.get_num_threads())
+        )
+        columns = library.panel()
+        self._scales = _by_panel(weight.scales, columns)
+        self._zeros = None if weight.zeros is None else _by_panel(weight.zeros, columns)
+        argument = LinearWeight(
+            scales=self._scales.data_ptr(),
+            zeros=None if self._zeros is None else self._zeros.data_ptr(),
+            n=outputs,
+            k=inputs,
+            scheme=weight.scheme,
+            group=weight.group,
+        )
+        super().__init__(library, packed, bias, argument, dtype, torch.float32 if is_float else dtype)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of codes, scales and zeros."""
+        return self._packed.nbytes + self._scales.nbytes + (0 if self._zeros is None else self._zeros.nbytes)
+
+
+def _by_panel(of_groups: Tensor, columns: int) -> Tensor:
+    """[outputs, groups] as [panels, groups, columns], zeros after the last output."""
+    outputs, groups = of_groups.shape
+    panels = -(-outputs // columns)
+    padded = of_groups.new_zeros(panels * columns, groups)
+    padded[:outputs] = of_groups
+    return padded.view(panels, columns, groups).transpose(1, 2).contiguous()

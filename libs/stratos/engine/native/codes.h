@@ -1,0 +1,186 @@
+// Products whose weights are codes of 4 or 8 bits, widened inside the product to what the float kernel multiplies.
+//
+// A code stands for (code - zero) * scale, or for an e4m3 number times scale; scale and zero belong to `group` elements of
+// k of one column.  What is widened, code - zero or the e4m3 number, is exact in every compute type.  Within a group the
+// sum is that of the float kernel of the instruction set (gemm.h, tile_order.h), from zero; then total = fma(sum, scale,
+// total), group by group.  So a row's bits depend on that row alone, as with float weights.
+//
+// Words of 32 bits hold the codes of one column: [panel][k / codes of a word][PANEL].  Code i begins at bit i % 2 * 16 +
+// i / 2 * bits: a shift leaves the pair that an instruction for pairs of bf16 wants in the halves of a lane.
+// k and groups are multiples of GROUP_STEP.
+#pragma once
+
+#include "gemm.h"
+#include "integer_simd.h"
+
+constexpr int GROUP_STEP = 32;
+
+constexpr int codes_of_word(int64_t scheme) { return scheme == INT4_CODES ? 8 : 4; }
+
+static inline int64_t code_bytes(int64_t scheme, int64_t n, int64_t k) {
+    return panels_of(n) * PANEL * (k / codes_of_word(scheme)) * 4;
+}
+
+static inline void pack_codes(int64_t scheme, const uint8_t *codes, uint32_t *out, int64_t n, int64_t k, int threads) {
+    const int64_t per = codes_of_word(scheme), bits = 32 / per, words = k / per;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t p = 0; p < panels_of(n); p++)
+        for (int64_t w = 0; w < words; w++)
+            for (int64_t c = 0; c < PANEL; c++) {
+                const int64_t column = p * PANEL + c;
+                uint32_t word = 0;
+                for (int64_t i = 0; i < per && column < n; i++)
+                    word |= (uint32_t)codes[column * k + w * per + i] << (i % 2 * 16 + i / 2 * bits);
+                out[(p * words + w) * PANEL + c] = word;
+            }
+}
+
+// -- widening --------------------------------------------------------------------------------------------------------------
+
+// Unit J of the words of LANES columns; `zero` is that of INT4_CODES, for each code of a unit.
+template <int PER_UNIT, int64_t SCHEME, int J> struct Widened;
+
+template <int64_t SCHEME, int J> struct Widened<1, SCHEME, J> {  // one float
+    static constexpr int BITS = 32 / codes_of_word(SCHEME), AT = J % 2 * 16 + J / 2 * BITS;
+    static inline vec of(ivec words, ivec zero) {
+        if (SCHEME == INT4_CODES) return to_floats(isub(iand(ishr<AT>(words), iset(15)), zero));
+        if (SCHEME == INT8_CODES) return to_floats(ishr_signed<24>(ishl<(BITS == 8 ? 24 - AT : 0)>(words)));
+        const ivec code = ishr<AT>(words), size = iand(code, iset(0x7f));  // 4 bits of exponent, 3 of fraction
+        const vec normal = as_floats(iadd(ishl<20>(size), iset(120 << 23)));
+        const vec number = where_less(size, iset(8), vmul(to_floats(size), vset(0x1p-9f)), normal);
+        return as_floats(ior(_sign(code), as_integers(number)));
+    }
+    static inline ivec _sign(ivec code) { return ishl<24>(iand(code, iset(0x80))); }
+    static inline ivec as_integers(vec x) {
+        ivec bits;
+        memcpy(&bits, &x, sizeof bits);
+        return bits;
+    }
+};
+
+static inline ivec zeros_of(const Linear *l, int64_t at, int per_unit) {
+    const ivec zero = l->zeros ? load_bytes(l->zeros + at) : iset(8);
+    return per_unit == 2 ? ior(zero, ishl<16>(zero)) : zero;
+}
+
+#if defined(__AVX512BF16__)
+// bf16 of the number that the 5 bits of an index stand for, 0 to 15 and -16 to -1.
+alignas(64) static const uint16_t FIVE_BITS[32] = {
+    0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+    0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
+    0xc180, 0xc170, 0xc160, 0xc150, 0xc140, 0xc130, 0xc120, 0xc110,
+    0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
+// bf16 of the e4m3 numbers without exponent.
+alignas(64) static const uint16_t SMALL_E4M3[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
+
+template <int64_t SCHEME, int J> struct Widened<2, SCHEME, J> {  // two bf16
+    static inline vec of(ivec words, ivec zero) {
+        if (SCHEME == INT4_CODES) {
+            const ivec code = iand(ishr16<(SCHEME == INT4_CODES ? 4 * J : 0)>(words), iset(0x000f000f));
+            return as_floats(_mm512_permutexvar_epi16(_mm512_sub_epi16(code, zero), _mm512_load_si512(FIVE_BITS)));
+        }
+        if (SCHEME == INT8_CODES) {
+            const vec even = to_floats(ishr_signed<24>(ishl<(J == 0 ? 24 : 16)>(words)));
+            const vec odd = to_floats(ishr_signed<24>(ishl<(J == 0 ? 8 : 0)>(words)));
+            const ivec low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+            return as_floats(_mm512_mask_mov_epi16(low, 0xaaaaaaaa, _mm512_castps_si512(odd)));
+        }
+        const ivec code = ishr16<(J == 0 ? 0 : 8)>(words), size = iand(code, iset(0x007f007f));
+        const ivec normal = _mm512_add_epi16(_mm512_slli_epi16(size, 4), _mm512_set1_epi16(120 << 7));
+        const __mmask32 is_small = _mm512_cmplt_epi16_mask(size, _mm512_set1_epi16(8));
+        const ivec number = _mm512_mask_permutexvar_epi16(normal, is_small, size, _mm512_load_si512(SMALL_E4M3));
+        return as_floats(ior(number, _mm512_slli_epi16(iand(code, iset(0x00800080)), 8)));
+    }
+};
+#endif
+
+// -- products --------------------------------------------------------------------------------------------------------------
+
+struct GroupEnd {  // what is done with the sums when a product ends
+    const float *scales;  // of PANEL columns; null: the group goes on, and the sums are put aside
+    bool is_first;        // group of the row
+};
+
+template <class U, int64_t SCHEME, int ROWS, int J = 0>
+static inline void add_units(const ivec *words, const ivec *zeros, const float *x, int64_t stride, vec sums[ROWS][STRIP]) {
+    constexpr int units = codes_of_word(SCHEME) / U::PER_UNIT;
+#pragma GCC unroll 4
+    for (int v = 0; v < STRIP; v++) {
+        const vec column = Widened<U::PER_UNIT, SCHEME, J>::of(words[v], zeros[v]);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) sums[r][v] = U::madd(column, x[r * stride + J], sums[r][v]);
+    }
+    if constexpr (J + 1 < units) add_units<U, SCHEME, ROWS, J + 1>(words, zeros, x, stride, sums);
+}
+
+template <int ROWS>
+static inline void end_group(const vec sums[ROWS][STRIP], const GroupEnd &end, float *raw, float *totals) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) {
+            const int64_t at = r * PANEL + v * LANES;
+            if (!end.scales)
+                vstore(raw + at, sums[r][v]);
+            else if (end.is_first)
+                vstore(totals + at, vmul(sums[r][v], vload(end.scales + v * LANES)));
+            else
+                vstore(totals + at, vfma(sums[r][v], vload(end.scales + v * LANES), vload(totals + at)));
+        }
+}
+
+// A few rows times words: every word is widened in registers, once for all rows.
+template <class U, int64_t SCHEME, int ROWS>
+static inline void word_product(const uint32_t *words, const ivec *zeros, const float *x, int64_t stride, int units,
+                                bool begins, const GroupEnd &end, float *raw, float *totals) {
+    constexpr int per_word = codes_of_word(SCHEME) / U::PER_UNIT;
+    vec sums[ROWS][STRIP];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) sums[r][v] = begins ? vset(0) : vload(raw + r * PANEL + v * LANES);
+    for (int u = 0; u < units; u += per_word, words += PANEL) {
+        ivec loaded[STRIP];
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) loaded[v] = iload(words + v * LANES);
+        add_units<U, SCHEME, ROWS>(loaded, zeros, x + u, stride, sums);
+    }
+    end_group<ROWS>(sums, end, raw, totals);
+}
+
+// The same times units that were widened before, for many rows.
+template <class U, int ROWS>
+static inline void unit_product(const float *wide, const float *x, int64_t stride, int units, bool begins,
+                                const GroupEnd &end, float *raw, float *totals) {
+    vec sums[ROWS][STRIP];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) sums[r][v] = begins ? vset(0) : vload(raw + r * PANEL + v * LANES);
+    for (int u = 0; u < units; u++, wide += PANEL) {
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) {
+            const vec column = vload(wide + v * LANES);
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++) sums[r][v] = U::madd(column, x[r * stride + u], sums[r][v]);
+        }
+    }
+    end_group<ROWS>(sums, end, raw, totals);
+}
+
+template <int PER_UNIT, int64_t SCHEME, int J = 0>
+static inline void widen_word(ivec words, ivec zero, float *wide) {
+    vstore(wide + J * PANEL, Widened<PER_UNIT, SCHEME, J>::of(words, zero));
+    if constexpr ((J + 1) * PER_UNIT < codes_of_word(SCHEME)) widen_word<PER_UNIT, SCHEME, J + 1>(words, zero, wide);
+}
+
+template <int PER_UNIT, int64_t SCHEME>
+static void widen(const uint32_t *words, const ivec *zeros, int units, float *wide) {
+    constexpr int per_word = codes_of_word(SCHEME) / PER_UNIT;
+    for (int u = 0; u < units; u += per_word, words += PANEL, wide += per_word * PANEL)
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++)
+            widen_word<PER_UNIT, SCHEME>(iload(words + v * LANES), zeros[v], wide + v * LANES);
+}
+
+#include "code_panel.h"

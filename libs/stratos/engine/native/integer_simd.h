@@ -1,0 +1,48 @@
+// Vectors of 32-bit integers beside those of floats of simd.h: as many lanes, for the same instruction set.
+#pragma once
+
+#include "simd.h"
+
+#if defined(__AVX512F__)
+typedef __m512i ivec;
+static inline ivec iload(const void *p) { return _mm512_loadu_si512(p); }
+static inline void istore(void *p, ivec x) { _mm512_storeu_si512(p, x); }
+static inline ivec iset(int32_t x) { return _mm512_set1_epi32(x); }
+static inline ivec iadd(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
+static inline ivec isub(ivec a, ivec b) { return _mm512_sub_epi32(a, b); }
+static inline ivec iand(ivec a, ivec b) { return _mm512_and_si512(a, b); }
+static inline ivec imadd16(ivec a, ivec b) { return _mm512_madd_epi16(a, b); }
+template <int N> static inline ivec ishr16(ivec x) { return _mm512_srli_epi16(x, N); }
+template <int N> static inline ivec ishr(ivec x) { return _mm512_srli_epi32(x, N); }
+template <int N> static inline ivec ishl(ivec x) { return _mm512_slli_epi32(x, N); }
+template <int N> static inline ivec ishr_signed(ivec x) { return _mm512_srai_epi32(x, N); }
+static inline ivec ior(ivec a, ivec b) { return _mm512_or_si512(a, b); }
+static inline vec as_floats(ivec x) { return _mm512_castsi512_ps(x); }
+static inline ivec load_bytes(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+static inline vec where_less(ivec a, ivec b, vec then, vec otherwise) {
+    return _mm512_mask_mov_ps(otherwise, _mm512_cmplt_epi32_mask(a, b), then);
+}
+static inline vec to_floats(ivec x) { return _mm512_cvtepi32_ps(x); }
+static inline ivec to_integers(vec x) { return _mm512_cvtps_epi32(x); }  // to nearest, even
+#else
+typedef __m256i ivec;
+static inline ivec iload(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline void istore(void *p, ivec x) { _mm256_storeu_si256((__m256i *)p, x); }
+static inline ivec iset(int32_t x) { return _mm256_set1_epi32(x); }
+static inline ivec iadd(ivec a, ivec b) { return _mm256_add_epi32(a, b); }
+static inline ivec isub(ivec a, ivec b) { return _mm256_sub_epi32(a, b); }
+static inline ivec iand(ivec a, ivec b) { return _mm256_and_si256(a, b); }
+static inline ivec imadd16(ivec a, ivec b) { return _mm256_madd_epi16(a, b); }
+template <int N> static inline ivec ishr16(ivec x) { return _mm256_srli_epi16(x, N); }
+template <int N> static inline ivec ishr(ivec x) { return _mm256_srli_epi32(x, N); }
+template <int N> static inline ivec ishl(ivec x) { return _mm256_slli_epi32(x, N); }
+template <int N> static inline ivec ishr_signed(ivec x) { return _mm256_srai_epi32(x, N); }
+static inline ivec ior(ivec a, ivec b) { return _mm256_or_si256(a, b); }
+static inline vec as_floats(ivec x) { return _mm256_castsi256_ps(x); }
+static inline ivec load_bytes(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+static inline vec where_less(ivec a, ivec b, vec then, vec otherwise) {
+    return _mm256_blendv_ps(otherwise, then, _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a)));
+}
+static inline vec to_floats(ivec x) { return _mm256_cvtepi32_ps(x); }
+static inline ivec to_integers(vec x) { return _mm256_cvtps_epi32(x); }
+#endif

@@ -1,0 +1,178 @@
+// Products of bytes: weights with one scale per column, rows with one scale each, sums of 32 bits.
+//
+// A row x becomes round(x * 127 / m), m the largest of |x|; the result is sum * (m / 127) * scale.  Codes of a row lie in
+// [-127, 127] and those of a weight, stored with 128 added, in [0, 255]: a sum of k products stays below 2^31 up to
+// MAX_BYTES of k, is exact in any order, and 128 times the sum of the row is taken off.  So every instruction set gives
+// the same bits.  Without VNNI two products of 16 bits are added to 32: `maddubs`, which adds them to 16, would saturate.
+#pragma once
+
+#include "gemm.h"
+#include "integer_simd.h"
+#include "row_buffer.h"
+
+constexpr int64_t MAX_BYTES = 65536;  // 255 * 127 * 65536 < 2^31; longer rows are refused when a model is loaded
+constexpr int BYTES_PER_UNIT = 4;
+
+#if defined(__AVX512VNNI__)
+struct RowUnit {
+    int8_t codes[4];
+};
+struct ByteColumn {  // four products are added to 32 bits at once
+    ivec codes;
+    explicit ByteColumn(ivec w) : codes(w) {}
+    ivec madd(const RowUnit *x, ivec sum) const {
+        int32_t unit;
+        memcpy(&unit, x, 4);
+        return _mm512_dpbusd_epi32(sum, codes, iset(unit));
+    }
+};
+static inline RowUnit row_unit(const int32_t *x) {
+    return RowUnit{{(int8_t)x[0], (int8_t)x[1], (int8_t)x[2], (int8_t)x[3]}};
+}
+#else
+struct RowUnit {
+    int16_t even[2], odd[2];
+};
+struct ByteColumn {
+    ivec even, odd;
+    explicit ByteColumn(ivec w) : even(iand(w, iset(0x00ff00ff))), odd(ishr16<8>(w)) {}
+    ivec madd(const RowUnit *x, ivec sum) const {
+        int32_t of_even, of_odd;
+        memcpy(&of_even, x->even, 4);
+        memcpy(&of_odd, x->odd, 4);
+        return iadd(iadd(sum, imadd16(even, iset(of_even))), imadd16(odd, iset(of_odd)));
+    }
+};
+static inline RowUnit row_unit(const int32_t *x) {
+    return RowUnit{{(int16_t)x[0], (int16_t)x[2]}, {(int16_t)x[1], (int16_t)x[3]}};
+}
+#endif
+
+static inline int64_t byte_units_of(int64_t k) { return (k + BYTES_PER_UNIT - 1) / BYTES_PER_UNIT; }
+
+static inline void pack_bytes(const uint8_t *codes, uint8_t *out, int64_t n, int64_t k, int threads) {
+    const int64_t units = byte_units_of(k);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t p = 0; p < panels_of(n); p++)
+        for (int64_t u = 0; u < units; u++)
+            for (int64_t c = 0; c < PANEL; c++)
+                for (int64_t i = 0; i < BYTES_PER_UNIT; i++) {
+                    const int64_t column = p * PANEL + c, at = u * BYTES_PER_UNIT + i;
+                    const bool is_inside = column < n && at < k;
+                    out[((p * units + u) * PANEL + c) * BYTES_PER_UNIT + i] = is_inside ? codes[column * k + at] ^ 0x80 : 0x80;
+                }
+}
+
+// -- rows ------------------------------------------------------------------------------------------------------------------
+
+struct ByteRows {
+    RowUnit *units;   // [rows][units of k]
+    float *scales;    // [rows]; NaN for a row that is not finite, so that all of its results are
+    int32_t *offsets;  // [rows]: 128 times the sum of the codes
+    int64_t stride;
+    ByteRows from(int64_t row) const { return ByteRows{units + row * stride, scales + row, offsets + row, stride}; }
+};
+
+constexpr float LEAST_ROW = 1e-30f;  // a row that is smaller is zero: 127 / m stays finite
+
+template <class T> static void quantise_row(const T *x, int64_t k, const ByteRows &to) {
+    vec most = vset(0), zeros = vset(0);  // x * 0 is 0 where x is finite, else NaN
+    for (int64_t i = 0; i < k; i += LANES) {
+        vec v = vload(x + i, (int)(k - i));
+        zeros = vfma(v, vset(0), zeros);
+        most = vmax(most, vmax(v, vsub(vset(0), v)));
+    }
+    const bool is_finite = vsum(zeros) == 0.0f;
+    const float m = is_finite ? vmaximum(most) : 0, factor = m > LEAST_ROW ? 127 / m : 0;
+    ivec sum = iset(0);
+    alignas(64) int32_t codes[LANES];
+    for (int64_t i = 0; i < k; i += LANES) {
+        const ivec q = is_finite ? to_integers(vmul(vload(x + i, (int)(k - i)), vset(factor))) : iset(0);
+        sum = iadd(sum, q);
+        istore(codes, q);
+        for (int64_t u = 0; u < LANES / BYTES_PER_UNIT && i + u * BYTES_PER_UNIT < k; u++)
+            to.units[i / BYTES_PER_UNIT + u] = row_unit(codes + u * BYTES_PER_UNIT);
+    }
+    istore(codes, sum);
+    *to.offsets = 0;
+    for (int i = 0; i < LANES; i++) *to.offsets += 128 * codes[i];
+    *to.scales = is_finite ? m > LEAST_ROW ? m / 127 : 0 : __builtin_nanf("");
+}
+
+// -- products --------------------------------------------------------------------------------------------------------------
+
+template <int ROWS>
+static inline void byte_product(const uint8_t *weight, const ByteRows &x, int64_t unit, int count, int32_t *sums,
+                                bool begins) {
+    ivec acc[ROWS][STRIP];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++)
+            acc[r][v] = begins ? isub(iset(0), iset(x.offsets[r])) : iload(sums + r * PANEL + v * LANES);
+    for (int u = 0; u < count; u++, weight += PANEL * BYTES_PER_UNIT) {
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) {
+            const ByteColumn column(iload(weight + v * LANES * BYTES_PER_UNIT));
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++) acc[r][v] = column.madd(x.units + r * x.stride + unit + u, acc[r][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) istore(sums + r * PANEL + v * LANES, acc[r][v]);
+}
+
+static void byte_block(int rows, const uint8_t *weight, const ByteRows &x, int64_t unit, int count, int32_t *sums,
+                       bool begins) {
+    switch (rows) {
+        case 1: return byte_product<1>(weight, x, unit, count, sums, begins);
+        case 2: return byte_product<2>(weight, x, unit, count, sums, begins);
+        case 3: return byte_product<3>(weight, x, unit, count, sums, begins);
+        case 4: return byte_product<4>(weight, x, unit, count, sums, begins);
+        case 5: return byte_product<5>(weight, x, unit, count, sums, begins);
+        default: return byte_product<6>(weight, x, unit, count, sums, begins);
+    }
+}
+
+template <class T, class O>
+static void multiply_byte_panel(const Linear *l, int64_t panel, const ByteRows &x, O *out, int64_t rows) {
+    alignas(64) int32_t sums[CHUNK * PANEL];
+    alignas(64) float results[CHUNK * PANEL];
+    const int64_t units = byte_units_of(l->k), blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    const int64_t depth = blocks == 1 ? units : DEPTH;
+    const uint8_t *weight = (const uint8_t *)l->weight + panel * units * PANEL * BYTES_PER_UNIT;
+    for (int64_t u = 0; u < units; u += depth) {
+        const int count = (int)(units - u < depth ? units - u : depth);
+        for (int64_t b = 0; b < blocks; b++) {
+            const int64_t first = rows * b / blocks, last = rows * (b + 1) / blocks;
+            byte_block((int)(last - first), weight + u * PANEL * BYTES_PER_UNIT, x.from(first), u, count,
+                       sums + first * PANEL, u == 0);
+        }
+    }
+    const float *scales = l->scales + panel * PANEL;
+    for (int64_t r = 0; r < rows; r++)
+        for (int c = 0; c < PANEL; c += LANES) {
+            vec scaled = vmul(to_floats(iload(sums + r * PANEL + c)), vset(x.scales[r]));
+            vstore(results + r * PANEL + c, vmul(scaled, vload(scales + c)));
+        }
+    store_sums<T>(l, panel, results, rows, out);
+}
+
+// Called by every thread of a region; ends with a barrier.
+template <class T, class O> static void multiply_byte_rows(const Linear *l, const T *x, O *out, int64_t rows) {
+    const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels), units = byte_units_of(l->k);
+    const int64_t row_floats = units * (int64_t)sizeof(RowUnit) / 4;
+    float *buffer;
+#pragma omp single copyprivate(buffer)
+    buffer = row_buffer.reserve(rows * (row_floats + 2));
+    const ByteRows all{(RowUnit *)buffer, buffer + rows * row_floats, (int32_t *)(buffer + rows * (row_floats + 1)), units};
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows; r++) quantise_row(x + r * l->k, l->k, all.from(r));
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t item = 0; item < panels * chunks; item++) {
+        int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
+        multiply_byte_panel<T>(l, item % panels, all.from(first), out + first * l->n, last - first);
+    }
+}

@@ -1,0 +1,35 @@
+"""Which scheme the weights of a model have when it runs: the checkpoint's, or the one asked for at load."""
+
+from __future__ import annotations
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.checkpoint.model_config import DecoderConfig
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.revisions import revised
+
+_ROUNDED = {"int8": LinearScheme.INT8_ROWS, "int4": LinearScheme.INT4, "fp8": LinearScheme.FP8}
+
+
+def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
+    """Label of the scheme that linear layers have, "" for floats.
+
+    Args:
+        quantization: the setting.
+        model: as its checkpoint says.
+
+    Raises:
+        InvalidCheckpoint: the checkpoint is quantised, and another scheme is asked for.
+    """
+    stored = model.quantisation
+    if quantization == "auto":
+        return "" if stored is None else stored.label
+    if stored is not None:
+        raise InvalidCheckpoint(
+            f"quantization {quantization} is for float weights; the checkpoint stores {stored.label}: set it to auto"
+        )
+    return f"{_ROUNDED[quantization].label}-at-load"
+
+
+def scheme_parts(label: str) -> tuple[str, ...]:
+    """Parts of the numerics id that name it."""
+    return (revised("native-quantised-products", label),) if label else ()

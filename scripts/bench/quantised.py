@@ -1,0 +1,107 @@
+"""Measure decode and prompts of one model by scheme of its weights, by turns in one process.
+
+    python -m scripts.bench.quantised --out benchmarks/results/quantised-2core-cpu.json
+
+The model is a random Llama of 213 M parameters in bfloat16, quantised at load.  A figure is CPU time of the engine's
+one thread: the machine may be shared.  Decode is a step of so many streams behind prompts of 64 tokens; a prompt has
+1,024 tokens of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scripts.bench.harness import flag, run_bench
+from scripts.bench.workloads import request, run_out, tokens
+from stratos.engine.core import EngineCore
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.reproduce.material.random_model import write_model
+
+SCHEMES = ("auto", "int8", "int4", "fp8")
+STREAMS = (1, 8, 32)
+CONTEXT, PROMPT, STEPS = 64, 1024, 6
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(folder: Path, scheme: str) -> EngineCore:
+    """An engine of one thread."""
+    config = RunnerConfig(
+        model_path=folder,
+        dtype="bfloat16",
+        quantization=scheme,  # type: ignore[arg-type]  # one of SCHEMES
+        num_threads=1,
+        kv_pool_bytes=256 << 20,
+    )
+    return EngineCore(TorchRunner.load(config), SchedulerConfig(step_time_budget_ms=0))
+
+
+def decode_ms(engine: EngineCore, rng: random.Random, num_streams: int) -> float:
+    """Median of a step in which every stream decodes."""
+    for _ in range(num_streams):
+        engine.add(request(rng, tokens(engine, rng, CONTEXT), STEPS + num_streams + 8))
+    started = 0
+    while started < num_streams:
+        started += sum(output.offset == 0 for output in engine.step().outputs)
+    engine.step()
+    times = []
+    for _ in range(STEPS):
+        begin = time.thread_time()
+        engine.step()
+        times.append(time.thread_time() - begin)
+    run_out(engine)
+    return statistics.median(times) * 1e3
+
+
+def prompt_ms(engine: EngineCore, rng: random.Random) -> float:
+    """Computation of one prompt up to its first token."""
+    prompt = tokens(engine, rng, PROMPT)
+    begin = time.thread_time()
+    engine.add(request(rng, prompt, 1))
+    run_out(engine)
+    return (time.thread_time() - begin) * 1e3
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Medians over rounds, and the ratio to bfloat16 in the same rounds."""
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_model("llama-213m", folder, ROOT / "models" / "base")
+        engines = {scheme: load(folder, scheme) for scheme in SCHEMES}
+    found: dict[str, dict[str, list[float]]] = {}
+    for _ in range(args.rounds):
+        for num_streams in STREAMS:
+            for scheme, engine in engines.items():
+                row = found.setdefault(f"decode, {num_streams} streams", {})
+                row.setdefault(scheme, []).append(decode_ms(engine, rng, num_streams))
+        for scheme, engine in engines.items():
+            row = found.setdefault(f"prompt of {PROMPT} tokens", {})
+            row.setdefault(scheme, []).append(prompt_ms(engine, rng))
+    rows = [{"load": name, **_summary(by_scheme)} for name, by_scheme in found.items()]
+    kinds = {scheme: engine.info.identity.numerics_id for scheme, engine in engines.items()}
+    weights = {scheme: engine.info.step_weight_bytes for scheme, engine in engines.items()}
+    return {"model": "random Llama, 213 M parameters", "dtype": "bfloat16", "threads": 1, "rounds": args.rounds,
+            "numerics": kinds, "weight_bytes_read": weights, "rows": rows}  # fmt: skip
+
+
+def _summary(by_scheme: dict[str, list[float]]) -> dict[str, Any]:
+    return {
+        scheme: {
+            "ms": round(statistics.median(times), 2),
+            "times_as_fast": round(
+                statistics.median(base / own for base, own in zip(by_scheme["auto"], times, strict=True)), 2
+            ),
+        }
+        for scheme, times in by_scheme.items()
+    }
+
+
+if __name__ == "__main__":
+    run_bench(__doc__, bench, flag("--rounds", type=int, default=3, help="rounds, each of every scheme and load"))

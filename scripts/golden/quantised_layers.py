@@ -1,0 +1,76 @@
+"""Writes layers as compressed-tensors stores them, with what it unpacks them to: the fixture of our readers.
+
+    pip install --no-deps --target DIR compressed-tensors loguru
+    PYTHONPATH=DIR python -m scripts.golden.quantised_layers tests/fixtures/quantised/compressed.safetensors
+
+The library is no dependency of ours, and 0.20.0 wrote the committed file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from compressed_tensors.compressors.naive_quantized.base import (
+    FloatQuantizationCompressor,
+    IntQuantizationCompressor,
+)
+from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from safetensors.torch import save_file
+
+OUTPUTS, INPUTS = 24, 128
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "int8-channel": (IntQuantizationCompressor, {"num_bits": 8, "strategy": "channel"}),
+    "int4-group": (PackedQuantizationCompressor, {"num_bits": 4, "strategy": "group", "group_size": 32}),
+    "int4-channel": (PackedQuantizationCompressor, {"num_bits": 4, "strategy": "channel"}),
+    "int4-zeros": (
+        PackedQuantizationCompressor,
+        {"num_bits": 4, "strategy": "group", "group_size": 64, "symmetric": False},
+    ),
+    "int8-packed": (PackedQuantizationCompressor, {"num_bits": 8, "strategy": "group", "group_size": 32}),
+    "fp8-channel": (FloatQuantizationCompressor, {"num_bits": 8, "type": "float", "strategy": "channel"}),
+    "fp8-block": (
+        FloatQuantizationCompressor,
+        {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [32, 32]},
+    ),
+}
+
+
+def layer(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A random weight with scales of the right shape, and zeros where the scheme has them."""
+    weight = torch.randn(OUTPUTS, INPUTS)
+    group = args.get("group_size") or (args.get("block_structure") or [0, INPUTS])[1]
+    shape = (OUTPUTS, INPUTS // group)
+    if args["strategy"] == "block":
+        shape = (-(-OUTPUTS // 32), INPUTS // 32)
+    largest = 448 if args.get("type") == "float" else 2 ** (args["num_bits"] - 1)
+    state = {"weight": weight, "weight_scale": torch.rand(shape) * 2 / largest + 3 / largest}
+    if args.get("symmetric") is False:
+        state["weight_zero_point"] = torch.randint(-8, 8, shape, dtype=torch.int8)
+    return state
+
+
+def main() -> None:
+    """Compress one layer per case and unpack it again."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("path", type=Path)
+    path = parser.parse_args().path
+    torch.manual_seed(0)
+    tensors, schemes = {}, {}
+    for name, (compressor, args) in CASES.items():
+        scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**args))
+        compressed = compressor.compress(layer(args), scheme)
+        tensors |= {f"{name}.{part}": tensor.contiguous() for part, tensor in compressed.items()}
+        tensors[f"{name}.floats"] = compressor.decompress(compressed, scheme)["weight"].contiguous()
+        layout = "pack-quantized" if compressor is PackedQuantizationCompressor else "int-quantized"
+        schemes[name] = {"weights": args, "format": layout}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, path, metadata={"schemes": json.dumps(schemes)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Streams of all dialects while one of two gateways, real processes, is killed: clients that come back have all of it,
+and each answer is billed once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
+from tests.integration.platform.replicated.test_ledger import check_sums, client_of, entries_of, ledger_of
+from tests.support.waiting import eventually
+from tests.support.worlds.platform_process import PlatformProcess
+from tests.support.worlds.stream_world import Read, contents, events_in
+
+NUM_TOKENS = 300
+COMMON = {"model": "base", "stream": True, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("chat/completions", {"messages": [{"role": "user", "content": "go"}], "max_tokens": NUM_TOKENS}),
+    ("completions", {"prompt": ["go", "on"], "max_tokens": NUM_TOKENS}),
+    ("responses", {"input": "go", "max_output_tokens": NUM_TOKENS}),
+    ("messages", {"messages": [{"role": "user", "content": "go"}], "max_tokens": NUM_TOKENS}),
+]
+
+
+@dataclass
+class Client:
+    """One that comes back until its stream has ended."""
+
+    name: str
+    kind: int
+    reads: list[Read] = field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        last = self.reads[-1].events[-1].text if self.reads and self.reads[-1].events else ""
+        return any(end in last for end in ("[DONE]", "response.completed", "response.incomplete", "message_stop"))
+
+    @property
+    def num_events(self) -> int:
+        return sum(len(found.events) for found in self.reads)
+
+    async def run(self, http: httpx.AsyncClient) -> None:
+        while not self.has_ended:
+            try:
+                await self._connect(http)
+            except httpx.HTTPError:
+                continue  # its gateway is gone
+
+    async def _connect(self, http: httpx.AsyncClient) -> None:
+        path, body = KINDS[self.kind]
+        sent = {"idempotency-key": self.name, "x-request-id": self.name, "connection": "close"}
+        if (last := next((found.last_id for found in reversed(self.reads) if found.last_id), "")) != "":
+            sent["last-event-id"] = last
+        common = {} if path in ("responses", "messages") else COMMON
+        own = {"model": "base", "stream": True, "temperature": 1.0, **common, **body}
+        async with http.stream("POST", f"/{path}", json=own, headers=sent, timeout=10) as answer:
+            assert answer.status_code == 200, (await answer.aread()).decode()
+            found, text = Read(200, answer.headers), ""
+            self.reads.append(found)
+            async for part in answer.aiter_text():
+                text += part
+                found.events = events_in(text)
+
+
+async def until_recorded(http: httpx.AsyncClient) -> None:
+    """The platform's first tenant has a data key."""
+
+    async def is_recorded() -> bool:
+        client = Client(f"warm-{os.urandom(4).hex()}", 0)
+        await client.run(http)
+        return client.reads[0].stream != "none"
+
+    await eventually(is_recorded, "streams are recorded")
+
+
+async def test_clients_of_a_killed_gateway_come_back_and_have_all_of_it(platform: PlatformProcess) -> None:
+    names = [(f"killed-stream-{number}", number % len(KINDS)) for number in range(8)]
+    async with client_of(platform) as http, ledger_of(platform) as ledger:
+        await until_recorded(http)
+        processes = await asyncio.to_thread(platform.processes)
+        clients = [Client(name, kind) for name, kind in names]
+        running = [asyncio.create_task(client.run(http)) for client in clients]
+        await eventually(lambda: sum(client.num_events > 5 for client in clients) > 3, "events of half of the streams")
+        os.kill(processes["gateway-0"]["pid"], signal.SIGKILL)
+        await asyncio.gather(*running)
+        again = [Client(name, kind) for name, kind in names]
+        await asyncio.gather(*(client.run(http) for client in again))
+        for client, repeated in zip(clients, again, strict=True):
+            assert len(repeated.reads) == 1
+            assert contents(*client.reads) == contents(*repeated.reads), client.name
+        entries = await entries_of(ledger, {name for name, _ in names})
+        assert {entry.outcome for entry in entries} == {RequestOutcome.FINISHED}
+        assert len(entries) == sum(2 if KINDS[kind][0] == "completions" else 1 for _, kind in names)
+        assert sum(len(client.reads) for client in clients) > len(clients), "some streams were cut"
+        assert any(entry.rank > OWN_RANK for entry in entries), "some streams were taken over"
+        await check_sums(ledger)

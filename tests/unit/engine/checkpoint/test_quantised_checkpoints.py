@@ -1,0 +1,230 @@
+"""Quantised checkpoints: unpacked as their own library does, served as the floats they stand for, broken ones named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
+from stratos.engine.checkpoint.quantisation_config import parse_quantisation
+from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
+from stratos.engine.checkpoint.stored_tensors import StoredTensor
+from stratos.engine.runner.native_forward import NativeForward
+from tests.support.paths import FIXTURES
+from tests.support.reference.exact_traces import alone, generated
+from tests.support.reference.native_kernels import NATIVE_SETS
+from tests.support.reference.quantised_models import CONFIGS, SHAPE, save_floats, save_quantised
+from tests.support.reference.tiny_models import save_adapter, save_tiny
+from tests.support.worlds.plan_driver import FULL, Driver, load_runner, teacher_forced
+
+GOLDEN = FIXTURES / "quantised/compressed.safetensors"
+PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
+needs_kernels = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
+
+
+def golden_cases() -> dict[str, Any]:
+    with safe_open(GOLDEN, framework="pt") as file:
+        cases: dict[str, Any] = json.loads(file.metadata()["schemes"])
+    return cases
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_a_layer_is_unpacked_bit_by_bit_as_compressed_tensors_does(case: str) -> None:
+    stated = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"g": {**golden_cases()[case], "targets": ["Linear"]}},
+    }
+    config = parse_quantisation({"quantization_config": stated})
+    assert config is not None
+    stored = config.scheme_of(case)
+    assert stored is not None
+    handle = safe_open(GOLDEN, framework="pt")
+    tensors = {
+        name: StoredTensor(
+            handle=handle, file_name=GOLDEN.name, name=name, shape=tuple(entry["shape"]), dtype=entry["dtype"]
+        )
+        for name, entry in read_safetensors_header(GOLDEN, InvalidCheckpoint, ALL_BYTES).items()
+    }
+    floats = handle.get_tensor(f"{case}.floats")
+    got = QuantisedTensors(case, tuple(floats.shape), stored, tensors).read().floats()
+    assert torch.equal(got, floats)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: str) -> None:
+    floats = save_quantised(tmp_path / "codes", name)
+    save_floats(tmp_path / "floats", floats)
+    runner = load_runner(tmp_path / "codes", dtype="float32")
+    assert isinstance(runner.forward, NativeForward)
+    expected = teacher_forced(load_runner(tmp_path / "floats", dtype="float32"), PROMPT, 7)
+    error = float((teacher_forced(runner, PROMPT, 7) - expected).abs().max())
+    assert error < (0.6 if name == "compressed-w8a8" else 1e-4)  # W8A8 cuts activations, too
+    assert runner.info.quantization
+    assert runner.info.quantization in runner.info.identity.numerics_id
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["compressed-w8a8", "compressed-int4", "awq", "fp8-block"])
+def test_its_bits_depend_on_nothing_around_them(tmp_path: Path, name: str, dtype: str) -> None:
+    save_quantised(tmp_path, name)
+    runner = load_runner(tmp_path, dtype=dtype)
+    expected = alone(runner, PROMPT)
+    assert all(alone(runner, PROMPT, chunk) == expected for chunk in (1, 16))
+    driver = Driver(runner)
+    streams = [driver.stream(PROMPT[3 : 4 + 5 * index]) for index in range(4)]
+    assert generated(driver, [*streams, driver.stream(PROMPT, params=FULL)], 5)[-1] == expected
+    layered = load_runner(tmp_path, dtype=dtype, whole_step=False)
+    assert alone(layered, PROMPT) == expected
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+def test_float_weights_are_quantised_at_load_and_adapters_apply_on_top(tmp_path: Path, kind: str) -> None:
+    model = save_tiny(tmp_path / "model", **SHAPE)
+    save_adapter(tmp_path / "adapter", model, rank=3, targets=["q_proj", "down_proj"], seed=1)
+    files = read_adapter_files(tmp_path / "adapter")
+    floats, codes = (load_runner(tmp_path / "model", quantization=k, dtype="float32") for k in ("auto", kind))
+    assert floats.info.identity.numerics_id != codes.info.identity.numerics_id
+    assert codes.info.step_weight_bytes < 0.5 * floats.info.step_weight_bytes
+    results = []
+    for runner in (floats, codes):
+        runner.load_adapter(files)
+        driver = Driver(runner)
+        streams = [driver.stream(PROMPT, adapter=digest, params=FULL) for digest in ("", files.digest)]
+        driver.generate(streams, 1)
+        results.append([_logprobs(stream) for stream in streams])
+    (base, adapted), (base_codes, adapted_codes) = results
+    assert float((adapted - base).abs().max()) > 0.1
+    limit = 2.0 if kind == "int4" else 0.6
+    assert float((adapted_codes - adapted).abs().max()) < limit
+    assert float((base_codes - base).abs().max()) < limit
+
+
+def _logprobs(stream: Any) -> Tensor:
+    values = {token.token_id: token.logprob for token in stream.sampled[0].logprobs.top}
+    return torch.tensor([values[token] for token in range(97)])
+
+
+def changed(layer: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], None]:
+    """Replaces one tensor of the last layer's down projection."""
+
+    def apply(tensors: dict[str, Tensor]) -> None:
+        name = f"model.layers.1.mlp.down_proj.{layer}"
+        tensors[name] = change(tensors[name]).contiguous()
+
+    return apply
+
+
+def filled(value: float) -> Callable[[Tensor], Tensor]:
+    def fill(tensor: Tensor) -> Tensor:
+        tensor.view(-1)[3] = value
+        return tensor
+
+    return fill
+
+
+BROKEN: list[tuple[str, Callable[[dict[str, Tensor]], None], str]] = [
+    ("compressed-w8a8", changed("weight_scale", filled(float("nan"))), "no positive number"),
+    ("compressed-w8a8", changed("weight_scale", filled(0.0)), "no positive number"),
+    ("compressed-w8a8", changed("weight", lambda t: t.float()), "type F32"),
+    ("compressed-w8a8", changed("weight_scale", lambda t: t[:3]), "has shape"),
+    ("compressed-int4", changed("weight_packed", lambda t: t[:, :-1]), "has shape"),
+    ("compressed-int4", changed("weight_packed", lambda t: t.repeat(1, 2)), "has shape"),
+    ("compressed-fp8", changed("weight_scale", filled(-1.0)), "no positive number"),
+    ("fp8-block", changed("weight", lambda t: _with_nan(t)), "NaN"),
+    ("gptq", changed("g_idx", filled(99)), "must name one of 3 groups"),
+    ("gptq", changed("g_idx", lambda t: t.flip(0)), "desc_act"),
+    ("gptq", changed("qzeros", filled(0x12345678)), "which zeros are meant"),
+    ("gptq", changed("scales", filled(float("inf"))), "no positive number"),
+    ("awq", changed("qweight", lambda t: t.T), "has shape"),
+]
+
+
+def _with_nan(tensor: Tensor) -> Tensor:
+    codes = tensor.view(torch.uint8).clone()
+    codes[0, 0] = 0x7F
+    return codes.view(torch.float8_e4m3fn)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("name", "change", "message"), BROKEN)
+def test_a_broken_layer_is_refused_by_the_name_of_its_tensor(
+    tmp_path: Path, name: str, change: Callable[[dict[str, Tensor]], None], message: str
+) -> None:
+    save_quantised(tmp_path, name)
+    tensors = load_file(tmp_path / "model.safetensors")
+    change(tensors)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=message) as refused:
+        load_runner(tmp_path, dtype="float32")
+    assert "layers.1.mlp.down_proj" in refused.value.message
+
+
+@needs_kernels
+def test_a_truncated_file_and_a_missing_part_are_refused(tmp_path: Path) -> None:
+    save_quantised(tmp_path, "awq")
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["model.layers.0.mlp.up_proj.qzeros"]
+    save_file(tensors, path)
+    with pytest.raises(InvalidCheckpoint, match=r"lacks tensor model\.layers\.0\.mlp\.up_proj\.qzeros"):
+        load_runner(tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InvalidCheckpoint):
+        load_runner(tmp_path)
+
+
+def test_a_quantised_checkpoint_is_not_quantised_again(tmp_path: Path) -> None:
+    save_quantised(tmp_path, "compressed-int4")
+    with pytest.raises(InvalidCheckpoint, match="the checkpoint stores int4: set it to auto"):
+        load_runner(tmp_path, quantization="int8")
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"bits": 4}, "method None is not supported; supported: compressed-tensors"),
+        ({"quant_method": "bitsandbytes"}, "method 'bitsandbytes'"),
+        ({"quant_method": "gptq", "bits": 3}, "gptq with 3 bits"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 33}, "groups of 33"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version 'gemv'"),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "fp8 of kind 'e5m2'"),
+        ({"quant_method": "fp8", "weight_block_size": [1, 128]}, "two equal numbers"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "no config_groups"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 3}}}},
+            "weights of 3 bits",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 8, "strategy": "tensor_group"}}},
+            },
+            "strategy 'tensor_group'",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "ignore": ["re:("],
+                "config_groups": {"g": {"weights": {"num_bits": 8}}},
+            },
+            "is not a pattern",
+        ),
+    ],
+)
+def test_a_scheme_that_is_not_there_is_refused_by_name(stated: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match=message):
+        parse_quantisation({"quantization_config": stated})

@@ -1,0 +1,162 @@
+"""Products of quantised weights: what the codes stand for, exact sums, and a row has the same bits wherever it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.rounding import rounded
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.layers.quantised_linear import QuantisedLinear
+from tests.support.reference.native_kernels import NATIVE_SETS, native_library
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+CODES = [
+    (LinearScheme.INT4, 32),
+    (LinearScheme.INT4, 64),
+    (LinearScheme.INT4, 0),
+    (LinearScheme.INT8, 32),
+    (LinearScheme.INT8, 0),
+    (LinearScheme.FP8, 128),
+    (LinearScheme.FP8, 0),
+]
+"""Scheme and group; 0 is one group for all inputs."""
+SHAPES = [(64, 128), (97, 384), (1, 640)]
+pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
+
+
+def made(scheme: LinearScheme, outputs: int, inputs: int, group: int, *, has_zeros: bool = False) -> QuantisedWeight:
+    """Every code of the scheme, and scales that differ."""
+    torch.manual_seed(outputs + inputs)
+    group = group or inputs
+    codes = torch.randint(0, 16 if scheme == LinearScheme.INT4 else 256, (outputs, inputs), dtype=torch.uint8)
+    if scheme == LinearScheme.FP8:
+        codes[(codes & 0x7F) == 0x7F] = 0x35  # not a number
+    shape = (outputs, inputs // group)
+    zeros = torch.randint(0, 17, shape, dtype=torch.uint8) if has_zeros else None
+    return QuantisedWeight(scheme=scheme, codes=codes, scales=torch.rand(shape) / 64 + 1e-3, zeros=zeros)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize(("scheme", "group"), CODES)
+def test_products_equal_those_of_what_the_codes_stand_for(
+    name: str, dtype: torch.dtype, scheme: LinearScheme, group: int, has_zeros: bool
+) -> None:
+    if has_zeros and scheme != LinearScheme.INT4:
+        return
+    for outputs, inputs in SHAPES:
+        if group and inputs % group:
+            continue
+        weight, bias = made(scheme, outputs, inputs, group, has_zeros=has_zeros), torch.randn(outputs).to(dtype)
+        linear = QuantisedLinear(native_library(name), weight, bias, dtype, is_float=True)
+        for count in (1, 5, 7, 40, 250):
+            x = torch.randn(count, inputs).to(dtype)
+            expected = F.linear(x.double(), weight.floats().double(), bias.double())
+            # rounding of a sum grows with the size of what is added
+            size = F.linear(x.double().abs(), weight.floats().double().abs())
+            assert bool(((linear(x).double() - expected).abs() <= 2e-6 * size + 1e-6).all())
+
+
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize("scheme", [LinearScheme.INT8, LinearScheme.FP8, LinearScheme.INT4], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_code_is_widened_to_its_number(name: str, scheme: LinearScheme, dtype: torch.dtype) -> None:
+    weight = made(scheme, 64, 256, 32)
+    codes = torch.arange(256).repeat(64, 1).to(torch.uint8) & (15 if scheme == LinearScheme.INT4 else 255)
+    if scheme == LinearScheme.FP8:
+        codes[(codes & 0x7F) == 0x7F] = 0
+    weight = QuantisedWeight(scheme=scheme, codes=codes, scales=torch.ones_like(weight.scales))
+    unit = torch.eye(256).to(dtype)
+    got = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)(unit)
+    assert torch.equal(got, weight.floats().T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize(("scheme", "group"), [*CODES, (LinearScheme.INT8_ROWS, 0)])
+def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
+    name: str, dtype: torch.dtype, scheme: LinearScheme, group: int
+) -> None:
+    weight = made(scheme, 97, 384, group, has_zeros=scheme == LinearScheme.INT4)
+    linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
+    x, before = torch.randn(300, 384).to(dtype), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = torch.cat([linear(row) for row in x.split(1)])
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            for count in (2, 5, 6, 7, 13, 33, 241, 300):
+                assert torch.equal(linear(x[:count]), alone[:count])
+                assert torch.equal(linear(x[300 - count :]), alone[300 - count :])
+    finally:
+        torch.set_num_threads(before)
+
+
+def cut_to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and scales of rows, as integers.h defines them."""
+    largest = x.float().abs().amax(-1, keepdim=True)
+    factor = torch.full_like(largest, 127) / largest  # ``127 / largest`` would multiply by a rounded inverse
+    return (x.float() * factor).round(), largest / torch.full_like(largest, 127)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(64, 128), (97, 60), (24, 7), (1, 2), (70, 6143)])
+def test_sums_of_bytes_are_exact(name: str, dtype: torch.dtype, outputs: int, inputs: int) -> None:
+    weight = made(LinearScheme.INT8_ROWS, outputs, inputs, 0)
+    linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
+    for count in (1, 6, 13, 250):
+        x = torch.randn(count, inputs).to(dtype)
+        codes, scales = cut_to_bytes(x)
+        sums = codes.double() @ weight.codes.view(torch.int8).double().T
+        assert torch.equal(linear(x), sums.float() * scales * weight.scales.T)
+
+
+@pytest.mark.parametrize("name", NATIVE_SETS)
+def test_the_longest_sums_of_the_largest_bytes_neither_overflow_nor_saturate(name: str) -> None:
+    inputs, ends = 65536, torch.tensor([-128, 127], dtype=torch.int8)
+    codes = ends.repeat_interleave(32).unsqueeze(1).expand(64, inputs).contiguous().view(torch.uint8)
+    weight = QuantisedWeight(scheme=LinearScheme.INT8_ROWS, codes=codes, scales=torch.ones(64, 1))
+    linear = QuantisedLinear(native_library(name), weight, None, torch.float32)
+    x = torch.ones(2, inputs)
+    x[1] = -1
+    expected = torch.outer(torch.tensor([1.0, -1.0]), ends.repeat_interleave(32).double()) * 127 * inputs
+    assert torch.equal(linear(x), expected.float() * torch.tensor(1 / 127, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize("scheme", [LinearScheme.INT8_ROWS, LinearScheme.INT4, LinearScheme.FP8], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_row_that_is_not_finite_stays_alone(name: str, scheme: LinearScheme, bad: float) -> None:
+    weight = made(scheme, 20, 64, 0)
+    linear, x = QuantisedLinear(native_library(name), weight, None, torch.float32), torch.randn(9, 64)
+    clean = linear(x)
+    x[4, 7] = bad
+    poisoned, others = linear(x), [row for row in range(9) if row != 4]
+    assert not bool(poisoned[4].isfinite().any())
+    assert torch.equal(poisoned[others], clean[others])
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+def test_rounding_at_load_is_to_the_nearest_code_and_keeps_no_floats(kind: str) -> None:
+    torch.manual_seed(1)
+    weight = torch.randn(96, 256, dtype=torch.bfloat16)
+    quantised = rounded(weight, kind)
+    step = quantised.scales.repeat_interleave(quantised.group, 1)
+    error = (quantised.floats() - weight.float()).abs()
+    if kind != "fp8":
+        assert bool((error <= step * 0.5001).all())
+    assert bool((error <= 0.075 * weight.float().abs().amax()).all())
+    linear = QuantisedLinear(native_library(NATIVE_SETS[0]), quantised, None, torch.bfloat16)
+    full = rounded(torch.randn(128, 1024), kind)
+    resident = QuantisedLinear(native_library(NATIVE_SETS[0]), full, None, torch.bfloat16).resident_bytes
+    assert resident <= (0.32 if kind == "int4" else 0.55) * 2 * 128 * 1024
+    assert linear(torch.randn(3, 256, dtype=torch.bfloat16)).shape == (3, 96)
+    zeros = rounded(torch.zeros(4, 64), kind)
+    assert bool((zeros.floats() == 0).all())
+    assert bool((zeros.scales > 0).all())
