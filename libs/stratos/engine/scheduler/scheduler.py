@@ -38,7 +38,7 @@ from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
 from stratos.engine.scheduler.order import OrderKey, ServiceOrder
-from stratos.engine.scheduler.shares import Claim, PromptShares
+from stratos.engine.scheduler.shares import PromptClaim, PromptShares
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.settings import SchedulerConfig
 
@@ -191,12 +191,12 @@ class Scheduler:
             given = {sequence: count for sequence, count in decision.scheduled if sequence in counts}
             self._shares.note(claims, given)
 
-    def _claims(self, sequences: Iterable[Sequence], decision: StepDecision, now: float) -> list[Claim]:
+    def _claims(self, sequences: Iterable[Sequence], decision: StepDecision, now: float) -> list[PromptClaim]:
         """Prompts among ``sequences`` that the step could compute, in the order of service."""
         taken = {s for s, _ in decision.scheduled}
         must_wait = self._kv.tier.must_wait
         return sorted(
-            Claim(self.order.key(s, now), s, s.remaining)
+            PromptClaim(self.order.key(s, now), s, s.remaining)
             for s in sequences
             if s.remaining and s not in taken and not must_wait(s.block_table)
         )
@@ -212,7 +212,7 @@ class Scheduler:
                 key = self.order.key(sequence, now, may_age=may_age)
                 groups.setdefault((key.service_class, sequence.terms.tenant), []).append((key, sequence))
         firsts = (first for group in groups.values() for first in heapq.nsmallest(LOOKAHEAD, group))
-        waiting = [Claim(key, sequence, max(1, sequence.remaining)) for key, sequence in firsts]
+        waiting = [PromptClaim(key, sequence, max(1, sequence.remaining)) for key, sequence in firsts]
         running = self._claims((s for s in self.running if s.remaining > 1), decision, now)
         if not waiting:
             return [], set()

@@ -28,7 +28,7 @@ _Group = tuple[int, str]
 """Class and tenant."""
 
 
-class Claim(NamedTuple):
+class PromptClaim(NamedTuple):
     """A prompt that could use a step."""
 
     key: OrderKey
@@ -48,10 +48,10 @@ class _Division:
         self.left = room
         self.counts: dict[Sequence, int] = {}
 
-    def wanted(self, claim: Claim) -> int:
+    def wanted(self, claim: PromptClaim) -> int:
         return claim.need - self.counts.get(claim.sequence, 0)
 
-    def give(self, claim: Claim, max_count: int) -> int:
+    def give(self, claim: PromptClaim, max_count: int) -> int:
         count = max(0, min(self.wanted(claim), max_count, self.left))
         if count:
             self.counts[claim.sequence] = self.counts.get(claim.sequence, 0) + count
@@ -68,7 +68,7 @@ class PromptShares:
         self._served: dict[_Group, int] = {}
         self._num_steps = 0
 
-    def divide(self, claims: Iterable[Claim], room: int) -> dict[Sequence, int]:
+    def divide(self, claims: Iterable[PromptClaim], room: int) -> dict[Sequence, int]:
         """Tokens for each prompt that gets some of ``room``; changes nothing."""
         division, ordered = _Division(room), sorted(claims)
         overdue = [claim for claim in ordered if claim.sequence.num_passed_steps >= self._max_passed]
@@ -81,7 +81,7 @@ class PromptShares:
             self._divide_class(list(members), division)
         return division.counts
 
-    def note(self, claims: Iterable[Claim], counts: dict[Sequence, int]) -> None:
+    def note(self, claims: Iterable[PromptClaim], counts: dict[Sequence, int]) -> None:
         """Take note of a step: its prompts, and what each of them got."""
         known = [self._served[claim.group] for claim in claims if claim.group in self._served]
         floor = min(known, default=0)  # who comes back after a pause has saved nothing up
@@ -93,8 +93,8 @@ class PromptShares:
         self._served = served
         self._num_steps += 1
 
-    def _divide_class(self, claims: list[Claim], division: _Division) -> None:
-        tenants: dict[_Group, list[Claim]] = {}
+    def _divide_class(self, claims: list[PromptClaim], division: _Division) -> None:
+        tenants: dict[_Group, list[PromptClaim]] = {}
         for claim in claims:
             tenants.setdefault(claim.group, []).append(claim)
         groups = list(tenants)
@@ -109,7 +109,7 @@ class PromptShares:
         for group in groups:
             self._divide_tenant(tenants[group], division.left, division)
 
-    def _divide_tenant(self, claims: list[Claim], quota: int, division: _Division) -> None:
+    def _divide_tenant(self, claims: list[PromptClaim], quota: int, division: _Division) -> None:
         wanting = [claim for claim in claims if division.wanted(claim)]
         if not wanting or quota <= 0:
             return
