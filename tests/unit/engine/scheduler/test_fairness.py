@@ -130,15 +130,16 @@ def test_one_huge_prompt_and_fifty_small_ones_of_another_tenant_get_equal_tokens
     assert got["huge"] == pytest.approx(got["small"], rel=0.1)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @settings(max_examples=examples(20), deadline=None)
 @given(seed=st.integers(0, 10**6), budget=st.sampled_from([5, 24, 100]), num_seqs=st.integers(3, 8))
-def test_every_prompt_in_the_batch_goes_on_whatever_comes_after_it(seed, budget, num_seqs):
+def test_every_prompt_in_the_batch_goes_on_whatever_comes_after_it(overlap, seed, budget, num_seqs):
     """Bounded bypass: the bound is the setting, and a turn of each prompt that has waited as long."""
     rng, clock, max_passed = random.Random(seed), FakeClock(), 6
     config = scheduler_config(
         max_num_batched_tokens=budget, max_num_seqs=num_seqs, prefix_cache=False, max_passed_steps=max_passed
     )
-    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=2000, block_size=4, overlap=False)), config, clock)
+    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=2000, block_size=4, overlap=overlap)), config, clock)
     passed, seen, count = {}, {}, 0
     for _ in range(150):
         while engine.status().num_waiting < 4:
