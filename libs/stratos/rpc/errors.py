@@ -43,6 +43,8 @@ _BY_STATUS: dict[grpc.StatusCode, type[StratosError]] = {
     grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_WRITE_FAILED = (grpc.StatusCode.INTERNAL, "Internal error from Core")
+"""What grpc.aio (issue 36066) tells of a call that ended while it wrote, in place of how the peer ended it."""
 
 
 def status_code(error: StratosError) -> grpc.StatusCode:
@@ -94,7 +96,7 @@ def from_rpc_error(
     if detail is not None:
         return from_error_detail(detail)
     code, text = error.code(), (error.details() or "")[:MAX_MESSAGE_CHARS]
-    if code in _LOST:
+    if code in _LOST or (code, text) == _WRITE_FAILED:
         return lost(f"{peer} did not answer ({code.name.lower()}: {text})")
     return _BY_STATUS.get(code, Internal)(f"{peer} answered {code.name.lower()}: {text}")
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 
 import grpc
+import grpc.aio
 import pytest
 
 from stratos.api.common.v1 import common_pb2
@@ -26,7 +27,13 @@ from stratos.common.errors import (
 )
 from stratos.common.shed_reason import ShedReason
 from stratos.rpc.clients.channel import channel, translate_errors, wait_serving
-from stratos.rpc.errors import MAX_MESSAGE_CHARS, MAX_QUEUE_SAMPLES, from_error_detail, to_error_detail
+from stratos.rpc.errors import (
+    MAX_MESSAGE_CHARS,
+    MAX_QUEUE_SAMPLES,
+    from_error_detail,
+    from_rpc_error,
+    to_error_detail,
+)
 from tests.support.fakes.rpc_echo import EchoService, running
 
 
@@ -89,6 +96,14 @@ async def test_a_status_without_detail_is_mapped_by_its_code() -> None:
         with pytest.raises(DependencyDown, match="the registry did not answer"):
             async with translate_errors(peer="the registry", lost=DependencyDown):
                 await registry_pb2_grpc.RegistryServiceStub(peer).ListAdapters(registry_pb2.ListAdaptersRequest())
+
+
+def test_a_call_that_ended_while_it_wrote_is_a_lost_peer() -> None:
+    """The defect: grpc.aio's own word for it became an internal error of the platform, which nobody tries again."""
+    none = grpc.aio.Metadata()
+    for text, kind in (("Internal error from Core", WorkerLost), ("a defect of the peer", Internal)):
+        error = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, none, none, details=text)
+        assert type(from_rpc_error(error)) is kind
 
 
 async def test_a_deadline_is_a_lost_peer() -> None:

@@ -156,8 +156,6 @@ class _Stream:
             error = failure  # the name of an except clause ends with it
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 self._end(SessionUnknown)
-            elif error.code() is grpc.StatusCode.INTERNAL:  # gRPC's own, of a connection that ends while it writes
-                self._end(lambda: WorkerLost(f"{_PEER} broke the session off"))
             else:
                 self._end(lambda: from_rpc_error(error, peer=_PEER))
         finally:
