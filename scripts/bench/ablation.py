@@ -81,6 +81,9 @@ OFF_ALONE = {
     ),
     "prefix cache": Ablation(workloads=("shared-prefix",), off=Settings(switches={"prefix_cache": False})),
     "chunked prefill": Ablation(workloads=("intruder",), off=Settings(switches={"chunked_prefill": False})),
+    "shared steps": Ablation(
+        workloads=("behind-long", "prompts-mixed"), off=Settings(switches={"fair_prompts": False})
+    ),
     "step-time budget": Ablation(
         workloads=("intruder",),
         off=Settings(scheduler={"step_time_budget_ms": 0.0}),

@@ -146,6 +146,31 @@ def intruder(engine: EngineCore, rng: random.Random) -> float:
     return 1e3 * longest
 
 
+def behind_long(engine: EngineCore, rng: random.Random) -> float:
+    """Milliseconds to the first token of 20 tokens that come while a prompt of 1536 tokens computes."""
+    long = request(rng, tokens(engine, rng, 1536), 1)
+    engine.add(long)
+    engine.step()
+    short = request(rng, tokens(engine, rng, 20), 1)
+    engine.add(short)
+    begin = time.perf_counter()
+    while not any(output.key == short.key for output in engine.step().outputs):
+        pass
+    elapsed = time.perf_counter() - begin
+    run_out(engine)
+    return 1e3 * elapsed
+
+
+def prompts_mixed(engine: EngineCore, rng: random.Random) -> float:
+    """Prompt tokens per second of 12 prompts of 20 to 1536 tokens."""
+    sizes = [20, 200, 1536] * 4
+    for size in sizes:
+        engine.add(request(rng, tokens(engine, rng, size), 1))
+    begin = time.perf_counter()
+    run_out(engine)
+    return sum(sizes) / (time.perf_counter() - begin)
+
+
 WORKLOADS: dict[str, Workload] = {
     "decode-1": decode(1),
     "decode-8": decode(8),
@@ -157,5 +182,7 @@ WORKLOADS: dict[str, Workload] = {
     "prefill-1024": Workload(prefill, "ms to the first token, 1024 in", False),
     "shared-prefix": Workload(shared_prefix, "ms per request, 512 of 528 tokens shared", False),
     "ragged": Workload(ragged, "tokens/s, 24 requests of unequal length", True),
+    "behind-long": Workload(behind_long, "ms to the first token of 20, beside 1536", False),
+    "prompts-mixed": Workload(prompts_mixed, "prompt tokens/s, 12 prompts of 20 to 1536", True),
     "intruder": Workload(intruder, "ms, longest gap while 2048 tokens arrive", False),
 }

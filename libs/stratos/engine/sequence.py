@@ -58,6 +58,10 @@ class Sequence:
     budget_blocks: int = 0
     """Blocks it was admitted for: its table then, and the output expected of it."""
     wait: Wait = field(default_factory=Wait)
+    unaged_key: tuple[int, bool, float, float, int] | None = None
+    """Place in the order of service in its own class, once it was asked for."""
+    num_passed_steps: int = 0
+    """Steps in a row in which it was in the batch and other prompts got all tokens."""
     num_computed: int = 0
     """Tokens whose KV is complete."""
     num_in_flight: int = 0

@@ -44,6 +44,15 @@ class SchedulerConfig:
     """A waiting request moves up one class after this time and after each further step of it."""
     admissions_per_aged: Annotated[int, Ge(1)] = DISPATCHES_PER_AGED
     """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
+    short_prompt_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.25
+    """Share of a tenant's prompt tokens of a step that its first prompt leaves to its others, fewest tokens first; 0
+    serves the prompts of a tenant and class one after the other."""
+    max_passed_steps: Annotated[int, Ge(1)] = 8
+    """A prompt in the batch that got nothing in so many steps, because of higher classes or shorter prompts, gets a
+    block of the next one."""
+    max_ready_jobs: Annotated[int, Ge(1)] = 4
+    """Prefill jobs of one receiver and tenant that hold blocks while they wait for their grants, which hides a round
+    trip; jobs of lower classes do not count."""
     max_compiled_grammars: Annotated[int, Ge(1)] = 64
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
     max_cache_changes: Annotated[int, Ge(0)] = 32768
@@ -65,6 +74,13 @@ class SchedulerConfig:
         """A copy with the token budget of ``device`` where none is set."""
         budget = GPU_TOKEN_BUDGET if device == "cuda" else CPU_TOKEN_BUDGET
         return replace(self, max_num_batched_tokens=self.max_num_batched_tokens or budget)
+
+    @property
+    def shares_steps(self) -> bool:
+        """Prompts share steps; the baselines serve one after the other, as does a step that takes prompts whole."""
+        is_cut = self.switches.chunked_prefill and self.baseline.kv_cache
+        is_mixed = self.baseline.scheduling == "mixed" and self.baseline.batching == "continuous"
+        return self.switches.fair_prompts and is_cut and is_mixed
 
     @property
     def shares_prefixes(self) -> bool:

@@ -17,6 +17,9 @@ class SchedulerSwitches:
     """Plan a step while the one before it runs; off collects each step first, unset takes what suits the runner."""
     prefix_cache: bool = True
     """Share full blocks between requests with equal prefixes."""
+    fair_prompts: bool = True
+    """Prompts share steps by class, tenant and length; off serves those in the batch one after the other, and admits
+    none before a step has room left. Needs ``chunked_prefill``."""
     chunked_prefill: bool = True
     """Off computes a prompt in one step, however long it is."""
     host_tier: bool = True

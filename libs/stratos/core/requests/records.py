@@ -63,6 +63,8 @@ class PrefillJob:
     token_ids: tuple[int, ...]
     compute: bool = True
     terms: RequestTerms = DEFAULT_TERMS
+    receiver: str = ""
+    """Incarnation of the worker that wants it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make: 21 of them for a token

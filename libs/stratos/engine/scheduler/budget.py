@@ -9,6 +9,7 @@ slow machine would keep prompts waiting for hundreds of steps.
 from __future__ import annotations
 
 import math
+import sys
 
 from stratos.engine.scheduler.cost_model import StepCostModel, StepLoad
 from stratos.engine.sequence import Sequence
@@ -36,9 +37,17 @@ class StepBudget:
         is_late = self._limit_s < math.inf and self._has_prompt and not self._fits(1, 0)
         return self._tokens_left <= 0 or is_late
 
-    def count_for(self, sequence: Sequence) -> int:
-        """Tokens of the sequence that may run in this step; 0 when it has to wait for the next."""
-        wanted, left = sequence.remaining, self._tokens_left
+    def room_for(self, sequence: Sequence) -> int:
+        """Prompt tokens of this step, if they came after the computed ones of ``sequence``."""
+        left = max(0, self._tokens_left)
+        if self._limit_s == math.inf:
+            return left
+        count = self._max_tokens(sequence.num_scheduled, left)
+        return count if self._has_prompt else max(count, min(self._block_size, left))
+
+    def count_for(self, sequence: Sequence, max_count: int = sys.maxsize) -> int:
+        """Tokens of the sequence that may run in this step, up to ``max_count``; 0 when it has to wait for the next."""
+        wanted, left = min(sequence.remaining, max_count), self._tokens_left
         is_cut = self._config.switches.chunked_prefill and self._config.baseline.kv_cache
         if wanted == 1 or (is_cut and self._limit_s == math.inf):
             return min(wanted, left)

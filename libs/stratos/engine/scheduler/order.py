@@ -14,7 +14,7 @@ The order decides nothing about memory and batch slots.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.rules.ageing import AgedQuota, effective_class
@@ -49,13 +49,19 @@ class ServiceOrder:
         self._ageing_step_s = ageing_step_s
         self._quota = AgedQuota(admissions_per_aged)
 
+    @property
+    def may_age(self) -> bool:
+        """The quota lets a waiting sequence pass a higher class now."""
+        return self._quota.is_open
+
     def key(self, sequence: Sequence, now: float, *, may_age: bool = True) -> OrderKey:
         """The order key at ``now`` (monotonic seconds); ``may_age``: the quota lets waiting sequences rise."""
         terms = sequence.terms
-        reached = self._reached(sequence, now) if may_age else terms.priority_class
-        if reached < terms.priority_class:
+        if may_age and terms.priority_class > 0 and (reached := self._reached(sequence, now)) < terms.priority_class:
             return OrderKey(reached, False, terms.arrival_s, terms.arrival_s, sequence.seq_id)
-        return OrderKey.unaged(terms, sequence.seq_id)
+        if sequence.unaged_key is None:
+            sequence.unaged_key = OrderKey.unaged(terms, sequence.seq_id)
+        return cast("OrderKey", sequence.unaged_key)
 
     def admissions(self, waiting: Iterable[Sequence], now: float) -> Iterator[Sequence]:
         """Sequences in the order in which they may be admitted; the caller calls ``count`` for each that it admits.

@@ -1,16 +1,17 @@
-"""Choice of the next step's rows: one token budget, decodes first, then prefill chunks, then admissions.
+"""Choice of the next step's rows: one token budget, decodes first, then prompts, which share the rest.
 
 There is no prefill or decode phase: each step ``num_computed`` of a sequence catches up with its tokens,
 by one for a decoding sequence, by a chunk for a prompt.  A sequence whose last token runs in the step is
 sampled.  When blocks run out the sequence that is served last gives its blocks back and waits again
 (preemption): it computes its tokens again, or finds its KV in host memory where ``HostTier`` says that this is
 cheaper.  Prefill jobs are never preempted, because a transfer reads their blocks.
-The order of service is decided by ``ServiceOrder``.
+The order of service is decided by ``ServiceOrder``, the tokens of each prompt by ``PromptShares``: a waiting
+sequence is admitted when it would get some of the step, whatever computes already.
 
 No request starves.  In the queue ageing sees to that.  In the batch every decode gets its token, since there are never
-more sequences than a step has tokens, and prompts go on before new requests are admitted.  A hand-off takes no room or
-batch slot that a sequence before it waits for.  A preempted sequence is let in again only if the batch can grow until
-it has its next token, so that it is not preempted again for nothing.
+more sequences than a step has tokens, and a prompt is passed for a bounded number of steps.  A hand-off takes no room
+or batch slot that a sequence before it waits for.  A preempted sequence is let in again only if the batch can grow
+until it has its next token, so that it is not preempted again for nothing.
 
 With overlap the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
 is preempted, since its blocks are fenced: the victim is held back from this step instead, and preempted in the next.
@@ -21,8 +22,11 @@ The scheduler owns the queues and asks the block manager for memory; it knows no
 
 from __future__ import annotations
 
+import heapq
 import logging
 import sys
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
@@ -34,12 +38,13 @@ from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
 from stratos.engine.scheduler.order import OrderKey, ServiceOrder
+from stratos.engine.scheduler.shares import PromptClaim, PromptShares
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.settings import SchedulerConfig
 
 _log = logging.getLogger(__name__)
-MAX_READY_JOBS = 4
-"""Prefill jobs that hold blocks while they wait for their grant: enough to hide one round trip."""
+LOOKAHEAD = 8
+"""Waiting sequences of one class and tenant that are considered for a step."""
 
 
 @dataclass(slots=True)
@@ -64,6 +69,7 @@ class Scheduler:
         self._kv, self._blocks, self._tables = kv, kv.blocks, kv.tables
         self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
         self.cost = StepCostModel()
+        self._shares = PromptShares(config, kv.blocks.block_size)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.ready: list[Sequence] = []
@@ -120,9 +126,10 @@ class Scheduler:
     @property
     def num_promised_blocks(self) -> int:
         """Blocks that are spoken for and not held: budgets of what was admitted, all that waiting sequences want."""
-        table_blocks = self._tables.admission.table_blocks
-        wanted = sum(table_blocks(len(s.tokens)) + s.output_blocks for s in self.waiting)
-        return self.num_unused_budget_blocks + wanted
+        return self.num_unused_budget_blocks + sum(self._num_wished_blocks(s) for s in self.waiting)
+
+    def _num_wished_blocks(self, sequence: Sequence) -> int:
+        return self._tables.admission.table_blocks(len(sequence.tokens)) + sequence.output_blocks
 
     @property
     def is_admitting(self) -> bool:
@@ -158,20 +165,98 @@ class Scheduler:
             if not decision.scheduled:
                 self._serve([s for s in served if s.remaining == 1], decision, budget, now)
             return decision
+        if self.config.shares_steps:
+            self._share(served, decision, budget, now)
+            return decision
         has_preempted = self._serve(served, decision, budget, now)
         if is_admitting and not has_preempted:
             self._admit(decision, budget, now)
         return decision
 
-    def _serve(self, sequences: list[Sequence], decision: StepDecision, budget: StepBudget, now: float) -> bool:
-        """Let running sequences run, in this order; ``True`` when blocks were short."""
+    def _share(self, served: list[Sequence], decision: StepDecision, budget: StepBudget, now: float) -> None:
+        """Streams first; then admit what would get a part of the rest, and divide the rest."""
+        num_streams = bisect_left(served, True, key=lambda s: s.remaining != 1)
+        streams = served[:num_streams]
+        has_preempted = self._serve(streams, decision, budget, now)
+        if not has_preempted:
+            self._is_short = self.num_free_seqs <= 0
+            if self.waiting and not self._is_short:
+                self._admit(decision, budget, now, *self._find_next(decision, budget, now))
+        if len(self.running) == num_streams:
+            return  # no prompt: the usual step
+        claims = self._claims((s for s in self.running if s not in decision.held), decision, now)
+        if claims and (room := budget.room_for(claims[0].sequence)):
+            counts = self._shares.divide(claims, room)
+            self._serve([claim.sequence for claim in claims], decision, budget, now, counts)
+            given = {sequence: count for sequence, count in decision.scheduled if sequence in counts}
+            self._shares.note(claims, given)
+
+    def _claims(self, sequences: Iterable[Sequence], decision: StepDecision, now: float) -> list[PromptClaim]:
+        """Prompts among ``sequences`` that the step could compute, in the order of service."""
+        taken = {s for s, _ in decision.scheduled}
+        must_wait = self._kv.tier.must_wait
+        return sorted(
+            PromptClaim(self.order.key(s, now), s, s.remaining)
+            for s in sequences
+            if s.remaining and s not in taken and not must_wait(s.block_table)
+        )
+
+    def _find_next(
+        self, decision: StepDecision, budget: StepBudget, now: float
+    ) -> tuple[list[Sequence], set[Sequence]]:
+        """The first waiting sequences, and those of them that would get a part beside what computes already."""
+        failed, may_age = {s for s, _ in decision.failed}, self.order.may_age
+        groups: dict[tuple[int, str], list[tuple[OrderKey, Sequence]]] = {}
+        for sequence in self.waiting:
+            if sequence not in failed and (sequence.job is None or self._may_be_ready(sequence.job)):
+                key = self.order.key(sequence, now, may_age=may_age)
+                groups.setdefault((key.service_class, sequence.terms.tenant), []).append((key, sequence))
+        firsts = (first for group in groups.values() for first in heapq.nsmallest(LOOKAHEAD, group))
+        waiting = [PromptClaim(key, sequence, max(1, sequence.remaining)) for key, sequence in firsts]
+        running = self._claims((s for s in self.running if s.remaining > 1), decision, now)
+        if not waiting:
+            return [], set()
+        room = budget.room_for(min(running + waiting).sequence)
+        growth = sum(self._tables.num_missing(c.sequence, c.sequence.num_scheduled + room) for c in running)
+        if growth > self._blocks.num_available:
+            return [], set()  # prompts of a bounded window take blocks while they compute
+        if any(claim.sequence.job is not None for claim in waiting):
+            room *= 2  # a job computes a round trip after it took its blocks, and the steps between must not run dry
+        counts = self._shares.divide(running + waiting, room)
+        found = [claim.sequence for claim in waiting]
+        wanted = {sequence for sequence in found if sequence in counts}
+        if not running:
+            wanted.add(next(self.order.admissions(found, now)))  # whose turn it is, or the step might have no prompt
+        return found, wanted
+
+    def _may_be_ready(self, state: JobState) -> bool:
+        """A seat is free in which the job may hold blocks while it waits for its grant."""
+        job, ahead = state.job, 0
+        for sequence in self.ready:
+            other = sequence.terms
+            is_rival = sequence.job is not None and sequence.job.job.receiver == job.receiver
+            ahead += is_rival and other.tenant == job.terms.tenant and other.priority_class <= job.terms.priority_class
+        return ahead < self.config.max_ready_jobs
+
+    def _serve(
+        self,
+        sequences: list[Sequence],
+        decision: StepDecision,
+        budget: StepBudget,
+        now: float,
+        counts: dict[Sequence, int] | None = None,
+    ) -> bool:
+        """Let running sequences run, in this order, at most so many tokens of each; ``True``: blocks were short."""
         has_preempted = False
         for sequence in sequences:
-            if sequence not in self.running or sequence in decision.held or not sequence.remaining:
+            is_waiting = sequence.wait.since_s is not None  # preempted just now
+            if is_waiting or sequence in decision.held or not sequence.remaining:
                 continue  # gives way to one before it, or waits for its step or its transfer to end
             if self._kv.tier.must_wait(sequence.block_table):
                 continue
-            count = budget.count_for(sequence)
+            count = (
+                budget.count_for(sequence) if counts is None else budget.count_for(sequence, counts.get(sequence, 0))
+            )
             if count == 0:
                 continue
             while not self._tables.grow(sequence, sequence.num_scheduled + count):
@@ -222,22 +307,39 @@ class Scheduler:
             elif is_over(sequence.terms, now):
                 decision.failed.append((sequence, DeadlinePassed()))
 
-    def _admit(self, decision: StepDecision, budget: StepBudget, now: float) -> None:
+    def _admit(
+        self,
+        decision: StepDecision,
+        budget: StepBudget,
+        now: float,
+        found: list[Sequence] | None = None,
+        wanted: set[Sequence] | None = None,
+    ) -> None:
+        """Take waiting sequences into the batch, in their order, while the step has room; or those ``wanted``.
+
+        Who is passed, because the step has no tokens for it, loses neither the batch slot nor the blocks it will need.
+        """
         self._is_short = self.num_free_seqs <= 0
-        if self._is_short or budget.is_spent:
+        if self._is_short or (wanted is None and budget.is_spent):
             return
-        failed = {id(s) for s, _ in decision.failed}
-        for sequence in self.order.admissions([s for s in self.waiting if id(s) not in failed], now):
-            if self.num_free_seqs <= 0:
+        failed = {s for s, _ in decision.failed}
+        passed_seqs = passed_blocks = 0
+        candidates = [s for s in self.waiting if s not in failed] if found is None else found
+        for sequence in self.order.admissions(candidates, now):
+            if wanted is not None and sequence not in wanted:
+                passed_seqs += 1
+                passed_blocks += self._num_wished_blocks(sequence)
+                continue
+            if self.num_free_seqs <= passed_seqs:
                 self._is_short = True
                 break
-            if budget.is_spent and self.config.baseline.batching != "static":
+            if wanted is None and budget.is_spent and self.config.baseline.batching != "static":
                 break
-            if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
+            if sequence.job is not None and not self._may_be_ready(sequence.job):
                 continue
             try:
                 growth = self._growth_until_token(sequence)
-                has_room = self._tables.build(sequence, self.num_unused_budget_blocks, growth)
+                has_room = self._tables.build(sequence, self.num_unused_budget_blocks + passed_blocks, growth)
             except Exception:  # an error of this sequence must not end the others
                 _log.exception("a sequence cannot be admitted")
                 decision.failed.append((sequence, Internal("the request could not be scheduled")))
@@ -253,6 +355,8 @@ class Scheduler:
                 decision.ready_jobs.append(sequence.job)
                 continue
             self.running.append(sequence)
+            if wanted is not None:
+                continue  # its tokens are those that the division gives it
             count = 0 if self._kv.tier.must_wait(sequence.block_table) else budget.count_for(sequence)
             if count:
                 decision.scheduled.append((sequence, count))

@@ -142,7 +142,13 @@ class SourceLeg:
 
     def _job(self) -> PrefillJob:
         intent = self._intent
-        return PrefillJob(leg=intent.leg, token_ids=intent.token_ids, compute=intent.compute, terms=intent.terms)
+        return PrefillJob(
+            leg=intent.leg,
+            token_ids=intent.token_ids,
+            compute=intent.compute,
+            terms=intent.terms,
+            receiver=intent.receiver.incarnation or intent.receiver.address,
+        )
 
     async def _get_grant(self) -> float:
         self._phase = SourcePhase.READY

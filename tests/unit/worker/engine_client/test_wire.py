@@ -183,7 +183,7 @@ RECORDS: dict[str, list[object]] = {
             num_dimensions=8,
             terms=TERMS,
         ),
-        PrefillJob(leg="leg", token_ids=(1, 2), compute=False, terms=TERMS),
+        PrefillJob(leg="leg", token_ids=(1, 2), compute=False, terms=TERMS, receiver="r-1"),
         GrammarSpec(GrammarKind.LARK, "start: X"),
     ],
     "results": [
