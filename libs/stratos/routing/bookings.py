@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import PlacementRequest
 from stratos.routing.settings import BookingConfig
 from stratos.routing.worker_view import NO_LOAD, BookedLoad
+
+NEVER = (float("-inf"), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,8 @@ class Booking:
     prefill_incarnation: str = ""
     num_blocks: int
     at: float
+    order: int = 0
+    """Place among the placements and statuses of the ledger, which gives it: times of a virtual clock may be equal."""
 
     @property
     def num_seqs(self) -> int:
@@ -55,7 +59,9 @@ class BookingLedger:
         self._by_decode: dict[str, dict[str, Booking]] = {}
         self._by_prefill: dict[str, dict[str, Booking]] = {}
         self._held: dict[str, BookedLoad] = {}
-        self._status_at: dict[str, float] = {}
+        self._order = itertools.count(1)
+        self._status_at: dict[str, tuple[float, int]] = {}
+        """Time and order of each worker's last status."""
         self._num_ended_seqs: dict[str, int] = {}
         self._refusing: set[str] = set()
 
@@ -64,6 +70,7 @@ class BookingLedger:
 
     def add(self, booking: Booking) -> None:
         """Book a placement."""
+        booking = replace(booking, order=next(self._order))
         self._open[booking.handoff_id] = booking
         self._by_decode.setdefault(booking.decode_incarnation, {})[booking.handoff_id] = booking
         self._held[booking.decode_incarnation] = self.held(booking.decode_incarnation) + booking.decode_load
@@ -84,14 +91,14 @@ class BookingLedger:
         if booking is not None and has_finished and not self._is_fresh(booking, booking.decode_incarnation):
             incarnation, seqs = booking.decode_incarnation, self._num_ended_seqs
             # An end that is reported shortly after a status may be in that status already.
-            if now - self._status_at[incarnation] >= self._settings.report_s:
+            if now - self._status_at[incarnation][0] >= self._settings.report_s:
                 seqs[incarnation] = seqs.get(incarnation, 0) + booking.decode_load.num_seqs
         return booking
 
     def on_status(self, status: WorkerStatus, now: float) -> None:
         """A worker's status replaces what was guessed since the one before."""
         incarnation = status.ref.incarnation
-        self._status_at[incarnation] = now
+        self._status_at[incarnation] = now, next(self._order)
         self._num_ended_seqs.pop(incarnation, None)
         self._refusing.discard(incarnation)
         for booking in list(self._confirmed(self._by_prefill.get(incarnation, {}), now)):
@@ -149,7 +156,9 @@ class BookingLedger:
         return itertools.takewhile(lambda booking: self._is_fresh(booking, incarnation), newest_first)
 
     def _is_fresh(self, booking: Booking, incarnation: str) -> bool:
-        return booking.at > self._status_at.get(incarnation, float("-inf")) - self._settings.flight_s
+        """The last status came before the placement, or when that was still on its way."""
+        status_at, order = self._status_at.get(incarnation, NEVER)
+        return booking.order > order or booking.at > status_at - self._settings.flight_s
 
     def _trim(self, status: WorkerStatus, now: float) -> None:
         """Old bookings beyond what the worker shows have ended without a report; the oldest go first."""

@@ -124,6 +124,17 @@ def test_a_placement_on_its_way_stays_fresh_and_an_end_that_a_status_may_show_fr
     assert ledger.num_ended_seqs(INCARNATION) == 0, "refused or lost: its place was never taken, or is not free yet"
 
 
+def test_a_placement_at_the_very_instant_of_a_status_is_fresh_if_it_came_after() -> None:
+    clock, ledger = FakeClock(), BookingLedger(BookingConfig(flight_s=0.0, report_s=0.0))
+    book(ledger, "before", clock.now())
+    ledger.on_status(make_status(num_running=1), clock.now())
+    assert ledger.fresh(INCARNATION).num_seqs == 0
+    book(ledger, "after", clock.now())
+    assert ledger.fresh(INCARNATION).num_seqs == 1
+    ledger.on_status(make_status(num_running=2), clock.now())
+    assert ledger.fresh(INCARNATION).num_seqs == 0
+
+
 def test_bookings_whose_end_nobody_reported_go_with_the_workers_own_count_or_the_lease() -> None:
     clock, ledger = FakeClock(), BookingLedger(BookingConfig(confirm_s=5, lease_s=60))
     for index in range(4):
