@@ -39,10 +39,17 @@ ROWS = (
     ReproducedRow(name="all-on", module="all_on", title="Optimisations all off, each on alone, all on"),
     ReproducedRow(name="batch-sweep", module="batch_sweep", title="Decode speed by batch, and its knee"),
     ReproducedRow(name="chunked-prefill", module="chunked_prefill", title="A long prompt among running streams"),
+    ReproducedRow(
+        name="prefill-decode", module="fleets.prefill_decode", title="Prompts and answers apart, and one pool"
+    ),
+    ReproducedRow(name="attention", module="attention", title="Scores written out against our attention"),
+    ReproducedRow(name="batch-grid", module="batch_grid", title="Prompt, output and batch, by a published grid"),
+    ReproducedRow(name="peers", module="peers", title="Plain torch and transformers beside our engine"),
     ReproducedRow(name="prefix-sharing", module="prefix_sharing", title="One prefix of 2,000 tokens for 100 users"),
     ReproducedRow(name="queueing", module="queueing", title="Little's law, and latency by utilisation"),
     ReproducedRow(name="replicas", module="fleets.replicas", title="One to eight replicas, with their cost"),
     ReproducedRow(name="policies", module="fleets.policies", title="Placement policies on one fleet"),
+    ReproducedRow(name="promises", module="promises", title="Promises missed by window, and credits for them"),
     ReproducedRow(
         name="memory-budget", module="calculated.memory_budget", title="Sequences of 4, 8 and 16 K on one device"
     ),

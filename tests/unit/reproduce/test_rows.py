@@ -17,7 +17,7 @@ from stratos.reproduce.rows.calculated.failures import FAILURES, ProvenFailure
 from tests.support.paths import ROOT
 
 CPU_ROWS = [row for row in ROWS if not row.needs_gpu]
-SIMULATED = ("kv-concurrency", "block-table", "queueing", "replicas", "policies")
+SIMULATED = ("kv-concurrency", "block-table", "queueing", "replicas", "policies", "prefill-decode", "promises")
 
 
 def smoke(row: ReproducedRow, folder: Path) -> dict[str, Any]:
