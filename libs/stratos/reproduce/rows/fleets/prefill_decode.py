@@ -30,7 +30,7 @@ TOKEN_BYTES, LINK_BYTES_PER_S = 131_072, 12.5e9
 """KV of a token of an 8B model in 16 bits; a link of 100 Gbit/s, used when a prompt is computed, not beside it."""
 TTFT_S, TPOT_S, KEPT_SHARE = 1.0, 0.040, 0.9
 """The promise: first token, mean time between the others, and the share of the requests that must have both."""
-LEAST_RATE, MOST_RATE = 1.0, 24.0
+LEAST_RATE, MOST_RATE = 4.0, 20.0
 HERE = StepCosts()
 COMPUTED_ELSEWHERE = replace(HERE, prompt_token_s=0.0)
 
@@ -100,7 +100,7 @@ POOLS = tuple(arm for arm in ARMS if arm.startswith("one pool"))
 
 def measure(conditions: RowConditions) -> RowResult:
     """The most load of each arrangement, and all of them at the best pool's."""
-    num_requests, rounds = conditions.sized(smoke=(8, 1), short=(96, 5), full=(480, 7))
+    num_requests, rounds = conditions.sized(smoke=(8, 1), short=(120, 6), full=(480, 8))
     rates = {arm: _most_rate(serve, num_requests, rounds, conditions.seed) for arm, serve in ARMS.items()}
     best_pool = max(POOLS, key=rates.__getitem__)
     best_apart = max((arm for arm in ARMS if arm not in POOLS), key=rates.__getitem__)
