@@ -19,7 +19,7 @@ def test_a_gguf_file_is_served(tmp_path: Path) -> None:
         assert "of them stay quantised" in platform.output
         client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
         (model,) = client.models.list().data
-        assert model.id == "base-Q8_0"
+        assert (model.id, model.model_extra["quantization"]) == ("base-Q8_0", "gguf-q8_0")
         texts, request_ids = [], []
         for _ in range(2):
             answer = client.completions.with_raw_response.create(

@@ -15,7 +15,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.gguf.block_types import BLOCK_TYPES, FLOAT_BLOCKS
 from stratos.core.files.gguf.decoder_fields import METHOD
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, shown
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, LinearScheme, label_at_load
 
 Packing = Literal["plain", "compressed-int4", "compressed-int8", "gptq", "awq"]
 """How codes lie in the file: one a byte, or in words of 32 bits."""
@@ -97,6 +97,21 @@ def parse_quantisation(config: Fields) -> QuantisationConfig | None:
         return QuantisationConfig(method=METHOD, targets=(), block_types=_block_types(stated))
     known = ", ".join(METHODS)
     raise InvalidCheckpoint(f"config.json: quantization method {shown(method)} is not supported; supported: {known}")
+
+
+def weights_label(config: Fields, quantization: str) -> str:
+    """Scheme that workers with a setting keep a model's weights in, "" for floats: what a list of models says.
+
+    A scheme that workers refuse is called by its method, since engines that load no weights serve such a model as well.
+    """
+    if quantization != "auto":
+        return label_at_load(quantization)
+    try:
+        stored = parse_quantisation(config)
+    except InvalidCheckpoint:
+        stated = config.get("quantization_config")
+        return shown(stated.get("quant_method")).strip("'") if isinstance(stated, Mapping) else "unknown"
+    return "" if stored is None else stored.label
 
 
 def _one(stated: Fields, stored: StoredScheme) -> QuantisationConfig:

@@ -1,4 +1,4 @@
-"""A GGUF file given to ``stratos up`` and other commands: its folder is written once, and again when the file changes."""
+"""A GGUF file given to ``stratos up`` and other commands: its folder is written once, and again where it changed."""
 
 from __future__ import annotations
 
