@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import httpx
 import openai
 
 from tests.support.reference.gguf_models import save_shipped_gguf
+from tests.support.waiting import wait_until
 from tests.support.worlds.platform_process import running_platform
 
 PROMPT = "def read_lines(path):\n    with open(path) as file:\n" * 3
@@ -34,6 +36,11 @@ def test_a_gguf_file_is_served(tmp_path: Path) -> None:
         )
         assert chat.usage is not None
         assert chat.usage.completion_tokens > 0
-        headers = {"authorization": f"Bearer {platform.api_key}"}
-        receipt = httpx.get(f"{platform.base_url}/requests/{request_ids[0]}/receipt", headers=headers)
+        url = f"{platform.base_url}/requests/{request_ids[0]}/receipt"
+        receipt = wait_until(partial(_found, url, platform.api_key), "the receipt, a moment after the answer")
         assert "gguf-q8_0.r1" in receipt.text
+
+
+def _found(url: str, api_key: str) -> httpx.Response | None:
+    answer = httpx.get(url, headers={"authorization": f"Bearer {api_key}"})
+    return None if answer.status_code == 404 else answer.raise_for_status()
