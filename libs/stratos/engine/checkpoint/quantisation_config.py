@@ -251,12 +251,12 @@ def _block_types(stated: Fields) -> tuple[str, ...]:
     """Types that the folder of a GGUF file states; the tensors may have no other."""
     names = stated.get("block_types")
     known = {block.name for block in BLOCK_TYPES.values()}
-    is_list = isinstance(names, list) and all(isinstance(name, str) and name in known for name in names)
-    if not is_list or set(names) <= set(FLOAT_BLOCKS):
+    types = {str(name) for name in names} if isinstance(names, list) else set()
+    if not types <= known or types <= set(FLOAT_BLOCKS):
         raise InvalidCheckpoint(
             f"config.json: block_types must be a list of {', '.join(sorted(known))}, some no floats, not {shown(names)}"
         )
-    return tuple(sorted(set(names)))
+    return tuple(sorted(types))
 
 
 def _group(size: Any) -> int:

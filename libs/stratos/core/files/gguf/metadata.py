@@ -44,14 +44,16 @@ class GgufMetadata:
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """An integer in [``least``, ``MAX_COUNT``]."""
         value = self.values.get(key, default)
-        is_count = isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_COUNT
-        return int(value) if is_count else self._refuse(key, f"an integer from {least} to {MAX_COUNT}", value)
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_COUNT:
+            return value
+        self._refuse(key, f"an integer from {least} to {MAX_COUNT}", value)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number; one of 32 bits becomes the shortest decimal that stands for it."""
         value = self.values.get(key, default)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return _shortest(float(value)) if is_number else self._refuse(key, "a finite number", value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return _shortest(float(value))
+        self._refuse(key, "a finite number", value)
 
     def flag(self, key: str, default: bool) -> bool:
         """A boolean."""

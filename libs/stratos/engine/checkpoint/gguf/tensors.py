@@ -95,7 +95,7 @@ class GgufTensor(StoredTensor):
     def _ordered(self, tensor: Tensor) -> Tensor:
         if not self.num_paired_heads:
             return tensor
-        pairs = tensor.unflatten(0, (self.num_paired_heads, -1, 2))
+        pairs = tensor.reshape(self.num_paired_heads, -1, 2, *tensor.shape[1:])
         return pairs.transpose(1, 2).flatten(0, 2)
 
 
