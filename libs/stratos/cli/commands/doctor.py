@@ -32,12 +32,12 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what on this machine stops a platform or slows it down; exit code 1 if something must be repaired."""
-    from stratos.cli.gguf_folders import folder_for
     from stratos.cli.local.preflight import find_shipped_model
     from stratos.common.errors import BadRequest
     from stratos.selfcheck.findings import Level, report
     from stratos.selfcheck.machine.doctor import DoctorAsk, examine
     from stratos.selfcheck.machine.sizing import WorkerAsk
+    from stratos.text.gguf.kept_folders import folder_for
 
     with explained_errors():
         if device not in ("cpu", "cuda"):

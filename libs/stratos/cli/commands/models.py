@@ -30,8 +30,8 @@ def publish(
     s3_endpoint: S3Option = "",
 ) -> None:
     """Put a model folder into the object store; prints its digest."""
-    from stratos.cli.gguf_folders import folder_for
     from stratos.cli.model_store import publish_model
+    from stratos.text.gguf.kept_folders import folder_for
 
     with explained_errors(), folder_for(path) as found:
         typer.echo(_with_store(object_store, s3_endpoint, lambda store: publish_model(store, found, prefix)))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from stratos.cli.data.folder import DataDir
-from stratos.cli.gguf_folders import gguf_folder
 from stratos.cli.local.options import UpOptions
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.gguf.parts import SUFFIX
@@ -15,6 +14,7 @@ from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_he
 from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.observe.local_prometheus import find_prometheus
 from stratos.text.gguf.folder import is_gguf
+from stratos.text.gguf.kept_folders import gguf_folder
 
 TOKENIZER_NAME = "tokenizer.json"
 

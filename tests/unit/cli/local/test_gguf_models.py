@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.gguf_folders import folder_for
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.preflight import check_options, with_model_folder
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.model_files import read_model_files
+from stratos.text.gguf.kept_folders import folder_for
 from tests.support.reference.gguf_files import sentence_piece_vocabulary, tiny_llama, write
 
 

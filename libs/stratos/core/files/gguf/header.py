@@ -90,14 +90,14 @@ def _counts(header: HeaderBytes) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _TensorEntry:
     name: str
     shape: tuple[int, ...]
     block_type: BlockType
     offset: int
 
 
-def _entry(header: HeaderBytes) -> _Entry:
+def _entry(header: HeaderBytes) -> _TensorEntry:
     name = header.text("the name of a tensor")
     shown = f"{header.name}: tensor {reprlib.repr(name)}"
     if not 0 < len(name) <= MAX_NAME_CHARS:
@@ -114,11 +114,11 @@ def _entry(header: HeaderBytes) -> _Entry:
     block = BLOCK_TYPES[type_id]
     if not all(shape) or shape[-1] % block.elements:
         raise InvalidCheckpoint(f"{shown} has the shape {list(shape)}, which blocks of {block.name} do not fill")
-    return _Entry(name, shape, block, header.u64())
+    return _TensorEntry(name, shape, block, header.u64())
 
 
 def _placed(
-    path: Path, size: int, header: HeaderBytes, metadata: GgufMetadata, entries: list[_Entry]
+    path: Path, size: int, header: HeaderBytes, metadata: GgufMetadata, entries: list[_TensorEntry]
 ) -> dict[str, GgufTensorInfo]:
     """Tensors by name; each begins where the one before it ends, so none overlaps another or leaves the file."""
     alignment = metadata.count(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
