@@ -130,7 +130,8 @@ def standard_attention(qkv: Tensor) -> Tensor:
     scores = query @ key.transpose(1, 2)
     scores.mul_(1 / math.sqrt(HEAD_DIM))
     scores.masked_fill_(torch.ones(length, length, dtype=torch.bool).triu_(1), -torch.inf)
-    return (torch.softmax(scores, -1) @ value).transpose(0, 1).reshape(length, -1)
+    mixed: Tensor = torch.softmax(scores, -1) @ value
+    return mixed.transpose(0, 1).reshape(length, -1)
 
 
 def _ours(length: int, conditions: RowConditions) -> tuple[str, Callable[[Tensor], Tensor]]:
