@@ -53,6 +53,7 @@ class PrefillPath(enum.StrEnum):
     LOCAL_NO_ENDPOINT = "local_no_endpoint"
     LOCAL_FALLBACK = "local_fallback"
     LOCAL_PROMPT_LOGPROBS = "local_prompt_logprobs"
+    LOCAL_TAIL = "local_tail"
     EXTERNAL = "external"
 
 

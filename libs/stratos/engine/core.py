@@ -195,12 +195,14 @@ class EngineCore:
                 self._blocks.unfence(state.reserved_blocks)
 
     def commit(self, key: RequestKey) -> None:
-        """Make reserved blocks visible and let the request join the batch at its last prompt token.
-
-        The caller has verified full coverage. Raises ``KeyError`` for an unknown reservation.
-        """
+        """Make reserved blocks, all of them verified, visible; the request joins the batch. ``KeyError``: unknown."""
         with self._changing():
             self._requests.adopt(self._reservations.commit(key))
+
+    def commit_prefix(self, key: RequestKey, num_tokens: int) -> int:
+        """Keep the full blocks of verified tokens ``[0, num_tokens)`` as prefix cache; returns where they end."""
+        with self._changing():
+            return self._reservations.commit_prefix(key, num_tokens)
 
     # -- hand-off, sending side --------------------------------------------------------------------
 

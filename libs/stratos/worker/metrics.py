@@ -69,7 +69,10 @@ class WorkerMetrics(Instruments):
     )
     local_prefills = counter(
         "stratos_local_prefills", "Prompts computed at the decode worker.", "reason",
-        zeros=(PrefillPath.LOCAL_SHORT_TAIL, PrefillPath.LOCAL_NO_ENDPOINT, PrefillPath.LOCAL_FALLBACK),
+        zeros=(
+            PrefillPath.LOCAL_SHORT_TAIL, PrefillPath.LOCAL_NO_ENDPOINT, PrefillPath.LOCAL_FALLBACK,
+            PrefillPath.LOCAL_TAIL,
+        ),
     )
     embed_calls = counter("stratos_embed_calls", "Ended calls for embeddings.", "outcome")
     adapter_loads = counter(

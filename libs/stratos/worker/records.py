@@ -28,6 +28,10 @@ class PromptOrigin:
     """Time of the source's device."""
     num_computed_tokens: int = 0
     """Tokens of the prompt that the source computed."""
+    num_had_tokens: int = 0
+    """Tokens of the prompt that were cached here before sources sent the next ones."""
+    num_kept_tokens: int = 0
+    """Tokens after them that came in a hand-off that failed; the engine finds them in its prefix cache."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -198,10 +202,11 @@ class RequestRecord:
         origin = self.origin or PromptOrigin(path=PrefillPath.UNSPECIFIED)
         scheduled_s = self.stats.first_scheduled_s
         queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.terms.arrival_s, 0.0)
+        num_moved = min(max(self.stats.num_cached_tokens - origin.num_had_tokens, 0), origin.num_kept_tokens)
         return Receipt(
             num_prompt_tokens=self.stats.num_prompt_tokens,
-            num_cached_tokens=self.stats.num_cached_tokens,
-            num_transferred_tokens=self.stats.num_transferred_tokens,
+            num_cached_tokens=self.stats.num_cached_tokens - num_moved,
+            num_transferred_tokens=self.stats.num_transferred_tokens + num_moved,
             num_recomputed_tokens=self.stats.num_recomputed_tokens,
             prefill_path=origin.path,
             prefill_worker_id=origin.prefill_worker_id,

@@ -51,8 +51,12 @@ async def test_an_entry_is_listed_billed_and_summed_after_it_has_left_redis(admi
         assert await redis.exists(f"stratos:ledger:entries:{tenant}:{day}") == 0
     (row,) = await all_pages(admin, day)
     assert (row["tenant"], row["prompt_tokens"], row["output_tokens"]) == ("acme", 3, 3)
-    receipt = (await admin.public.get("/v1/requests/mine/receipt", headers=headers)).json()
-    assert [entry["request_id"] for entry in receipt["billed"]] == [row["request_id"]]
+
+    async def is_receipted() -> bool:
+        receipt = await admin.public.get("/v1/requests/mine/receipt", headers=headers)
+        return [entry["request_id"] for entry in receipt.json().get("billed", ())] == [row["request_id"]]
+
+    await eventually(is_receipted, "its receipt is written, and names the entry")
     usage = (await admin.call("GET", "/usage", by="owner", start=day, end=day)).json()
     assert usage["total"]["requests"] == 1
 

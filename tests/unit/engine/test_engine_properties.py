@@ -158,6 +158,23 @@ class EngineMachine(RuleBasedStateMachine):
             self.source.release_prefill(name)
             del self.reserved[key]
 
+    @precondition(lambda self: self.reserved)
+    @rule(data=st.data())
+    def lose_source(self, data):
+        key = data.draw(st.sampled_from(sorted(self.reserved)))
+        name, sent, _ = self.reserved.pop(key)
+        request = self.legs.pop(name)["request"]
+        self.source.release_prefill(name)
+        kept = self.target.commit_prefix(key, sent)
+        assert kept == (sent // 4 * 4 if self.sharing and self.keeps_kv else 0)
+        cached = self.target.match(request.prompt_ids, "", b"")
+        assert cached >= kept, "what was verified is not found again"
+        try:
+            self.target.add(request)
+        except ContextLengthExceeded:
+            return
+        self.requests[key] = (request, TARGET_WEIGHT)
+
     @precondition(lambda self: self.requests or self.reserved)
     @rule(data=st.data())
     def abort(self, data):

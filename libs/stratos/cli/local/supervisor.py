@@ -12,6 +12,7 @@ It knows processes and addresses, not what the services say to each other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -209,6 +210,10 @@ class Supervisor:
             members = [p for p in self._processes.values() if p.spec.service in group]
             await self._stop_group(members, is_urgent)
         self._processes.clear()
+        if self._fork_server is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(KILL_MARGIN_S):
+                    await self._fork_server.settle()
 
     async def _stop_group(self, members: list[ManagedProcess], is_urgent: Callable[[], bool]) -> None:
         stops: list[Awaitable[None]] = [p.stop(self._drain_timeout_s + KILL_MARGIN_S) for p in members]

@@ -85,6 +85,25 @@ class ReservationTable:
         self._kv.blocks.publish(state.reserved_blocks)
         return state
 
+    def commit_prefix(self, key: RequestKey, num_tokens: int) -> int:
+        """End a reservation of which only tokens ``[0, num_tokens)`` came: their full blocks stay as prefix cache.
+
+        Returns where the tokens that stay end: 0 for an unknown key, or where prompts share nothing.
+        """
+        if key not in self._states:
+            return 0
+        state, blocks = self._remove(key), self._kv.blocks
+        num_had = len(state.prefix_blocks)
+        num_full = max(num_had, min(num_tokens, state.num_tokens) // blocks.block_size)
+        came = state.reserved_blocks[: num_full - num_had]
+        if not self._context.config.shares_prefixes:
+            num_full, came = num_had, []
+        blocks.publish(came)
+        for block_hash, block in zip(state.block_hashes[num_had:], came, strict=False):
+            self._kv.store(block_hash, block, state.request.terms.tenant)
+        blocks.release(state.block_table)
+        return num_full * blocks.block_size
+
     def drop(self, key: RequestKey) -> None:
         """End a reservation and give everything back; what a scatter still writes stays fenced until it returns."""
         self._kv.blocks.release(self._remove(key).block_table)

@@ -56,7 +56,9 @@ class ForkServer:
         self._channel = channel
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
+        """Requests without an answer, also those whose callers gave up."""
         self._living: dict[int, ForkedProcess] = {}
+        self._news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_gone = False
 
@@ -96,11 +98,22 @@ class ForkServer:
         self._asked[request.number] = made
         try:
             socket.send_fds(self._channel, [request.to_packet()], [log, *listeners])
-            return await made
         except (OSError, ValueError) as error:
-            raise ForkServerGone(f"{name} cannot be forked: {error}") from error
-        finally:
             del self._asked[request.number]
+            raise ForkServerGone(f"{name} cannot be forked: {error}") from error
+        try:
+            return await made
+        except OSError as error:
+            raise ForkServerGone(f"{name} cannot be forked: {error}") from error
+
+    async def settle(self) -> None:
+        """Kill what is left and return when nothing is: a fork whose caller gave up has no one to wait for it."""
+        for process in self._living.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+        while self._asked or self._living:
+            self._news.clear()
+            await self._news.wait()
 
     def end(self) -> None:
         """End it, and the children that are left."""
@@ -122,7 +135,9 @@ class ForkServer:
         with contextlib.suppress(BlockingIOError):
             while packet := self._receive():
                 self._hear(from_packet(packet))
+                self._news.set()
             self._lose()
+            self._news.set()
 
     def _receive(self) -> bytes:
         try:
@@ -135,7 +150,7 @@ class ForkServer:
             if (process := self._living.pop(news.pid, None)) is not None:
                 process.end(news.code)
             return
-        made = self._asked.get(news.number)
+        made = self._asked.pop(news.number, None)
         if news.pid:
             process = self._living[news.pid] = ForkedProcess(news.pid)
             if made is None or made.done():  # its caller gave up
@@ -158,6 +173,7 @@ class ForkServer:
         for made in self._asked.values():
             if not made.done():
                 made.set_exception(OSError("the fork server has ended"))
+        self._asked.clear()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 no prefill endpoint in the placement      -> here (LOCAL_NO_ENDPOINT)
 log probabilities of the prompt wanted    -> here (LOCAL_PROMPT_LOGPROBS): a source does not make logits
 uncached tail <= local_prefill_max_tokens -> here (LOCAL_SHORT_TAIL): shipping it would cost more than computing it
-otherwise                                 -> hand-off; when every source fails, here (LOCAL_FALLBACK)
+otherwise                                 -> hand-off; when every source fails, here: all of it (LOCAL_FALLBACK),
+                                             or what is left behind the verified prefix (LOCAL_TAIL)
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class PrefillPolicy:
         terms = request.terms
         num_cached = await engine.match(request.prompt_ids, terms.adapter.digest, terms.cache_salt)
         path = self.decide(record, len(request.prompt_ids) - 1 - num_cached)
-        if path is None and await self._receiver.receive(record, stack):
-            return
-        await self._compute_here(record, path or PrefillPath.LOCAL_FALLBACK, stack)
+        origin = await self._receiver.receive(record, stack) if path is None else PromptOrigin(path=path)
+        if origin is not None:
+            await self._compute_here(record, origin, stack)
 
     def decide(self, record: RequestRecord, num_tail_tokens: int) -> PrefillPath | None:
         """The reason to compute here; ``None`` for a hand-off.
@@ -55,12 +56,12 @@ class PrefillPolicy:
             return PrefillPath.LOCAL_SHORT_TAIL
         return None
 
-    async def _compute_here(self, record: RequestRecord, path: PrefillPath, stack: AsyncExitStack) -> None:
+    async def _compute_here(self, record: RequestRecord, origin: PromptOrigin, stack: AsyncExitStack) -> None:
         request = record.submission.request
         if request.terms.adapter.digest:
             await self._context.adapters.hold(request.terms.adapter, stack)
-        self._context.metrics.local_prefills.labels(path).inc()
-        record.origin = PromptOrigin(path=path)
+        self._context.metrics.local_prefills.labels(origin.path).inc()
+        record.origin = origin
         # A choice that was cancelled during the wait is no longer in the submission.
         await self._context.engine.add(record.submission.request)
         record.is_admitted = True

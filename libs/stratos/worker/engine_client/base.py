@@ -97,6 +97,9 @@ class EngineClient(ABC):
     async def commit(self, key: RequestKey) -> None:
         await self._call("commit", key)
 
+    async def commit_prefix(self, key: RequestKey, num_tokens: int) -> int:
+        return int(await self._call("commit_prefix", key, num_tokens))
+
     async def add_prefill(self, job: PrefillJob) -> None:
         await self._call("add_prefill", job)
 

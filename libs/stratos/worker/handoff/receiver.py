@@ -2,7 +2,7 @@
 
 Each try is a ``ReceiverLeg`` with a leg id of its own.  A source that is lost, hangs, refuses or sends damaged data
 is counted by outcome, and the next one continues after the verified prefix.  When none is left the caller computes
-the prompt here.  No room on this side ends everything at once: the request goes back to the router.
+here what was not verified.  No room on this side ends everything at once: the request goes back to the router.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver_leg import DamagedFrameError, ReceiverLeg
 from stratos.worker.handoff.records import Intent
 from stratos.worker.handoff.target import HandoffTarget, TargetRefusedError
-from stratos.worker.records import RequestRecord
+from stratos.worker.records import PromptOrigin, RequestRecord
 
 logger = logging.getLogger(__name__)
 COMMITTED = "committed"
@@ -36,11 +36,11 @@ class HandoffReceiver:
         self._context = context
         self._winding_down = BackgroundTasks()
 
-    async def receive(self, record: RequestRecord, stack: AsyncExitStack) -> bool:
+    async def receive(self, record: RequestRecord, stack: AsyncExitStack) -> PromptOrigin | None:
         """Get the prompt's KV from a source and commit it.
 
         Returns:
-            ``False`` when every source failed and the prompt must be computed here.
+            ``None``; or what stays of the prompt when every source failed, and the rest must be computed here.
 
         Raises:
             Busy: no room on this worker.
@@ -52,10 +52,8 @@ class HandoffReceiver:
                 self._count("avoided")
                 continue
             if await self._try_source(source, record, target):
-                return True
-        if target.reservation is not None:
-            self._context.engine.abort(record.key)
-        return False
+                return None
+        return await target.keep_verified()
 
     async def close(self) -> None:
         """Wait for legs that are being wound down; each is bounded."""
@@ -96,6 +94,7 @@ class HandoffReceiver:
             raise error.error from error
         except DamagedFrameError as error:
             outcome = "damaged"
+            target.is_doubtful |= not error.is_of_one_frame
             logger.warning(
                 "KV of request %s from worker %s was damaged (%s)", record.label, source.worker_id, error.cause
             )

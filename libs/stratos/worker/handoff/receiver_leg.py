@@ -56,6 +56,11 @@ class DamagedFrameError(Exception):
         super().__init__(f"received KV is damaged: {cause}")
         self.cause = cause
 
+    @property
+    def is_of_one_frame(self) -> bool:
+        """Other frames of the leg were checked one by one and are not in doubt."""
+        return self.cause in ("checksum", "truncated")
+
 
 class ReceiverLeg:
     """One Fetch stream at the receiver."""

@@ -40,6 +40,8 @@ class HandoffTarget:
         self._has_adapter = False
         self.reservation: BlockReservation | None = None
         self.coverage = Coverage(0, 0, 1)
+        self.is_doubtful = False
+        """A source contradicted itself about its frames: what it sent must not outlive this request's hand-off."""
 
     async def reserve(self) -> int:
         """Take adapter and blocks, if they are not taken yet; returns tokens [0, n) that are there.
@@ -82,6 +84,22 @@ class HandoffTarget:
         if found is None:
             raise WorkerLost(f"the KV transfer pair {pair} has ended")
         return found
+
+    async def keep_verified(self) -> PromptOrigin:
+        """Give the reservation up without losing what was verified: the engine finds it as a cached prefix.
+
+        Returns:
+            How much came and stays, and the path of a prompt of which this worker computes the rest.
+        """
+        if self.reservation is None:
+            return PromptOrigin(path=PrefillPath.LOCAL_FALLBACK)
+        num_had, verified = self.reservation.num_skip_tokens, self.coverage.verified_tokens
+        if self.is_doubtful or verified == num_had:
+            self._context.engine.abort(self._record.key)
+            return PromptOrigin(path=PrefillPath.LOCAL_FALLBACK)
+        num_kept = max(0, await self._context.engine.commit_prefix(self._record.key, verified) - num_had)
+        path = PrefillPath.LOCAL_TAIL if num_kept else PrefillPath.LOCAL_FALLBACK
+        return PromptOrigin(path=path, num_had_tokens=num_had, num_kept_tokens=num_kept)
 
     async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:
         """Make the blocks visible; the request joins the batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -136,6 +137,17 @@ async def test_exit_codes_and_words_are_those_of_the_service(forks: Forks, task:
 async def test_what_cannot_be_forked_is_said_and_harms_no_other(forks: Forks) -> None:
     with pytest.raises(ForkServerGone, match="too large an environment"):
         await forks.fork("wait", HUGE="x" * 200_000)
+    assert await (await forks.fork("exit")).wait() == 7
+
+
+@in_one_loop
+async def test_a_fork_whose_caller_gave_up_is_gone_once_the_server_has_settled(forks: Forks) -> None:
+    asked = asyncio.create_task(forks.fork("wait"))
+    await asyncio.sleep(0)  # until it waits for the answer
+    asked.cancel()
+    await forks.server.settle()
+    assert asked.cancelled()
+    assert not [child for child in psutil.Process().children(recursive=True) if child.name() == "sample-wait"]
     assert await (await forks.fork("exit")).wait() == 7
 
 

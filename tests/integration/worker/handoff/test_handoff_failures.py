@@ -197,6 +197,31 @@ async def test_second_source_goes_on_behind_the_verified_prefix(world: World) ->
         await worker.wait_baseline()
 
 
+@pytest.mark.parametrize("failure", [Fault.HANG, Fault.DIE])
+async def test_what_was_verified_of_the_last_source_is_not_computed_again(world: World, failure: Fault) -> None:
+    prompt = [(13 * i) % 4096 for i in range(1800)]
+    blocks, small = {"num_blocks": 160}, {"staging": {"slot_bytes": 4096}}
+    prefill = await world.start(WorkerRole.PREFILL, fake=blocks)
+    decode = await world.start(WorkerRole.DECODE, handoff={"frame_timeout_s": 0.3}, fake=blocks, transport=small)
+    plan = prefill.inject("shm", {2: failure})
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(prompt, prefill=(prefill,))).over()
+    assert plan.injected[failure] == 1
+    receipt = stream.receipt
+    assert receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_TAIL
+    assert receipt.num_transferred_tokens > 0, "the frames that came whole were not kept"
+    assert receipt.num_cached_tokens == 0, "what was sent is not billed as cached"
+    assert receipt.num_transferred_tokens + receipt.num_recomputed_tokens == len(prompt)
+    weights = {"decode_weight": DECODE_WEIGHT, "prefill_weight": PREFILL_WEIGHT}
+    kept = receipt.num_transferred_tokens
+    assert stream.tokens[0] == fake_generate(prompt, 4, **weights, num_prefilled=kept)
+    assert decode.metric("stratos_local_prefills_total", reason="local_tail") == 1
+    assert decode.metric("stratos_local_prefills_total", reason="local_fallback") == 0
+    plan.released.set()
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
 async def test_identity_mismatch_is_not_paired(world: World) -> None:
     prefill, decode = await start_pair(world)
     engine = prefill.process.opened.context.engine

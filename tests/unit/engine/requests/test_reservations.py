@@ -1,0 +1,47 @@
+"""Hand-offs at the receiver that are not committed: what is counted for them, and what stays when they fail."""
+
+from stratos.core.kv import KvRange
+from stratos.core.requests.records import PrefillJob
+from stratos.engine.fake.runner import fake_generate
+from tests.support.worlds.engine_driver import drain, make_request
+
+
+def test_what_came_of_a_lost_hand_off_is_found_as_a_prefix(make_engine):
+    source, target = make_engine(worker_weight=5), make_engine(worker_weight=2)
+    request = make_request(range(60))
+    source.add_prefill(PrefillJob(leg="leg", token_ids=request.prompt_ids[:-1]))
+    source.step()
+    target.reserve(request)
+    source.grant("leg")
+    while source.has_work:
+        source.step()
+    came = KvRange(0, 40, 0, 1)
+    target.scatter(request.key, came, source.gather("leg", came))
+    assert target.commit_prefix(request.key, 40) == 32
+    assert target.commit_prefix(request.key, 40) == 0, "the reservation has ended"
+    target.verify()
+    ledger = target.status().blocks
+    assert (ledger.reserved, ledger.allocated, ledger.cached) == (0, 0, 2)
+    assert target.match(request.prompt_ids, "", b"another tenant") == 0
+    target.add(request)
+    run = drain(target)
+    right = fake_generate(request.prompt_ids, 8, prefill_weight=5, decode_weight=2, num_prefilled=32)
+    assert run.tokens == {("r", 0): right}
+    (stats,) = run.stats.values()
+    assert (stats.num_cached_tokens, stats.num_recomputed_tokens) == (32, 28)
+
+
+def test_blocks_that_a_scatter_still_writes_are_no_prefix(make_engine, monkeypatch):
+    engine = make_engine()
+    request = make_request(range(60))
+    engine.reserve(request)
+
+    def lose_the_source(*_):
+        assert engine.commit_prefix(request.key, 40) == 32
+        assert engine.status().blocks.fenced == 4
+        assert engine.match(request.prompt_ids, "", b"") == 32
+
+    monkeypatch.setattr(engine.runner, "scatter", lose_the_source)
+    engine.scatter(request.key, KvRange(40, 59, 0, 1), memoryview(bytes(8 * 19)))
+    ledger = engine.status().blocks
+    assert (ledger.fenced, ledger.cached, ledger.allocated) == (0, 2, 0)
