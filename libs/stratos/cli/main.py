@@ -62,7 +62,9 @@ app.add_typer(watermark_app, name="watermark")
 @with_flags_of(UpOptions)
 def up(
     *,
-    model: Annotated[Path | None, typer.Option(help="Hugging Face model folder; default: the shipped model.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Hugging Face model folder, or a GGUF file; default: the shipped model.")
+    ] = None,
     make: Callable[..., UpOptions],
     fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
 ) -> None:
@@ -73,12 +75,16 @@ def up(
         from stratos.cli.local.preflight import find_shipped_model
         from stratos.cli.up import run_up
         from stratos.common.errors import BadRequest
+        from stratos.text.gguf.folder import is_gguf
 
         with explained_errors():
             shipped = find_shipped_model()
             if model is None and shipped is None:
                 raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
-            options = make(model_path=(model or shipped or Path()).resolve(), shipped_model_path=shipped)
+            path = model or shipped or Path()
+            # a GGUF file's link is not followed: its name is the model's, and what tells the parts
+            path = path.absolute() if is_gguf(path) else path.resolve()
+            options = make(model_path=path, shipped_model_path=shipped)
         code = run_up(options, server)
     raise typer.Exit(code)
 

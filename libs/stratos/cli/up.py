@@ -15,7 +15,7 @@ from stratos.cli.data.log_rotation import rotate_logs
 from stratos.cli.local.banner import banner
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import LocalPlatform
-from stratos.cli.local.preflight import check_options
+from stratos.cli.local.preflight import check_options, with_model_folder
 from stratos.cli.local.process import StartFailed
 from stratos.common.errors import StratosError
 from stratos.engine.sizing.machine import read_machine
@@ -46,6 +46,7 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
     """Run a platform until a signal; returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="supervisor: %(message)s")
     try:
+        options = with_model_folder(options)
         check_options(options)
         sizes = ""
         if options.engine == "torch":

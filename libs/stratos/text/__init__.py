@@ -2,5 +2,5 @@
 
 Read in this order: ``tokenizer``, ``chat_template``, ``token_bytes``, ``detokenizer``, ``stop``, ``grammar``,
 ``grammar_probe`` (the process that tries grammars), ``tenant_templates``, ``filtering`` (words and patterns),
-``output`` (what an output's text says: reasoning, calls).
+``output`` (what an output's text says: reasoning, calls), ``gguf`` (tokenizer and folder of a GGUF file).
 """

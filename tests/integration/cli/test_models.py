@@ -16,6 +16,7 @@ from stratos.core.files.model_files import read_model_files
 from stratos.store.local_store import LocalStore
 from stratos.store.object_store import ObjectStore
 from tests.support.paths import ROOT
+from tests.support.reference.gguf_files import tiny_llama, write
 from tests.support.servers.s3_server import BUCKET, s3_server
 
 MODEL = ROOT / "models" / "draft"
@@ -88,3 +89,21 @@ def test_from_and_to_s3_by_the_command(place: tuple[str, str], tmp_path: Path) -
         fetched = run(app, ["models", "fetch", PREFIX, *place, f"--into={target}", f"--digest={digest}"])
         assert (fetched.exit_code, said in fetched.output) == (0, True), fetched.output
     assert read_model_files(target).digest == digest
+
+
+def test_a_gguf_file_is_published_as_the_folder_that_it_stands_for(tmp_path: Path) -> None:
+    path, run = write(tmp_path / "tiny.gguf", tiny_llama()), CliRunner().invoke
+    made = run(app, ["models", "folder", str(path), f"--into={tmp_path / 'tiny'}"])
+    assert made.exit_code == 0, made.output
+    (tmp_path / "objects").mkdir()
+    store = f"--object-store=file://{tmp_path / 'objects'}"
+    published = run(app, ["models", "publish", str(path), "models/tiny", store])
+    assert published.exit_code == 0, published.output
+    fetched = run(app, ["models", "fetch", "models/tiny", store, f"--into={tmp_path / 'fetched'}"])
+    assert fetched.exit_code == 0, fetched.output
+    assert not (tmp_path / "fetched" / "model.gguf").is_symlink()
+    digests = {read_model_files(tmp_path / name).digest for name in ("tiny", "fetched")}
+    assert digests == {published.output.strip()}
+    broken = run(app, ["models", "folder", str(MODEL / "config.json"), f"--into={tmp_path / 'x'}"])
+    assert broken.exit_code == 1
+    assert "does not begin with GGUF" in broken.output

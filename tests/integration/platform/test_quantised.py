@@ -18,6 +18,8 @@ def test_a_quantised_model_serves_and_says_so(tmp_path: Path) -> None:
     with running_platform(tmp_path, "--max-decode", "1", "--quantization", "int8") as platform:
         assert "of them stay quantised" in platform.output
         client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
+        schemes = {model.id: model.model_extra["quantization"] for model in client.models.list().data}
+        assert set(schemes.values()) == {"int8-rows-at-load"}
 
         def ask(model: str, max_tokens: int) -> str:
             answer = client.completions.with_raw_response.create(

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from prometheus_client import CollectorRegistry
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import FakeClock, SystemClock
@@ -22,6 +23,8 @@ from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.clients.router_session import RouterSession
 from stratos.rpc.codec.placement import placement_request_to_pb
+from stratos.rpc.metrics import RpcMetrics
+from stratos.rpc.serving.interceptors import EdgeInterceptor
 from stratos_router import gateway_session
 from stratos_router.gateway_session import GatewaySessions
 from tests.support.waiting import eventually
@@ -84,6 +87,9 @@ class OlderRouter(router_pb2_grpc.RouterServiceServicer):
 
     num_calls = 0
 
+    async def Session(self, requests: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
     async def Schedule(self, request: Any, context: Any) -> Any:
         self.num_calls += 1
         return router_pb2.ScheduleResponse(handoff_id=f"of {request.request_id}")
@@ -96,7 +102,8 @@ class OlderRouter(router_pb2_grpc.RouterServiceServicer):
 @asynccontextmanager
 async def served(router: router_pb2_grpc.RouterServiceServicer, port: int = 0) -> AsyncIterator[tuple[str, Any]]:
     """Address and server of a router in this process."""
-    server = grpc.aio.server()
+    edge = EdgeInterceptor(RpcMetrics(CollectorRegistry(), "router"))  # as in every process, it answers errors
+    server = grpc.aio.server(interceptors=[edge])
     router_pb2_grpc.add_RouterServiceServicer_to_server(router, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
@@ -199,7 +206,7 @@ async def test_a_router_that_leaves_ends_sessions_after_their_calls() -> None:
         router.waiting["wait"].set()
         assert (await call).handoff_id == "of wait"
         await leaving
-        with pytest.raises((WorkerLost, Draining)):
+        with pytest.raises((WorkerLost, Draining)):  # as its old session ends, or a new one is refused
             await client.schedule(ask())
 
 

@@ -121,11 +121,11 @@ async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number
         await eventually(lambda: decode.metric("stratos_kv_transfer_bytes_total", **received) > 0, "the first frame")
         assert not stream.tokens, "no token before the commit"
         prefill.popen.send_signal(number)
-        await stream.over()
-        assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
-        assert stream.tokens[0] == fake_generate(
-            PROMPT, 4, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0
-        )
+        receipt = (await stream.over()).receipt
+        came, none = decode_pb2.PREFILL_PATH_LOCAL_TAIL, decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
+        assert receipt.prefill_path == (came if receipt.num_transferred_tokens else none)
+        weights = {"prefill_weight": PREFILL_WEIGHT, "decode_weight": DECODE_WEIGHT}
+        assert stream.tokens[0] == fake_generate(PROMPT, 4, **weights, num_prefilled=receipt.num_transferred_tokens)
         assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="worker_lost") == 1
         if number is signal.SIGSTOP:
             await eventually(lambda: decode.process.opened.context.transports.ledger().quarantined > 0, "quarantine")

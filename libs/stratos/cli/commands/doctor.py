@@ -13,7 +13,9 @@ from stratos.cli.commands.shared import explained_errors
 
 
 def doctor(
-    model: Annotated[Path | None, typer.Option(help="Hugging Face model folder; default: the shipped model.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Hugging Face model folder, or a GGUF file; default: the shipped model.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="As for `stratos up`.")] = "auto",
     max_model_len: Annotated[int, typer.Option(help="As for `stratos up`.")] = 0,
     prefill: Annotated[int, typer.Option(help="Prefill workers on this machine.")] = 1,
@@ -35,6 +37,7 @@ def doctor(
     from stratos.selfcheck.findings import Level, report
     from stratos.selfcheck.machine.doctor import DoctorAsk, examine
     from stratos.selfcheck.machine.sizing import WorkerAsk
+    from stratos.text.gguf.kept_folders import folder_for
 
     with explained_errors():
         if device not in ("cpu", "cuda"):
@@ -42,16 +45,17 @@ def doctor(
         folder = model or find_shipped_model()
         if folder is None:
             raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
-        workers = WorkerAsk(
-            model_path=folder.resolve(), num_workers=prefill + decode, dtype=dtype, max_model_len=max_model_len
-        )
-        findings = examine(
-            DoctorAsk(
-                workers=workers, threads=threads, device=device, num_sources=prefill + decode, host=host, port=port,
-                redis_url=redis_url, object_store_url=object_store, s3_endpoint_url=s3_endpoint,
-                certificates=certificates, domain=domain,
-            ),
-            os.environ,
-        )  # fmt: skip
+        with folder_for(folder) as path:
+            workers = WorkerAsk(
+                model_path=path.resolve(), num_workers=prefill + decode, dtype=dtype, max_model_len=max_model_len
+            )
+            findings = examine(
+                DoctorAsk(
+                    workers=workers, threads=threads, device=device, num_sources=prefill + decode, host=host, port=port,
+                    redis_url=redis_url, object_store_url=object_store, s3_endpoint_url=s3_endpoint,
+                    certificates=certificates, domain=domain,
+                ),
+                os.environ,
+            )  # fmt: skip
     typer.echo(json.dumps([f.as_json() for f in findings], indent=2) if as_json else report(findings))
     raise typer.Exit(1 if any(finding.level is Level.FAIL for finding in findings) else 0)

@@ -24,16 +24,29 @@ NUM_ATTEMPTS = 5
 
 @models_app.command("publish")
 def publish(
-    path: Annotated[Path, typer.Argument(help="Hugging Face model folder.")],
+    path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],
     prefix: PrefixArgument,
     object_store: StoreOption,
     s3_endpoint: S3Option = "",
 ) -> None:
     """Put a model folder into the object store; prints its digest."""
     from stratos.cli.model_store import publish_model
+    from stratos.text.gguf.kept_folders import folder_for
+
+    with explained_errors(), folder_for(path) as found:
+        typer.echo(_with_store(object_store, s3_endpoint, lambda store: publish_model(store, found, prefix)))
+
+
+@models_app.command("folder")
+def folder(
+    path: Annotated[Path, typer.Argument(help="GGUF file, or the first part of one that is split.")],
+    into: Annotated[Path, typer.Option(help="Folder that it should become; where it is there, nothing is done.")],
+) -> None:
+    """Write the model folder of a GGUF file, with a link to it: for workers and gateways that are started alone."""
+    from stratos.text.gguf.folder import write_model_folder
 
     with explained_errors():
-        typer.echo(_with_store(object_store, s3_endpoint, lambda store: publish_model(store, path, prefix)))
+        typer.echo(write_model_folder(path, into))
 
 
 @models_app.command("fetch")

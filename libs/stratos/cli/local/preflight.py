@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from stratos.cli.data.folder import DataDir
 from stratos.cli.local.options import UpOptions
 from stratos.common.errors import BadRequest, InvalidCheckpoint
+from stratos.core.files.gguf.parts import SUFFIX
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
 from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.observe.local_prometheus import find_prometheus
+from stratos.text.gguf.folder import is_gguf
+from stratos.text.gguf.kept_folders import gguf_folder
 
 TOKENIZER_NAME = "tokenizer.json"
 
@@ -31,10 +36,12 @@ def check_model_folder(path: Path) -> None:
     """
     if not path.is_dir():
         raise BadRequest(f"--model {path}: there is no such folder; give the path of a Hugging Face model folder")
+    if not (path / "config.json").exists() and (files := sorted(path.glob(f"*{SUFFIX}"))):
+        raise BadRequest(f"--model {path}: no config.json in it; give the file itself: --model {files[0]}")
     config = read_json(path / "config.json")
     if not isinstance(config.get("architectures"), list):
         raise InvalidCheckpoint(f"--model {path}: config.json names no architecture; is it a causal language model?")
-    if not any(path.glob("*.safetensors")):
+    if not any(path.glob("*.safetensors")) and not any(path.glob(f"*{SUFFIX}")):
         raise InvalidCheckpoint(f"--model {path}: no *.safetensors file in it; convert the weights to safetensors")
     if not (path / TOKENIZER_NAME).is_file():
         raise InvalidCheckpoint(
@@ -51,6 +58,20 @@ def check_checkpoint(path: Path) -> None:
     parse_decoder_config(read_json(path / "config.json"))
     for weights in sorted(path.glob("*.safetensors")):
         read_safetensors_header(weights, InvalidCheckpoint, ALL_BYTES)
+
+
+def with_model_folder(options: UpOptions) -> UpOptions:
+    """The options with the model folder of a GGUF file in the file's place, written below the data directory.
+
+    Raises:
+        InvalidCheckpoint: the file cannot be served.
+        BadRequest: the folder cannot be written.
+    """
+    if not is_gguf(options.model_path):
+        return options
+    data = DataDir(options.data_dir)
+    data.prepare()
+    return replace(options, model_path=gguf_folder(options.model_path, data.gguf_path))
 
 
 def check_options(options: UpOptions) -> None:

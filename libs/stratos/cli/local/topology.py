@@ -175,6 +175,7 @@ def gateway_settings(
         "MODEL__DIGEST": ends.model_digest,
         "MODEL__NAME": options.model_name,
         "MODEL__MAX_MODEL_LEN": str(options.max_model_len),
+        "MODEL__QUANTIZATION": options.quantization,
         **_object_store(options, ends),
     }
 

@@ -1,6 +1,7 @@
 """A model folder on disk, read without torch: configuration, digest, what a gateway must know of it.
 
-Layout is Hugging Face's: ``config.json``, ``*.safetensors``, ``tokenizer.json``.  The digest (``digest``) is that of
+Layout is Hugging Face's: ``config.json``, ``*.safetensors``, ``tokenizer.json``; a folder that was made for a GGUF file
+(``stratos.text.gguf.folder``) has links to its parts in place of safetensors.  The digest (``digest``) is that of
 ``config.json`` and all weight files in name order; it names the model everywhere downstream of the gateway.
 """
 
@@ -68,7 +69,7 @@ def read_model_files(path: Path, handed_digest: str = "") -> ModelFiles:
         handed_digest: from ``digest_to_hand_over`` in another process; used where the files are still those.
 
     Raises:
-        InvalidCheckpoint: no such folder, no safetensors weights, or a configuration that lacks a field.
+        InvalidCheckpoint: no such folder, no weights, or a configuration that lacks a field.
     """
     if not path.is_dir():
         raise InvalidCheckpoint(f"{path} is not a folder; give the path of a Hugging Face model folder")
@@ -115,7 +116,7 @@ def digest_to_hand_over(path: Path, known: str = "") -> str:
 
 
 def _weight_files(path: Path) -> tuple[Path, ...]:
-    weights = tuple(sorted(path.glob("*.safetensors")))
+    weights = tuple(sorted(path.glob("*.safetensors"))) or tuple(sorted(path.glob("*.gguf")))
     if not weights:
         others = sorted(p.name for p in path.glob("*.bin"))
         hint = f" ({others[0]} is not accepted: convert it to safetensors)" if others else ""

@@ -1,6 +1,6 @@
-"""Hugging Face model folders: configuration, families, tensor names, weights (safetensors only).
+"""Model folders: configuration, families, tensor names, weights (safetensors and GGUF).
 
 Read in this order: ``model_config``, ``fields``, ``families``, ``rope_config``, ``weight_schemes``,
 ``quantisation_config``, ``tensor_names``, ``stored_tensors``, ``quantised_weight``, ``quantised_tensors``,
-``rounding``, ``loader``, ``kv_scales``.
+``rounding``, ``gguf``, ``loader``, ``kv_scales``.
 """

@@ -1,8 +1,9 @@
-"""Reads the weights of a checkpoint from safetensors, layer by layer, and fuses what the decoder fuses.
+"""Reads the weights of a checkpoint, layer by layer, and fuses what the decoder fuses.
 
-Steps: list every tensor of every file (``stored_tensors``) -> compare names and shapes with what the configuration asks
-for -> stream one layer at a time, checked for NaN and infinity, converted to the compute type, q/k/v and gate/up
-concatenated.  A tensor that the decoder would not use is refused, because the model would then run wrong.
+Steps: list every tensor of every file (``stored_tensors``, or ``gguf.tensors`` for GGUF files) -> compare names and
+shapes with what the configuration asks for -> stream one layer at a time, checked for NaN and infinity, converted to
+the compute type, q/k/v and gate/up concatenated.  A tensor that the decoder would not use is refused, because the
+model would then run wrong.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import ModelFiles
 from stratos.engine.checkpoint.fields import shown
+from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
@@ -76,6 +78,7 @@ class CheckpointReader:
         dtype: type that tensors are converted to.
         device: where they are put.
         rounding: what float weights of linear layers are quantised to while they are read; "auto" leaves them.
+        keeps_codes: whether there are products for blocks of GGUF files; without them all are widened.
 
     Raises:
         InvalidCheckpoint: a tensor is missing, superfluous, of wrong shape or type; or a file is broken.
@@ -88,11 +91,15 @@ class CheckpointReader:
         dtype: torch.dtype,
         device: torch.device,
         rounding: str = "auto",
+        *,
+        keeps_codes: bool = True,
     ) -> None:
         self._config, self._dtype, self._device, self._rounding = config, dtype, device, rounding
+        self._keeps_codes = keeps_codes
         self._quantised: dict[str, QuantisedTensors] = {}
         """By the name that the weight would have in floats."""
-        self._tensors: dict[str, StoredTensor] = stored_tensors(files)
+        is_gguf = has_gguf_weights(files)
+        self._tensors: dict[str, StoredTensor] = gguf_tensors(files, config) if is_gguf else stored_tensors(files)
         if EMBEDDING.removeprefix(BODY_PREFIX) in self._tensors:
             self._tensors = {_full_name(name): stored for name, stored in self._tensors.items()}
         self._is_stacked = any(stacked_names(layer)[0] in self._tensors for layer in range(config.num_layers))
@@ -100,6 +107,8 @@ class CheckpointReader:
 
     def _check(self) -> None:
         used: set[str] = set()
+        blocks = () if self._config.quantisation is None else self._config.quantisation.block_types
+        known = tuple(dict.fromkeys((*_FLOAT_TYPES, *blocks)))
         for name, shape in expected_shapes(self._config, is_stacked=self._is_stacked):
             if (quantised := self._quantised_tensors(name, shape)) is not None:
                 self._quantised[name] = quantised
@@ -113,9 +122,9 @@ class CheckpointReader:
                     f"{stored.file_name}: tensor {name} has shape {list(stored.shape)}, "
                     f"config.json asks for {list(shape)}"
                 )
-            if stored.dtype not in _FLOAT_TYPES:
+            if stored.dtype not in known:
                 raise InvalidCheckpoint(
-                    f"{stored.file_name}: tensor {name} has type {stored.dtype}; supported: {', '.join(_FLOAT_TYPES)}"
+                    f"{stored.file_name}: tensor {name} has type {stored.dtype}; supported: {', '.join(known)}"
                 )
             used.add(name)
         for name in sorted(self._tensors.keys() - used):
@@ -204,6 +213,8 @@ class CheckpointReader:
 
     def _weight(self, names: list[str]) -> Tensor | QuantisedWeight:
         """The weight of one product, of several layers that have the same inputs."""
+        if (kept := self._kept_codes(names)) is not None:
+            return kept
         if not any(name in self._quantised for name in names):
             return self._rounded(torch.cat([self._mapped(name) for name in names]))
         schemes = [self._quantised[name].scheme if name in self._quantised else None for name in names]
@@ -214,6 +225,14 @@ class CheckpointReader:
                 "q, k and v are one product, and so are gate and up"
             )
         return fused([self._quantised[name].read() for name in names])
+
+    def _kept_codes(self, names: list[str]) -> QuantisedWeight | None:
+        """The weight of one product whose blocks, of a GGUF file, stay codes: all of its layers, or none."""
+        tensors = [self._tensors.get(name) for name in names]
+        kept = [tensor for tensor in tensors if isinstance(tensor, GgufTensor) and tensor.scheme is not None]
+        if not self._keeps_codes or len(kept) != len(names):
+            return None
+        return fused([tensor.codes() for tensor in kept])
 
     def _rounded(self, weight: Tensor) -> Tensor | QuantisedWeight:
         if self._rounding == "auto" or not can_round(weight, self._rounding):
@@ -226,6 +245,8 @@ class CheckpointReader:
 
     def _read(self, name: str) -> Tensor:
         """A tensor of our own: a later write into the file changes nothing here."""
+        if isinstance(self._tensors[name], GgufTensor):
+            return self._mapped(name)
         mapped = self._tensors[name].whole()
         tensor = self._converted(name, mapped)
         return tensor.clone() if tensor is mapped else tensor
@@ -235,6 +256,8 @@ class CheckpointReader:
 
     def _mapped(self, name: str) -> Tensor:
         """A tensor that may lie in the mapped file; to be copied."""
+        if isinstance(stored := self._tensors[name], GgufTensor):
+            return stored.floats(self._dtype).to(self._device)
         return self._converted(name, self._tensors[name].whole())
 
     def _converted(self, name: str, tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Schemes in which a checkpoint stores its weights: ``quantization_config`` of ``config.json``, parsed strictly.
 
-Methods: ``compressed-tensors`` (several groups of layers, each with a scheme), ``gptq``, ``awq`` and ``fp8``.  What
-would change a result and is not implemented is refused by name.
+Methods: ``compressed-tensors`` (several groups of layers, each with a scheme), ``gptq``, ``awq``, ``fp8``, and ``gguf``
+where the weights lie in GGUF files.  What would change a result and is not implemented is refused by name.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.gguf.block_types import BLOCK_TYPES, FLOAT_BLOCKS
+from stratos.core.files.gguf.decoder_fields import METHOD
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, shown
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, LinearScheme, label_at_load
 
 Packing = Literal["plain", "compressed-int4", "compressed-int8", "gptq", "awq"]
 """How codes lie in the file: one a byte, or in words of 32 bits."""
-METHODS = ("compressed-tensors", "gptq", "awq", "fp8")
+METHODS = ("compressed-tensors", "gptq", "awq", "fp8", "gguf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class QuantisationConfig:
     method: str
     targets: tuple[SchemeTarget, ...]
     ignored: tuple[str, ...] = ()
+    block_types: tuple[str, ...] = ()
+    """Types of blocks in GGUF files, floats among them; each tensor has its own."""
 
     def scheme_of(self, layer: str) -> StoredScheme | None:
         """How a layer is stored, by its name without ``.weight``; ``None``: as floats."""
@@ -64,6 +68,8 @@ class QuantisationConfig:
     @property
     def label(self) -> str:
         """Schemes of the checkpoint, as identities and reports call it."""
+        if self.block_types:
+            return "gguf-" + "+".join(name.lower() for name in self.block_types if name not in FLOAT_BLOCKS)
         return "+".join(sorted({target.stored.scheme.label for target in self.targets}))
 
 
@@ -87,8 +93,25 @@ def parse_quantisation(config: Fields) -> QuantisationConfig | None:
         return _one(stated, _awq(stated))
     if method == "fp8":
         return _one(stated, _fp8(stated))
+    if method == METHOD:
+        return QuantisationConfig(method=METHOD, targets=(), block_types=_block_types(stated))
     known = ", ".join(METHODS)
     raise InvalidCheckpoint(f"config.json: quantization method {shown(method)} is not supported; supported: {known}")
+
+
+def weights_label(config: Fields, quantization: str) -> str:
+    """Scheme that workers with a setting keep a model's weights in, "" for floats: what a list of models says.
+
+    A scheme that workers refuse is called by its method, since engines that load no weights serve such a model as well.
+    """
+    if quantization != "auto":
+        return label_at_load(quantization)
+    try:
+        stored = parse_quantisation(config)
+    except InvalidCheckpoint:
+        stated = config.get("quantization_config")
+        return shown(stated.get("quant_method")).strip("'") if isinstance(stated, Mapping) else "unknown"
+    return "" if stored is None else stored.label
 
 
 def _one(stated: Fields, stored: StoredScheme) -> QuantisationConfig:
@@ -222,6 +245,18 @@ def _fp8(stated: Fields) -> StoredScheme:
         raise InvalidCheckpoint(f"config.json: weight_block_size must be two equal numbers, not {shown(block)}")
     size = _group(block[0])
     return StoredScheme(scheme=LinearScheme.FP8, packing="plain", group=size, block=size, scale_name="weight_scale_inv")
+
+
+def _block_types(stated: Fields) -> tuple[str, ...]:
+    """Types that the folder of a GGUF file states; the tensors may have no other."""
+    names = stated.get("block_types")
+    known = {block.name for block in BLOCK_TYPES.values()}
+    types = {str(name) for name in names} if isinstance(names, list) else set()
+    if not types <= known or types <= set(FLOAT_BLOCKS):
+        raise InvalidCheckpoint(
+            f"config.json: block_types must be a list of {', '.join(sorted(known))}, some no floats, not {shown(names)}"
+        )
+    return tuple(sorted(types))
 
 
 def _group(size: Any) -> int:

@@ -23,6 +23,15 @@ class LinearScheme(IntEnum):
         return {1: "int8-rows", 2: "int8", 3: "int4", 4: "fp8"}.get(self, "float")
 
 
+ROUNDED = {"int8": LinearScheme.INT8_ROWS, "int4": LinearScheme.INT4, "fp8": LinearScheme.FP8}
+"""Scheme that float weights have after they were quantised at load, by the setting that asks for it."""
+
+
+def label_at_load(quantization: str) -> str:
+    """How identities and reports call weights that are quantised at load; ``quantization`` is no "auto"."""
+    return f"{ROUNDED[quantization].label}-at-load"
+
+
 INT4_ZERO = 8
 """Code of zero where a weight has no zeros of its own."""
 GROUP_STEP = 32

@@ -113,6 +113,11 @@ class LinearFactory:
             return RowByRow(linear)
         return InvariantLinear(linear, padding.sizes(probed_rows(weight.numel())))
 
+    @property
+    def keeps_codes(self) -> bool:
+        """Whether there are products for weights that stay codes."""
+        return self._library is not None
+
     def quantised(self, weight: QuantisedWeight, bias: Tensor | None = None) -> Linear:
         """A layer whose weight stays codes.
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.model_config import DecoderConfig
-from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.checkpoint.weight_schemes import label_at_load
 from stratos.engine.revisions import revised
-
-_ROUNDED = {"int8": LinearScheme.INT8_ROWS, "int4": LinearScheme.INT4, "fp8": LinearScheme.FP8}
 
 
 def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
@@ -27,7 +25,7 @@ def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
         raise InvalidCheckpoint(
             f"quantization {quantization} is for float weights; the checkpoint stores {stored.label}: set it to auto"
         )
-    return f"{_ROUNDED[quantization].label}-at-load"
+    return label_at_load(quantization)
 
 
 def scheme_parts(label: str) -> tuple[str, ...]:

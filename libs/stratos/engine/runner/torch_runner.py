@@ -133,7 +133,8 @@ class TorchRunner(Runner):
         kernels = choose_kernels(config, target, dtype)
         linear = kernels.linear(config, target, dtype)
         weights = chosen_scheme(config.quantization, model)
-        reader = CheckpointReader(files, model, dtype, target, config.quantization)
+        keeps = linear.keeps_codes
+        reader = CheckpointReader(files, model, dtype, target, config.quantization, keeps_codes=keeps)
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
         geometry = _geometry(model, config.block_size, kv_dtype)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
@@ -160,12 +161,14 @@ class TorchRunner(Runner):
         promised = promise(used, target, is_exact=is_exact)
         libraries = libraries_of(used, has_experts=decoder.has_experts)
         names = (attention.name, ops.name, linear.kernel_name, decoder.rotary.name)
+        need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
+        schemes = scheme_parts(weights) if keeps else ()
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
                 kv_dtype=config.kv_dtype if kernels.has_fp8_kv else config.dtype,
                 rope_variant=streams.variant if streams else model.rope.variant,
-                numerics_id=numerics_id(target, config.dtype, libraries, *names, *scheme_parts(weights), *promised),
+                numerics_id=numerics_id(target, config.dtype, libraries, *names, *schemes, *promised),
             ),
             geometry=geometry,
             num_blocks=pages.num_blocks,
@@ -180,7 +183,7 @@ class TorchRunner(Runner):
             num_sinks=config.streaming.attention_sinks,
             is_streaming=streams is not None,
             num_adapter_slots=config.max_resident_adapters,
-            step_weight_bytes=read_need(config.model_folder(), config.quantization).read_bytes(config.dtype),
+            step_weight_bytes=need.read_bytes(config.dtype),
             quantization=weights,
         )
         linear.fix_threads()
@@ -192,6 +195,8 @@ class TorchRunner(Runner):
             lambda copy: lay_out(copy, model, linear, biases, target),
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
+        if need.widened:
+            _log.info("%s: blocks of %s are floats in memory", config.model_path, ", ".join(need.widened))
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)

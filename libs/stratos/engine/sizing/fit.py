@@ -40,7 +40,7 @@ def plan_of(config: RunnerConfig, scheduler: SchedulerConfig, room: Room, transp
     Raises:
         InvalidCheckpoint: the folder cannot be read, or the model does not fit.
     """
-    need = read_need(config.model_folder(), config.quantization)
+    need = read_need(config.model_folder(), config.quantization, keeps_codes=not room.is_gpu)
     return plan_engine(
         SizingCase(need=need, room=room, config=config, scheduler=scheduler, transport_bytes=transport_bytes)
     )

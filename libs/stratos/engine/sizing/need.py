@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.gguf.block_types import FLOAT_BLOCKS
+from stratos.core.files.gguf.parts import SUFFIX, read_gguf
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
+from stratos.engine.checkpoint.gguf.kept_codes import KEPT_BYTES, kept_schemes
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.tensor_names import LINEAR_SUFFIXES, expected_shapes
 
@@ -44,6 +47,8 @@ class ModelNeed:
     """Elements that every step reads: all tensors but the table in which a token's row is looked up."""
     code_bytes: int = 0
     """Weights that stay codes, in whatever type the rest is."""
+    widened: tuple[str, ...] = ()
+    """Types of blocks of a GGUF file that are floats in memory."""
 
     def weight_bytes(self, dtype: str) -> int:
         return self.num_weights * DTYPE_BYTES[dtype] + self.code_bytes + self.table_bytes
@@ -73,23 +78,52 @@ class ModelNeed:
         return self.kv_elements * (1 if kv_dtype == "fp8" else DTYPE_BYTES[dtype])
 
 
-def read_need(folder: Path, rounding: str = "auto") -> ModelNeed:
-    """Sizes of the model in ``folder``; ``rounding``: what its linear layers are quantised to at load.
+def read_need(folder: Path, rounding: str = "auto", *, keeps_codes: bool = True) -> ModelNeed:
+    """Sizes of the model in ``folder``.
+
+    Args:
+        folder: of the model.
+        rounding: what its linear layers are quantised to at load.
+        keeps_codes: whether the device has products for blocks of GGUF files.
 
     Raises:
         InvalidCheckpoint: its configuration or a header cannot be read.
     """
     model = parse_decoder_config(read_json(folder / "config.json"))
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights and (parts := sorted(folder.glob(f"*{SUFFIX}"))):
+        need = _gguf_need(model, parts[0], keeps_codes=keeps_codes)
+    else:
+        need = _safetensors_need(model, weights)
+    return need if rounding == "auto" else need.rounded(model, rounding)
+
+
+def _safetensors_need(model: DecoderConfig, weights: list[Path]) -> ModelNeed:
     elements, code_bytes = dict.fromkeys(STORED_DTYPES, 0), 0
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weights:
         for entry in read_safetensors_header(path, InvalidCheckpoint, ALL_BYTES).values():
             if entry["dtype"] in elements:
                 elements[entry["dtype"]] += math.prod(entry["shape"])
             elif model.quantisation is not None:
                 code_bytes += math.prod(entry["shape"]) * ALL_BYTES[entry["dtype"]]
     stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
-    need = replace(need_of(model, sum(elements.values()), STORED_DTYPES[stored]), code_bytes=code_bytes)
-    return need if rounding == "auto" else need.rounded(model, rounding)
+    return replace(need_of(model, sum(elements.values()), STORED_DTYPES[stored]), code_bytes=code_bytes)
+
+
+def _gguf_need(model: DecoderConfig, first: Path, *, keeps_codes: bool) -> ModelNeed:
+    tensors = read_gguf(first).tensors
+    types = {name: info.block_type.name for name, info in tensors.items()}
+    kept = kept_schemes(types) if keeps_codes else {}
+    elements, code_bytes = dict.fromkeys(STORED_DTYPES, 0), 0.0
+    for name, info in tensors.items():
+        if name in kept:
+            code_bytes += info.num_elements * KEPT_BYTES[kept[name]]
+        else:  # a product reads bfloat16 fastest, and blocks are less exact than it
+            elements[types[name] if types[name] in FLOAT_BLOCKS else "BF16"] += info.num_elements
+    stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
+    widened = sorted({types[name] for name in types if name not in kept} - set(FLOAT_BLOCKS))
+    need = need_of(model, sum(elements.values()), STORED_DTYPES[stored])
+    return replace(need, code_bytes=int(code_bytes), widened=tuple(widened))
 
 
 def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNeed:

@@ -98,7 +98,8 @@ def _choose_dtype(case: SizingCase) -> tuple[str, str]:
 
 def _why_weights(need: ModelNeed) -> str:
     codes = f"; {size(need.code_bytes)} of them stay quantised" if need.code_bytes else ""
-    return f"copies for the products included{codes}"
+    floats = f"; {', '.join(need.widened)} of the file become floats" if need.widened else ""
+    return f"copies for the products included{codes}{floats}"
 
 
 def _staging_choice(case: SizingCase) -> tuple[SizingChoice, ...]:

@@ -107,7 +107,7 @@ class ForkServer:
             raise ForkServerGone(f"{name} cannot be forked: {error}") from error
 
     async def settle(self) -> None:
-        """Kill what is left, and return when nothing is: a fork whose caller gave up comes when nobody waits for it."""
+        """Kill what is left and return when nothing is: a fork whose caller gave up has no one to wait for it."""
         for process in self._living.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)

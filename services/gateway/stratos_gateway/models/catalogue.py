@@ -49,6 +49,8 @@ class BaseModel:
     """How it embeds; ``None`` when it does not."""
     size: str = ""
     """Row of the plans' prices."""
+    quantization: str = ""
+    """Scheme of its weights; empty: floats."""
 
     def describe(self) -> dict[str, Any]:
         """Capabilities, for a list of models; adapters can do the same."""
@@ -149,6 +151,7 @@ class ModelCatalogue:
             "root": base.name,
             "parent": None,
             "max_model_len": base.max_model_len,
+            "quantization": base.quantization or None,
             **base.describe(),
         }
 

@@ -18,6 +18,7 @@ from stratos.core.requests.limits import (
     check_prompt_length,
 )
 from stratos.core.requests.tools import Tool
+from stratos.engine.checkpoint.quantisation_config import weights_label
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, ChatTemplate, TemplateUse, read_template
 from stratos.text.output.chat_format import ChatFormat, chat_format
 from stratos.text.tokenizer import Tokenizer
@@ -77,6 +78,7 @@ class ServedModel:
                 or min(config.max_model_len or files.max_model_len, files.max_model_len),
                 vocab_size=files.vocab_size,
                 created_unix_s=int((path / "config.json").stat().st_mtime),
+                quantization=weights_label(files.config, config.quantization),
                 can_generate=files.can_generate,
                 can_chat=source is not None,
                 can_score=head is not None and files.can_generate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
@@ -28,6 +28,8 @@ class ModelConfig:
     """Longest prompt; longer ones get 400 context_length_exceeded."""
     max_model_len: Annotated[int, Ge(0)] = 0
     """Longest sequence, prompt and output, as the workers have it; 0 is the model's context."""
+    quantization: Literal["auto", "int8", "int4", "fp8"] = "auto"
+    """Weights as the workers have them (their RUNNER__QUANTIZATION), which the list of models tells."""
     max_stream_len: Annotated[int, Ge(0)] = 0
     """Longest sequence where workers stream past the model's context (their attention_window); 0 is that context."""
     default_max_tokens: Annotated[int, Ge(1)] = 512

@@ -16,7 +16,7 @@ from torch import Tensor
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
-from stratos.engine.checkpoint.quantisation_config import parse_quantisation
+from stratos.engine.checkpoint.quantisation_config import parse_quantisation, weights_label
 from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
 from stratos.engine.checkpoint.rounding import rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
@@ -205,11 +205,34 @@ def test_a_quantised_checkpoint_is_not_quantised_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "setting", "expected"),
+    [
+        ({}, "auto", ""),
+        ({}, "int4", "int4-at-load"),
+        ({"quantization_config": CONFIGS["gptq"]}, "auto", "int4"),
+        ({"quantization_config": CONFIGS["compressed-w8a8"]}, "auto", "int8-rows"),
+        (
+            {"quantization_config": {"quant_method": "gguf", "block_types": ["F32", "Q6_K", "Q4_K"]}},
+            "auto",
+            "gguf-q4_k+q6_k",
+        ),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "auto", "mxfp4"),
+        ({"quantization_config": 7}, "auto", "unknown"),
+    ],
+)
+def test_a_list_of_models_calls_weights_by_their_scheme(config: dict[str, Any], setting: str, expected: str) -> None:
+    assert weights_label(config, setting) == expected
+
+
+@pytest.mark.parametrize(
     ("stated", "message"),
     [
         ({"bits": 4}, "method None is not supported; supported: compressed-tensors"),
         ({"quant_method": "bitsandbytes"}, "method 'bitsandbytes'"),
         ({"quant_method": "gptq", "bits": 3}, "gptq with 3 bits"),
+        ({"quant_method": "gguf"}, "block_types must be a list"),
+        ({"quant_method": "gguf", "block_types": ["F16"]}, "block_types must be a list of .*some no floats"),
+        ({"quant_method": "gguf", "block_types": ["IQ1_S"]}, "block_types must be a list"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 33}, "groups of 33"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version 'gemv'"),

@@ -138,3 +138,9 @@ def test_sequences_that_release_blocks_need_no_pool_of_a_whole_context() -> None
 
 def test_nothing_is_refused_where_the_system_tells_nothing() -> None:
     assert plan(LARGE, replace(SERVER, free_bytes=0, total_bytes=0)).max_model_len == 131072
+
+
+def test_blocks_that_become_floats_are_named() -> None:
+    chosen = plan(replace(SMALL, widened=("Q4_K", "Q6_K"), code_bytes=3 * MIB), LAPTOP)
+    (weights,) = [choice for choice in chosen.choices if choice.name == "weights"]
+    assert weights.reason.endswith("3.0 MiB of them stay quantised; Q4_K, Q6_K of the file become floats")

@@ -1,6 +1,8 @@
-"""Where workers stream past a model's context, the gateway lets sequences be as long as its operator says."""
+"""The model as a gateway knows it: its longest sequence where workers stream, and the scheme of its weights."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import pytest
 
@@ -20,3 +22,10 @@ async def test_the_longest_sequence_is_the_operators_or_the_models(max_stream_le
             await model.encode_prompt((1,) * expected)
     finally:
         model.grammars.close()
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("auto", ""), ("int8", "int8-rows-at-load")])
+def test_a_gateway_knows_the_scheme_of_the_weights(setting: Literal["auto", "int8"], expected: str) -> None:
+    model = ServedModel.load(ModelConfig(path=BASE_MODEL, quantization=setting))
+    model.grammars.close()
+    assert model.base.quantization == expected
