@@ -33,7 +33,7 @@ class Fields:
 
     def __init__(self, content: dict[str, Any], path: str = "") -> None:
         self._left = dict(content)
-        self._path = path
+        self.path = path
 
     def take(self, name: str) -> Any:
         """The value of a field, ``None`` when it is absent or null."""
@@ -50,13 +50,13 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise BadRequest(f"{self._path}{name} must be true or false", param=self._path + name)
+            raise BadRequest(f"{self.path}{name} must be true or false", param=self.path + name)
         return value
 
     def number(self, name: str, row: str | None = None) -> float | int | None:
         """A numeric field within the limits of its row."""
         value = self.take(name)
-        return None if value is None else check_number(row or name, value, self._path + name)
+        return None if value is None else check_number(row or name, value, self.path + name)
 
     def take_metadata(self) -> Mapping[str, str]:
         """Texts that its client attaches to a request; raises ``BadRequest`` for more than the API takes."""
@@ -75,13 +75,13 @@ class Fields:
         """A field of a feature that is not supported, unless its value does not ask for the feature."""
         value = self.take(name)
         if value is not None and value not in neutral:
-            param = self._path + name
+            param = self.path + name
             raise BadRequest(f"{param} is not supported by this server", param=param, code="unsupported_parameter")
 
     def end(self) -> None:
         """Refuse what was not read."""
         for name in self._left:
-            text = f"{self._path}{name[:100]}"
+            text = f"{self.path}{name[:100]}"
             raise BadRequest(f"unknown parameter {text!r}", param=text, code="unknown_parameter")
 
 

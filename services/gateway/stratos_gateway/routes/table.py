@@ -1,4 +1,4 @@
-"""The routing table of the OpenAI API: endpoints that compute, lists of models, usage, probes."""
+"""The routing table of the OpenAI API: endpoints that compute, models, usage, probes, the API's document."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from stratos.core.tenant import Tenant
 from stratos.rpc.serving.probes import ready_document
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.openapi.routes import document_routes
 from stratos_gateway.routes.health import DeepHealth, HealthState
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
@@ -103,4 +104,5 @@ def build_routes(
         Route("/livez", livez, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
+        *document_routes(),
     ]

@@ -1,0 +1,140 @@
+"""The OpenAPI document: routes of the gateway's table, bodies as its parsers read them, statuses of its errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from scripts.openapi.bodies import body_schema, parsers
+from scripts.openapi.examples import EXAMPLES
+from scripts.openapi.operations import OPERATIONS, Operation
+from stratos.common.errors import StratosError
+from stratos_gateway.http.errors import public_error
+from stratos_gateway.preparation.dialects import ERROR_FORMS
+
+_OF_BODIES = (408, 413, 415, 422)
+"""Statuses that a request without a body does not get."""
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+def build_document() -> dict[str, Any]:
+    """The document of every route of one gateway."""
+    paths: dict[str, dict[str, Any]] = {}
+    schemas = dict[str, Any](_FORMS)
+    bodies = parsers()
+    for (method, path), operation in OPERATIONS.items():
+        found = _operation(method, path, operation)
+        if path in bodies:
+            schemas[_name(path)] = body_schema(path, bodies[path])
+            found["requestBody"] = _request_body(path)
+        paths.setdefault(path, {})[method] = found
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "StratosServe", "version": "1", "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {_answer_name(form, status): answer for form in _FORMS for status, answer in _answers(form)},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def error_codes() -> Mapping[int, list[str]]:
+    """Codes of all errors that clients may see, by status; a 400 may have a narrower one."""
+    found: dict[int, set[str]] = {}
+    for kind in _kinds(StratosError):
+        shown = public_error(kind())
+        found.setdefault(shown.http_status, set()).add(shown.code)
+    return {status: sorted(codes) for status, codes in sorted(found.items())}
+
+
+def _kinds(base: type[StratosError]) -> list[type[StratosError]]:
+    return [kind for child in base.__subclasses__() for kind in (child, *_kinds(child))]
+
+
+def _operation(method: str, path: str, operation: Operation) -> dict[str, Any]:
+    content = {media: {"schema": {}} for media in operation.media}
+    answers: dict[str, Any] = {
+        str(status): {"description": "done", **({"content": content} if content and status != 204 else {})}
+        for status in operation.statuses
+    }
+    if operation.is_probe:
+        answers["503"] = {"description": "not now", **({"content": content} if content else {})}
+    if operation.needs_key:
+        answers |= _errors(path, has_body=path in EXAMPLES)
+    return {
+        "operationId": f"{method}_{_name(path)}",
+        "summary": operation.summary,
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": _TEXT} for name in _PARAMETER.findall(path)),
+            *({"name": name, "in": "query", "schema": _TEXT} for name in operation.query),
+        ],
+        "security": [{"key": []}] if operation.needs_key else [],
+        "responses": answers,
+    }
+
+
+def _errors(path: str, *, has_body: bool) -> dict[str, Any]:
+    is_message = any(path == base or path.startswith(f"{base}/") for base in ERROR_FORMS)
+    form = "MessagesError" if is_message else "OpenAIError"
+    statuses = [status for status in error_codes() if has_body or status not in _OF_BODIES]
+    return {str(status): {"$ref": f"#/components/responses/{_answer_name(form, status)}"} for status in statuses}
+
+
+def _answers(form: str) -> list[tuple[int, dict[str, Any]]]:
+    """Errors in one form, by status."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{form}"}}}
+    return [(status, {"description": ", ".join(codes), "content": content}) for status, codes in error_codes().items()]
+
+
+def _answer_name(form: str, status: int) -> str:
+    return f"{form}{status}"
+
+
+def _request_body(path: str) -> dict[str, Any]:
+    examples = {f"example{number}": {"value": body} for number, body in enumerate(EXAMPLES[path], 1)}
+    schema = {"$ref": f"#/components/schemas/{_name(path)}"}
+    return {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
+
+
+def _name(path: str) -> str:
+    """A path as a name: v1_chat_completions."""
+    return re.sub(r"\W+", "_", path).strip("_")
+
+
+_TEXT = {"type": "string"}
+_ABOUT = (
+    "Fields are those that the gateway reads; any other is refused by name. "
+    "A field without a type is checked by rules that docs/api.md has."
+)
+_OPENAI_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": _TEXT,
+                "type": _TEXT,
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_MESSAGES_ERROR = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": _TEXT, "message": _TEXT},
+        },
+    },
+}
+_FORMS = {"OpenAIError": _OPENAI_ERROR, "MessagesError": _MESSAGES_ERROR}
