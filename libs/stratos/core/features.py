@@ -85,6 +85,7 @@ SUBMIT: Mapping[str, Feature | None] = {
     "terms.adapter": Feature.ADAPTERS,
     "terms.deadline_ms": BASIC,
     "terms.end_ms": BASIC,  # the gateway ends the stream as well
+    "terms.age_ms": BASIC,  # a worker that does not read it serves the request as one that arrived now
     "prefill": BASIC,
     "trace": BASIC,
     "required_features": BASIC,

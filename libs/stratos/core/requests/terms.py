@@ -47,6 +47,8 @@ class RequestTerms:
     """Workers do not get it."""
     adapter: AdapterRef = BASE_MODEL
     arrival_s: float = 0.0
+    age_s: float = 0.0
+    """Seconds that the request was under way elsewhere before it arrived here; a moved one keeps its place by it."""
     deadline_s: float | None = None
     """When the first token is due; ``None`` means no deadline."""
     end_s: float | None = None
@@ -56,6 +58,11 @@ class RequestTerms:
     def label(self) -> str:
         """Value of the label ``tenant`` in metrics."""
         return self.tenant_name or self.tenant
+
+    @property
+    def began_s(self) -> float:
+        """When the request arrived at the platform."""
+        return self.arrival_s - self.age_s
 
     def for_router(self) -> RequestTerms:
         """The part that placement needs: the router knows no salts and no names."""

@@ -63,6 +63,22 @@ class KvAdmission:
         expected_tokens, max_tokens = self.output_lengths.value, request.sampling.max_tokens
         return copied + output_blocks(max_tokens, expected_tokens, num_choices, size, is_resumed=resumed)
 
+    def tail_blocks(self, request: EngineRequest) -> int:
+        """Blocks of what the open choices emitted elsewhere, beside the table of a hand-off, which is of the prompt."""
+        if self.has_slots or not is_resumed(request):
+            return 0
+        blocks_for, num_tokens = self._blocks.blocks_for, len(request.prompt_ids) - 1
+        ends = [blocks_for(num_tokens + len(c.emitted_ids)) for c in request.choices if not c.finished]
+        # 9 tokens in blocks of 4, and two choices that emitted 5: both end in block 4. The first has the table of 3 and
+        # takes 1; the second shares the 2 full ones and takes 2.
+        num_shared = num_tokens // self._blocks.block_size
+        return self._bounded(sum(ends) - blocks_for(num_tokens) - num_shared * (len(ends) - 1), len(ends))
+
+    def own_tail_blocks(self, sequence: Sequence) -> int:
+        """Blocks of the tokens that one choice has beyond its table, which is that of its prompt."""
+        tail = self._blocks.blocks_for(len(sequence.tokens) - 1) - len(sequence.block_table)
+        return max(0, min(tail, self._bounded(sequence.num_held + tail, 1) - sequence.num_held))
+
     def check_request(self, request: EngineRequest) -> None:
         """Raise ``ContextLengthExceeded`` for a new request that is above the watermark even in an empty pool."""
         if not is_resumed(request):
@@ -115,7 +131,7 @@ class KvAdmission:
     def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int, num_budgeted: int) -> bool:
         """A hand-off of all open choices may take a table of ``num_blocks``, the cached ``prefix`` included."""
         num_choices = sum(not choice.finished for choice in request.choices)
-        expected = self.output_blocks(request, num_choices)
+        expected = self.output_blocks(request, num_choices) + self.tail_blocks(request)
         has_room = self._has_room(prefix, num_blocks, expected, num_budgeted, is_resumed=is_resumed(request))
         self.num_refusals += not has_room
         return has_room

@@ -77,7 +77,8 @@ class GenerationTable:
         state.num_cached_tokens = reservation.num_skip_tokens
         state.num_transferred_tokens = reservation.num_tokens - reservation.num_skip_tokens
         parent.block_hashes, parent.block_table = reservation.block_hashes, reservation.block_table
-        parent.budget_blocks = len(parent.block_table) + parent.output_blocks
+        tail = self._kv.admission.tail_blocks(reservation.request)
+        parent.budget_blocks = len(parent.block_table) + parent.output_blocks + tail
         parent.num_computed = reservation.num_tokens
         parent.num_hashed = len(reservation.prefix_blocks)
         self._context.cache_full_blocks(parent)
@@ -239,8 +240,9 @@ class GenerationTable:
                 sequence.awaits_copy = True
             sequence.block_hashes = parent.block_hashes[:num_shared]
             sequence.block_table, sequence.num_released = shared + private, parent.num_released
-            sequence.budget_blocks = sequence.num_held + sequence.output_blocks
-            parent.budget_blocks -= sequence.output_blocks + len(private)
+            tail = self._kv.admission.own_tail_blocks(sequence)
+            sequence.budget_blocks = sequence.num_held + sequence.output_blocks + tail
+            parent.budget_blocks -= sequence.output_blocks + len(private) + tail
             sequence.num_computed = num_tokens
             sequence.num_hashed = min(num_shared, parent.num_hashed)
             scheduler.run_now(sequence)

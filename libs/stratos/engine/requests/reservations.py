@@ -56,10 +56,14 @@ class ReservationTable:
         self._states[request.key] = state = ReservedState(
             request, hashes, prefix, reserved, skip, num_tokens, num_batch_slots
         )
-        state.num_output_blocks = self._kv.admission.output_blocks(request, num_choices)
+        state.num_output_blocks = self._output_blocks(request, num_choices)
         scheduler.num_reserved_seqs += num_batch_slots
         scheduler.num_reserved_output_blocks += state.num_output_blocks
         return BlockReservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
+
+    def _output_blocks(self, request: EngineRequest, num_choices: int) -> int:
+        admission = self._kv.admission
+        return admission.output_blocks(request, num_choices) + admission.tail_blocks(request)
 
     def _load(self, hashes: list[bytes]) -> list[int]:
         """Blocks that the next plan fills from host memory; there is room for them."""
@@ -120,7 +124,7 @@ class ReservationTable:
             self.drop(key)
             return
         state.request = dataclasses.replace(state.request, choices=choices)
-        num_output_blocks = self._kv.admission.output_blocks(state.request, num_choices)
+        num_output_blocks = self._output_blocks(state.request, num_choices)
         num_batch_slots = min(num_choices, scheduler.config.max_batch_slots)
         scheduler.num_reserved_seqs += num_batch_slots - state.num_batch_slots
         scheduler.num_reserved_output_blocks += num_output_blocks - state.num_output_blocks

@@ -33,13 +33,14 @@ class OrderKey(NamedTuple):
     due_s: float
     """Deadline; at one moment the order of deadlines is the order of slacks. Of aged sequences: their arrival."""
     arrival_s: float
+    """In its own class: at the platform, so that a stream that moved is no newcomer where it goes on."""
     seq_id: int
 
     @classmethod
     def unaged(cls, terms: RequestTerms, seq_id: int) -> OrderKey:
         """The key in the request's own class."""
-        due_s = terms.arrival_s + IMPLIED_DEADLINE_S if terms.deadline_s is None else terms.deadline_s
-        return cls(terms.priority_class, True, due_s, terms.arrival_s, seq_id)
+        due_s = terms.began_s + IMPLIED_DEADLINE_S if terms.deadline_s is None else terms.deadline_s
+        return cls(terms.priority_class, True, due_s, terms.began_s, seq_id)
 
 
 class ServiceOrder:

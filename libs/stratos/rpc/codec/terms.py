@@ -18,6 +18,7 @@ def terms_to_pb(terms: RequestTerms, now_s: float) -> common_pb2.RequestTerms:
         adapter=common_pb2.AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else None,
         deadline_ms=_left_ms(terms.deadline_s, now_s),
         end_ms=_left_ms(terms.end_s, now_s),
+        age_ms=max(round((now_s - terms.began_s) * 1000), 0) if terms.arrival_s else 0,  # 0: a record without times
     )
 
 
@@ -35,6 +36,7 @@ def terms_from_pb(message: common_pb2.RequestTerms, now_s: float, share: Share =
         priority_class=message.priority_class,
         adapter=AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else BASE_MODEL,
         arrival_s=now_s,
+        age_s=max(message.age_ms, 0) / 1000,
         deadline_s=now_s + message.deadline_ms / 1000 if message.HasField("deadline_ms") else None,
         end_s=now_s + message.end_ms / 1000 if message.HasField("end_ms") else None,
         share=share,

@@ -27,6 +27,15 @@ def test_without_a_deadline_nothing_runs_out() -> None:
     assert DEFAULT_TERMS.left_s(1e12) is None
 
 
+def test_a_request_that_moves_keeps_its_arrival_over_processes() -> None:
+    terms = RequestTerms(arrival_s=100.0)
+    at_worker = terms_from_pb(terms_to_pb(terms, 103.0), 7.0)
+    at_source = terms_from_pb(terms_to_pb(at_worker, 9.0), 1000.0)
+    assert (at_worker.arrival_s, at_worker.began_s) == (7.0, 4.0)
+    assert (at_source.arrival_s, at_source.began_s) == (1000.0, 995.0)
+    assert terms_from_pb(terms_to_pb(RequestTerms(), 5.0), 6.0).began_s == 6.0, "a record without times has no age"
+
+
 def test_a_deadline_of_zero_is_a_deadline() -> None:
     assert RequestTerms(deadline_s=0.0).left_s(1.0) == 0.0
 

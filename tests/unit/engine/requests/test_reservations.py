@@ -1,8 +1,9 @@
 """Hand-offs at the receiver that are not committed: what is counted for them, and what stays when they fail."""
 
 from stratos.core.kv import KvRange
-from stratos.core.requests.records import PrefillJob
+from stratos.core.requests.records import ChoiceState, PrefillJob
 from stratos.engine.fake.runner import fake_generate
+from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import drain, make_request
 
 
@@ -45,3 +46,25 @@ def test_blocks_that_a_scatter_still_writes_are_no_prefix(make_engine, monkeypat
     engine.scatter(request.key, KvRange(40, 59, 0, 1), memoryview(bytes(8 * 19)))
     ledger = engine.status().blocks
     assert (ledger.fenced, ledger.cached, ledger.allocated) == (0, 2, 0)
+
+
+def test_a_hand_off_counts_what_its_choices_emitted_elsewhere(make_engine):
+    choices = tuple(ChoiceState(index=i, emitted_ids=tuple(range(20))) for i in range(2))
+    moved = make_request(range(5), "moved", choices=choices, max_tokens=40)
+    full = make_engine(SchedulerConfig(), num_blocks=20, block_size=4)
+    assert full.reserve(make_request(range(33), "first", max_tokens=4)) is not None
+    assert full.reserve(moved) is None, "1 of the prompt, 5 of each tail and 1 of each output are more than 12"
+    engine = make_engine(SchedulerConfig(), num_blocks=21, block_size=4)
+    engine.reserve(make_request(range(33), "first", max_tokens=4))
+    before = engine.status().num_promised_blocks
+    assert engine.reserve(moved) is not None
+    assert engine.status().num_promised_blocks - before == 12
+    engine.commit(moved.key)
+    assert engine.status().num_promised_blocks - before == 12, "the choices took their parts along"
+    engine.abort(moved.key)
+    engine.reserve(moved)
+    engine.abort(moved.key, (1,))
+    assert engine.status().num_promised_blocks - before == 6
+    engine.abort(moved.key)
+    assert engine.status().num_promised_blocks == before
+    engine.verify()

@@ -1,5 +1,6 @@
 """Order of service: classes, ageing and its quota, deadlines; none starves, and the preempted keep their place."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -46,6 +47,13 @@ def admitted(order, waiting, now, count):
         if len(ids) == count:
             break
     return ids
+
+
+def test_a_stream_that_moved_keeps_its_arrival():
+    here = [make_sequence(0, arrival_s=8.0), make_sequence(1, arrival_s=9.0)]
+    moved = make_sequence(2, arrival_s=10.0)
+    moved.terms = dataclasses.replace(moved.terms, age_s=60.0)
+    assert admitted(make_order(), [*here, moved], 10.0, 3) == [2, 0, 1]
 
 
 def test_class_then_deadline_then_arrival():

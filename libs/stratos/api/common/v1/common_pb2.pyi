@@ -45,7 +45,7 @@ class AdapterRef(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class RequestTerms(_message.Message):
-    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms", "end_ms", "tenant_name")
+    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms", "end_ms", "tenant_name", "age_ms")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class RequestTerms(_message.Message):
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     END_MS_FIELD_NUMBER: _ClassVar[int]
     TENANT_NAME_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     cache_salt: bytes
     priority_class: int
@@ -60,7 +61,8 @@ class RequestTerms(_message.Message):
     deadline_ms: int
     end_ms: int
     tenant_name: str
-    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., tenant_name: _Optional[str] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., tenant_name: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class BlockLedger(_message.Message):
     __slots__ = ("num_total", "num_free", "num_cached", "num_allocated", "num_reserved", "num_fenced")
