@@ -23,13 +23,13 @@ class ReproducedRow:
 
 
 ROWS = (
-    ReproducedRow(name="kv-cache", module="kv_cache", title="Decoding without a KV cache"),
+    ReproducedRow(name="kv-cache", module="cache.kv_cache", title="Decoding without a KV cache"),
     ReproducedRow(
-        name="contiguous-cache", module="contiguous_cache", title="No cache, a contiguous one and a paged one"
+        name="contiguous-cache", module="cache.contiguous_cache", title="No cache, a contiguous one and a paged one"
     ),
-    ReproducedRow(name="block-table", module="block_table", title="A block table, walked through"),
+    ReproducedRow(name="block-table", module="cache.block_table", title="A block table, walked through"),
     ReproducedRow(
-        name="kv-concurrency", module="kv_concurrency", title="Unequal requests that one KV pool holds at once"
+        name="kv-concurrency", module="cache.kv_concurrency", title="Unequal requests that one KV pool holds at once"
     ),
     ReproducedRow(name="sampling", module="sampling", title="Sampling a token against sorting all logits"),
     ReproducedRow(name="sampling-quality", module="sampling_quality", title="Greedy, temperature, top-k and top-p"),

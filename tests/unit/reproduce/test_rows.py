@@ -39,7 +39,7 @@ def test_a_row_answers_claims_and_names_its_command(row: ReproducedRow, tmp_path
 
 def test_rows_have_names_of_their_own_and_are_found_by_them() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
-    assert find_row("block-table").module == "block_table"
+    assert find_row("block-table").module == "cache.block_table"
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.failure)

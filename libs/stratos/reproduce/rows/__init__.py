@@ -1,7 +1,6 @@
 """Rows of the report: each module has ``measure(conditions) -> RowResult``.
 
-Read in this order: ``kv_cache``, ``contiguous_cache``, ``block_table``, ``kv_concurrency``, ``sampling``,
-``sampling_quality``, ``continuous_batching``, ``open_loop``, ``adapters``, ``all_on``, ``batch_sweep``,
-``chunked_prefill``, ``prefix_sharing``, ``queueing``, ``fleets`` (behind our router), ``calculated`` (run
-nothing).
+Read in this order: ``cache`` (where KV lies), ``sampling``, ``sampling_quality``, ``continuous_batching``,
+``open_loop``, ``adapters``, ``all_on``, ``batch_sweep``, ``chunked_prefill``, ``attention``, ``batch_grid``, ``peers``,
+``prefix_sharing``, ``queueing``, ``promises``, ``fleets`` (behind our router), ``calculated`` (run nothing).
 """

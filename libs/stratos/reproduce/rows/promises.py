@@ -52,12 +52,12 @@ COLUMNS = ("arm", "windows", "missed", "peak_windows", "missed_at_peak", "credit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedDay:
-    """All windows of a day, in order."""
+    """Windows of a day, in order."""
 
     rates: list[float]
     windows: list[PromiseWindow]
     charge: int
-    """Of all requests, in micro-units."""
+    """Charge of the requests, in micro-units."""
 
     @property
     def at_peak(self) -> list[PromiseWindow]:

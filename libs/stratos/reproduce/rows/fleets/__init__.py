@@ -1,4 +1,4 @@
 """Rows of simulated fleets: our router over engines without a model, under a virtual clock.
 
-Read in this order: ``replicas``, ``policies``.
+Read in this order: ``replicas``, ``policies``, ``prefill_decode``.
 """
