@@ -100,6 +100,7 @@ def _peers(conditions: RowConditions, load: PeerLoad) -> dict[str, float]:
     """Seconds of each way of the library."""
     try:
         library = import_module(LIBRARY)
+        import_module(f"{LIBRARY}.utils.logging").disable_progress_bar()  # ours says which row runs
     except ImportError:
         return {}
     torch.set_num_threads(conditions.threads)
