@@ -28,12 +28,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scripts.bench.harness import flag, run_bench, show
+from scripts.bench.harness import MODEL, flag, run_bench, show
 from scripts.bench.whole_platform import VOCAB
-from scripts.bench.worker_pair import Done, Session, session, worker
 from stratos.common.tls.identity import PeerRole
 from stratos.core.placement import WorkerRef
 from stratos.pki.local import dialer_of, make_certificates, tls_config
+from stratos.reproduce.load.worker_pair import PairSession, SubmitTimes, session, worker
 from stratos.rpc.clients.dialer import PLAIN
 
 PROMPTS = (1024, 2048, 4032)
@@ -48,10 +48,10 @@ MODES: dict[str, dict[str, str]] = {
 class Client:
     """A session and the worker that computes prompts for it; no prompt comes twice."""
 
-    def __init__(self, session: Session, source: WorkerRef, rng: random.Random) -> None:
+    def __init__(self, session: PairSession, source: WorkerRef, rng: random.Random) -> None:
         self._session, self._source, self._rng = session, source, rng
 
-    async def first_token(self, num_tokens: int, *, is_handed_over: bool) -> Done:
+    async def first_token(self, num_tokens: int, *, is_handed_over: bool) -> SubmitTimes:
         """A request for a token after the first one."""
         prompt = [self._rng.randrange(10, VOCAB) for _ in range(num_tokens)]
         return await self._session.run(prompt, (self._source,) if is_handed_over else (), max_tokens=2)
@@ -69,10 +69,10 @@ async def pair(transport: str, mode: str) -> AsyncIterator[Client]:
             )
         settings = {"TRANSPORT__NAMES": json.dumps([transport]), **MODES[mode]}
         source, target = [
-            await stack.enter_async_context(worker(role, folder, settings, dialer=asking))
+            await stack.enter_async_context(worker(role, folder, settings, model=MODEL, dialer=asking))
             for role in (PeerRole.PREFILL_WORKER, PeerRole.DECODE_WORKER)
         ]
-        submits = await stack.enter_async_context(session(target, dialer))
+        submits = await stack.enter_async_context(session(target, MODEL, dialer))
         yield Client(submits, source.ref, random.Random(f"{transport} {mode}"))
 
 

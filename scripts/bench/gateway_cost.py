@@ -48,7 +48,16 @@ _ENGINE = {
     "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_BATCHED_TOKENS": "8192",
     "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_PER_TENANT": "512",
 }
-_ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--no-fork-server")
+PLATFORM_ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--no-fork-server")
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A server that is measured: its URL, a key that it takes, and its process."""
+
+    url: str
+    key: str
+    pid: int
 
 
 class Load:
@@ -57,17 +66,21 @@ class Load:
     Args:
         platform: that is asked.
         max_tokens: of each request.
-        is_text: prompts are 8 KB of text, not a few token ids.
+        text_bytes: of prompts that are text; 0 for a few token ids.
+        recorded_as: begins the ``Idempotency-Key`` of each request; empty sends none.
     """
 
-    def __init__(self, platform: Platform, max_tokens: int, *, is_text: bool = False) -> None:
+    def __init__(
+        self, platform: Platform | Front, max_tokens: int, *, text_bytes: int = 0, recorded_as: str = ""
+    ) -> None:
         url = urlsplit(platform.url)
         assert url.hostname is not None
         assert url.port is not None
         self._pool = ConnectionPool(url.hostname, url.port, None)
         self._head = f"POST /v1/completions HTTP/1.1\r\nhost: {url.netloc}\r\nauthorization: Bearer {platform.key}\r\n"
         self._max_tokens = max_tokens
-        self._is_text = is_text
+        self._text_bytes = text_bytes
+        self._recorded_as = recorded_as
         self.num_chunks: list[int] = []
         """Events of each connection so far."""
         self.num_requests = 0
@@ -116,27 +129,30 @@ class Load:
 
     def _request(self, number: int) -> bytes:
         """Bytes of a request whose prompt no other one has."""
-        prompt = _text(number) if self._is_text else _token_ids(number)
+        prompt = _text(number, self._text_bytes) if self._text_bytes else _token_ids(number)
         fields = {"model": "base", "prompt": prompt, "max_tokens": self._max_tokens, "ignore_eos": True, "stream": True}
         body = json.dumps(fields)
-        return f"{self._head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+        key = f"idempotency-key: {self._recorded_as}-{number}\r\n" if self._recorded_as else ""
+        return f"{self._head}{key}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
 
 
 def _token_ids(number: int) -> list[int]:
     return [5 + (number * 7919 + place * 31) % 4000 for place in range(PROMPT_TOKENS)]
 
 
-def _text(number: int) -> str:
-    """8 KB of words, in another order for each number."""
+def _text(number: int, num_bytes: int) -> str:
+    """Words, in another order for each number."""
     order = Random(number)
     words = [f"{number} "]
-    while sum(map(len, words)) < PROMPT_BYTES:
+    while sum(map(len, words)) < num_bytes:
         words += order.choices(_WORDS, k=100)
-    return "".join(words)[:PROMPT_BYTES]
+    return "".join(words)[:num_bytes]
 
 
-def gateway_pid(platform: Platform) -> int:
+def gateway_pid(platform: Platform | Front) -> int:
     """The gateway's process among the children of the platform."""
+    if isinstance(platform, Front):
+        return platform.pid
     children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children").read_text().split()
     for pid in children:
         if b"stratos_gateway" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -182,9 +198,17 @@ class Spent:
         return (self.ratio() - self.idle_ratio) * (time.monotonic() - self.began_s) / number * 1e6
 
 
-async def chunk_cost(platform: Platform, num_streams: int, num_chunks: int, idle_ratio: float) -> float:
+async def chunk_cost(
+    platform: Platform | Front,
+    num_streams: int,
+    num_chunks: int,
+    idle_ratio: float,
+    recorded_as: str = "",
+    *,
+    text_bytes: int = 0,
+) -> float:
     """Microseconds of CPU per event, with streams that are open all the time."""
-    load = Load(platform, LONG_TOKENS)
+    load = Load(platform, LONG_TOKENS, text_bytes=text_bytes, recorded_as=recorded_as)
     await load.open(num_streams)
     try:
         await load.until(lambda: min(load.num_chunks) >= WARM_CHUNKS)
@@ -197,7 +221,7 @@ async def chunk_cost(platform: Platform, num_streams: int, num_chunks: int, idle
 
 async def loop_cost(platform: Platform, num_requests: int, idle_ratio: float, *, is_text: bool) -> float:
     """Microseconds of the event loop's thread per request of one token, one after the other."""
-    load, pid = Load(platform, 1, is_text=is_text), gateway_pid(platform)
+    load, pid = Load(platform, 1, text_bytes=PROMPT_BYTES if is_text else 0), gateway_pid(platform)
     await load.open(1)
     try:
         await load.until(lambda: load.num_requests >= 10)
@@ -209,9 +233,11 @@ async def loop_cost(platform: Platform, num_requests: int, idle_ratio: float, *,
         await load.close()
 
 
-async def request_cost(platform: Platform, num_streams: int, num_requests: int, idle_ratio: float) -> float:
+async def request_cost(
+    platform: Platform | Front, num_streams: int, num_requests: int, idle_ratio: float, *, text_bytes: int = 0
+) -> float:
     """Microseconds of CPU per request of one token, on kept connections."""
-    load = Load(platform, 1)
+    load = Load(platform, 1, text_bytes=text_bytes)
     await load.open(num_streams)
     try:
         await load.until(lambda: load.num_requests >= 2 * num_streams)
@@ -222,7 +248,7 @@ async def request_cost(platform: Platform, num_streams: int, num_requests: int, 
         await load.close()
 
 
-def idle_ratio(platform: Platform) -> float:
+def idle_ratio(platform: Platform | Front) -> float:
     """Part of a core that the gateway takes without any request."""
     spent = Spent.since_now(gateway_pid(platform))
     time.sleep(IDLE_S)
@@ -241,7 +267,7 @@ def measure_tree(tree: Path, args: argparse.Namespace) -> dict[str, float]:
     found = {}
     with (
         engine_settings(args.step_ms),
-        running_platform(*_ARGUMENTS, program=tree / ".venv/bin/stratos") as platform,
+        running_platform(*PLATFORM_ARGUMENTS, program=tree / ".venv/bin/stratos") as platform,
     ):
         idle = idle_ratio(platform)
         found["idle, us per s"] = idle * 1e6

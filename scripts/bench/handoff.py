@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.harness import ROOT, flag, run_bench
-from scripts.bench.worker_pair import Session, Worker, session, worker
+from scripts.bench.harness import MODEL, ROOT, flag, run_bench
 from stratos.common.tls.identity import PeerRole
 from stratos.core.rules.quantile import percentile
+from stratos.reproduce.load.worker_pair import PairSession, PairWorker, session, worker
 
 TOKEN_BYTES = 6 * 2 * 4 * 32 * 4
 
@@ -49,7 +49,7 @@ class Setup:
 class Pair:
     """Two workers and a session with the one that decodes."""
 
-    def __init__(self, source: Worker, target: Worker, submits: Session) -> None:
+    def __init__(self, source: PairWorker, target: PairWorker, submits: PairSession) -> None:
         self._workers, self._source, self._session = (source, target), source.ref, submits
 
     async def request(self, num_tokens: int) -> dict[str, float]:
@@ -71,10 +71,10 @@ async def _running(setup: Setup, folder: Path) -> AsyncIterator[Pair]:
     }
     async with AsyncExitStack() as stack:
         source, target = [
-            await stack.enter_async_context(worker(role, folder, _settings(setup, role), environ=environ))
+            await stack.enter_async_context(worker(role, folder, _settings(setup, role), model=MODEL, environ=environ))
             for role in (PeerRole.PREFILL_WORKER, PeerRole.DECODE_WORKER)
         ]
-        yield Pair(source, target, await stack.enter_async_context(session(target)))
+        yield Pair(source, target, await stack.enter_async_context(session(target, MODEL)))
 
 
 def _settings(setup: Setup, role: PeerRole) -> dict[str, str]:

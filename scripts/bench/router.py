@@ -8,7 +8,8 @@ part of it; sockets and gRPC are not.  Cores: CPU seconds of the thread per seco
     room   requests arrive evenly, and there is room for all
     kv     pools are full: each of ``--tenants`` tenants has a request waiting, of any length, and ends let some go
 
-A decision is a request's share of the turn that placed it.
+A decision is a request's share of the turn that placed it.  With ``--beside`` another checkout, which has its own
+``.venv``, takes turns with this one; figures are medians over the rounds, and ratios those of this one to the other.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ import argparse
 import asyncio
 import heapq
 import itertools
+import json
+import statistics
+import subprocess
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from scripts.bench.harness import flag, run_bench
+from scripts.bench.harness import ROOT, by_turns, flag, run_bench, show
 from stratos.common.clock import FakeClock
 from stratos.core.engine_load import EngineLoad
 from stratos.core.fleet import WorkerStatus
@@ -224,20 +231,53 @@ def _quantiles_ms(seconds: list[float]) -> dict[str, float]:
     return {f"p{q}": round(1000 * percentile(sorted(seconds), q), 3) for q in (50, 99)}
 
 
-def bench(args: argparse.Namespace) -> dict[str, Any]:
-    """Cores of a router with a fleet of this size."""
+def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
+    """Both cases, by the code of this process."""
     cases = {}
     for name, num_blocks in (("room", NUM_BLOCKS), ("kv", SMALL_POOL)):
         requests = Requests(args.rate, args.tenants, is_backlog=name == "kv")
         fleet = Fleet(args.decode, args.prefill, num_blocks)
         cases[name] = asyncio.run(measure(fleet, requests, args.seconds))
-    return {"decode_workers": args.decode, "prefill_workers": args.prefill, "tenants": args.tenants, "cases": cases}
+    return cases
+
+
+def measure_tree(tree: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Both cases, by a checkout in a process of its own."""
+    names = ("seconds", "rate", "tenants", "decode", "prefill")
+    given = [text for name in names for text in (f"--{name}", str(getattr(args, name)))]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        command = [tree / ".venv/bin/python", "-m", "scripts.bench.router", *given, "--out", out]
+        subprocess.run(command, cwd=tree, check=True, stdout=subprocess.DEVNULL)
+        cases: dict[str, Any] = json.loads(out.read_text())["cases"]
+    show({"tree": str(tree), "turn p99, ms": {name: case["turn_cpu_ms"]["p99"] for name, case in cases.items()}})
+    return cases
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Cores of a router with a fleet of this size, beside those of another checkout."""
+    size = {"decode_workers": args.decode, "prefill_workers": args.prefill, "tenants": args.tenants}
+    if args.beside is None:
+        return {**size, "cases": measure_cases(args)}
+    trees = {"this": ROOT, "beside": args.beside}
+    runs = by_turns(args.rounds, trees, lambda name, _: measure_tree(trees[name], args))
+    cases, beside = (_over(runs[name], statistics.median) for name in trees)
+    return {**size, "cases": cases, "beside": beside, "ratios": _over([cases, beside], lambda two: two[0] / two[1])}
+
+
+def _over(found: list[Any], combine: Callable[[list[float]], float]) -> Any:
+    """Documents of one shape combined number by number; ``None`` where a number cannot be."""
+    if isinstance(found[0], dict):
+        return {name: _over([one[name] for one in found], combine) for name in found[0]}
+    return round(combine(found), 3) if all(found) else None
 
 
 if __name__ == "__main__":
     run_bench(
         __doc__,
         bench,
+        flag("--beside", type=Path, help="another checkout that takes turns"),
+        flag("--rounds", type=int, default=3, help="of each checkout, with --beside"),
         flag("--seconds", type=float, default=60.0),
         flag("--rate", type=float, default=500.0, help="requests per second of the case room"),
         flag("--tenants", type=int, default=500),

@@ -47,6 +47,8 @@ def _table(name: str, rows: Mapping[str, Any]) -> str:
             ours = own_text(answer["own"]) if answer["own"] else ""
             cells = (row.name, answer["claim"], answer["claimed"], ours, answer["verdict"])
             lines.append(f"| {' | '.join(cells)} |")
+    if missing := [f"`{row.name}`" for row in ROWS if row.name not in rows]:
+        lines += ["", f"Not run: {', '.join(missing)}."]
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from scripts.openapi.examples import EXAMPLES
 from scripts.openapi.recording import FieldRead, ReadKind, recorded_reads
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import LIMITS, MAX_METADATA_CHARS, MAX_METADATA_KEYS, Limit
+from stratos_gateway.batches.routes import parse_batch
 from stratos_gateway.models.score_head import ScoreHead
 from stratos_gateway.moderation.requests import parse_moderation
 from stratos_gateway.openai.embedding_requests import parse_embedding
@@ -33,6 +34,7 @@ def parsers() -> Mapping[str, Parser]:
         "/v1/messages/count_tokens": partial(_parse_row, MESSAGE.parse),
         "/v1/embeddings": lambda body: parse_embedding(body, _VOCAB_SIZE, None),
         "/v1/moderations": parse_moderation,
+        "/v1/batches": parse_batch,
         "/tokenize": lambda body: parse_tokenize(body, "base"),
         "/detokenize": lambda body: parse_detokenize(body, "base", _VOCAB_SIZE),
     }

@@ -28,6 +28,8 @@ def build_document() -> dict[str, Any]:
         if path in bodies:
             schemas[_name(path)] = body_schema(path, bodies[path])
             found["requestBody"] = _request_body(path)
+        if operation.form:
+            found["requestBody"] = _form(operation.form)
         paths.setdefault(path, {})[method] = found
     return {
         "openapi": "3.1.0",
@@ -63,7 +65,7 @@ def _operation(method: str, path: str, operation: Operation) -> dict[str, Any]:
     if operation.is_probe:
         answers["503"] = {"description": "not now", **({"content": content} if content else {})}
     if operation.needs_key:
-        answers |= _errors(path, has_body=path in EXAMPLES)
+        answers |= _errors(path, has_body=path in EXAMPLES or bool(operation.form))
     return {
         "operationId": f"{method}_{_name(path)}",
         "summary": operation.summary,
@@ -97,6 +99,13 @@ def _request_body(path: str) -> dict[str, Any]:
     examples = {f"example{number}": {"value": body} for number, body in enumerate(EXAMPLES[path], 1)}
     schema = {"$ref": f"#/components/schemas/{_name(path)}"}
     return {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
+
+
+def _form(names: tuple[str, ...]) -> dict[str, Any]:
+    """A multipart body, whose file is its part of that name."""
+    parts = {name: {"type": "string", **({"format": "binary"} if name == "file" else {})} for name in names}
+    schema = {"type": "object", "properties": parts, "required": list(names)}
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
 
 
 def _name(path: str) -> str:

@@ -70,6 +70,16 @@ EXAMPLES: dict[str, tuple[dict[str, Any], ...]] = {
     "/v1/rerank": (
         {"model": "base", "query": "What is red?", "documents": ["A tomato is.", "The sea is not."], "top_n": 1},
     ),
+    "/v1/batches": (
+        {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+        {
+            "input_file_id": "file-1",
+            "endpoint": "/v1/embeddings",
+            "completion_window": "24h",
+            "metadata": {"job": "nightly"},
+            "output_expires_after": {"anchor": "created_at", "seconds": 86400},
+        },
+    ),
     "/v1/moderations": ({"input": "Hello"}, {"input": [{"type": "text", "text": "Hello"}]}),
     "/tokenize": ({"prompt": "Hello"}, {"model": "base", "messages": _ASKED, "return_token_strs": True}),
     "/detokenize": ({"tokens": [1, 2, 3]}, {"model": "base", "tokens": []}),

@@ -17,6 +17,8 @@ class Operation:
     """Those that are no error."""
     is_probe: bool = False
     """503 is its answer, not an error."""
+    form: tuple[str, ...] = ()
+    """Required parts of its multipart body."""
     query: tuple[str, ...] = ()
     """Parameters that may be given."""
 
@@ -40,11 +42,25 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         query=("start", "end", "group_by", "format"),
     ),
     ("get", "/v1/requests/{request_id}/receipt"): Operation(summary="The receipt of a request"),
-    ("get", "/v1/responses/{response_id}"): Operation(summary="A kept response"),
+    ("get", "/v1/responses/{response_id}"): Operation(
+        summary="A kept or background response", media=_STREAMS, query=("stream", "starting_after", "include")
+    ),
+    ("post", "/v1/responses/{response_id}/cancel"): Operation(summary="End a background response"),
     ("delete", "/v1/responses/{response_id}"): Operation(summary="Delete a kept response"),
     ("get", "/v1/responses/{response_id}/input_items"): Operation(
         summary="What was said before a kept response", query=("limit", "order", "after", "include")
     ),
+    ("post", "/v1/files"): Operation(summary="Upload a file for a batch", form=("file", "purpose")),
+    ("get", "/v1/files"): Operation(summary="Files", query=("limit", "after", "order", "purpose")),
+    ("get", "/v1/files/{file_id}"): Operation(summary="A file without its bytes"),
+    ("delete", "/v1/files/{file_id}"): Operation(summary="Delete a file"),
+    ("get", "/v1/files/{file_id}/content"): Operation(
+        summary="The bytes of a file, or a range of them", media=("application/octet-stream",), statuses=(200, 206)
+    ),
+    ("post", "/v1/batches"): Operation(summary="Begin a batch: compute the requests of a file"),
+    ("get", "/v1/batches"): Operation(summary="Batches", query=("limit", "after")),
+    ("get", "/v1/batches/{batch_id}"): Operation(summary="A batch as it stands"),
+    ("post", "/v1/batches/{batch_id}/cancel"): Operation(summary="End a batch"),
     ("get", "/v1/streams/{stream_id}"): Operation(
         summary="Go on with a recorded stream behind Last-Event-ID", media=_STREAMS, statuses=(200, 204)
     ),

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from stratos.cli.batches.commands import batch_app
 from stratos.cli.cluster.commands import add_cluster_commands
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.adapters import adapters_app
@@ -47,6 +48,7 @@ add_cluster_commands(admin_app)
 app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
+app.add_typer(batch_app, name="batch")
 app.add_typer(models_app, name="models")
 app.add_typer(trace_app, name="trace")
 app.add_typer(autoscaler_app, name="autoscaler")

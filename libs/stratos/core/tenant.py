@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network
 
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenancy.patterns import is_allowed
-from stratos.core.tenancy.plan import ALL_MODELS, LOCAL, CachePolicy, Plan
+from stratos.core.tenancy.plan import ALL_MODELS, BATCH, CHEAP_TIERS, LOCAL, CachePolicy, Plan
 from stratos.core.tenancy.roles import Role
 
 PLATFORM_TENANT = "stratos-health"
@@ -55,6 +55,26 @@ class Tenant:
     def actor(self) -> str:
         """Who it is, in the audit log."""
         return self.key_id if self.key_id.startswith("jwt:") else f"key:{self.key_id}"
+
+    def as_batch(self) -> Tenant:
+        """The tenant as one whose requests wait for all others: at the price of that, and without promised times."""
+        plan = self.plan
+        terms = replace(
+            plan,
+            priority_class=BATCH.priority_class,
+            weight=1,
+            ttft_ms=None,
+            itl_ms=None,
+            ttft_p99_ms=None,
+            itl_p99_ms=None,
+            max_batch_ratio=min(plan.max_batch_ratio, BATCH.max_batch_ratio),
+            kv_headroom_ratio=max(plan.kv_headroom_ratio, BATCH.kv_headroom_ratio),
+        )
+        return replace(self, plan=terms)
+
+    def on_tier(self, service_tier: object) -> Tenant:
+        """The tenant on the terms of what a request has as its ``service_tier``."""
+        return self.as_batch() if service_tier in CHEAP_TIERS else self
 
     def may_use(self, model: str) -> bool:
         """Whether a model or adapter of this name exists for the tenant and the key."""

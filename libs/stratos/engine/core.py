@@ -50,6 +50,7 @@ from stratos.engine.scheduler.scheduler import Scheduler
 from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
+from stratos.engine.speculation.proposer import Proposer
 from stratos.engine.step_loop import StepLoop
 from stratos.engine.step_tracker import StepTracker
 
@@ -58,18 +59,18 @@ STATUS_WAIT_S = 0.01
 
 
 class EngineCore:
-    """One model, one KV pool, one thread; ``runner`` decides what computes."""
+    """One model, one KV pool, one thread; ``runner`` decides what computes, ``proposer`` drafts tokens."""
 
-    def __init__(self, runner: Runner, config: SchedulerConfig, clock: Clock | None = None) -> None:
-        self.info = runner.info
-        self.runner = runner
+    def __init__(
+        self, runner: Runner, config: SchedulerConfig, clock: Clock | None = None, proposer: Proposer | None = None
+    ) -> None:
+        self.info, self.runner = runner.info, runner
         clock = clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
             # streams of this mode share no blocks
             config = replace(config, switches=replace(config.switches, prefix_cache=False))
         overlap = runner.info.overlap if config.switches.overlap is None else config.switches.overlap
-        if not config.baseline.kv_cache:
-            overlap = False  # what is computed again must be known
+        overlap = overlap and proposer is None and config.baseline.kv_cache  # drafts and repeats need known tokens
         self._kv = KvCache.make(runner.info, config, clock, is_fenced=overlap)
         self._blocks = self._kv.blocks
         self._scheduler = Scheduler(config, self._kv, clock)
@@ -89,7 +90,7 @@ class EngineCore:
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings)
-        self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing)
+        self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._is_status_old = self._snapshot(), False
 

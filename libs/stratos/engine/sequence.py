@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +99,12 @@ class Sequence:
     grammar: GrammarMatcher | None = None
     """Its state after the last token of ``tokens``."""
     embedding: EmbedState | None = None
+    drafts: tuple[int, ...] = ()
+    """Tokens proposed for the step that is planned; they count only if the target draws them, too."""
+    num_draft_blocks: int = 0
+    """Blocks at the end of the table that were taken for them."""
+    drafting: DraftState | None = None
+    """State of its drafts, once a proposer was asked."""
     computes_all: bool = False
     """Every token is computed here, because more than the KV of each is needed."""
 
@@ -153,6 +160,22 @@ class Sequence:
             missing = self.tokens[len(known) * block_size : num_blocks * block_size]
             known += block_hashes(known[-1] if known else self.root, missing, block_size)
         return known[:num_blocks]
+
+
+@dataclass(slots=True, eq=False)
+class DraftState:
+    """Drafts of one sequence: what its proposer remembers, and how it did."""
+
+    memory: Any = None
+    """The proposer's own."""
+    proposed: tuple[int, ...] = ()
+    """The newest drafts, run or not."""
+    num_known: int = 0
+    """Tokens that the sequence had then."""
+    chance: float | None = None
+    """Learned chance that the next drafted token is right; ``None`` before the first draft."""
+    is_off: bool = False
+    """The proposer failed on the sequence: it goes on without drafts."""
 
 
 @dataclass(slots=True, eq=False)

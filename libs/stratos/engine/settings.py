@@ -21,6 +21,18 @@ CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationConfig:
+    """Drafted tokens that a pass verifies beside the one it computes anyway; no token of a stream changes by it."""
+
+    method: Literal["off", "ngram"] = "off"
+    """Who drafts: "ngram" takes what followed the last tokens when the request had them before. On a CPU alone."""
+    num_speculative_tokens: Annotated[int, Interval(ge=1, le=16)] = 8
+    """Drafted tokens of a row at most."""
+    is_adaptive: bool = True
+    """Run as many of them as pay by the measured cost of steps, none included; off runs all, for measurements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """Bounds of one step and of the queues."""
 
@@ -57,6 +69,7 @@ class SchedulerConfig:
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
     max_cache_changes: Annotated[int, Ge(0)] = 32768
     """Last changes of the prefix cache that are kept for routers; one that falls further back gets the whole cache."""
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     switches: SchedulerSwitches = field(default_factory=SchedulerSwitches)
     baseline: Baselines = field(default_factory=Baselines)
 

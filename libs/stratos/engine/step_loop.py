@@ -25,6 +25,8 @@ from stratos.engine.contract.results import StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.grammar.masks import Masks
 from stratos.engine.slow_steps import SlowSteps
+from stratos.engine.speculation.planner import DraftPlanner
+from stratos.engine.speculation.proposer import Proposer
 from stratos.engine.step_tracker import RAISED, LaunchedRow, LaunchedStep, StepTracker
 
 _log = logging.getLogger(__name__)
@@ -34,8 +36,9 @@ class StepLoop:
     """Drives ``runner`` step by step.
 
     Args:
-        overlap: a step is in flight between two calls.
+        overlap: a step is in flight between two calls; not with a ``proposer``.
         changing: held while state changes; other threads read them.
+        proposer: drafts tokens for rows.
     """
 
     def __init__(
@@ -45,10 +48,19 @@ class StepLoop:
         slow_steps: SlowSteps,
         overlap: bool,
         changing: Callable[[], AbstractContextManager[None]],
+        proposer: Proposer | None = None,
     ) -> None:
+        assert proposer is None or not overlap, "what a drafted row adds must be known before the next plan"
         self.num_retired = 0
         self._runner, self._tracker, self._overlap, self._changing = runner, tracker, overlap, changing
         self._slow_steps, self._clock, self._kv = slow_steps, tracker.context.clock, tracker.context.kv
+        self._drafts = (
+            None
+            if proposer is None
+            else DraftPlanner(
+                proposer, tracker.context, runner, is_adaptive=tracker.context.config.speculation.is_adaptive
+            )
+        )
         self._collected_s = self._clock.now()
         self._num_plans = 0
         self.in_flight: LaunchedStep | None = None
@@ -76,6 +88,8 @@ class StepLoop:
         self._kv.tier.begin_plan(self._num_plans)
         decision = scheduler.schedule()
         self._tracker.apply(decision, result)
+        if self._drafts is not None:
+            self._drafts.add(decision.scheduled)
         step = self._tracker.enter(self._num_plans, decision.scheduled, result)
         if not step:
             return None
@@ -138,6 +152,8 @@ class StepLoop:
         self._kv.tier.costs.observe_prefill(step.num_prompt_tokens, step.num_tokens, seconds - tokens.swap_s)
         if self._tracker.context.config.step_time_budget_ms:
             scheduler.cost.observe(step.load, seconds - tokens.swap_s)
+        if self._drafts is not None and step.num_tokens == len(step.rows) + step.num_drafted:
+            self._drafts.observe(step.load, seconds - tokens.swap_s, step.num_drafted)
         self._retire(step, tokens, result)
         return True
 
@@ -160,7 +176,7 @@ class StepLoop:
                 step.masks.wait()  # the matchers are filled again below
         with self._changing():
             self._tracker.withdraw(step)
-            wanted = [(launched.sequence, launched.count) for launched in step.rows if launched.is_current]
+            wanted = [(launched.sequence, launched.own_count) for launched in step.rows if launched.is_current]
             again = self._tracker.enter(step.number, wanted, result)
         tokens = StepTokens()
         if again.copies or again.swaps or again.ended:

@@ -14,7 +14,16 @@ from typing import Any
 
 from stratos.common.errors import AdapterUnavailable, BadRequest, Internal, StratosError
 from stratos.core.requests.records import FinishReason
-from stratos.engine.contract.plan import ADAPTER_GONE, ALL_BANNED, NO_SUCH_ID, PlanRow, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.plan import (
+    ADAPTER_GONE,
+    ALL_BANNED,
+    NO_SUCH_ID,
+    PlanRow,
+    SampledToken,
+    SampleSpec,
+    StepPlan,
+    StepTokens,
+)
 from stratos.engine.contract.results import StepResult, StepShares
 from stratos.engine.grammar.masks import PendingMasks
 from stratos.engine.kv_cache.cache import KvCache
@@ -50,18 +59,23 @@ class LaunchedRow:
         return len(self.row.token_ids)
 
     @property
+    def own_count(self) -> int:
+        """Tokens that are the sequence's already."""
+        return len(self.row.token_ids) - len(self.row.verify)
+
+    @property
     def is_current(self) -> bool:
         """The sequence still has the blocks that the row writes."""
         return self.sequence.is_open and self.sequence.epoch == self.epoch
 
     def count_in(self, plan: int) -> None:
         self.sequence.last_plan = plan
-        self.sequence.num_in_flight += self.count
+        self.sequence.num_in_flight += self.own_count
         self.sequence.num_unknown += self.row.sample is not None
 
     def count_out(self) -> None:
         if self.is_current:
-            self.sequence.num_in_flight -= self.count
+            self.sequence.num_in_flight -= self.own_count
             self.sequence.num_unknown -= self.row.sample is not None
 
 
@@ -75,6 +89,8 @@ class LaunchedStep:
     swaps: Swaps = field(default_factory=Swaps)
     ended: tuple[int, ...] = ()
     """Tables that the runner may forget."""
+    num_drafted: int = 0
+    """Drafted tokens of all rows."""
     handle: Any = None
     began_s: float = 0.0
     masks: PendingMasks | None = None
@@ -97,6 +113,7 @@ class LaunchedStep:
             swap_outs=tuple((copy.block, copy.slot) for copy in self.swaps.outs),
             swap_ins=tuple((copy.slot, copy.block) for copy in self.swaps.ins),
             ended=self.ended,
+            num_drafted=self.num_drafted,
             are_swaps_fenced=self.swaps.are_fenced,
         )
 
@@ -106,8 +123,8 @@ class LaunchedStep:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens in rows of several."""
-        return sum(launched.count for launched in self.rows if launched.count > 1)
+        """Tokens in rows of several, drafted ones left out."""
+        return sum(launched.count for launched in self.rows if launched.own_count > 1)
 
     def __bool__(self) -> bool:
         """There is something to launch."""
@@ -151,10 +168,12 @@ class StepTracker:
                 _log.exception("a row cannot be planned")
                 self.fail(sequence, Internal(RAISED), result)
         rows = [launched for launched in rows if launched.is_current]
+        num_drafted = 0
         for launched in rows:
             launched.count_in(number)
+            num_drafted += len(launched.row.verify)
         copies = self.requests.drain_copies(number, has_rows=bool(rows))
-        step = LaunchedStep(number, rows, copies, self._kv.tier.drain_swaps())
+        step = LaunchedStep(number, rows, copies, self._kv.tier.drain_swaps(), num_drafted=num_drafted)
         if step:  # else there is no plan that could say it
             step.ended = self._kv.tables.drain_ended()
         return step
@@ -165,6 +184,7 @@ class StepTracker:
         for launched in step.rows:
             launched.count_out()
             if launched.is_current:
+                self._kv.tables.end_drafts(launched.sequence)
                 self._kv.tables.plan_again(launched.sequence)
         self._kv.tables.return_ended(step.ended)
         self.requests.return_copies(step.copies)
@@ -186,12 +206,14 @@ class StepTracker:
     def retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
         """The plan is collected: its KV is complete, its tokens are known."""
         result.num_rows += len(step.rows)
+        runs = accepted_runs(step, tokens) if step.num_drafted else {}
         for launched in step.rows:
-            _share(launched, result.shares)
+            _share(launched, result.shares, len(runs[launched.row.seq_id]) - 1 if launched.row.seq_id in runs else 0)
         self._kv.fences.retire(step.number)
         self.requests.end_copies(step.copies)
         self._kv.tier.retire(step.swaps, tokens.swap_s)
         sampled = {token.seq_id: token for token in tokens.tokens}
+        sampled |= {seq_id: run[0] for seq_id, run in runs.items()}
         pooled = {part.seq_id: part for part in tokens.pooled}
         for launched in step.rows:
             sequence, begin = launched.sequence, launched.sequence.num_computed
@@ -202,7 +224,7 @@ class StepTracker:
             if error is not None:
                 self.fail(sequence, _CLASSES.get(error, Internal)(error), result)
                 continue
-            sequence.num_computed += launched.count
+            sequence.num_computed += launched.own_count
             if launched.row.sample is not None and sequence.seq_id not in sampled:
                 _log.error("a row that was to be sampled came back without a token")
                 self.fail(sequence, Internal(RAISED), result)
@@ -218,11 +240,27 @@ class StepTracker:
                         found = tokens.prompt_logprobs[sequence.seq_id]
                         self.requests.add_prompt_logprobs(sequence, place, found)
                     self.requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
+                    if launched.row.verify:
+                        self._advance_drafted(launched, runs[sequence.seq_id], result)
             except StratosError as refusal:
                 self.fail(sequence, refusal, result)
             except Exception:  # an error of this row must not end the others
                 _log.exception("a row cannot be retired")
                 self.fail(sequence, Internal(RAISED), result)
+
+    def _advance_drafted(self, launched: LaunchedRow, run: list[SampledToken], result: StepResult) -> None:
+        """Take the rest of an accepted run one by one, so that what ends the choice ends it there."""
+        sequence, num_taken = launched.sequence, 0
+        for token in run[1:]:
+            if not launched.is_current:
+                break
+            sequence.num_computed += 1
+            self.requests.advance(sequence, sequence.num_computed - 1, token, result, follows=True)
+            num_taken += 1
+        result.num_drafted += len(launched.row.verify)
+        result.num_accepted += num_taken
+        if launched.is_current:
+            self._kv.tables.end_drafts(sequence)
 
     def fail(self, sequence: Sequence, error: StratosError, result: StepResult) -> None:
         """End the whole request, or job, that ``sequence`` belongs to."""
@@ -239,8 +277,26 @@ class StepTracker:
         self.embeddings.abort(key)
 
 
-def _share(launched: LaunchedRow, shares: StepShares) -> None:
-    sequence, count = launched.sequence, launched.count
+def accepted_runs(step: LaunchedStep, tokens: StepTokens) -> dict[int, list[SampledToken]]:
+    """Tokens that count of each row with drafts: up to the first that is not the one drafted at its place."""
+    drafts = {launched.row.seq_id: launched.row.drafts for launched in step.rows if launched.row.verify}
+    runs: dict[int, list[SampledToken]] = {}
+    for token in tokens.tokens:
+        if token.seq_id in drafts:
+            runs.setdefault(token.seq_id, []).append(token)
+    for seq_id, run in runs.items():
+        # drafted 5 6 7, drawn 5 6 9 4: 5 and 6 are accepted, 9 was drawn after them, 4 after a 7 that is not there
+        num_equal = 0
+        for token, draft in zip(run, drafts[seq_id], strict=False):
+            if token.token_id != draft:
+                break
+            num_equal += 1
+        del run[num_equal + 1 :]
+    return runs
+
+
+def _share(launched: LaunchedRow, shares: StepShares, num_accepted: int) -> None:
+    sequence, count = launched.sequence, launched.own_count + num_accepted
     shares.num_tokens += count
     tenant = sequence.terms.label
     shares.tenants[tenant] = shares.tenants.get(tenant, 0) + count

@@ -16,6 +16,11 @@ class ReproducedRow:
     module: str = ""
     """Module of ``stratos.reproduce.rows``; empty where only a GPU can answer: such a row is reported as not run."""
 
+    starts_processes: bool = False
+    """Services run as processes: its smoke form takes longer, and needs ports."""
+    is_paired: bool = False
+    """Figures are differences of neighbours in time with an interval: others on the machine widen it."""
+
     @property
     def needs_gpu(self) -> bool:
         """No code of ours has measured it."""
@@ -49,6 +54,13 @@ ROWS = (
     ReproducedRow(name="queueing", module="queueing", title="Little's law, and latency by utilisation"),
     ReproducedRow(name="replicas", module="fleets.replicas", title="One to eight replicas, with their cost"),
     ReproducedRow(name="policies", module="fleets.policies", title="Placement policies on one fleet"),
+    ReproducedRow(
+        name="exposed-handoff",
+        module="processes.exposed_handoff",
+        starts_processes=True,
+        is_paired=True,
+        title="A first token's wait for a hand-off, paired",
+    ),
     ReproducedRow(name="promises", module="promises", title="Promises missed by window, and credits for them"),
     ReproducedRow(
         name="memory-budget", module="calculated.memory_budget", title="Sequences of 4, 8 and 16 K on one device"

@@ -125,9 +125,16 @@ class BookingLedger:
 
     def fresh(self, incarnation: str) -> BookedLoad:
         """Placements that the worker's last status may not show yet."""
-        decode = [booking.decode_load for booking in self._fresh(self._by_decode, incarnation)]
-        prefill = [booking.prefill_load for booking in self._fresh(self._by_prefill, incarnation)]
-        return sum((*decode, *prefill), NO_LOAD)
+        loads = [booking.decode_load for booking in self._fresh(self._by_decode, incarnation)]
+        loads += [booking.prefill_load for booking in self._fresh(self._by_prefill, incarnation)]
+        if len(loads) <= 1:
+            return loads[0] if loads else NO_LOAD
+        return BookedLoad(
+            num_requests=len(loads),
+            num_seqs=sum(load.num_seqs for load in loads),
+            num_blocks=sum(load.num_blocks for load in loads),
+            num_prefill_tokens=sum(load.num_prefill_tokens for load in loads),
+        )
 
     def fresh_adapters(self, incarnation: str) -> frozenset[str]:
         """Adapters of those placements."""
@@ -152,8 +159,12 @@ class BookingLedger:
 
     def _fresh(self, by_worker: dict[str, dict[str, Booking]], incarnation: str) -> Iterator[Booking]:
         """Newest first: bookings are kept in the order in which they were made."""
-        newest_first = reversed(by_worker.get(incarnation, {}).values())
-        return itertools.takewhile(lambda booking: self._is_fresh(booking, incarnation), newest_first)
+        status_at, order = self._status_at.get(incarnation, NEVER)
+        since = status_at - self._settings.flight_s
+        for booking in reversed(by_worker.get(incarnation, {}).values()):
+            if booking.order <= order and booking.at <= since:
+                return
+            yield booking
 
     def _is_fresh(self, booking: Booking, incarnation: str) -> bool:
         """The last status came before the placement, or when that was still on its way."""

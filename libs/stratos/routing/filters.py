@@ -8,7 +8,7 @@ stand in the way of others.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stratos.core.features import can_speak_with
 from stratos.core.kv import KvIdentity
@@ -143,6 +143,20 @@ def is_candidate(view: WorkerView, ask: Ask) -> bool:
 def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:
     """Filters of prefill workers for a decode worker with ``identity``; load orders them, it does not exclude."""
     return (is_live, pairs_with(identity), is_not_excluded)
+
+
+def able_sources(views: Iterable[WorkerView], ask: Ask, identity: KvIdentity) -> list[WorkerView]:
+    """Prefill workers that may send KV to a decode worker with ``identity``.
+
+    Nearly all of them pass, and there are as many as decode workers: those that surely do are told in one look.
+    """
+    checks, excluded = deciding_filters(ask, prefill_filters(identity)), ask.request.excluded_incarnations
+    return [
+        view
+        for view in views
+        if (view.is_in and view.status.identity == identity and not excluded)
+        or first_rejection(view, ask, checks) is None
+    ]
 
 
 _MOOT: dict[Filter, Callable[[Ask], bool]] = {

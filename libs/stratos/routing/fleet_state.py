@@ -47,9 +47,19 @@ class _Record:
         self.liveness = WorkerLiveness(settings)
         self.reason: OutReason | None = OutReason.UNKNOWN
         """Why it may not be chosen, as of the last look."""
+        self._told: WorkerRef | None = None
+        self._ref: WorkerRef | None = None
+        """What ``told`` comes to."""
 
     def ref(self) -> WorkerRef:
         """Discovery's name, if it has one, and address; the worker's own incarnation and role."""
+        status = self.liveness.status
+        told = None if status is None else status.ref
+        if self._ref is None or told != self._told:
+            self._told, self._ref = told, self._make_ref()
+        return self._ref
+
+    def _make_ref(self) -> WorkerRef:
         status, member = self.liveness.status, self.member
         own_name = "" if status is None or member.is_named else status.ref.worker_id
         return WorkerRef(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import takewhile
 
 from stratos.core.placement import PlacementRequest, Work, WorkerRole
 from stratos.routing.worker_view import WorkerView
@@ -16,6 +17,10 @@ class FleetViews:
     def __init__(self, views: Iterable[WorkerView] = ()) -> None:
         self._by_incarnation: dict[str, WorkerView] = {}
         self._pools: dict[tuple[WorkerRole, str], dict[str, WorkerView]] = {}
+        self._changes: dict[tuple[WorkerRole, str], dict[str, int]] = {}
+        """By pool, the change that made each view; the last change comes last."""
+        self._last_removal = 0
+        self.num_changes = 0
         for view in views:
             self.put(view)
 
@@ -37,15 +42,23 @@ class FleetViews:
             self.remove(incarnation)
         self._by_incarnation[incarnation] = view
         self._pools.setdefault(_pool_key(view), {})[incarnation] = view
+        self.num_changes += 1
+        changes = self._changes.setdefault(_pool_key(view), {})
+        changes.pop(incarnation, None)
+        changes[incarnation] = self.num_changes
 
     def remove(self, incarnation: str) -> None:
         """A process is gone; unknown ones are ignored."""
         view = self._by_incarnation.pop(incarnation, None)
         if view is not None:
-            pool = self._pools[_pool_key(view)]
-            del pool[incarnation]
-            if not pool:
-                del self._pools[_pool_key(view)]
+            key = _pool_key(view)
+            del self._pools[key][incarnation]
+            del self._changes[key][incarnation]
+            if not self._pools[key]:
+                del self._pools[key]
+                del self._changes[key]
+            self.num_changes += 1
+            self._last_removal = self.num_changes
 
     def pool(self, role: WorkerRole, model_digest: str) -> Pool:
         """Workers of one role that serve one model, live or not."""
@@ -54,6 +67,14 @@ class FleetViews:
     def by_incarnation(self, role: WorkerRole, model_digest: str) -> Mapping[str, WorkerView]:
         """The same workers with the names of their processes."""
         return self._pools.get((role, model_digest), {})
+
+    def changed(self, role: WorkerRole, model_digest: str, since: int) -> list[WorkerView] | None:
+        """Workers of a pool whose views came after ``num_changes`` was ``since``; ``None`` where one has left since."""
+        if self._last_removal > since:
+            return None
+        views, changes = self._by_incarnation, self._changes.get((role, model_digest), {})
+        newest_first = takewhile(lambda change: change[1] > since, reversed(changes.items()))
+        return [views[incarnation] for incarnation, _ in newest_first]
 
     def pool_of(self, request: PlacementRequest) -> Pool:
         """Workers that could run a request."""

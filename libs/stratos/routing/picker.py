@@ -15,9 +15,9 @@ from stratos.routing.filters import (
     EMBEDDING_FILTERS,
     Filter,
     Rejection,
+    able_sources,
     deciding_filters,
     first_rejection,
-    prefill_filters,
     speaks_protocol,
 )
 from stratos.routing.fleet_views import FleetViews, Pool, running_role
@@ -123,8 +123,7 @@ def choose(
         return EndpointChoice(None, tuple(ranking.workers), considered)
     decode = ranking.workers[0]
     sources = views.pool(WorkerRole.PREFILL, request.model_digest)
-    checks = deciding_filters(ask, prefill_filters(decode.status.identity))
-    able = list(preferred_sources([v for v in sources if first_rejection(v, ask, checks) is None], request.terms.share))
+    able = list(preferred_sources(able_sources(sources, ask, decode.status.identity), request.terms.share))
     known = [view for view in able if view.ref.incarnation == preferred_prefill] if preferred_prefill else []
     others_able = [view for view in able if view not in known] if known else able
     prefill = known + policies.rank(others_able, context, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng).workers

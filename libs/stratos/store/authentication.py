@@ -66,6 +66,27 @@ class KeyCheck:
             expires_unix_s=terms.expires_unix_s,
         )  # fmt: skip
 
+    async def recall(self, name: str, tenant_id: str, key_id: str) -> Tenant:
+        """The tenant that asked for something earlier, as its key shows it now.
+
+        A key that has expired since ends nothing.
+
+        Raises:
+            InvalidApiKey: the key was revoked or suspended, or the tenant deleted.
+            PermissionDenied: the tenant is suspended.
+            DependencyDown: the snapshot lacks the tenant and cannot be followed.
+        """
+        tenant = await self._tenants.find(name)
+        if tenant is None or tenant.id != tenant_id:
+            raise deleted()
+        tenant = replace(tenant, key_id=key_id)
+        if (error := self.refusal(tenant)) is not None:
+            raise error
+        record = self._known(key_id)
+        if record is None or not isinstance(record.value, KeyRecord):
+            return tenant
+        return replace(tenant, role=record.value.terms.role, models=record.value.terms.models)
+
     def refusal(self, tenant: Tenant) -> StratosError | None:
         """Why what runs with a key may not go on: it, or its tenant, was suspended, revoked or deleted since.
 

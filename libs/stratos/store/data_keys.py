@@ -38,6 +38,7 @@ class Purpose(enum.StrEnum):
     RESPONSE_CACHE = "response-cache"
     STORED_RESPONSES = "stored-responses"
     STREAM_RECORDS = "stream-records"
+    FILES = "files"
     KV_ON_DISK = "kv-on-disk"
 
 
@@ -107,6 +108,22 @@ def sub_key(data_key: bytes, purpose: Purpose) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=f"stratos {purpose}".encode()).derive(data_key)
 
 
+class PlaceCipher:
+    """Seals many texts under one key, whose schedule is made once.
+
+    Args:
+        key: 32 bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+
+    def seal(self, plain: bytes, place: bytes) -> bytes:
+        """Encrypt under a random nonce, as ``seal``."""
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, plain, place)
+
+
 def seal(key: bytes, plain: bytes, place: bytes) -> bytes:
     """Encrypt under a random nonce.
 
@@ -115,8 +132,7 @@ def seal(key: bytes, plain: bytes, place: bytes) -> bytes:
         plain: what is kept.
         place: where it is kept, such as the name in Redis: it opens there alone.
     """
-    nonce = os.urandom(NONCE_BYTES)
-    return nonce + AESGCM(key).encrypt(nonce, plain, place)
+    return PlaceCipher(key).seal(plain, place)
 
 
 def unseal(key: bytes, sealed: bytes, place: bytes) -> bytes:

@@ -54,7 +54,7 @@ class GatewayApp:
         self._router = Router(routes, redirect_slashes=False)
         self._book = book
         self._random = random
-        self._exchanges = Exchanges(tracing, sampling, random, book.clock)
+        self.exchanges = Exchanges(tracing, sampling, random, book.clock)
         self._error_forms = error_forms
         self._cors = Cors(self._answer, cors_origins) if cors_origins else None
 
@@ -62,7 +62,7 @@ class GatewayApp:
         """Answer one request; nothing escapes."""
         if scope["type"] != "http":
             return
-        exchange = self._exchanges.open(scope, send)
+        exchange = self.exchanges.open(scope, send)
         exchange.error_form = self._error_form(scope["path"])
         scope["app"] = self  # makes the router raise for unknown paths and methods
         with exchange.span:

@@ -43,7 +43,9 @@ from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
 from stratos.store.sealed.answer_store import AnswerStore
+from stratos.store.sealed.batch_store import BatchStore
 from stratos.store.sealed.file_rewrites import FileRewrites
+from stratos.store.sealed.file_store import FileBounds, FileStore
 from stratos.store.sealed.response_store import ResponseBounds, ResponseStore
 from stratos.store.sealed.stream_store import StreamBounds, StreamStore
 from stratos.store.tenancy.sub_keys import SubKeys
@@ -135,8 +137,8 @@ async def open_backends(
     platform = _platform_keys(settings)
     answers, responses, streams, sub_keys = None, None, None, SubKeys(follower, platform)
     if platform is not None and settings.ledger.shared_responses_bytes:
-        most = settings.ledger.shared_responses_bytes
-        answers = AnswerStore(redis, settings.records, most, sub_keys.find, store_id)
+        shared_bytes = settings.ledger.shared_responses_bytes
+        answers = AnswerStore(redis, settings.records, shared_bytes, sub_keys.find, store_id)
         shared = SharedAnswers(answers)
         tasks["shared-answers"] = shared.run
     if platform is not None and settings.responses.tenant_bytes:
@@ -146,7 +148,14 @@ async def open_backends(
         tasks["response-objects"] = ObjectSweep(responses, config.sweep_s).run
     if platform is not None and settings.streams.tenant_bytes:
         streams = open_streams(redis, settings, sub_keys, store_id)
-    stored = [kept.forget for kept in (receipts, answers, responses, streams) if kept is not None]
+    files, batches = None, None
+    if platform is not None and objects is not None and settings.files.tenant_bytes:
+        most = FileBounds(tenant_bytes=settings.files.tenant_bytes, tenant_files=settings.files.tenant_files)
+        files = FileStore(redis, settings.records, most, sub_keys.find, objects, share.check, store_id)
+        tasks["file-objects"] = ObjectSweep(files, settings.files.sweep_s).run
+        most_batches = settings.batches.tenant_batches
+        batches = BatchStore(redis, settings.records, files, name, most_batches, store_id)
+    stored = [kept.forget for kept in (receipts, answers, responses, streams, batches, files) if kept is not None]
     rewrites = FileRewrites(redis, settings.records, clock, settings.admin.forget_after_s, store_id)
     forget = [routers.forget_tenant, *stored, rewrites.forget]
     departed = DepartedTenants(follower.snapshot, forget, settings.admin.forget_after_s)
@@ -167,6 +176,9 @@ async def open_backends(
         shared_answers=None if answers is None else shared,
         responses=responses,
         streams=streams,
+        files=files,
+        batches=batches,
+        recall=keys.recall,
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
@@ -200,8 +212,12 @@ def open_streams(redis: Redis, settings: GatewaySettings, sub_keys: SubKeys, sto
         kept_s=config.kept_s,
         tenant_bytes=config.tenant_bytes,
         tenant_streams=config.tenant_streams,
+        queued_s=config.background_s,
+        tenant_queued=config.background_queued,
     )
-    return StreamStore(redis, settings.records, bounds, new_incarnation(), sub_keys.find, store_id)
+    return StreamStore(
+        redis, settings.records, bounds, new_incarnation(), sub_keys.find, store_id, settings.model.served_name
+    )
 
 
 def _open_objects(settings: GatewaySettings, stack: AsyncExitStack) -> ObjectStore | None:

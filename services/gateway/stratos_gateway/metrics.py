@@ -55,6 +55,9 @@ class RequestMeters:
     output_tokens: Counter
 
 
+DAY_S = 24 * 3600.0
+
+
 class GatewayMetrics(Instruments):
     """All instruments, bound to the registry that is passed in.
 
@@ -174,8 +177,20 @@ class GatewayMetrics(Instruments):
     stream_records = counter(
         "stratos_stream_records",
         "Records of streams, by what happened: made, replayed, taken (over from a gateway that is gone), fenced, "
-        "cancelled, gone, or none though one was wanted.",
-        "event", zeros=("made", "replayed", "taken", "fenced", "cancelled", "gone", "none"),
+        "cancelled, gone, queued (without a client), or none though one was wanted.",
+        "event", zeros=("made", "replayed", "taken", "fenced", "cancelled", "gone", "queued", "none"),
+    )
+    batch_lines = counter(
+        "stratos_batch_lines",
+        "Lines of batches that this gateway answered (completed, failed), or was refused for now (deferred).",
+        "outcome", zeros=("completed", "failed", "deferred"),
+    )
+    batch_lines_waiting = gauge(
+        "stratos_batch_lines_waiting", "Lines of open batches that are not answered, of all gateways of the model."
+    )
+    batch_window_left = gauge(
+        "stratos_batch_window_left_seconds",
+        "Shortest time until the window of an open batch ends; that of a whole day where there is none.",
     )
     sessions = gauge("stratos_sessions_open", "Sessions with decode workers.")
     # fmt: on
@@ -184,6 +199,7 @@ class GatewayMetrics(Instruments):
         super().__init__(registry)
         self.model = model
         self._registry = registry
+        self.batch_window_left.set(DAY_S)
         self.tenants = TenantLabels(max_tenants)
         self._running: dict[tuple[str, int], RequestMeters] = {}
 

@@ -16,7 +16,9 @@ from stratos.common.clock import Clock
 from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
-from stratos_gateway.access.auth import Authenticator
+from stratos.store.sealed.batch_store import BatchStore
+from stratos.store.sealed.file_store import FileStore
+from stratos_gateway.access.auth import Authenticator, Recall
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.admin.routes import AdminStores
@@ -67,6 +69,12 @@ class Backends:
     """Where usage goes; ``None`` bills nothing."""
     shared_answers: SharedAnswers | None = None
     """Kept answers of all gateways; ``None`` shares none."""
+    recall: Recall | None = None
+    """Finds tenants of what goes on without a client."""
+    files: FileStore | None = None
+    """Files of tenants; ``None`` keeps none."""
+    batches: BatchStore | None = None
+    """Batches of tenants; ``None`` keeps none."""
     streams: SealedStreams | None = None
     """Records of streams; ``None`` keeps none."""
     responses: SealedResponses | None = None
@@ -117,6 +125,8 @@ class GatewayParts:
     recent_load: RecentLoad
     streams: StreamDesk | None
     """``None`` where no streams are recorded."""
+    queued: asyncio.Event
+    """Set when a stream without a client waits."""
     fleet: FleetAccess
 
 
@@ -154,6 +164,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         streams = StreamDesk(backends.streams, clock, settings.streams.flush_s, metrics)
         stack.push_async_callback(streams.close)
     return GatewayParts(
+        queued=asyncio.Event(),
         streams=streams,
         settings=settings,
         surroundings=around,

@@ -19,6 +19,8 @@ from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.snapshot_servicer import SnapshotServicer
 from stratos_gateway.admin.app import AdminPort, build_server
 from stratos_gateway.answering.edge import Edge
+from stratos_gateway.background.runs import BackgroundRuns
+from stratos_gateway.batches.runs import BatchRuns
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
@@ -28,11 +30,13 @@ from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.parts import GatewayParts, OpenBackends, Surroundings, open_parts
 from stratos_gateway.settings import GatewaySettings
-from stratos_gateway.wiring import build_app, build_edge
+from stratos_gateway.wiring import build_edge, build_gateway
 
 _log = logging.getLogger(__name__)
 FLUSH_S = 1.0
 """Time that the errors of open streams get to leave, taken from the drain's own time."""
+FORM_BYTES = 1024 * 1024
+"""Room of an upload beside its file."""
 _DRAIN_POLL_S = 0.02
 
 
@@ -55,6 +59,8 @@ class GatewayService(Service):
         self._http: HttpServer
         self._admin_http: HttpServer | None = None
         self._is_leaving = False
+        self._background: BackgroundRuns | None = None
+        self._batches: BatchRuns | None = None
 
     @property
     def http_address(self) -> str:
@@ -85,13 +91,17 @@ class GatewayService(Service):
         parts = self._parts = await open_parts(settings, self._open_backends, around)
         metrics, edge = parts.metrics, build_edge(parts)
         book = RequestBook(metrics, clock, logs_access=settings.observe.access_log)
-        app = build_app(parts, edge, book, self.not_ready_reason)
+        built = build_gateway(parts, edge, book, self.not_ready_reason)
+        app, self._background, self._batches = built.app, built.background, built.batches
         tls = self._tls(metrics)
         self._http = HttpServer(
             app,
             self._listener(settings.http_listen, settings.http_listener_fd, "http_listen"),
             ConnectionsState(
-                limits=settings.http, num_open=metrics.connections, num_refused=metrics.connections_refused
+                limits=settings.http,
+                num_open=metrics.connections,
+                num_refused=metrics.connections_refused,
+                uploads={"/v1/files": settings.files.max_bytes + FORM_BYTES},
             ),
             trusted_proxies=settings.edge.trusted_proxies,
             tls=tls,
@@ -139,6 +149,10 @@ class GatewayService(Service):
             own["limits-peers"] = PeerGateways(parts.leaser, exchange).run()
         if parts.streams is not None:
             own["streams"] = parts.streams.run()
+        if self._background is not None:
+            own["background"] = self._background.run()
+        if self._batches is not None:
+            own["batches"] = self._batches.run()
         if parts.billing is not None:
             own |= parts.billing.tasks(parts.sessions)
         return {**own, **{name: work() for name, work in parts.backends.tasks.items()}}
@@ -178,6 +192,10 @@ class GatewayService(Service):
 
         Those that do not end in time get an error.
         """
+        if self._background is not None:
+            await self._background.leave()
+        if self._batches is not None:
+            await self._batches.leave()
         self._opened.admission.is_draining = True
         self._http.end_idle()
         limit_s = self._settings.drain_timeout_s

@@ -13,6 +13,8 @@ from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos.store.settings import ObjectStoreConfig
 from stratos_gateway.access.settings import RequestsConfig
 from stratos_gateway.admin.settings import AdminConfig
+from stratos_gateway.batches.settings import BatchesConfig
+from stratos_gateway.files.settings import FilesConfig
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.settings import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.ledger.settings import LedgerConfig
@@ -87,6 +89,8 @@ class GatewaySettings(ServiceSettings):
     watermark: WatermarkConfig = WatermarkConfig()
     responses: ResponsesConfig = ResponsesConfig()
     streams: StreamsConfig = StreamsConfig()
+    files: FilesConfig = FilesConfig()
+    batches: BatchesConfig = BatchesConfig()
     policies: ContentPoliciesConfig = ContentPoliciesConfig()
     overflow: OverflowConfig = OverflowConfig()
 

@@ -6,7 +6,8 @@ row in ``preparation/dialects.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
 
 from starlette.types import ASGIApp
@@ -17,8 +18,15 @@ from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.sending import ChunkSender
 from stratos_gateway.app import GatewayApp
+from stratos_gateway.background.responses import BackgroundResponses
+from stratos_gateway.background.runs import BackgroundRuns
+from stratos_gateway.batches.calls import LineCalls
+from stratos_gateway.batches.routes import BatchRoutes
+from stratos_gateway.batches.runs import BatchRuns
+from stratos_gateway.batches.terms import LineStep
 from stratos_gateway.embedding.preparation import EmbeddingPreparer
 from stratos_gateway.embedding.source import VectorSender, VectorSource
+from stratos_gateway.files.routes import FileRoutes
 from stratos_gateway.generation.source import WorkersSource
 from stratos_gateway.http.exchange import TraceSampling
 from stratos_gateway.ledger.step import AccountStep, BudgetStep
@@ -35,7 +43,7 @@ from stratos_gateway.parts import GatewayParts
 from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.step import InputStep, PolicyStep
-from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS
+from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS, RESPONSE
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from stratos_gateway.receipts.step import ReceiptStep
 from stratos_gateway.response_cache.cache import ResponseCache
@@ -76,6 +84,7 @@ def steps(parts: GatewayParts) -> list[Step]:
         MetricsStep(parts.metrics, parts.recent_load),
         *([] if billing is None else [AccountStep(billing.meter)]),
         *([] if parts.streams is None else [StreamStep(_stream_join(parts, parts.streams))]),
+        LineStep(),
     ]
 
 
@@ -92,13 +101,13 @@ def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
 
 def _stream_join(parts: GatewayParts, desk: StreamDesk) -> StreamJoin:
     workers = WorkersSource(parts.fleet, parts.admission, parts.model.tokenizer)
-    return StreamJoin(desk, workers, parts.settings.streams, parts.metrics)
+    return StreamJoin(desk, workers, parts.settings.streams, parts.metrics, parts.queued.set)
 
 
-def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue, kept: Responses) -> dict[str, ASGIApp]:
-    """Routes that compute, by path."""
+def preparation_tools(parts: GatewayParts, catalogue: ModelCatalogue, kept: Responses) -> PreparationTools:
+    """Tools that all generation routes prepare with."""
     settings = parts.settings
-    tools = PreparationTools(
+    return PreparationTools(
         model=parts.model,
         catalogue=catalogue,
         default_max_tokens=settings.model.default_max_tokens,
@@ -107,6 +116,11 @@ def build_endpoints(parts: GatewayParts, edge: Edge, catalogue: ModelCatalogue, 
         responses=kept,
         is_metered=parts.billing is not None,
     )
+
+
+def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) -> dict[str, ASGIApp]:
+    """Routes that compute, by path."""
+    settings, catalogue = parts.settings, tools.catalogue
     settle = None if parts.billing is None else parts.billing.writer.settle
     around, sources, sender = steps(parts), generation_sources(parts), ChunkSender(settings.http)
     vectors = VectorSource(
@@ -135,30 +149,66 @@ def build_edge(parts: GatewayParts) -> Edge:
     )
 
 
-def build_app(parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reason: Callable[[], str]) -> GatewayApp:
-    """The application with all its routes."""
+@dataclass(frozen=True, slots=True)
+class BuiltGateway:
+    """The application with all its routes, and what runs beside it."""
+
+    app: GatewayApp
+    background: BackgroundRuns | None
+    batches: BatchRuns | None
+
+
+def build_gateway(
+    parts: GatewayParts, edge: Edge, book: RequestBook, not_ready_reason: Callable[[], str]
+) -> BuiltGateway:
+    """Put the parts together."""
     settings, backends = parts.settings, parts.backends
     catalogue = ModelCatalogue(parts.model.base, backends.adapters, backends.blocks)
     kept = Responses(backends.responses, by_default=settings.responses.store_by_default)
-    endpoints = build_endpoints(parts, edge, catalogue, kept)
+    tools = preparation_tools(parts, catalogue, kept)
+    endpoints = build_endpoints(parts, edge, tools)
     recorded = {d.path: found for d in DIALECTS if isinstance(found := endpoints[d.path], Endpoint)}
     streams = RecordedStreams(edge.authenticate, backends.streams)
+    resume = StreamResume(streams, recorded)
+    responses = None
+    if backends.streams is not None:
+        preparer = GenerationPreparer(tools, RESPONSE)
+        responses = BackgroundResponses(backends.streams, preparer, parts.model.tokenizer)
     routes = build_routes(
         endpoints=endpoints,
         cancel_stream=streams.cancel,
-        resume_stream=StreamResume(streams, recorded),
+        resume_stream=resume,
+        files=FileRoutes(edge, backends.files, settings.files),
+        batches=BatchRoutes(edge, backends.batches, catalogue, settings.batches),
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, parts.billing),
         receipt=ReceiptRoute(edge.authenticate, parts.billing),
-        responses=ResponseRoutes(edge.authenticate, kept),
+        responses=ResponseRoutes(edge.authenticate, kept, responses, resume),
         catalogue=catalogue,
         health=DeepHealth(parts.model, parts.fleet, parts.embeddings, settings.health),
         not_ready_reason=not_ready_reason,
         tokenizer=tokenizer_info(parts.model),
     )
-    tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
     sampling = TraceSampling(settings.trace_sample_ratio, settings.trace_sampled_by_clients)
-    return GatewayApp(routes, book, Random(), tracing, sampling, origins, ERROR_FORMS)
+    tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
+    app, background = GatewayApp(routes, book, Random(), tracing, sampling, origins, ERROR_FORMS), None
+    if backends.streams is not None and backends.recall is not None:
+        background = BackgroundRuns(
+            backends.streams, backends.recall, recorded, app.exchanges, settings.streams, parts.queued
+        )
+    return BuiltGateway(app, background, batch_runs(parts, endpoints, app))
+
+
+def batch_runs(parts: GatewayParts, endpoints: Mapping[str, ASGIApp], app: GatewayApp) -> BatchRuns | None:
+    """Computes batches; ``None`` where there are none."""
+    backends, settings = parts.backends, parts.settings
+    if backends.batches is None or backends.recall is None:
+        return None
+    calls = LineCalls({path: found for path, found in endpoints.items() if isinstance(found, Endpoint)}, app.exchanges)
+    clock = parts.surroundings.clock
+    return BatchRuns(
+        backends.batches, backends.recall, calls, settings.batches, settings.files.kept_s, clock, parts.metrics
+    )
 
 
 def _open_classifier(parts: GatewayParts) -> Classifier:

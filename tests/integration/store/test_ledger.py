@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import permutations
+from random import Random
 
 import pytest
 
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome, StageTimes, day_of
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.sums import due_of
+from stratos.core.ledger.windows import Sample, WindowShare
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
@@ -54,6 +56,42 @@ async def test_an_entry_is_written_once_however_often_and_however_many_write_it(
     assert {entry.request_id async for entry in reader.entries("acme", ENTRY.day)} == {e.request_id for e in many}
     assert await store.spend("acme", ENTRY.day[:7]) == due_of(expected) == 50 * 80
     assert await store.tenants() == ["acme"]
+
+
+async def test_entries_of_many_tenants_and_days_in_one_write_are_those_of_a_write_for_each(
+    store: LedgerStore, reader: UsageReader
+) -> None:
+    """More than one script takes, in any order: claims, own entries and repetitions, with and without windows."""
+    at_ms, order = int(time.time() * 1000), Random(7)
+    entries = []
+    for number in range(60):
+        tag = replace(TAG, model=f"m{number % 3}", arrived_unix_ms=at_ms - number * 1_800_000)
+        window = WindowShare(window_s=300, ttft=Sample(bucket=number, is_over=number % 5 == 0), stake=900)
+        own = replace(
+            ENTRY, request_id=f"gen-{number % 45}", tag=tag, is_kept=bool(number % 2),
+            window=window if number % 4 else None, amounts=Amounts(gross=100 + number, credit=number % 7),
+        )  # fmt: skip
+        entries += [own, replace(own, outcome=RequestOutcome.RECOVERED, rank=number % 3, amounts=Amounts(gross=7))]
+    order.shuffle(entries)
+    many, single = (
+        [replace(one, tenant=f"{kind}-{number % 7}") for number, one in enumerate(entries)] for kind in ("m", "s")
+    )
+    at_once = await store.write(many)
+    one_by_one = [written for one in single for written in await store.write([one])]
+    assert [(one.is_new, one.month_due) for one in at_once] == [(one.is_new, one.month_due) for one in one_by_one]
+    days = sorted({one.day for one in entries})
+    for number in range(7):
+        of_many, of_single = [
+            (
+                await reader.table(name, days, ("day", "model")),
+                await reader.spans(name, days),
+                await reader.missed_windows(name, days),
+                [replace(one, tenant="") for day in days async for one in reader.entries(name, day)],
+            )
+            for name in (f"m-{number}", f"s-{number}")
+        ]
+        assert of_many == of_single
+    assert await store.tenants() == sorted({one.tenant for one in many + single})
 
 
 async def test_what_the_own_gateway_wrote_takes_the_place_of_a_claim_and_not_the_other_way(

@@ -204,6 +204,11 @@ PROOFS: dict[str, Proof] = {
     "StratosStoreForeign": Proof(
         series={f'stratos_snapshot_state{{{R}, state="foreign"}}': "1+0x5 0+0x10"}, fires_at=3, resolved_at=8
     ),
+    "StratosBatchLate": Proof(
+        series={f'stratos_batch_window_left_seconds{{{R}, instance="i"}}': "7000-60x10 86400+0x10"},
+        fires_at=8,
+        resolved_at=14,
+    ),
     "StratosRedisFills": Proof(
         series={f'stratos_redis_memory_ratio{{{R}, instance="i"}}': "0.75+0x10 0.5+0x10"}, fires_at=8, resolved_at=14
     ),

@@ -19,8 +19,12 @@ from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.answering.sending import ChunkSender
 from stratos_gateway.app import GatewayApp
+from stratos_gateway.batches.routes import BatchRoutes
+from stratos_gateway.batches.settings import BatchesConfig
 from stratos_gateway.embedding.preparation import EmbeddingPreparer
 from stratos_gateway.embedding.source import VectorSender, VectorSource
+from stratos_gateway.files.routes import FileRoutes
+from stratos_gateway.files.settings import FilesConfig
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.prompt_names import PromptDigests
 from stratos_gateway.generation.source import WorkersSource
@@ -97,6 +101,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
     embedding = EmbeddingPreparer(served_model(), catalogue)
     scores, judging = ScoreSender(fleet, served_model().tokenizer), scoring_dialects(served_model().score_head)
     streams = RecordedStreams(edge.authenticate, None)
+    resume = StreamResume(streams, {})
     return build_routes(
         endpoints={
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
@@ -108,8 +113,10 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, None),
         receipt=ReceiptRoute(edge.authenticate, None),
-        responses=ResponseRoutes(edge.authenticate, Responses()),
-        resume_stream=StreamResume(streams, {}),
+        responses=ResponseRoutes(edge.authenticate, Responses(), None, resume),
+        resume_stream=resume,
+        files=FileRoutes(edge, None, FilesConfig()),
+        batches=BatchRoutes(edge, None, catalogue, BatchesConfig()),
         cancel_stream=streams.cancel,
         catalogue=catalogue,
         health=unreached,

@@ -153,15 +153,16 @@ async def is_known(world: AdminWorld) -> bool:
 
 @asynccontextmanager
 async def stream_worlds(
-    redis_url: str, folder: Path, num: int = 2, first: Mapping[str, Any] = MappingProxyType({})
+    redis_url: str, folder: Path, num: int = 2, first: Mapping[str, Any] = MappingProxyType({}), **more: Any
 ) -> AsyncIterator[list[AdminWorld]]:
-    """Start them; ``first`` are settings of the first one's records."""
+    """Start them; ``first`` are settings of the first one's records, ``more`` of all."""
     async with AsyncExitStack() as stack:
         found: list[AdminWorld] = []
         for number in range(num):
             values: dict[str, Any] = {
                 "platform_key": "22" * 32,
                 "snapshot": {"poll_s": 0.02},
+                "object_store": {"url": f"file://{folder}/blobs"},
                 "http": {"sse_keepalive_s": 0.02},
                 "ledger": {"interval_s": 0.05, "usage_reads_per_min": 6000, "spool_path": folder / f"spool-{number}"},
                 "streams": {
@@ -172,7 +173,7 @@ async def stream_worlds(
                     **({} if number else first),
                 },
             }
-            world = await stack.enter_async_context(admin_world(redis_url, folder, **values))
+            world = await stack.enter_async_context(admin_world(redis_url, folder, **values, **more))
             world.worker.script = say(TEXT)
             found.append(world)
         for world in found:

@@ -24,9 +24,11 @@ def test_the_document_has_the_figures_of_the_committed_reports() -> None:
 @pytest.mark.parametrize("name", reports() or [pytest.param("", marks=pytest.mark.skip(reason="no report yet"))])
 def test_a_committed_report_is_whole_and_was_measured_on_a_machine_of_its_own(name: str) -> None:
     rows = reports()[name]
-    assert set(rows) == {row.name for row in ROWS if not row.needs_gpu}
+    known = {row.name: row for row in ROWS if not row.needs_gpu}
+    assert set(rows) == set(known) or (name.startswith("reproduce-full-") and set(rows) < set(known))
     assert {row["form"] for row in rows.values()} <= {"short", "full"}
-    assert [row["name"] for row in rows.values() if row["run"]["loaded"] and is_measured(row)] == []
+    loaded = {row["name"] for row in rows.values() if row["run"]["loaded"] and is_measured(row)}
+    assert [row for row in loaded if not known[row].is_paired] == []
     assert [row["name"] for row in rows.values() if not row["environment"]["commit"]] == []
 
 

@@ -16,7 +16,7 @@ from stratos.reproduce.record.result import unchanging_part
 from stratos.reproduce.rows.calculated.failures import FAILURES, ProvenFailure
 from tests.support.paths import ROOT
 
-CPU_ROWS = [row for row in ROWS if not row.needs_gpu]
+CPU_ROWS = [row for row in ROWS if not row.needs_gpu and not row.starts_processes]
 SIMULATED = ("kv-concurrency", "block-table", "queueing", "replicas", "policies", "prefill-decode", "promises")
 
 

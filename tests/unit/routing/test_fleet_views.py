@@ -32,3 +32,13 @@ def test_a_process_that_is_gone_leaves_nothing() -> None:
     views.remove("inc-a")
     views.remove("inc-a")
     assert (len(views), list(views), list(views.pool_of(make_request())), views.get("inc-a")) == (0, [], [], None)
+
+
+def test_views_that_came_since_are_told_until_a_process_leaves() -> None:
+    views = FleetViews([make_view("a"), make_view("b")])
+    before = views.num_changes
+    views.put(busy := make_view("a", num_running=3))
+    assert views.changed(WorkerRole.DECODE, MODEL, before) == [busy]
+    views.remove("inc-b")
+    assert views.changed(WorkerRole.DECODE, MODEL, before) is None
+    assert views.changed(WorkerRole.DECODE, MODEL, views.num_changes) == []

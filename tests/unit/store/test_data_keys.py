@@ -25,6 +25,7 @@ SUB_KEYS = {
     Purpose.RESPONSE_CACHE: "b71252b6",
     Purpose.STORED_RESPONSES: "b84714e8",
     Purpose.STREAM_RECORDS: "c8ebeeed",
+    Purpose.FILES: "5d7035ec",
     Purpose.KV_ON_DISK: "3dcd1b21",
 }
 

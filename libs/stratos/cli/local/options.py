@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,10 @@ DEFAULT_DATA_DIR = Path(".stratos")
 MAX_WORKERS = 16
 MAX_REPLICAS = 8
 MAX_THREADS = 1024
+
+SPECULATIVE_FLAG = "--speculative-config"
+PLANNED_METHODS = ("suffix", "draft", "self")
+MAX_DRAFTED_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,10 @@ class UpOptions:
     quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8 from floats at load.")] = (
         "auto"
     )
+    speculative_config: Annotated[
+        str, Option(help='Drafts, e.g. {"method": "ngram", "num_speculative_tokens": 8}; empty: none.')
+    ] = ""
+    """JSON, with the names that vLLM has."""
     max_model_len: Annotated[int, Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0
     kv_pool_bytes: int = 0
     """KV pool of each worker; 0 lets each choose for itself."""
@@ -91,7 +100,7 @@ class UpOptions:
         ):
             if text not in allowed:
                 raise BadRequest(f"{flag} must be one of {', '.join(allowed)}, not {text!r}", param=flag)
-
+        parse_speculative_config(self.speculative_config)
         if (self.transport == "tls") > self.mtls:
             raise BadRequest("--transport tls needs --mtls", param="--transport")
         if self.transport == "gloo" and self.mtls:
@@ -129,3 +138,33 @@ class UpOptions:
 def num_cores() -> int:
     """Cores that this process may use, and so its workers."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parse_speculative_config(text: str) -> dict[str, str]:
+    """Settings of workers from JSON with the names that vLLM has; none where ``text`` is empty.
+
+    Raises:
+        BadRequest: it is no such JSON, or asks for what is not there.
+    """
+    if not text:
+        return {}
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise _bad_drafts('must be a JSON object such as {"method": "ngram"}')
+    method, count = fields.pop("method", None), fields.pop("num_speculative_tokens", 8)
+    if method in PLANNED_METHODS:
+        raise _bad_drafts(f'has the method "{method}", which is not there yet; there is "ngram"')
+    if method != "ngram":
+        raise _bad_drafts(f'needs the method "ngram", not {json.dumps(method)}')
+    if fields:
+        raise _bad_drafts(f"has {next(iter(fields))}, which is not known with this method")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_DRAFTED_TOKENS:
+        raise _bad_drafts(f"has num_speculative_tokens that are not between 1 and {MAX_DRAFTED_TOKENS}")
+    return {"SCHEDULER__SPECULATION__METHOD": method, "SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": str(count)}
+
+
+def _bad_drafts(why: str) -> BadRequest:
+    return BadRequest(f"{SPECULATIVE_FLAG} {why}", param=SPECULATIVE_FLAG)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from stratos.cli.local.options import UpOptions
+from stratos.cli.local.options import UpOptions, parse_speculative_config
 from stratos.cli.local.ports import GatewayListeners
 from stratos.common.tls.identity import PeerRole
 from stratos.pki.local import tls_config, tls_environment
@@ -141,6 +141,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "RUNNER__DTYPE": options.dtype,
         "RUNNER__QUANTIZATION": options.quantization,
         "RUNNER__NUM_THREADS": str(options.threads_per_worker),
+        **parse_speculative_config(options.speculative_config),
         "TRANSPORT__NAMES": json.dumps([options.transport]),
         "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),
         "ADAPTER_CACHE__DIRECTORY": str(paths.work_path / f"adapters-{name}"),

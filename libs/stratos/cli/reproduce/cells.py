@@ -7,8 +7,10 @@ from typing import Any
 
 from stratos.calculators.formula import plain
 from stratos.calculators.sheet import quantity
+from stratos.reproduce.catalogue import ROWS
 from stratos.reproduce.record.answer import FigureKind
 
+_PAIRED = frozenset(row.name for row in ROWS if row.is_paired)
 ANSWER_COLUMNS = ("claim", "published claim", "claimed", "recomputed", "ours", "verdict")
 
 
@@ -44,7 +46,12 @@ def table_cells(table: Mapping[str, Any]) -> list[list[str]]:
 def origin_text(document: Mapping[str, Any]) -> str:
     """Where the row's figures come from."""
     environment, run, threads = document["environment"], document["run"], document["threads"]
-    loaded = f"; others took {run['foreign_share']:.0%} of the machine, so nothing measured here is comparable"
+    effect = (
+        "which slows both of a pair and widens the intervals"
+        if document["name"] in _PAIRED
+        else "so nothing measured here is comparable"
+    )
+    loaded = f"; others took {run['foreign_share']:.0%} of the machine, {effect}"
     return (
         f"{document['form']} form, seed {document['seed']}, {threads} thread{'s' * (threads != 1)}, "
         f"{run['duration_s']} s on {environment['cores']} cores of {environment['cpu'] or 'an unknown processor'}, "

@@ -163,6 +163,21 @@ def entry_to_text(entry: LedgerEntry) -> str:
     return _compact({k: v for k, v in value.items() if v not in (None, "", 0, {})})
 
 
+def measures_from_text(text: str) -> dict[str, int]:
+    """Numbers of an entry as stored, which the store has added up; the rest of it is not looked at.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        measures: dict[str, int] = json.loads(text)["m"]
+        if any(type(number) is not int for number in measures.values()):
+            raise ValueError("not an entry of the ledger: a measure is no whole number")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not an entry of the ledger: {error}") from error
+    return measures
+
+
 def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
     """An entry as stored.
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
-from stratos.core.ledger.entry import LedgerEntry, day_of, entry_from_text
+from stratos.core.ledger.entry import LedgerEntry, day_of, entry_from_text, measures_from_text
 
 BLOCK_LINES = 256
 FOLDER = "ledger/segments"
@@ -94,14 +94,20 @@ class SegmentLine:
     @property
     def entry(self) -> LedgerEntry:
         """Raises ``BrokenSegment``."""
-        return _entry(self, self.text)
+        try:
+            return entry_from_text(self.request_id, self.tenant, self.text)
+        except ValueError as error:
+            raise BrokenSegment(str(error)) from None
 
     @property
     def measures(self) -> Counter[str]:
-        """Numbers that the line adds to the sums; some may be negative."""
-        total = Counter(self.entry.measures)
-        if self.corrects:
-            total.subtract(_entry(self, self.corrects).measures)
+        """Numbers that the line adds to the sums; some may be negative. Raises ``BrokenSegment``."""
+        try:
+            total = Counter(measures_from_text(self.text))
+            if self.corrects:
+                total.subtract(measures_from_text(self.corrects))
+        except ValueError as error:
+            raise BrokenSegment(str(error)) from None
         return total
 
 
@@ -249,10 +255,3 @@ def _line(value: dict[str, Any]) -> SegmentLine:
         return SegmentLine(value["ms"], value["id"], value["tenant"], value["entry"], corrects, number)
     except (KeyError, TypeError, AttributeError) as error:
         raise BrokenSegment(f"a line is no entry: {error}") from None
-
-
-def _entry(line: SegmentLine, text: str) -> LedgerEntry:
-    try:
-        return entry_from_text(line.request_id, line.tenant, text)
-    except ValueError as error:
-        raise BrokenSegment(str(error)) from None

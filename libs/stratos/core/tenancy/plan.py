@@ -129,6 +129,8 @@ class Plan:
         )
 
 
+CHEAP_TIERS = ("flex", "batch")
+"""Values of ``service_tier`` for requests that wait for all others, at the price of that."""
 BUILT_IN_VERSION = 2
 """Of the built-in plans as they are now; 1 are those of release 0.1."""
 PREMIUM = Plan(

@@ -30,6 +30,8 @@ class SampleSpec:
     """Tokens emitted so far; filled only when ``params.needs_output_ids``."""
     num_output_tokens: int
     """Tokens emitted so far by this choice, all attempts together: ``min_tokens`` counts with it."""
+    num_drafted: int = 0
+    """Drafted tokens that position, ``output_ids`` and ``num_output_tokens`` take for emitted, after those that are."""
 
     @property
     def needs_history(self) -> bool:
@@ -65,7 +67,9 @@ class PlanRow:
     adapter_digest: str = ""
     """Empty for the base model."""
     sample: SampleSpec | None = None
-    """Sample after the last token of the row, or not at all."""
+    """Sample after the last token of the row, the drafted ones left out, or not at all."""
+    verify: tuple[SampleSpec, ...] = ()
+    """The last so many of ``token_ids`` are drafted: sample after each of them, too. For ``Runner.can_verify`` only."""
     pool: PoolingKind | None = None
     """Pool the hidden states of the row for an embedding, or not at all."""
     targets: PromptTargets | None = None
@@ -73,6 +77,16 @@ class PlanRow:
     continues: bool = False
     """``token_ids`` ends with ``PREVIOUS_TOKEN``: the runner puts the token there that the plan launched just before
     this one samples for ``seq_id``. Set with overlap only."""
+
+    @property
+    def specs(self) -> tuple[SampleSpec, ...]:
+        """Places to sample, in order."""
+        return () if self.sample is None else (self.sample, *self.verify)
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """Tokens that count only if the target samples them itself."""
+        return self.token_ids[len(self.token_ids) - len(self.verify) :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +103,8 @@ class StepPlan:
     """(host slot, block id): copied after ``swap_outs``, and before ``copies`` and rows of this plan read the block."""
     ended: tuple[int, ...] = ()
     """seq_ids whose tables end before this plan, though it may have a row that begins one again."""
+    num_drafted: int = 0
+    """Drafted tokens of all rows."""
     are_swaps_fenced: bool = False
     """Until the plan is collected nothing touches the blocks that it swaps: the copies may run beside everything."""
 
@@ -99,7 +115,7 @@ class StepPlan:
 
 @dataclass(slots=True)
 class SampledToken:
-    """The token sampled for one row."""
+    """A token sampled for a row."""
 
     seq_id: int
     token_id: int
@@ -126,6 +142,8 @@ class StepTokens:
     """Result of one plan; a row with an error has no token."""
 
     tokens: list[SampledToken] = field(default_factory=list)
+    """One per row that samples. A row with drafted tokens has one more for each, as if all of them were accepted, up to
+    the first place that cannot be sampled: that is no error, since the row may not get so far."""
     pooled: list[PooledRow] = field(default_factory=list)
     prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
     """seq_id -> one entry per target of its row."""

@@ -60,7 +60,7 @@ class RequestStats:
 
 @dataclass(slots=True)
 class StepShares:
-    """Tokens that a step computed, by whose they were; rows of what had ended by then included."""
+    """Tokens that a step computed, by whose they were; rows of what had ended by then included, rejected drafts not."""
 
     tenants: dict[str, int] = field(default_factory=dict)
     requests: dict[RequestKey, int] = field(default_factory=dict)
@@ -97,6 +97,10 @@ class StepResult:
     prompt_logprobs: dict[RequestKey, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """For requests that got their first token in this step and asked: one entry per prompt token from the second on."""
     shares: StepShares = field(default_factory=StepShares)
+    num_drafted: int = 0
+    """Tokens that proposers drafted for the pass."""
+    num_accepted: int = 0
+    """Drafted tokens that the target drew, too, and that counted."""
 
     @property
     def has_news(self) -> bool:

@@ -136,6 +136,8 @@ class Runner(ABC):
             ValueError: ``payload`` does not have the size of the range.
         """
 
+    can_verify: bool = False
+    """Plans may have rows with drafted tokens."""
     has_device_pages: bool = False
     """``pack`` and ``unpack`` may be called."""
 

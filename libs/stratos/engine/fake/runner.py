@@ -163,6 +163,8 @@ def _score(row: PlanRow) -> list[PositionLogprobs]:
 class FakeRunner(Runner):
     """Runs plans over pages that hold one int64 per token."""
 
+    can_verify = True
+
     def __init__(self, config: FakeConfig) -> None:
         self.config = config
         self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
@@ -263,18 +265,27 @@ class FakeRunner(Runner):
                 handle.tokens.prompt_logprobs[row.seq_id] = _score(row)
             if row.sample is None and row.pool is None:
                 continue
-            if self.config.poison_token is not None and self.config.poison_token in handle.token_ids[row.seq_id]:
+            own_ids = handle.token_ids[row.seq_id][: len(row.token_ids) - len(row.verify)]
+            if self.config.poison_token is not None and self.config.poison_token in own_ids:
                 handle.tokens.errors[row.seq_id] = FINISHED_EARLY
                 continue
             if row.sample is not None:
                 spec = handle.specs.get(row.seq_id, row.sample)
                 handle.tokens.tokens.append(self._sample_row(handle, row, spec))
+                self._verify(handle, row)
             if row.pool is not None:
                 handle.tokens.pooled.append(self._pool_row(row, handle.tables[row.seq_id]))
         self._previous = {token.seq_id: token.token_id for token in handle.tokens.tokens}
 
+    def _verify(self, handle: _Handle, row: PlanRow) -> None:
+        for spec, draft in zip(row.verify, row.drafts, strict=True):
+            if draft == self.config.poison_token:
+                break
+            handle.tokens.tokens.append(self._sample_row(handle, row, spec))
+
     def _sample_row(self, handle: _Handle, row: PlanRow, spec: SampleSpec) -> SampledToken:
         table, mask, end = handle.tables[row.seq_id], handle.masks.get(row.seq_id), row.start + len(row.token_ids)
+        end -= len(row.verify) - spec.num_drafted
         seen = visible(end, self.config.window, self.config.num_sinks)
         total = sum(self._pages[self._slot(table, position)] for position in seen)
         term = 31 * self.config.worker_weight + adapter_term(row.adapter_digest)

@@ -133,6 +133,25 @@ class BlockTables:
         sequence.block_table.extend(taken)
         return True
 
+    def grow_for_drafts(self, sequence: Sequence, num_tokens: int, num_kept: int) -> int:
+        """Take blocks towards ``num_tokens`` while ``num_kept`` stay available; returns the tokens that are covered."""
+        missing = self.blocks.blocks_for(num_tokens) - len(sequence.block_table)
+        count = min(missing, self.blocks.num_available - num_kept)
+        if count > 0 and (taken := self.blocks.allocate(count)) is not None:
+            sequence.block_table.extend(taken)
+            sequence.num_draft_blocks = len(taken)
+        return min(num_tokens, len(sequence.block_table) * self.blocks.block_size)
+
+    def end_drafts(self, sequence: Sequence) -> None:
+        """Give back the blocks that were taken for drafts, but those that the sequence has grown into."""
+        taken, sequence.num_draft_blocks, sequence.drafts = sequence.num_draft_blocks, 0, ()
+        table = sequence.block_table
+        end = max(len(table) - taken, self.blocks.blocks_for(len(sequence.tokens)))
+        if end < len(table):
+            unused, table[end:] = table[end:], []
+            sequence.num_planned_blocks = min(sequence.num_planned_blocks, end)
+            self.fences.release(unused, sequence.last_plan)
+
     def num_missing(self, sequence: Sequence, num_tokens: int) -> int:
         """Blocks that the sequence will hold more than now before the table covers ``num_tokens``."""
         missing, window = self.blocks.blocks_for(num_tokens) - len(sequence.block_table), self.window_of(sequence)

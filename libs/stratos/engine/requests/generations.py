@@ -177,6 +177,8 @@ class GenerationTable:
             state.num_cached_tokens = start if state.num_cached_tokens is None else state.num_cached_tokens
         continues = start + count > len(sequence.tokens)
         known = sequence.tokens[start : start + count]
+        if sequence.drafts:
+            return self._drafted_row(sequence, start)
         table_begin, block_table = self._kv.tables.plan_table(sequence, start + count)
         return PlanRow(
             seq_id=sequence.seq_id,
@@ -191,6 +193,23 @@ class GenerationTable:
             continues=continues,
         )
 
+    def _drafted_row(self, sequence: Sequence, start: int) -> PlanRow:
+        """The row of a stream's last token and of the tokens that are drafted after it."""
+        state, drafts = sequence.request, sequence.drafts
+        assert state is not None
+        first = _sample_spec(sequence, state)
+        table_begin, block_table = self._kv.tables.plan_table(sequence, start + 1 + len(drafts))
+        return PlanRow(
+            seq_id=sequence.seq_id,
+            token_ids=(sequence.tokens[-1], *drafts),
+            start=start,
+            block_table=block_table,
+            table_begin=table_begin,
+            adapter_digest=sequence.terms.adapter.digest,
+            sample=first,
+            verify=tuple(_after_drafts(first, drafts[:end]) for end in range(1, len(drafts) + 1)),
+        )
+
     def with_history(self, spec: SampleSpec, sequence: Sequence) -> SampleSpec:
         """The spec of a launched row, now that every token before the one to be sampled is known."""
         return dataclasses.replace(spec, output_ids=tuple(sequence.tokens[len(spec.prompt_ids) :]))
@@ -202,8 +221,13 @@ class GenerationTable:
         assert begin <= len(known), "prompt tokens were skipped"
         known.extend(logprobs[len(known) - begin :])
 
-    def advance(self, sequence: Sequence, begin: int, token: SampledToken | None, result: StepResult) -> None:
-        """Tokens from ``begin`` on are computed; append the sampled one, if the row sampled."""
+    def advance(
+        self, sequence: Sequence, begin: int, token: SampledToken | None, result: StepResult, *, follows: bool = False
+    ) -> None:
+        """Tokens from ``begin`` on are computed; append the sampled one, if the row sampled.
+
+        ``follows``: the output added last is the sequence's, and takes the token, too.
+        """
         state = sequence.request
         assert state is not None
         num_prompt = len(state.request.prompt_ids)
@@ -214,7 +238,7 @@ class GenerationTable:
         if sequence.choice == state.parent_choice:
             state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
         if token is not None:
-            self._append(sequence, state, token, result)
+            self._append(sequence, state, token, result, follows=follows)
         if not self._context.config.baseline.kv_cache:
             sequence.num_computed = 0
 
@@ -248,10 +272,16 @@ class GenerationTable:
             scheduler.run_now(sequence)
         state.pending_forks = []
 
-    def _append(self, sequence: Sequence, state: RequestState, token: SampledToken, result: StepResult) -> None:
+    def _append(
+        self, sequence: Sequence, state: RequestState, token: SampledToken, result: StepResult, *, follows: bool
+    ) -> None:
         request = state.request
         self._context.grammars.accept(sequence, token.token_id)
-        output = ChoiceOutput(request.key, sequence.choice, sequence.num_output, [token.token_id])
+        if follows:
+            output = result.outputs.pop()
+            output.token_ids.append(token.token_id)
+        else:
+            output = ChoiceOutput(request.key, sequence.choice, sequence.num_output, [token.token_id])
         if token.logprobs is not None:
             output.logprobs.append(token.logprobs)
         sequence.tokens.append(token.token_id)
@@ -317,4 +347,15 @@ def _sample_spec(sequence: Sequence, state: RequestState) -> SampleSpec:
         prompt_ids=request.prompt_ids,
         output_ids=tuple(sequence.tokens[num_prompt:]) if request.sampling.needs_output_ids else (),
         num_output_tokens=sequence.num_output + sequence.num_unknown,
+    )
+
+
+def _after_drafts(first: SampleSpec, drafts: tuple[int, ...]) -> SampleSpec:
+    """The place after ``drafts``, as it is once the target has drawn them all from ``first`` on."""
+    return dataclasses.replace(
+        first,
+        position=first.position + len(drafts),
+        output_ids=first.output_ids + drafts if first.params.needs_output_ids else (),
+        num_output_tokens=first.num_output_tokens + len(drafts),
+        num_drafted=len(drafts),
     )

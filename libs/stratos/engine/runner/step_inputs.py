@@ -80,13 +80,19 @@ def build_step_inputs(
         _report(errors, plan.rows, spans, positions >= max_model_len, "a position is beyond the model's context")
         positions = positions.clip(max=max_model_len - 1)
     last_tokens = [span.begin + span.num_tokens - 1 for row, span in zip(plan.rows, spans, strict=True) if row.sample]
+    sampled_rows = [(row.seq_id, row.sample) for row in plan.rows if row.sample]
+    if plan.num_drafted:
+        # a row of 4 tokens that begins at 7, the last 2 of them drafted, is sampled at 8, 9 and 10
+        sampled_rows = [(row.seq_id, spec) for row in plan.rows for spec in row.specs]
+        ends = [span.begin + span.num_tokens - len(row.specs) for row, span in zip(plan.rows, spans, strict=True)]
+        last_tokens = [end + i for row, end in zip(plan.rows, ends, strict=True) for i in range(len(row.specs))]
     return StepInputs(
         token_ids=to_device(token_ids, device),
         positions=to_device(positions, device),
         spans=spans,
         lora=_lora_batch(plan.rows, spans, find_adapter, errors, device),
         sampled_tokens=None if len(last_tokens) == begin else to_device(np.array(last_tokens, dtype=np.int64), device),
-        sampled_rows=[(row.seq_id, row.sample) for row in plan.rows if row.sample],
+        sampled_rows=sampled_rows,
         errors=errors,
     )
 

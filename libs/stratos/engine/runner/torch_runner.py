@@ -8,9 +8,10 @@ is reported in ``StepTokens.errors``, whether it samples or not; its neighbours 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -65,11 +66,14 @@ class StepHandle:
     logits: Tensor | None
     """float32 [sampled rows, vocab]."""
     tokens: StepTokens
+    num_sound_drafts: dict[int, int] = field(default_factory=dict)
+    """By seq_id, drafted tokens before the first one whose hidden state is not finite."""
 
 
 class TorchRunner(Runner):
     """Use ``TorchRunner.load``."""
 
+    can_verify = True
     plan: EnginePlan
     """Choices for the device, and their reasons."""
     _threads: ThreadChoice | None = None
@@ -242,11 +246,11 @@ class TorchRunner(Runner):
         )
         result = self.forward.run(inputs)
         errors = dict(inputs.errors)
-        _report_non_finite(result.is_finite, plan, inputs, errors)
+        num_sound_drafts = _report_non_finite(result.is_finite, plan, inputs, errors)
         pooled = pool_rows(plan.rows, inputs.spans, result.hidden, self.decoder.final_states)
         logprobs = prompt_logprobs(plan.rows, inputs.spans, result.hidden, self.decoder.logits)
         tokens_so_far = StepTokens(pooled=pooled, prompt_logprobs=logprobs, errors=errors, swap_s=swap_s)
-        return StepHandle(inputs, result.logits, tokens_so_far)
+        return StepHandle(inputs, result.logits, tokens_so_far, num_sound_drafts)
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
@@ -257,8 +261,13 @@ class TorchRunner(Runner):
         by_row = {row: masks[seq_id] for row, (seq_id, _) in enumerate(rows) if seq_id in masks} if masks else None
         complete = specs or {}
         sampled = self.sampler.sample(handle.logits, [complete.get(seq_id, spec) for seq_id, spec in rows], by_row)
-        tokens = handle.tokens
-        for row, (seq_id, _) in enumerate(rows):
+        tokens, is_cut = handle.tokens, set[int]()
+        for row, (seq_id, spec) in enumerate(rows):
+            if spec.num_drafted:
+                if row in sampled.errors or spec.num_drafted > handle.num_sound_drafts.get(seq_id, sys.maxsize):
+                    is_cut.add(seq_id)
+                if seq_id in is_cut:
+                    continue
             if row in sampled.errors:
                 tokens.errors.setdefault(seq_id, sampled.errors[row])
             if seq_id not in tokens.errors:
@@ -290,13 +299,23 @@ class TorchRunner(Runner):
         return self.adapters.digests()
 
 
-def _report_non_finite(is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]) -> None:
-    """Name every row with a token whose hidden state is not finite, so that its KV is not shared."""
+def _report_non_finite(
+    is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]
+) -> dict[int, int]:
+    """Name every row with a token whose hidden state is not finite, so that its KV is not shared.
+
+    A drafted token is no error; returned is how many of them come before the first such one, by seq_id.
+    """
+    num_sound: dict[int, int] = {}
     if is_finite.all():
-        return
+        return num_sound
     for row, span in zip(plan.rows, inputs.spans, strict=True):
-        if not is_finite[span.begin : span.begin + span.num_tokens].all():
+        first_draft = span.begin + span.num_tokens - len(row.verify)
+        if not is_finite[span.begin : first_draft].all():
             errors.setdefault(row.seq_id, NON_FINITE_HIDDEN)
+        elif not (drafts := is_finite[first_draft : span.begin + span.num_tokens]).all():
+            num_sound[row.seq_id] = int(drafts.argmin())
+    return num_sound
 
 
 def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype) -> KvGeometry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,14 @@ class SeenTokens:
         self._count(output_ids[len(self._output_ids) :])
         self._output_ids = output_ids
 
+    def with_drafts(self, drafts: tuple[int, ...]) -> SeenTokens:
+        """Copy with drafted tokens counted as well; the tokens of this one stay as they are."""
+        copy = object.__new__(SeenTokens)
+        copy._prompt_ids, copy._output_ids = self._prompt_ids, self._output_ids
+        copy._places, copy.ids, copy.counts = self._places.copy(), self.ids.copy(), self.counts.copy()
+        copy._count(drafts)
+        return copy
+
     def _count(self, token_ids: Iterable[int]) -> None:
         for token in token_ids:
             place = self._places.setdefault(token, len(self._places))
@@ -61,6 +70,10 @@ class SeenTable:
             spec: names the sequence.
             num_rows: of the batch; the sequences of two batches are kept.
         """
+        if spec.num_drafted:
+            begin = len(spec.output_ids) - spec.num_drafted
+            first = replace(spec, output_ids=spec.output_ids[:begin], num_drafted=0)
+            return self.of(first, num_rows).with_drafts(spec.output_ids[begin:])
         name = (spec.key, spec.choice)
         seen = self._kept.get(name)
         if seen is None or not seen.continues(spec):

@@ -110,7 +110,7 @@ class Scheduler:
         self._tables.end(sequence)
         sequence.epoch += 1
         sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
-        sequence.num_hashed = 0
+        sequence.num_hashed = sequence.num_draft_blocks = 0
 
     @property
     def num_free_seqs(self) -> int:

@@ -94,6 +94,19 @@ REQUEST_ALERTS = (
         ),
     ),
     Alert(
+        name="StratosBatchLate",
+        expr="min by (release) (stratos_batch_window_left_seconds) < 7200",
+        lasting="5m",
+        summary="The window of a batch ends within two hours.",
+        meaning="Lines that are not computed until then end as `batch_expired`. Batches wait for all other requests, "
+        "so there was little room for them.",
+        check=(
+            "`stratos_batch_lines_waiting`, and how fast `stratos_batch_lines_total` rises.",
+            "`deferred` says that workers had no room; queue depth and use of the KV pool say of what.",
+        ),
+        act=("Add decode workers until it has ended, or tell its tenant.",),
+    ),
+    Alert(
         name="StratosPromptConvicted",
         expr="sum by (release) (increase(stratos_convictions_total[15m])) > 0",
         summary="A prompt was refused for good, because workers were lost as it began.",

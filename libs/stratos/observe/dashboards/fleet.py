@@ -273,5 +273,20 @@ SERVICE_LEVEL = Dashboard(
             text="Recoveries of running requests by cause: what clients did not notice.",
             queries=(Query(f"sum by (cause) (rate(stratos_recoveries_total{{@}}[{WINDOW}]))", "{{cause}}"),),
         ),
+        Panel(
+            title="Records of streams",
+            text="Each second, by what happened: `taken` beyond `queued` are streams whose gateway was lost.",
+            queries=(Query(f"sum by (event) (rate(stratos_stream_records_total{{@}}[{WINDOW}]))", "{{event}}"),),
+        ),
+        Panel(
+            title="Lines of batches",
+            text="Answered each second, and deferred where workers had no room for them.",
+            queries=(Query(f"sum by (outcome) (rate(stratos_batch_lines_total{{@}}[{WINDOW}]))", "{{outcome}}"),),
+        ),
+        Panel(
+            title="Lines of batches that wait",
+            text="Of all open batches.",
+            queries=(Query("max(stratos_batch_lines_waiting{@})", "lines"),),
+        ),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import cast
 
 from stratos.core.placement import Work
@@ -12,6 +13,17 @@ from stratos.routing.dispatch.room_table import NeedKind
 from stratos.routing.fleet_state import FleetState
 from stratos.routing.queueing.reservations import Rank, Reservations, rank_of
 from stratos.routing.queueing.ticket import Ticket
+
+MAX_KINDS = 1024
+"""They come from requests, so their number is bounded; one that was forgotten and comes back is another one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kind:
+    """Needs beside the length of a prompt, and rank; compared by identity, for it is looked up hundreds of times."""
+
+    need: NeedKind
+    rank: Rank
 
 
 class FleetBounds:
@@ -32,6 +44,11 @@ class FleetBounds:
         self._placer = placer
         self._ask = ask
         self._now = 0.0
+        self._version: Hashable = None
+        self._kinds: dict[tuple[NeedKind, Rank], _Kind] = {}
+        self._closed: dict[Rank, frozenset[str]] = {}
+        self._found: dict[Hashable, tuple[float, float]] = {}
+        """By kind, for one version of the fleet and of what is kept in it."""
 
     def begin(self, now: float) -> None:
         """A turn begins."""
@@ -41,17 +58,35 @@ class FleetBounds:
     def epoch(self) -> int:
         return self._reservations.epoch
 
-    def kind(self, ticket: Ticket) -> tuple[NeedKind, Rank] | None:
+    def kind(self, ticket: Ticket) -> Hashable | None:
         """Its needs and its rank; ``None`` for inputs to embed and for the holder of room."""
         if ticket.request.work is Work.EMBEDDING or self._reservations.held_by(ticket):
             return None
-        kind = self._placer.kind_of(self._ask(ticket), self._fleet.views(self._now), self._fleet.version)
-        return kind, rank_of(ticket)
+        need = self._placer.kind_of(self._ask(ticket), self._fleet.views(self._now), self._fleet.version)
+        key = need, rank_of(ticket)
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= MAX_KINDS:
+                self._kinds.clear()
+            kind = self._kinds[key] = _Kind(*key)
+        return kind
 
     def blocked(self, kind: Hashable) -> tuple[float, float]:
-        need, rank = cast("tuple[NeedKind, Rank]", kind)
-        closed = self._reservations.closed_to_rank(rank)
-        return self._placer.blocked(need, closed, self._fleet.views(self._now), self._fleet.version)
+        version = self._fleet.version, self._reservations.version
+        if version != self._version:
+            self._version = version
+            self._closed.clear()
+            self._found.clear()
+        found = self._found.get(kind)
+        if found is None:
+            found = self._found[kind] = self._find_blocked(cast("_Kind", kind))
+        return found
+
+    def _find_blocked(self, kind: _Kind) -> tuple[float, float]:
+        closed = self._closed.get(kind.rank)
+        if closed is None:
+            closed = self._closed[kind.rank] = self._reservations.closed_to_rank(kind.rank)
+        return self._placer.blocked(kind.need, closed, self._fleet.views(self._now), self._fleet.version)
 
     def may_reserve(self, ticket: Ticket) -> bool:
         return self._reservations.may_hold(ticket, self._fleet.views(self._now))

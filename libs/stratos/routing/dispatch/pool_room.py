@@ -8,11 +8,13 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from stratos.core.features import can_speak_with
+from stratos.core.placement import WorkerRole
 from stratos.routing.admission import has_free_slot, kv_capacity, kv_room
 from stratos.routing.filters import Rejection
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.worker_view import WorkerView
 
 Room = tuple[float, int, WorkerView]
@@ -35,6 +37,9 @@ class PoolRoom:
         self._features = features
         self._max_waiting = max_waiting
         self._is_resumed = is_resumed
+        self._views = FleetViews()
+        self._num_changes = 0
+        """Of ``views``, when it was looked at."""
         self._known: dict[str, WorkerView] = {}
         self._number = 0
         self._rooms: dict[str, Room] = {}
@@ -56,21 +61,25 @@ class PoolRoom:
         """The worker with the largest pool of those that live and have the features."""
         return self._known.get(self._largest)
 
-    def update(self, pool: Mapping[str, WorkerView]) -> None:
-        """The pool as it is now, by incarnation."""
-        known = self._known
-        changed = [(name, view) for name, view in pool.items() if known.get(name) is not view]
-        gone = [name for name in known if name not in pool] if len(known) + len(changed) > len(pool) else []
+    def update(self, views: FleetViews, model_digest: str) -> None:
+        """The pool as it is now."""
+        changed = views.changed(WorkerRole.DECODE, model_digest, self._num_changes) if views is self._views else None
+        self._views, self._num_changes = views, views.num_changes
+        gone: list[str] = []
+        if changed is None:
+            pool = views.by_incarnation(WorkerRole.DECODE, model_digest)
+            changed = [view for name, view in pool.items() if self._known.get(name) is not view]
+            gone = [name for name in self._known if name not in pool]
         if not changed and not gone:
             return
         self._frontiers.clear()
         largest = self._capacities.get(self._largest)
-        for name, view in changed:
-            self._take_out(name)
-            self._put(name, view)
+        for view in changed:
+            self._take_out(view.ref.incarnation)
+            self._put(view.ref.incarnation, view)
         for name in gone:
             self._take_out(name)
-            del known[name]
+            del self._known[name]
         if largest is None or self._capacities.get(self._largest, NO_CAPACITY) < largest:
             self._largest = max(self._capacities, key=self._capacities.__getitem__, default="")
 

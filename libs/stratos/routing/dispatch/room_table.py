@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from stratos.core.placement import WorkerRole
 from stratos.core.rules.admission import KvNeed, output_blocks
 from stratos.routing.admission import Ask, kv_capacity
 from stratos.routing.dispatch.pool_room import PoolRoom, Room
@@ -45,7 +44,6 @@ class RoomTable:
         self._version: float = math.nan
         self._pools: dict[tuple[str, frozenset[str], int, bool], PoolRoom] = {}
         self._updated: set[tuple[str, frozenset[str], int, bool]] = set()
-        self._blocked: dict[tuple[NeedKind, frozenset[str]], tuple[float, float]] = {}
         self.rejections: Counter[Rejection] = Counter()
         """Workers that refused a request, or once for all of a kind, by reason; who reads it clears it."""
 
@@ -54,7 +52,6 @@ class RoomTable:
         if version != self._version:
             self._views, self._version = views, version
             self._updated.clear()
-            self._blocked.clear()
 
     def candidates(self, ask: Ask) -> list[WorkerView] | None:
         """The workers with blocks and an adapter slot for a request; ``None`` where all have to be looked at."""
@@ -93,12 +90,6 @@ class RoomTable:
 
     def blocked(self, kind: NeedKind, closed: frozenset[str]) -> tuple[float, float]:
         """Prompts longer than the first number and no longer than the second find no room at workers that are open."""
-        found = self._blocked.get((kind, closed))
-        if found is None:
-            found = self._blocked[kind, closed] = self._find_blocked(kind, closed)
-        return found
-
-    def _find_blocked(self, kind: NeedKind, closed: frozenset[str]) -> tuple[float, float]:
         pool = self._pool(kind)
         if _is_moot(pool, closed) or (largest := pool.largest) is None:
             return NOTHING_BLOCKED
@@ -106,11 +97,10 @@ class RoomTable:
         for tokens, _, view in pool.frontier(closed):
             if -tokens <= longest or longest == math.inf:
                 break
-            longest = max(longest, -tokens - _output_tokens(kind, view))
-        most = kv_capacity(largest, is_resumed=kind.is_resumed) * largest.status.block_size
-        longest_output = kind._replace(max_output_tokens=largest.status.engine.p90_output_tokens)
-        copied = (kind.num_choices - 1) * largest.status.block_size
-        return longest, most - copied - _output_tokens(longest_output, largest)
+            longest = max(longest, -tokens - _output_tokens(kind, view, kind.max_output_tokens))
+        size, p90 = largest.status.block_size, largest.status.engine.p90_output_tokens
+        most = kv_capacity(largest, is_resumed=kind.is_resumed) * size
+        return longest, most - (kind.num_choices - 1) * size - _output_tokens(kind, largest, p90)
 
     def _pool(self, kind: NeedKind) -> PoolRoom:
         key = kind[:4]
@@ -122,7 +112,7 @@ class RoomTable:
             pool = self._pools[key] = PoolRoom(kind.features, kind.max_waiting, is_resumed=kind.is_resumed)
         if key not in self._updated:
             self._updated.add(key)
-            pool.update(self._views.by_incarnation(WorkerRole.DECODE, kind.model_digest))
+            pool.update(self._views, kind.model_digest)
         return pool
 
     def _count(self, pool: PoolRoom, closed: frozenset[str]) -> None:
@@ -163,7 +153,7 @@ def _rounded_down(num_tokens: int) -> int:
     return num_tokens // step * step
 
 
-def _output_tokens(kind: NeedKind, view: WorkerView) -> int:
-    """Tokens of the blocks that its output is expected to need there."""
+def _output_tokens(kind: NeedKind, view: WorkerView, most: int) -> int:
+    """Tokens of the blocks that outputs of at most so many tokens are expected to need there."""
     size, p90 = view.status.block_size, view.status.engine.p90_output_tokens
-    return size * output_blocks(kind.max_output_tokens, p90, kind.num_choices, size, is_resumed=kind.is_resumed)
+    return size * output_blocks(most, p90, kind.num_choices, size, is_resumed=kind.is_resumed)

@@ -59,8 +59,10 @@ class PoolPolicy:
     def _score(self, views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
         if not self._scorers:
             return [0.0] * len(views)
-        weighted = [[weight * one for one in score(views, context)] for score, weight in self._scorers]
-        return [sum(scores) for scores in zip(*weighted, strict=True)]
+        total = [0.0] * len(views)
+        for score, weight in self._scorers:
+            total = [one + weight * more for one, more in zip(total, score(views, context), strict=True)]
+        return total
 
 
 class Policies:

@@ -211,8 +211,7 @@ class ClassQueue:
         if self._has_reserved or oldest is None or oldest.arrived > until or not bounds.may_reserve(oldest):
             return
         self._has_reserved = True
-        old = (ticket for ticket in self._heads.blocked_in_order(MAX_SCAN) if ticket.arrived <= until)
-        for ticket in islice(old, MAX_RESERVING):
+        for ticket in self._heads.blocked_in_order(until, MAX_RESERVING, MAX_SCAN):
             if not bounds.may_reserve(ticket):
                 return
             reserve(ticket)

@@ -24,7 +24,8 @@ class ServiceCounters:
         """Last weight of each tenant whose weight is not 1."""
 
     def __getitem__(self, tenant: str) -> float:
-        return max(self._counters.get(tenant, 0.0), 0.0)
+        counter = self._counters.get(tenant, 0.0)
+        return counter if counter > 0.0 else 0.0
 
     def __len__(self) -> int:
         return len(self._counters)

@@ -25,8 +25,11 @@ MAX_STALE = 256
 """Entries of requests that left, above as many as there are others, before they are swept out."""
 
 
-MAX_FITTING = 128
-"""So many that may find room are compared; of more, the one with the smallest counter comes soon."""
+MAX_FITTING = 48
+"""So many that may find room are compared; of more, the one with the smallest counter comes soon.
+
+Of n requests k may find room: comparing them takes k looks, passing others by their counters n / k.
+"""
 
 
 class PromptBounds(Protocol):
@@ -99,9 +102,9 @@ class _Lengths:
             places += (2 * place + 1, 2 * place + 2)
             if not _is_bounded(ticket, kind):
                 num_stale += 1
-            elif len(found) == MAX_FITTING:
-                return None
             elif not math.isnan(ticket.counter):
+                if len(found) == MAX_FITTING:
+                    return None
                 found.append(ticket)
         if num_stale > len(found):
             self.sweep(kind)
@@ -129,6 +132,8 @@ class FairHeads:
         self._candidates: list[Entry] | None = None
         """Those of ``bounded`` that may find room in this turn; ``None`` where that is not known."""
         self._skipped: list[Ticket] = []
+        self._num_to_pass = 0
+        """So many that do not fit are passed by their counters before those that do are looked for again."""
         self._tried: list[Ticket] = []
         self._epoch = 0
         self._is_tight = False
@@ -176,22 +181,31 @@ class FairHeads:
         if bounds.epoch != self._epoch:
             self._epoch = bounds.epoch
             self._unskip()
-        fitting, free = self._next_fitting(bounds), self._pop(self._free)
+        fitting, free = self._next_fitting(_Memo(bounds)), self._pop(self._free)
         if fitting is None or free is None:
             return fitting or free
         first, second = sorted((fitting, free), key=lambda ticket: (ticket.counter, ticket.sequence))
         self.put_back(second)
         return first
 
-    def blocked_in_order(self, most: int) -> list[Ticket]:
-        """The first of those that wait for room, when ``take`` has returned ``None``."""
+    def blocked_in_order(self, until: float, count: int, most: int) -> list[Ticket]:
+        """Requests that wait for room, in their order, when ``take`` has returned ``None``.
+
+        Args:
+            until: younger ones are left out.
+            count: of those that are wanted.
+            most: are looked at.
+        """
         self._unskip()
-        first: list[Ticket] = []
-        while len(first) < most and (ticket := self._pop(self._bounded)) is not None:
-            first.append(ticket)
-        for ticket in first:
+        looked: list[Ticket] = []
+        found: list[Ticket] = []
+        while len(looked) < most and len(found) < count and (ticket := self._pop(self._bounded)) is not None:
+            looked.append(ticket)
+            if ticket.arrived <= until:
+                found.append(ticket)
+        for ticket in looked:
             self.put_back(ticket)
-        return first
+        return found
 
     def sweep(self, num_heads: int) -> None:
         """Drop entries of requests that left, where they outnumber the others."""
@@ -218,47 +232,46 @@ class FairHeads:
             self.put_back(ticket)
 
     def _unskip(self) -> None:
-        self._candidates = None
+        self._candidates, self._num_to_pass = None, 0
         skipped, self._skipped = self._skipped, []
         for ticket in skipped:
             if ticket.is_waiting and math.isnan(ticket.counter):
                 self.put_back(ticket)
 
-    def _next_fitting(self, bounds: PromptBounds) -> Ticket | None:
-        blocked = _Memo(bounds)
-        if self._candidates is None and not self._gather(blocked):
-            return self._first_fitting(blocked)
-        candidates = self._candidates or []
+    def _next_fitting(self, blocked: _Memo) -> Ticket | None:
+        while self._candidates is None:
+            if self._num_to_pass == 0:
+                self._num_to_pass = MAX_FITTING
+                self._gather(blocked)
+                continue
+            ticket = self._pop(self._bounded)
+            if ticket is None or not has_to_wait(ticket, blocked[ticket.kind]):
+                return ticket
+            self._num_to_pass -= 1
+            self._skipped.append(ticket)
+        return self._next_candidate(self._candidates, blocked)
+
+    def _next_candidate(self, candidates: list[Entry], blocked: _Memo) -> Ticket | None:
         while candidates:
             entry = candidates.pop(0)
             ticket = entry[2]
-            if not _is_valid(entry, is_free=False):
-                continue
-            if not has_to_wait(ticket, blocked[ticket.kind]):
+            if _is_valid(entry, is_free=False) and not has_to_wait(ticket, blocked[ticket.kind]):
                 ticket.counter = math.nan
                 return ticket
         return None
 
-    def _gather(self, blocked: _Memo) -> bool:
-        """Find those that may be placed in this turn, in order; room only shrinks in it.  False when they are many."""
+    def _gather(self, blocked: _Memo) -> None:
+        """Find those that may be placed in this turn, in order, unless they are many; room only shrinks in it."""
         few: list[Ticket] = []
         for kind, lengths in self._lengths.items():
             found = lengths.fitting(kind, blocked[kind])
             if found is None or len(few) + len(found) > MAX_FITTING:
-                return False
+                return
             few += found
         for ticket in few:
             if ticket.counter != self._service[ticket.request.terms.tenant]:  # it has grown since
                 self.put_back(ticket)
         self._candidates = sorted((ticket.counter, ticket.sequence, ticket) for ticket in few)
-        return True
-
-    def _first_fitting(self, blocked: _Memo) -> Ticket | None:
-        while (ticket := self._pop(self._bounded)) is not None:
-            if not has_to_wait(ticket, blocked[ticket.kind]):
-                return ticket
-            self._skipped.append(ticket)
-        return None
 
     def _pop(self, heap: list[Entry]) -> Ticket | None:
         while heap:

@@ -61,7 +61,8 @@ class ModelQueue:
     def begin_turn(self) -> None:
         """The fleet may have changed."""
         for queue in self.classes:
-            queue.begin_turn()
+            if len(queue):
+                queue.begin_turn()
 
     def dispatch(self, now: float, place: Place[T], reserve: Reserve, bounds: PromptBounds) -> Dispatched[T] | None:
         """Place one request: an aged one when the quota allows, else by class."""
@@ -83,7 +84,7 @@ class ModelQueue:
                 self._quota.count(is_aged=True)
                 return Dispatched(aged, result)
         for queue in self.classes:
-            found = queue.dispatch(now, place, reserve, bounds)
+            found = queue.dispatch(now, place, reserve, bounds) if len(queue) else None
             if isinstance(found, Dispatched):
                 self._quota.count(is_aged=False)
                 return found

@@ -49,6 +49,12 @@ class Reservations:
         self._bookings = bookings
         self._by_worker: dict[str, WorkerReservation] = {}
         self._epoch = 0
+        self._num_made = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Moves when a worker is kept, or is kept no longer."""
+        return self.epoch, self._num_made
 
     @property
     def epoch(self) -> int:
@@ -98,6 +104,7 @@ class Reservations:
         free = [view for view in candidates if view.ref.incarnation not in live]
         if free:
             best = min(free, key=lambda view: (self._fits_after(view, ask), view.num_seqs))
+            self._num_made += 1
             live[best.ref.incarnation] = WorkerReservation(ticket, best.ref.incarnation)
 
     def _live(self) -> dict[str, WorkerReservation]:

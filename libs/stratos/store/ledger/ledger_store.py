@@ -15,36 +15,29 @@ also after its deletion: what comes late finds its place, and nothing here knows
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redis.asyncio import Redis
 
-from stratos.common.errors import DependencyDown
-from stratos.core.ledger.entry import LedgerEntry, entry_to_text
+from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.segments import Place
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
-from stratos.store.ledger.chain import Chain
 from stratos.store.ledger.entry_order import EntryOrder
 from stratos.store.ledger.entry_reader import EntryReader
 from stratos.store.ledger.memory_share import MemoryShare
-from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS, WRITE_ENTRY
+from stratos.store.ledger.scripts import MOVE, NOTE_WORKERS
 from stratos.store.ledger.segment_store import SegmentStore
-from stratos.store.ledger.window_store import window_keys, window_of
+from stratos.store.ledger.writing.entry_writer import WAITS, EntryWriter
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
 _DAY_S = 24 * 3600
 _MOVED_DAYS = 400
 """Days up to today that may have entries or sums under the name of a tenant."""
-_MAX_LOOKS = 8
-"""Looks into segments for one entry: each is in vain where another segment was appended during it."""
-_WAITS, _NO_LOOK = "waits", "segments of the ledger could not be read a moment ago"
-_MAX_FAILED_LOOKS = 2
-"""Looks that fail in one write, each perhaps after a time-out; then the other late entries wait, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +76,12 @@ class LedgerStore:
         segments: SegmentStore | None = None,
     ) -> None:
         self._share = share
-        self._segments = segments
-        self._chain = Chain(redis, config, store_id)
         self._order = EntryOrder(redis, config)
         self._reader = EntryReader(redis, config, segments, store_id)
         self._redis = redis
         self._head = f"{config.prefix}:ledger"
         self._kept_s = entries_kept_days * _DAY_S
-        self._write_entry = GuardedScript(redis, config, WRITE_ENTRY, store_id)
+        self._writer = EntryWriter(redis, config, self._kept_s, segments, store_id)
         self._note_workers = GuardedScript(redis, config, NOTE_WORKERS, store_id)
         self._move = GuardedScript(redis, config, MOVE, store_id)
         self._reads = GuardedReads(redis, config, store_id)
@@ -109,58 +100,13 @@ class LedgerStore:
         if entries and self._share is not None:
             await self._share.check()
         with translate_redis_errors():
-            answers = await self._write(entries, looks)
+            answers = await self._writer.write(entries, looks)
         return [
             Written(False, entry.tenant, 0, due)
-            if outcome == _WAITS
+            if outcome == WAITS
             else Written(outcome != "kept", entry.tenant, int(due))
             for (outcome, due), entry in zip(answers, entries, strict=True)
         ]
-
-    async def _write(self, entries: Sequence[LedgerEntry], looks: bool) -> list[tuple[str, str]]:
-        answers = await self._send((entry, _Look()) for entry in entries)
-        for _ in range(_MAX_LOOKS):
-            late = [place for place, (outcome, _) in enumerate(answers) if outcome == "late"]
-            if not late:
-                return answers
-            found = await self._looks([entries[place] for place in late]) if looks else [_NO_LOOK] * len(late)
-            seen = [(place, look) for place, look in zip(late, found, strict=True) if isinstance(look, _Look)]
-            for place, look in zip(late, found, strict=True):
-                if isinstance(look, str):
-                    answers[place] = _WAITS, look
-            sent = await self._send((entries[place], look) for place, look in seen)
-            for (place, _), answer in zip(seen, sent, strict=True):
-                answers[place] = answer
-        raise DependencyDown("segments of the ledger are appended faster than they can be read")
-
-    async def _looks(self, entries: Sequence[LedgerEntry]) -> list[_Look | str]:
-        """A look for each entry, or why there is none: what cannot be read holds up no other entry."""
-        found: list[_Look | str] = []
-        num_failed, problem = 0, ""
-        for entry in entries:
-            try:
-                found.append(problem if num_failed == _MAX_FAILED_LOOKS else await self._look(entry))
-            except DependencyDown as error:
-                num_failed, problem = num_failed + 1, error.message
-                found.append(problem)
-        return found
-
-    async def _send(self, entries: Iterable[tuple[LedgerEntry, _Look]]) -> list[tuple[str, str]]:
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            for entry, look in entries:
-                await self._write_entry(self._keys(entry), self._args(entry, look), pipeline=pipeline)
-            answers: list[tuple[str, str]] = await pipeline.execute()
-        return answers
-
-    async def _look(self, entry: LedgerEntry) -> _Look:
-        """Look into segments for a request that may be in one."""
-        if self._segments is None:
-            raise DependencyDown("entries of this time are in segments, and this gateway has no object store")
-        num_segments, refs = await self._chain.refs_of_day(entry.day)
-        found = await self._segments.find(refs, entry.tenant, (entry.tag.arrived_unix_ms, entry.request_id))
-        if found is None:
-            return _Look(num_segments)
-        return _Look(num_segments, found[0], found[1].text)
 
     async def spend(self, tenant: str, month: str) -> int:
         """Amount that a tenant owes for a month so far, micro-units."""
@@ -219,31 +165,6 @@ class LedgerStore:
             found: Any = await self._redis.hgetall(f"{self._head}:workers")
         read = [_worker_from_text(address, text) for address, text in found.items()]
         return [worker for worker in read if worker is not None]
-
-    def _keys(self, entry: LedgerEntry) -> list[str]:
-        tenant, day = entry.tenant, entry.day
-        parts = ("entries:{}:{}", "sums:{}:{}", "spend:{}", "tenants", "spans:{}:{}", "order:{}:{}", "corrects:{}:{}")
-        own = [f"{self._head}:{part.format(tenant, day)}" for part in (*parts, "chain", "open")]
-        return [*own, *window_keys(self._head, entry)]
-
-    def _args(self, entry: LedgerEntry, look: _Look) -> list[str | int]:
-        kept_s = self._kept_s if self._segments is None else 0
-        return [
-            entry.request_id, entry.rank, entry_to_text(entry), entry.tenant, entry.day[:7], kept_s, self._kept_s,
-            entry.tag.arrived_unix_ms, entry.day, look.num_segments, look.number, look.text,
-            window_of(entry).field, self._kept_s,
-        ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """Result of a look into segments."""
-
-    num_segments: int = -1
-    """Segments that were looked into; -1 for no look."""
-    number: int = -1
-    text: str = ""
-    """The entry that is there."""
 
 
 def _worker_to_json(worker: WorkerRef) -> dict[str, Any]:

@@ -1,15 +1,8 @@
-"""One entry of the ledger, written once, as a Lua script: the entry and all its sums, or nothing. Keys are declared.
-
-An entry of a higher rank takes the place of one of a lower rank, whose measures are taken back in the same step.
-Where that one is in a segment already, the caller brings it: a request that arrived before the horizon of the chain is
-written only by one who has looked into all segments that there are.
-"""
+"""Scripts of the ledger beside the one that writes entries: workers, the move of an older ledger, the chain's steps."""
 
 from __future__ import annotations
 
-from stratos.store.ledger.window_scripts import ADD_TO_WINDOW
-
-_MEASURE = """
+MEASURE = """
 local function measure(text)
   local value = cjson.decode(text)
   local m = value['m']
@@ -19,101 +12,6 @@ local function measure(text)
 end
 """
 
-# Device time is told by attempts, to whichever gateway a worker reaches: the entry that stays gets what the other has.
-# An entry of an older version that names no attempts is left as it is. The text is changed in place, since
-# decoding and encoding would round large amounts.
-_DEVICES = """
-local function devices(value)
-  if value['d'] then return value['d'] end
-  local all, rank = value['m']['device_us'], value['rank'] or 0
-  if not all then return {} end
-  return rank < 1000000 and {[string.format('%.0f', rank)] = all} or nil
-end
-local function with_devices(text, other)
-  local own, more = devices(cjson.decode(text)), devices(cjson.decode(other))
-  if not own or not more then return text end
-  local is_new, total, parts = false, 0, {}
-  for attempt, us in pairs(more) do
-    if us > (own[attempt] or 0) then own[attempt], is_new = us, true end
-  end
-  if not is_new then return text end
-  for attempt, us in pairs(own) do
-    total = total + us
-    table.insert(parts, '"' .. attempt .. '":' .. string.format('%.0f', us))
-  end
-  table.sort(parts)
-  text = string.gsub(text, '^{"d":%b{},', '{', 1)
-  text = string.gsub(string.gsub(text, '"device_us":%d+,', '', 1), ',"device_us":%d+', '', 1)
-  text = string.gsub(text, '"m":{', '"m":{"device_us":' .. string.format('%.0f', total) .. ',', 1)
-  return '{"d":{' .. table.concat(parts, ',') .. '},' .. string.sub(text, 2)
-end
-"""
-
-# KEYS: entries of the day, sums of the day, spend by month, tenants, spans of the day, order of the day, corrections of
-# the day, chain of segments, days in use. ARGV: request id, rank, text, tenant, month, seconds that entries are kept or
-# 0, seconds that spans are kept, milliseconds of arrival, day, number of segments that the caller has looked into,
-# number of the one that has the entry, text that is there. Answers {outcome, what the tenant owes for the month}, or
-# {'late', number of segments}. Keys and arguments of ADD_TO_WINDOW follow.
-WRITE_ENTRY = (
-    _MEASURE
-    + _DEVICES
-    + ADD_TO_WINDOW
-    + """
-local function keep(key, seconds)
-  if seconds ~= '0' and redis.call('TTL', key) < 0 then redis.call('EXPIRE', key, seconds) end
-end
-local function add(text, sign)
-  local group, measures, due, value = measure(text)
-  for name, number in pairs(measures) do
-    redis.call('HINCRBY', KEYS[2], group .. string.char(31) .. name, string.format('%.0f', sign * number))
-  end
-  redis.call('HINCRBY', KEYS[3], ARGV[5], string.format('%.0f', sign * due + 0))
-  add_to_window(value, sign)
-  if measures['promises'] then
-    local span = string.format('%.0f', math.floor((value['arrived_unix_ms'] or 0) / 300000))
-    local head = string.match(group, '^[^\\31]*') .. string.char(31) .. span .. string.char(31)
-    for _, name in ipairs({'promises', 'violations', 'credit'}) do
-      if measures[name] then
-        redis.call('HINCRBY', KEYS[5], head .. name, string.format('%.0f', sign * measures[name]))
-      end
-    end
-    keep(KEYS[5], ARGV[7])
-  end
-end
-local old, sealed = redis.call('HGET', KEYS[1], ARGV[1]), false
-if not old then
-  local chain = redis.call('HMGET', KEYS[8], 'number', 'horizon')
-  if tonumber(ARGV[8]) < tonumber(chain[2] or '-1') then
-    if ARGV[10] ~= chain[1] then return {'late', chain[1]} end
-    if ARGV[12] ~= '' then old, sealed = ARGV[12], true end
-  end
-end
-local outcome, text = 'new', ARGV[3]
-if old then
-  local rank = cjson.decode(old)['rank'] or 0
-  if rank >= tonumber(ARGV[2]) then
-    outcome, text = 'kept', with_devices(old, text)
-    if text == old then return {outcome, redis.call('HGET', KEYS[3], ARGV[5]) or '0'} end
-  else
-    outcome, text = 'replaced', with_devices(text, old)
-  end
-  add(old, -1)
-end
-redis.call('HSET', KEYS[1], ARGV[1], text)
-redis.call('ZADD', KEYS[6], ARGV[8], ARGV[1])
-keep(KEYS[1], ARGV[6])
-keep(KEYS[6], ARGV[6])
-if sealed then
-  redis.call('HSET', KEYS[7], ARGV[1], ARGV[11] .. ' ' .. old)
-  keep(KEYS[7], ARGV[6])
-end
-redis.call('SADD', KEYS[4], ARGV[4])
-redis.call('SADD', KEYS[9], ARGV[4] .. ' ' .. ARGV[9])
-add(text, 1)
-return {outcome, redis.call('HGET', KEYS[3], ARGV[5])}
-"""
-)
-
 # KEYS: workers. ARGV: address, text, ...
 NOTE_WORKERS = "redis.call('HSET', KEYS[1], unpack(ARGV))"
 
@@ -121,7 +19,7 @@ NOTE_WORKERS = "redis.call('HSET', KEYS[1], unpack(ARGV))"
 # entries and sums of the new one. ARGV: old name, new name, seconds that entries are kept; then the month of each day.
 # Answers how many days were moved. Of an entry that both have the one of the higher rank stays.
 MOVE = (
-    _MEASURE
+    MEASURE
     + """
 local function rank(text) return cjson.decode(text)['rank'] or 0 end
 local function add_all(from, to)

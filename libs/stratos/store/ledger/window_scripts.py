@@ -43,24 +43,20 @@ end
 local function is_judged(window) return window[TTFT] + window[ITL] > 0 end
 """
 
-# Part of the script that writes an entry. Its keys are the last three: windows, missed windows, histogram. Its
-# arguments are the last two: the window that the histogram is of, and seconds that missed windows are kept.
+# Part of the script that writes entries. Where an entry belongs its caller says: keys of windows, missed windows and
+# histogram, the window that this is of, seconds that missed windows are kept, sums, spend and month.
 ADD_TO_WINDOW = (
     _WINDOW
     + f"""
-local windows_key, missed_key, histogram_key = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
-local histogram_of, missed_kept_s = ARGV[#ARGV - 1], ARGV[#ARGV]
 local now_s = tonumber(redis.call('TIME')[1])
--- A window of which Redis has lost the counts is judged as it was: what is taken out of it is not put into a new one.
-local lost = nil
-local function count_window(name, number)
+local function count_window(at, name, number)
   if number ~= 0 then
-    redis.call('HINCRBY', KEYS[2], string.rep(string.char(31), 3) .. name, whole(number))
+    redis.call('HINCRBY', at.sums, string.rep(string.char(31), 3) .. name, whole(number))
   end
 end
-local function count_times(field, ends_s, steps, promise, sign)
-  if not steps or #steps == 0 or field ~= histogram_of or now_s >= ends_s + {HISTOGRAM_KEPT_S} then return end
-  local command = {{'BITFIELD', histogram_key, 'OVERFLOW', 'SAT'}}
+local function count_times(at, field, ends_s, steps, promise, sign)
+  if not steps or #steps == 0 or field ~= at.histogram_of or now_s >= ends_s + {HISTOGRAM_KEPT_S} then return end
+  local command = {{'BITFIELD', at.histogram, 'OVERFLOW', 'SAT'}}
   for place = 1, #steps - 1, 2 do
     table.insert(command, 'INCRBY')
     table.insert(command, 'u32')
@@ -68,11 +64,12 @@ local function count_times(field, ends_s, steps, promise, sign)
     table.insert(command, whole(sign * steps[place + 1]))
   end
   redis.call(unpack(command))
-  if redis.call('TTL', histogram_key) < 0 then
-    redis.call('EXPIREAT', histogram_key, whole(ends_s + {HISTOGRAM_KEPT_S}))
+  if redis.call('TTL', at.histogram) < 0 then
+    redis.call('EXPIREAT', at.histogram, whole(ends_s + {HISTOGRAM_KEPT_S}))
   end
 end
-local function add_to_window(value, sign)
+-- A window of which Redis has lost the counts is judged as it was: what is taken out of it is not put into a new one.
+local function add_to_window(at, value, sign)
   local share = value['w']
   if not share then return end
   local arrived_s = math.floor((value['arrived_unix_ms'] or 0) / 1000)
@@ -80,9 +77,9 @@ local function add_to_window(value, sign)
   if now_s >= closes_s then return end
   local number = math.floor(arrived_s / share['s'])
   local field = (value['plan'] or '') .. '|' .. whole(share['s']) .. '|' .. whole(number)
-  local window = window_of(redis.call('HGET', windows_key, field))
-  if sign < 0 and window[NUM] == 0 then lost = field end
-  if lost == field then return end
+  local window = window_of(redis.call('HGET', at.windows, field))
+  if sign < 0 and window[NUM] == 0 then at.lost = field end
+  if at.lost == field then return end
   local judged, missed, credit = is_judged(window) and 1 or 0, 0, window[CREDIT]
   if judged == 1 and is_missed(window) then missed = 1 end
   window[NUM] = window[NUM] + sign
@@ -97,23 +94,23 @@ local function add_to_window(value, sign)
   window[STAKE] = window[STAKE] + sign * (share['k'] or 0)
   window[CREDIT] = is_missed(window) and math.floor(window[STAKE] / {PER_MICRO_UNIT}) or 0
   window[TTFT_P99], window[ITL_P99] = -1, -1
-  count_times(field, (number + 1) * share['s'], share['t'] and {{share['t'], 1}}, 0, sign)
-  count_times(field, (number + 1) * share['s'], itl_steps, 1, sign)
-  count_window('windows', (is_judged(window) and 1 or 0) - judged)
-  count_window('missed_windows', (is_missed(window) and 1 or 0) - missed)
-  count_window('window_credit', window[CREDIT] - credit)
-  if credit ~= window[CREDIT] then redis.call('HINCRBY', KEYS[3], ARGV[5], whole(credit - window[CREDIT])) end
+  count_times(at, field, (number + 1) * share['s'], share['t'] and {{share['t'], 1}}, 0, sign)
+  count_times(at, field, (number + 1) * share['s'], itl_steps, 1, sign)
+  count_window(at, 'windows', (is_judged(window) and 1 or 0) - judged)
+  count_window(at, 'missed_windows', (is_missed(window) and 1 or 0) - missed)
+  count_window(at, 'window_credit', window[CREDIT] - credit)
+  if credit ~= window[CREDIT] then redis.call('HINCRBY', at.spend, at.month, whole(credit - window[CREDIT])) end
   if window[NUM] > 0 then
-    redis.call('HSET', windows_key, field, window_text(window))
-    if window[NUM] == 1 then redis.call('EXPIREAT', windows_key, whole(closes_s)) end
+    redis.call('HSET', at.windows, field, window_text(window))
+    if window[NUM] == 1 then redis.call('EXPIREAT', at.windows, whole(closes_s)) end
   else
-    redis.call('HDEL', windows_key, field)
+    redis.call('HDEL', at.windows, field)
   end
   if is_missed(window) then
-    redis.call('HSET', missed_key, field, window_text(window))
-    if missed == 0 and redis.call('TTL', missed_key) < 0 then redis.call('EXPIRE', missed_key, missed_kept_s) end
+    redis.call('HSET', at.missed, field, window_text(window))
+    if missed == 0 and redis.call('TTL', at.missed) < 0 then redis.call('EXPIRE', at.missed, at.kept_s) end
   elseif missed == 1 then
-    redis.call('HDEL', missed_key, field)
+    redis.call('HDEL', at.missed, field)
   end
 end
 """

@@ -1,4 +1,4 @@
-"""Scripts over the keys of ``response_store``: each begins with ``HEAD`` and is one step of Redis."""
+"""Scripts over the keys of ``response_store`` and ``file_store``: each begins with ``HEAD`` and is one step."""
 
 # KEYS: hash, ends, bytes, objects. Texts of all lengths: what the object store has of one counts as well.
 HEAD = """
@@ -14,7 +14,7 @@ local function drop(name)
   if not text then return 0 end
   redis.call('HDEL', KEYS[1], name)
   total = math.max(0, total - cost(name, text))
-  local object = string.match(text, '^o%d+|(.+)$')
+  local object = string.match(text, '^o%d+|([^|]+)')
   if object then redis.call('ZADD', KEYS[4], now, object) end
   return 1
 end
@@ -37,6 +37,27 @@ while total > tonumber(ARGV[1]) do
 end
 save(ARGV[2] + 60000)
 """
+# ARGV: most bytes, milliseconds that it is kept, id, text, key of its object, most texts. Answers 1, or 0 without room.
+PUT_NEW = """
+drop(ARGV[3])
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 256)) do drop(name) end
+local is_kept = total + cost(ARGV[3], ARGV[4]) <= tonumber(ARGV[1])
+  and redis.call('ZCARD', KEYS[2]) < tonumber(ARGV[6])
+if is_kept then
+  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
+  redis.call('ZADD', KEYS[2], now + ARGV[2], ARGV[3])
+  redis.call('ZADD', KEYS[4], now + ARGV[2] + 60000, ARGV[5])
+  total = total + cost(ARGV[3], ARGV[4])
+end
+save(nil)
+local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+if last then
+  for i = 1, 3 do redis.call('PEXPIREAT', KEYS[i], string.format('%.0f', tonumber(last) + 60000)) end
+end
+return is_kept and 1 or 0
+"""
+# Answers ids and texts in turn.
+LIST = "return redis.call('HGETALL', KEYS[1])"
 # ARGV: id. Answers its text, or nothing.
 FIND = """
 local left = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or '0') - now

@@ -1,10 +1,11 @@
 """Scripts over the keys of ``stream_store``: each is one step of Redis, which is the only clock of leases.
 
-Meta of a stream, as JSON: s state (open, done, cancelled), o owner ("" without one), e epoch, l end of the lease in
-milliseconds, f fingerprint of the request's body, n number of blocks, b bytes of all its fields.
+Meta of a stream, as JSON: s state (open, done, cancelled, failed), o owner ("" without one), e epoch, l end of the
+lease in milliseconds, f fingerprint of the request's body, n number of blocks, b bytes of all its fields; and of one
+without a client q, the milliseconds that it is kept while it is open.
 """
 
-# KEYS: hash, ends, bytes of one tenant.
+# KEYS: hash, ends, bytes, queue of one tenant, and tenants that have a queue.
 _HEAD = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -12,6 +13,7 @@ local function add_bytes(keys, number) if number ~= 0 then redis.call('INCRBY', 
 local function drop(keys, id)
   local text = redis.call('HGET', keys[1], id)
   redis.call('ZREM', keys[2], id)
+  redis.call('ZREM', keys[4], id)
   if not text then return end
   local meta = cjson.decode(text)
   redis.call('HDEL', keys[1], id, id .. '/h', id .. '/d')
@@ -28,9 +30,14 @@ local function living(keys, id)
   return cjson.decode(text)
 end
 local function save(keys, id, meta, ttl)
+  if meta.s ~= 'open' then redis.call('ZREM', keys[4], id) elseif meta.q then ttl = meta.q end
   redis.call('HSET', keys[1], id, cjson.encode(meta))
   redis.call('ZADD', keys[2], now + ttl, id)
-  for place = 1, 3 do redis.call('PEXPIRE', keys[place], ttl + 60000) end
+end
+local function keep(keys)
+  local last = redis.call('ZRANGE', keys[2], -1, -1, 'WITHSCORES')[2]
+  if not last then return end
+  for place = 1, 4 do redis.call('PEXPIREAT', keys[place], string.format('%.0f', tonumber(last) + 60000)) end
 end
 local function put(keys, id, meta, field, text)
   local before = redis.call('HSTRLEN', keys[1], id .. '/' .. field)
@@ -41,7 +48,8 @@ end
 """
 
 # ARGV: id, gateway, milliseconds of a lease, milliseconds that it is kept, fingerprint or "", sealed head or "" to make
-# none, first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams.
+# none, first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams,
+# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant.
 # Answers {what, epoch, head, end, block, ...}.
 OPEN = (
     _HEAD
@@ -51,6 +59,12 @@ local meta = living(KEYS, id)
 if not meta then
   if ARGV[6] == '' then return {'none', 0, '', ''} end
   meta = {s = 'open', o = owner, e = 1, l = now + lease, f = ARGV[5], n = 0, b = 2 * #id + 400}
+  if ARGV[11] ~= '0' then
+    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[12]) then return {'full', 0, '', ''} end
+    meta.o, meta.e, meta.l, meta.q = '', 0, 0, tonumber(ARGV[11])
+    redis.call('ZADD', KEYS[4], now, id)
+    redis.call('ZADD', KEYS[5], 'NX', 0, ARGV[13])
+  end
   add_bytes(KEYS, meta.b)
   put(KEYS, id, meta, 'h', ARGV[6])
   save(KEYS, id, meta, ttl)
@@ -61,7 +75,8 @@ if not meta then
     if not oldest or oldest == id then break end
     drop(KEYS, oldest)
   end
-  return {'made', 1, '', ''}
+  keep(KEYS)
+  return {'made', meta.e, '', ''}
 end
 if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', ''} end
 local what = meta.s
@@ -70,6 +85,7 @@ if what == 'open' then
   if ARGV[8] == '1' and (meta.o == '' or meta.l <= now) then
     what, meta.o, meta.e, meta.l = 'taken', owner, meta.e + 1, now + lease
     save(KEYS, id, meta, ttl)
+    keep(KEYS)
   end
 end
 local function text(field) return redis.call('HGET', KEYS[1], id .. '/' .. field) or '' end
@@ -81,17 +97,17 @@ return found
 """
 )
 
-# KEYS: hash, ends and bytes of each tenant in turn. ARGV: gateway, milliseconds of a lease, milliseconds that streams
-# are kept; then for each stream: place of its tenant from 0, id, epoch, number of its block or -1, text of that block,
-# what follows ("" go on, "d" done, "r" given up), text of the end. Answers for each: ok, fenced, cancelled, gone.
+# KEYS: those of each tenant in turn. ARGV: gateway, milliseconds of a lease, milliseconds that streams
+# are kept, and one JSON of a list for each stream, as many arguments cost the gateway several times that: place of its
+# tenant from 0, id, epoch, number of its block or -1, text of that block, what follows ("" go on, "d" done, "r" given
+# up), text of the end. Answers for each: ok, fenced, cancelled, gone.
 WRITE = (
     _HEAD
     + """
 local owner, lease, ttl, found = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
-for i = 4, #ARGV, 7 do
-  local place, id, epoch, block, text, ends = tonumber(ARGV[i]), ARGV[i + 1], tonumber(ARGV[i + 2]),
-    tonumber(ARGV[i + 3]), ARGV[i + 4], ARGV[i + 5]
-  local keys = {KEYS[3 * place + 1], KEYS[3 * place + 2], KEYS[3 * place + 3]}
+for _, row in ipairs(cjson.decode(ARGV[4])) do
+  local place, id, epoch, block, text, ends, last = unpack(row)
+  local keys = {unpack(KEYS, 5 * place + 1, 5 * place + 5)}
   local meta, what = living(keys, id), 'ok'
   if not meta then
     what = 'gone'
@@ -107,7 +123,7 @@ for i = 4, #ARGV, 7 do
     meta.l = now + lease
     if ends == 'd' then
       meta.s, meta.o = 'done', ''
-      put(keys, id, meta, 'd', ARGV[i + 6])
+      put(keys, id, meta, 'd', last)
     elseif ends == 'r' then
       meta.o = ''
     end
@@ -115,6 +131,7 @@ for i = 4, #ARGV, 7 do
   end
   table.insert(found, what)
 end
+for i = 1, #KEYS - 4, 5 do keep({unpack(KEYS, i, i + 4)}) end
 return found
 """
 )
@@ -129,7 +146,69 @@ local before = meta.s
 if before == 'open' then
   meta.s, meta.o = 'cancelled', ''
   save(KEYS, ARGV[1], meta, tonumber(ARGV[2]))
+  keep(KEYS)
 end
 return before
+"""
+)
+
+# ARGV: tenant, milliseconds in which one that is found is not looked for again. Answers {id, epoch} of a stream without
+# a client that is due and that no gateway has, or nothing.
+CLAIM = (
+    _HEAD
+    + """
+redis.call('ZADD', KEYS[5], now, ARGV[1])
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 16)) do
+  local meta = living(KEYS, id)
+  if not meta or meta.s ~= 'open' then
+    redis.call('ZREM', KEYS[4], id)
+  elseif meta.o ~= '' and meta.l > now then
+    redis.call('ZADD', KEYS[4], meta.l, id)
+  else
+    redis.call('ZADD', KEYS[4], now + ARGV[2], id)
+    return {id, meta.e}
+  end
+end
+if redis.call('ZCARD', KEYS[4]) == 0 then redis.call('ZREM', KEYS[5], ARGV[1]) end
+return nil
+"""
+)
+
+# ARGV: id, gateway, which gives it up, milliseconds until it is due.
+DELAY = (
+    _HEAD
+    + """
+local id = ARGV[1]
+local meta = living(KEYS, id)
+if not meta or meta.s ~= 'open' or (meta.o ~= '' and meta.o ~= ARGV[2]) then return end
+meta.o = ''
+redis.call('HSET', KEYS[1], id, cjson.encode(meta))
+redis.call('ZADD', KEYS[4], 'XX', now + ARGV[3], id)
+"""
+)
+
+# ARGV: id, gateway, milliseconds that it is kept, sealed end. Ends a stream that no other gateway has.
+FAIL = (
+    _HEAD
+    + """
+local id = ARGV[1]
+local meta = living(KEYS, id)
+if not meta or meta.s ~= 'open' or (meta.o ~= '' and meta.o ~= ARGV[2] and meta.l > now) then return 0 end
+meta.s, meta.o = 'failed', ''
+put(KEYS, id, meta, 'd', ARGV[4])
+save(KEYS, id, meta, tonumber(ARGV[3]))
+keep(KEYS)
+return 1
+"""
+)
+
+# ARGV: id. Answers 1 where there was one.
+DROP = (
+    _HEAD
+    + """
+local meta = living(KEYS, ARGV[1])
+if not meta then return 0 end
+drop(KEYS, ARGV[1])
+return 1
 """
 )

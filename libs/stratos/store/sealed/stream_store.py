@@ -3,6 +3,8 @@
 <prefix>:streams:<tenant>         hash: <id> meta, <id>/h sealed head, <id>/<n> sealed tokens, <id>/d sealed end
 <prefix>:streams:<tenant>:until   sorted set of the ids, by the milliseconds at which each one ends
 <prefix>:streams:<tenant>:bytes   bytes of all of them
+<prefix>:streams:<tenant>:queue:<model>   sorted set of open ones without a client, by the milliseconds of their turns
+<prefix>:streams:queues:<model>           sorted set of tenants that have a queue, by the milliseconds of the last look
 
 A record has one owner, by a lease; who takes it over raises its epoch, and what the older owner writes then is
 refused.  Where a tenant has no room, the records that were written longest ago go first: a stream whose record has gone
@@ -17,10 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from redis.asyncio import Redis
 
 from stratos.store.counters.guard import GuardedScript, StoreId, any_store
-from stratos.store.data_keys import BrokenSeal, Purpose, seal, unseal
+from stratos.store.data_keys import BrokenSeal, PlaceCipher, Purpose, seal, unseal
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 from stratos.store.sealed import stream_scripts as scripts
@@ -35,6 +38,10 @@ class StreamBounds:
     kept_s: float
     tenant_bytes: int
     tenant_streams: int
+    queued_s: float = 86_400.0
+    """Most time of one without a client, until it has ended."""
+    tenant_queued: int = 1000
+    """Open ones without a client, of one tenant."""
 
 
 class Found(enum.StrEnum):
@@ -49,8 +56,11 @@ class Found(enum.StrEnum):
     """Another one owns it."""
     DONE = "done"
     CANCELLED = "cancelled"
+    FAILED = "failed"
     OTHER = "other"
     """It is of another body."""
+    FULL = "full"
+    """The tenant has too many without a client."""
 
 
 class WriteOutcome(enum.StrEnum):
@@ -101,6 +111,8 @@ class StreamAsk:
     """Makes a record where there is none."""
     first_block: int = 0
     may_take: bool = True
+    is_queued: bool = False
+    """The record that it makes has no client, and no owner before a gateway takes it from the queue."""
 
 
 class StreamStore:
@@ -113,6 +125,7 @@ class StreamStore:
         owner: name of this process, never used again.
         sub_key: of a tenant.
         store_id: of the store that takes and gives them; ``None`` before it is known.
+        model: base model of this gateway: it takes streams of no other one from queues.
     """
 
     def __init__(
@@ -123,8 +136,10 @@ class StreamStore:
         owner: str,
         sub_key: SubKey,
         store_id: StoreId = any_store,
+        model: str = "",
     ) -> None:
         self._redis = redis
+        self._model = model
         self._head = f"{config.prefix}:streams"
         self.bounds = bounds
         self._owner = owner
@@ -132,6 +147,10 @@ class StreamStore:
         self._open = GuardedScript(redis, config, scripts.OPEN, store_id)
         self._write = GuardedScript(redis, config, scripts.WRITE, store_id)
         self._cancel = GuardedScript(redis, config, scripts.CANCEL, store_id)
+        self._claim = GuardedScript(redis, config, scripts.CLAIM, store_id)
+        self._delay = GuardedScript(redis, config, scripts.DELAY, store_id)
+        self._fail = GuardedScript(redis, config, scripts.FAIL, store_id)
+        self._drop = GuardedScript(redis, config, scripts.DROP, store_id)
         self._lease_ms, self._kept_ms = int(bounds.lease_s * 1000), int(bounds.kept_s * 1000)
 
     def key(self, tenant_id: str) -> bytes | None:
@@ -147,6 +166,7 @@ class StreamStore:
         args: list[str | int | float] = [
             ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
             int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
+            int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
         ]  # fmt: skip
         with translate_redis_errors():
             answer: Any = await self._open(self._keys(ask.tenant_id), args)
@@ -164,19 +184,25 @@ class StreamStore:
 
     async def write(self, writes: Sequence[StreamWrite]) -> list[WriteOutcome]:
         """News of many streams in one call; what came of each."""
-        places = {tenant: place for place, tenant in enumerate(dict.fromkeys(write.tenant_id for write in writes))}
-        args: list[str | int | float] = [self._owner, self._lease_ms, self._kept_ms]
+        ciphers: dict[str, tuple[int, PlaceCipher | None]] = {}
+        rows = []
         for write in writes:
-            place, key = places[write.tenant_id], self.key(write.tenant_id)
-            if key is None:  # the tenant is being deleted: its record goes with it
-                args += (place, write.stream_id, -1, -1, "", "", "")
+            tenant_id, stream_id = write.tenant_id, write.stream_id
+            if (found := ciphers.get(tenant_id)) is None:
+                key = self.key(tenant_id)
+                found = ciphers[tenant_id] = len(ciphers), None if key is None else PlaceCipher(key)
+            place, cipher = found
+            if cipher is None:  # the tenant is being deleted: its record goes with it
+                rows.append((place, stream_id, -1, -1, "", "", ""))
                 continue
-            where = write.tenant_id, write.stream_id
-            content = _sealed(key, write.content, *where, write.block) if write.block >= 0 else ""
-            end = _sealed(key, write.end, *where, "d") if write.ends == "d" else ""
-            args += (place, write.stream_id, write.epoch, write.block, content, write.ends, end)
+            head = f"{tenant_id}/{stream_id}/"
+            content = _text(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
+            end = _text(cipher, write.end, f"{head}d") if write.ends == "d" else ""
+            rows.append((place, stream_id, write.epoch, write.block, content, write.ends, end))
+        keys = [key for tenant in ciphers for key in self._keys(tenant)]
         with translate_redis_errors():
-            answer: Any = await self._write([key for tenant in places for key in self._keys(tenant)], args)
+            args: list[str | int | float] = [self._owner, self._lease_ms, self._kept_ms, orjson.dumps(rows).decode()]
+            answer: Any = await self._write(keys, args)
         return [WriteOutcome(what) for what in answer]
 
     async def cancel(self, tenant_id: str, stream_id: str) -> str:
@@ -184,14 +210,62 @@ class StreamStore:
         with translate_redis_errors():
             return str(await self._cancel(self._keys(tenant_id), [stream_id, self._kept_ms]))
 
+    async def queues(self, most: int) -> list[str]:
+        """Tenants that have streams without a client, the one that was looked at longest ago first."""
+        with translate_redis_errors():
+            found: Any = await self._redis.zrange(f"{self._head}:queues:{self._model}", 0, most - 1)
+        return list(found)
+
+    async def claim(self, tenant_id: str) -> tuple[str, int] | None:
+        """A stream of the tenant that is due, and how many owners it has had; no other gateway finds it for a lease."""
+        with translate_redis_errors():
+            found: Any = await self._claim(self._keys(tenant_id), [tenant_id, self._lease_ms])
+        return None if found is None else (found[0], int(found[1]))
+
+    async def delay(self, tenant_id: str, stream_id: str, after_s: float) -> None:
+        """Give a queued stream up, which is due again after a time."""
+        with translate_redis_errors():
+            await self._delay(self._keys(tenant_id), [stream_id, self._owner, int(after_s * 1000)])
+
+    async def fail(self, tenant_id: str, stream_id: str, end: bytes) -> bool:
+        """End a stream with an error, unless another gateway has it; whether it was ended."""
+        key = self.key(tenant_id)
+        if key is None:
+            return False
+        args: list[str | int | float] = [
+            stream_id,
+            self._owner,
+            self._kept_ms,
+            _sealed(key, end, tenant_id, stream_id, "d"),
+        ]
+        with translate_redis_errors():
+            return bool(await self._fail(self._keys(tenant_id), args))
+
+    async def drop(self, tenant_id: str, stream_id: str) -> bool:
+        """Remove a record; whether there was one."""
+        with translate_redis_errors():
+            return bool(await self._drop(self._keys(tenant_id), [stream_id]))
+
     async def forget(self, tenant_id: str) -> None:
         """Remove all records of a tenant that is deleted."""
+        *own, queues = self._keys(tenant_id)
         with translate_redis_errors():
-            await self._redis.delete(*self._keys(tenant_id))
+            await self._redis.delete(*own)
+            await self._redis.zrem(queues, tenant_id)
 
     def _keys(self, tenant_id: str) -> list[str]:
         head = f"{self._head}:{tenant_id}"
-        return [head, f"{head}:until", f"{head}:bytes"]
+        return [
+            head,
+            f"{head}:until",
+            f"{head}:bytes",
+            f"{head}:queue:{self._model}",
+            f"{self._head}:queues:{self._model}",
+        ]
+
+
+def _text(cipher: PlaceCipher, plain: bytes, place: str) -> str:
+    return base64.b64encode(cipher.seal(plain, place.encode())).decode()
 
 
 def _sealed(key: bytes, plain: bytes, tenant_id: str, stream_id: str, field: object) -> str:

@@ -18,6 +18,7 @@ from stratos.engine.sizing.device import device_choices, kernels_choice
 from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.plan import EnginePlan
 from stratos.engine.sizing.report import choices_block, machine_line
+from stratos.engine.speculation.planner import make_proposer
 from stratos.kv_transfer.device.rings import planned_bytes
 from stratos.kv_transfer.port.local import PortTransport
 from stratos.kv_transfer.registry import find_faults, port_transports
@@ -57,7 +58,7 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         runner = FakeRunner.load(settings.fake) if settings.engine == "fake" else _torch_runner(settings)
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(error.message) from None  # the message is complete; its cause would print a traceback
-    return EngineCore(runner, settings.steps)
+    return EngineCore(runner, settings.steps, proposer=make_proposer(settings.steps.speculation))
 
 
 def _torch_runner(settings: WorkerSettings) -> Runner:

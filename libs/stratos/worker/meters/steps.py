@@ -28,6 +28,8 @@ class StepMeter(Instruments):
     )
     _computed = counter("stratos_engine_computed_tokens", "Tokens that went through the model, prompts included.")
     _sampled = counter("stratos_engine_output_tokens", "Tokens that the engine sampled, over all choices.")
+    _drafted = counter("stratos_engine_drafted_tokens", "Drafted tokens that steps verified.")
+    _accepted = counter("stratos_engine_accepted_tokens", "Drafted tokens that the model drew, too.")
     _rate = gauge("stratos_decode_tokens_per_second", "Tokens sampled a second, over the last 10 s.")
     # fmt: on
 
@@ -45,6 +47,8 @@ class StepMeter(Instruments):
         num_sampled = sum(len(output.token_ids) for output in result.outputs)
         self._num_sampled += num_sampled
         self._sampled.inc(num_sampled)
+        self._drafted.inc(result.num_drafted)
+        self._accepted.inc(result.num_accepted)
 
     def show_rate(self, now_s: float) -> None:
         """Set the throughput to that of the window that ends now, or of the time since the first call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -11,6 +11,10 @@ from stratos.core.tenant import Tenant
 
 MAX_KEY_CHARS = 8192
 """API keys have 71; tokens of some issuers have thousands."""
+
+
+Recall = Callable[[str, str, str], Awaitable[Tenant]]
+"""Finds the tenant of this name and id, as its key of this id shows it now; raises like ``Authenticator``."""
 
 
 class Authenticator(Protocol):

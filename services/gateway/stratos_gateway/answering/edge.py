@@ -80,9 +80,7 @@ class Edge:
         """
         exchange = exchange_of(http)
         tenant = await self.authenticator.authenticate(bearer_key(http.headers))
-        facts = exchange.facts
-        facts.tenant, facts.key_id, facts.plan = tenant.name, tenant.key_id, tenant.plan.name
-        facts.priority_class = tenant.priority_class
+        exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
         check_address(tenant, exchange.client)
         return tenant
 

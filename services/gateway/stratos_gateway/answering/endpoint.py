@@ -60,7 +60,7 @@ class Endpoint(Generic[O]):
         arrival_s, tenant, allowed = edge.clock.now(), await edge.authenticate(http), edge.allowed(http)
         body = await edge.read(http, tenant, self._preparer.prompt_param)
         text = orjson.dumps(body, option=orjson.OPT_SORT_KEYS) if _wants_record(http, tenant, body) else b""
-        with edge.admit(http, send, tenant, arrival_s, allowed) as request:
+        with edge.admit(http, send, tenant.on_tier(body.get("service_tier")), arrival_s, allowed) as request:
             request.body_text = text
             work = self._answer(request, body)
             del body, text  # a parsed body is many times its bytes, and none of it is needed while the answer streams
@@ -82,7 +82,7 @@ class Endpoint(Generic[O]):
         edge = self._edge
         arrival_s, allowed = edge.clock.now(), edge.allowed(http)
         edge.begin(http, tenant, self._preparer.prompt_param)
-        with edge.admit(http, send, tenant, arrival_s, allowed) as request:
+        with edge.admit(http, send, tenant.on_tier(body.get("service_tier")), arrival_s, allowed) as request:
             request.body_text = text
             work = self._answer(request, body)
             del body, text
@@ -127,4 +127,6 @@ class Endpoint(Generic[O]):
 
 def _wants_record(http: Request, tenant: Tenant, body: dict[str, Any]) -> bool:
     """Whether any gateway is to be able to go on with the answer."""
-    return "idempotency-key" in http.headers or (tenant.plan.durable_streams and body.get("stream") is True)
+    return "idempotency-key" in http.headers or (
+        body.get("background") is True or (tenant.plan.durable_streams and body.get("stream") is True)
+    )

@@ -30,6 +30,21 @@ IGNORED_HEADER = b"x-stratos-ignored"
 """Names fields of a request that were accepted and mean nothing here."""
 
 
+LINE = "stratos.batch_line"
+"""Key of an ASGI scope that is a line of a batch: its ``BatchLine``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLine:
+    """A request that no client sends: what makes it the same whichever gateway computes it, and however often."""
+
+    name: str
+    """Name of the batch and the line."""
+    epoch: int
+    """Number of the try, over all gateways."""
+    created_unix_s: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """Whatever the route: the facts that steps need."""
@@ -172,6 +187,8 @@ class ClientRequest(Generic[P]):
     say it otherwise."""
     detach_s: float = 0.0
     """Seconds that its answer goes on after its client left."""
+    fixed_id: str = ""
+    """Id by which it is billed, where that must be the same however often it is computed."""
     followed: RecordedAnswer | None = None
     """Answer that has a record already, which this request is shown."""
     trail: dict[str, Any] = field(default_factory=dict)

@@ -39,16 +39,19 @@ class VectorOutput(Output):
         prepared: the request.
         tenant: whose it is.
         times: until all of them were there, as that of a first token.
+        fixed_id: by which it is billed; empty draws one.
     """
 
     tells_load = False
 
-    def __init__(self, vectors: Sequence[bytes], prepared: PreparedEmbedding, tenant: Tenant, times: Times) -> None:
+    def __init__(
+        self, vectors: Sequence[bytes], prepared: PreparedEmbedding, tenant: Tenant, times: Times, fixed_id: str = ""
+    ) -> None:
         self.vectors = vectors
         self._prepared = prepared
         self._tenant = tenant
         self._times = times
-        self._id = new_id("emb")
+        self._id = fixed_id or new_id("emb")
 
     @property
     def usage(self) -> Usage:
@@ -107,7 +110,7 @@ class VectorSource:
         vectors = await self._admission.run_in(request.place, work)
         self._fleet.metrics.embedding_inputs.inc(len(vectors))
         took_s = max(0.0, self._fleet.clock.now() - request.received_s)
-        output = VectorOutput(vectors, prepared, request.tenant, Times(ttft_us=round(1e6 * took_s)))
+        output = VectorOutput(vectors, prepared, request.tenant, Times(ttft_us=round(1e6 * took_s)), request.fixed_id)
         if self._settle is not None:
             await self._settle(output.drafts(None))
         yield output

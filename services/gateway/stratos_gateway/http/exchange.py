@@ -78,6 +78,11 @@ class Exchange:
         """Stream of events that was asked for, while its answer is sought and sent."""
         self._send = send
 
+    def note_tenant(self, tenant: str, key_id: str, plan: str, priority_class: int) -> None:
+        """Note for whom it is."""
+        facts = self.facts
+        facts.tenant, facts.key_id, facts.plan, facts.priority_class = tenant, key_id, plan, priority_class
+
     @property
     def request_id(self) -> str:
         """The client's x-request-id, or ours."""

@@ -2,7 +2,8 @@
 
     head (request line and headers)   at most ``MAX_HEAD_BYTES``, complete within ``head_timeout_s``, from the
                                       moment of connecting or, on a kept connection, from its first byte
-    a whole message                   at most ``max_message_bytes``, with what its framing adds to the body
+    a whole message                   at most ``max_message_bytes``, with what its framing adds to the body, or what
+                                      ``uploads`` has for its path
     what follows an early answer      the rest of a request that was answered before it was read gets
                                       ``head_timeout_s`` as well, then the connection ends
 
@@ -18,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import select
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from random import Random
 from typing import Any
@@ -48,6 +50,8 @@ class ConnectionsState:
     limits: HttpLimits
     num_open: Gauge
     num_refused: Counter
+    uploads: Mapping[str, int] = field(default_factory=dict)
+    """Most bytes of a message, by paths that take more than others."""
     is_leaving: bool = False
     """Every answer ends its connection."""
 
@@ -91,6 +95,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._in_message = False
         self._num_bytes = 0
+        self._most_bytes = self._limits.max_message_bytes
         self._answered_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -121,7 +126,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._in_head and self._timer is None:
             self._start_timer()
         super().data_received(data)
-        if self._num_bytes > (MAX_HEAD_BYTES if self._in_head else self._limits.max_message_bytes):
+        if self._num_bytes > (MAX_HEAD_BYTES if self._in_head else self._most_bytes):
             text = f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes"
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "headers_too_large")
 
@@ -136,6 +141,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
+        self._most_bytes = self._state.uploads.get(self.scope["path"], self._limits.max_message_bytes)
         if self._state.is_leaving:
             self.cycle.keep_alive = False
 

@@ -9,7 +9,7 @@ from typing import Any
 from stratos.common.errors import Retryable
 from stratos_gateway.answering.contract import Step
 from stratos_gateway.answering.draft import is_platform_failure
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import LINE, ClientRequest
 from stratos_gateway.limits.limiter import Cost, TenantLimiter
 
 
@@ -30,6 +30,9 @@ class LimitsStep(Step):
         Raises:
             RateLimited, ConcurrencyLimited, RequestOverRate: the tenant's own limits.
         """
+        if LINE in request.http.scope:  # lines of batches wait for room, not for rates
+            yield
+            return
         prepared = request.prepared
         cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences)
         reservation = self._limiter.claim(request.tenant, cost)

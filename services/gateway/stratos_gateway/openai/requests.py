@@ -23,9 +23,16 @@ from stratos.core.requests.limits import (
     check_token_id_list,
 )
 from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
+from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
 from stratos_gateway.models.score_head import Pair
-from stratos_gateway.openai.fields import SAMPLING_ROWS, Fields, WantedGrammar, ignored_fields, take_grammar
+from stratos_gateway.openai.fields import (
+    SAMPLING_ROWS,
+    Fields,
+    WantedGrammar,
+    ignored_fields,
+    take_grammar,
+)
 from stratos_gateway.openai.messages import check_messages
 from stratos_gateway.openai.stream_and_prompt import Truncation, take_stream_options, take_truncation
 from stratos_gateway.openai.template_use import check_effort, take_template_use
@@ -128,6 +135,8 @@ class GenerationBody:
     """Answers are the text of their prompt: the one token that was generated is not shown."""
     ignored: tuple[str, ...] = ()
     """Fields that mean nothing here, which answers name in a header."""
+    is_background: bool = False
+    """It is answered without its client, which asks for the answer later."""
 
     @property
     def continues_prompt(self) -> bool:
@@ -236,7 +245,7 @@ def take_options(
         sampling=sampling,
     )
     fields.ignore_harmless()
-    fields.refuse("service_tier", "auto", "default")
+    fields.refuse("service_tier", "auto", "default", *CHEAP_TIERS)
     fields.refuse("skip_special_tokens", True)
     fields.end()
     return options

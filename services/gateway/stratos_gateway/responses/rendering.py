@@ -125,6 +125,15 @@ class ResponseRenderer(Renderer):
         response["usage"] = self._usage(usage)
         return response
 
+    def standing(self, status: str, chunks: Sequence[ChoiceChunk], error: StratosError | None = None) -> dict[str, Any]:
+        """The response while it is waiting or written, or as it was when it was ended early."""
+        self._read(chunks)
+        is_open = status in ("queued", "in_progress")
+        response = self._response(status, self._items.items("in_progress" if is_open else "incomplete"))
+        if error is not None:
+            response["error"] = {"code": "server_error", "message": error.message}
+        return response
+
     def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "id": self.answer.id,
@@ -136,8 +145,6 @@ class ResponseRenderer(Renderer):
             "output": output,
             "error": None,
             "incomplete_details": None,
-            "background": False,
-            "service_tier": "default",
             "truncation": "disabled",
             "usage": None,
             **self._body.echoed,

@@ -11,6 +11,7 @@ from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import ANY_OBJECT
 from stratos.core.requests.limits import check_metadata
 from stratos.core.requests.tools import Tool, ToolMode, ToolUse
+from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import ChatMessage
 from stratos_gateway.openai.fields import Fields, WantedGrammar, named_schema, object_fields
 from stratos_gateway.openai.requests import (
@@ -82,6 +83,9 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         raise BadRequest(f"top_logprobs needs include: [{_LOGPROBS!r}]", param="top_logprobs")
     metadata, store = fields.take("metadata"), fields.flag("store") if body.get("store") is not None else None
     metadata = check_metadata(metadata)
+    is_background = fields.flag("background")
+    if is_background and store is False:
+        raise BadRequest("a background response is kept, so store cannot be false", param="store")
     previous = _text(fields, "previous_response_id")
     _refuse_features(fields)
     options = take_options(
@@ -97,6 +101,8 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     echoed = {
         **{name: body[name] for name in _ECHOED_TEXTS if isinstance(body.get(name), str)},
         **_echoed_tools(body, tools),
+        "background": is_background,
+        "service_tier": body["service_tier"] if body.get("service_tier") in CHEAP_TIERS else "default",
         "instructions": instructions or None,
         "max_tool_calls": body.get("max_tool_calls"),
         "metadata": metadata or {},
@@ -109,6 +115,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     }
     conversation = Conversation(with_instructions(instructions, messages), tools, effort=reasoning["effort"] or "")
     return ResponseBody(
+        is_background=is_background,
         options=options,
         prompts=(conversation,),
         echoed=echoed,
@@ -124,7 +131,6 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
 def _refuse_features(fields: Fields) -> None:
     for name in _NOT_THERE:
         fields.refuse(name)
-    fields.refuse("background", False)
     fields.refuse("context_management", [])
     fields.refuse("truncation", "disabled")
     fields.number("max_tool_calls", "max_tokens")  # of built-in tools, of which there are none

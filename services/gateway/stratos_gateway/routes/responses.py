@@ -1,4 +1,5 @@
-"""Kept responses, for their own tenant: GET and DELETE /v1/responses/{id}, GET /v1/responses/{id}/input_items."""
+"""Kept and background responses, for their own tenant: GET and DELETE /v1/responses/{id}, GET
+/v1/responses/{id}/input_items, POST /v1/responses/{id}/cancel."""
 
 from __future__ import annotations
 
@@ -8,13 +9,19 @@ from typing import Any
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import BadRequest, NotFound
 from stratos.core.tenant import Tenant
+from stratos_gateway.background.responses import BackgroundResponses
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.responses.state import KeptResponse, Responses
+from stratos_gateway.streams.join import SEEN_EVENTS
+from stratos_gateway.streams.routes import StreamResume
 
 _DEFAULT_ITEMS, _MAX_ITEMS = 20, 100
+_MAX_DIGITS = 9
+_SHOW_FIELDS = ("include", "include[]", "stream", "starting_after", "include_obfuscation")
 _PAGE_FIELDS = ("limit", "order", "after", "include", "include[]")
 
 
@@ -24,21 +31,58 @@ class ResponseRoutes:
     Args:
         authenticate: whose key a request carries.
         kept: responses of all tenants.
+        background: those that are computed without their clients; ``None`` where there are none.
+        resume: goes on with their streams.
     """
 
-    def __init__(self, authenticate: Callable[[Request], Awaitable[Tenant]], kept: Responses) -> None:
+    def __init__(
+        self,
+        authenticate: Callable[[Request], Awaitable[Tenant]],
+        kept: Responses,
+        background: BackgroundResponses | None,
+        resume: StreamResume,
+    ) -> None:
         self._authenticate = authenticate
         self._kept = kept
+        self._background = background
+        self._resume = resume
 
-    async def show(self, request: Request) -> Response:
-        """The response as its client got it."""
-        _refuse_others(request.query_params, ("include", "include[]"))
-        return OrjsonResponse((await self._find(request)).response)
+    async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The response as its client got it, or as it stands; or its stream behind an event."""
+        http = Request(scope, receive)
+        _refuse_others(http.query_params, _SHOW_FIELDS)
+        is_streamed, num_seen = _streaming(http.query_params)
+        tenant, response_id = await self._authenticate(http), http.path_params["response_id"]
+        if is_streamed:
+            stream = "" if self._background is None else self._background.stream_of(tenant, response_id)
+            if not stream:
+                await self._find(tenant, response_id)
+                text = "only background responses can be streamed again; ask without stream"
+                raise BadRequest(text, param="stream", code="unsupported_parameter")
+            scope[SEEN_EVENTS] = num_seen
+            return await self._resume.resume(http, receive, send, tenant, stream, stream=True)
+        found = await self._kept.find(tenant, response_id)
+        shown = None if found is None else found.response
+        if shown is None and self._background is not None:
+            shown = await self._background.find(tenant, response_id)
+        if shown is None:
+            raise _not_found()
+        await OrjsonResponse(shown)(scope, receive, send)
+
+    async def cancel(self, request: Request) -> Response:
+        """End a background response; one that has ended stays as it is."""
+        tenant, response_id = await self._authenticate(request), request.path_params["response_id"]
+        shown = None if self._background is None else await self._background.cancel(tenant, response_id)
+        if shown is None:
+            await self._find(tenant, response_id)
+            raise BadRequest("only background responses can be cancelled")
+        return OrjsonResponse(shown)
 
     async def delete(self, request: Request) -> Response:
         """Delete it; responses that went on from it keep what they hold of it."""
         tenant, response_id = await self._authenticate(request), request.path_params["response_id"]
-        if not await self._kept.delete(tenant, response_id):
+        was_run = self._background is not None and await self._background.delete(tenant, response_id)
+        if not (await self._kept.delete(tenant, response_id) or was_run):
             raise _not_found()
         return OrjsonResponse({"id": response_id, "object": "response", "deleted": True})
 
@@ -47,7 +91,8 @@ class ResponseRoutes:
         query = request.query_params
         _refuse_others(query, _PAGE_FIELDS)
         limit, is_ascending, after = _limit(query), _is_ascending(query), query.get("after")
-        found = (await self._find(request)).input
+        tenant = await self._authenticate(request)
+        found = (await self._find(tenant, request.path_params["response_id"])).input
         ordered = found if is_ascending else found[::-1]
         page = _after(ordered, after)
         shown = page[:limit]
@@ -61,9 +106,8 @@ class ResponseRoutes:
             }
         )
 
-    async def _find(self, request: Request) -> KeptResponse:
-        tenant = await self._authenticate(request)
-        found = await self._kept.find(tenant, request.path_params["response_id"])
+    async def _find(self, tenant: Tenant, response_id: str) -> KeptResponse:
+        found = await self._kept.find(tenant, response_id)
         if found is None:
             raise _not_found()
         return found
@@ -78,6 +122,19 @@ def _refuse_others(query: QueryParams, known: Sequence[str]) -> None:
         if name not in known:
             text = f"{name[:100]} is not supported by this server"
             raise BadRequest(text, param=name[:100], code="unsupported_parameter")
+
+
+def _streaming(query: QueryParams) -> tuple[bool, int]:
+    """Whether the stream is wanted, and how many of its events the client has."""
+    flag, after = query.get("stream", "false"), query.get("starting_after")
+    if flag not in ("true", "false"):
+        raise BadRequest("stream must be true or false", param="stream")
+    if after is None:
+        return flag == "true", 0
+    if flag == "false" or not (after.isascii() and after.isdigit() and len(after) <= _MAX_DIGITS):
+        text = "starting_after must be the sequence_number of an event, and needs stream=true"
+        raise BadRequest(text, param="starting_after", code="invalid_cursor")
+    return True, int(after) + 1
 
 
 def _limit(query: QueryParams) -> int:

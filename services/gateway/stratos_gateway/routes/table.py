@@ -9,10 +9,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stratos.core.tenant import Tenant
 from stratos.rpc.serving.probes import ready_document
+from stratos_gateway.batches.routes import BatchRoutes
+from stratos_gateway.files.routes import FileRoutes
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.openapi.routes import document_routes
@@ -22,6 +24,21 @@ from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.usage import UsageRoute
 
 
+class AsgiRoute:
+    """A method as an ASGI application, which the routing table takes for none.
+
+    Args:
+        answer: the method.
+    """
+
+    def __init__(self, answer: ASGIApp) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._answer(scope, receive, send)
+
+
 def build_routes(
     *,
     endpoints: Mapping[str, ASGIApp],
@@ -29,6 +46,8 @@ def build_routes(
     usage: UsageRoute,
     receipt: ReceiptRoute,
     responses: ResponseRoutes,
+    files: FileRoutes,
+    batches: BatchRoutes,
     resume_stream: ASGIApp,
     cancel_stream: Callable[[Request], Awaitable[Response]],
     catalogue: ModelCatalogue,
@@ -44,6 +63,8 @@ def build_routes(
         usage: of tenants.
         receipt: of single requests.
         responses: kept ones.
+        files: of tenants.
+        batches: of tenants.
         resume_stream: goes on with a recorded stream.
         cancel_stream: ends one.
         catalogue: names of models.
@@ -90,9 +111,19 @@ def build_routes(
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
         Route("/v1/usage", usage.answer, methods=["GET"]),
         Route("/v1/requests/{request_id}/receipt", receipt.answer, methods=["GET"]),
-        Route("/v1/responses/{response_id}", responses.show, methods=["GET"]),
+        Route("/v1/responses/{response_id}", AsgiRoute(responses.show), methods=["GET"]),
+        Route("/v1/responses/{response_id}/cancel", responses.cancel, methods=["POST"]),
         Route("/v1/responses/{response_id}", responses.delete, methods=["DELETE"]),
         Route("/v1/responses/{response_id}/input_items", responses.items, methods=["GET"]),
+        Route("/v1/files", files.create, methods=["POST"]),
+        Route("/v1/files", files.list_files, methods=["GET"]),
+        Route("/v1/files/{file_id}", files.show, methods=["GET"]),
+        Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
+        Route("/v1/files/{file_id}/content", files.content, methods=["GET"]),
+        Route("/v1/batches", batches.create, methods=["POST"]),
+        Route("/v1/batches", batches.list_batches, methods=["GET"]),
+        Route("/v1/batches/{batch_id}", batches.show, methods=["GET"]),
+        Route("/v1/batches/{batch_id}/cancel", batches.cancel, methods=["POST"]),
         Route("/v1/streams/{stream_id}", resume_stream, methods=["GET"]),
         Route("/v1/streams/{stream_id}/cancel", cancel_stream, methods=["POST"]),
         Route("/v1/models", list_models, methods=["GET"]),

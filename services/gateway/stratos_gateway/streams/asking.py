@@ -1,8 +1,8 @@
 """Which requests want a record of their answer, and the names that they get.
 
-``strm_`` + 24 digits (random, or a keyed hash of the idempotency key) + 8 digits that only this tenant's sub-key gives:
-so an id of another tenant is as unknown as one that never was, and one of our own that is not there is known to have
-ended.
+``strm_`` + 16 digits (random, or a keyed hash of the idempotency key) and twice 8 digits that only this tenant's
+sub-key gives: so an id of another tenant is as unknown as one that never was, and one of our own that is not there is
+known to have ended.  The first 24 are those of a background response's id as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ KEY_HEADER, CURSOR_HEADER, STREAM_HEADER = "idempotency-key", "last-event-id", b
 MAX_KEY_CHARS = 255
 _MAX_CURSOR_CHARS = 4096
 _PREFIX = "strm_"
-_NUM_DIGITS, _NUM_CHECK = 24, 8
+_RESPONSE = "resp_"
+_NUM_OWN, _NUM_DIGITS, _NUM_CHECK = 16, 24, 8
 
 
 def idempotency_key(headers: Headers) -> str:
@@ -59,9 +60,21 @@ def keyed_hash(key: bytes, what: str) -> str:
 
 def stream_id(sub_key: bytes, idempotency: str) -> str:
     """The id of a stream: the same for the same idempotency key, a fresh one without."""
-    if not idempotency:
-        return _with_check(sub_key, secrets.token_hex(_NUM_DIGITS // 2))
-    return _with_check(sub_key, keyed_hash(sub_key, f"key {idempotency}")[:_NUM_DIGITS])
+    own = keyed_hash(sub_key, f"key {idempotency}")[:_NUM_OWN] if idempotency else secrets.token_hex(_NUM_OWN // 2)
+    return _with_check(sub_key, _digits(sub_key, own))
+
+
+def response_id(stream: str) -> str:
+    """The id of the background response that is a stream."""
+    return _RESPONSE + stream.removeprefix(_PREFIX)[:_NUM_DIGITS]
+
+
+def stream_of_response(sub_key: bytes, text: str) -> str:
+    """The stream of a background response of the tenant whose sub-key it is; "" for any other id."""
+    digits = text.removeprefix(_RESPONSE)
+    if not (text.isascii() and hmac.compare_digest(text, _RESPONSE + _digits(sub_key, digits[:_NUM_OWN]))):
+        return ""
+    return _with_check(sub_key, digits)
 
 
 def is_stream_id(sub_key: bytes, text: str) -> bool:
@@ -83,6 +96,10 @@ def derived_seed(tenant_secret: bytes, idempotency: str) -> int:
 def derived_id(tenant_secret: bytes, idempotency: str, fresh: str) -> str:
     """Id of the answer to such a request, in the form of a fresh one."""
     return fresh[:-_NUM_DIGITS] + keyed_hash(tenant_secret, f"answer {idempotency}")[:_NUM_DIGITS]
+
+
+def _digits(sub_key: bytes, own: str) -> str:
+    return own + keyed_hash(sub_key, f"response {own}")[:_NUM_CHECK]
 
 
 def _with_check(sub_key: bytes, digits: str) -> str:

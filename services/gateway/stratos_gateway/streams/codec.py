@@ -34,6 +34,10 @@ class StreamHead:
     body: bytes
     """JSON of the request."""
     identity: AnswerIdentity
+    tenant_name: str = ""
+    """Whose it is, for gateways that go on with it without a client."""
+    key_id: str = ""
+    """Key that asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ def encode_head(head: StreamHead) -> bytes:
         "adapter": [own.adapter.digest, own.adapter.uri],
         "arrived": own.arrived_unix_ms,
         "requests": own.request_ids,
+        "by": [head.tenant_name, head.key_id],
     }
     return zlib.compress(orjson.dumps(value), 1)
 
@@ -95,7 +100,10 @@ def decode_head(content: bytes) -> StreamHead | None:
         arrived_unix_ms=value["arrived"],
         request_ids=tuple(value["requests"]),
     )
-    return StreamHead(path=value["path"], body=value["body"].encode(), identity=identity)
+    tenant_name, key_id = value.get("by", ("", ""))
+    return StreamHead(
+        path=value["path"], body=value["body"].encode(), identity=identity, tenant_name=tenant_name, key_id=key_id
+    )
 
 
 def add_piece(buffer: bytearray, piece: Piece, num_choices: int) -> None:

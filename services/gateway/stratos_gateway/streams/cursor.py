@@ -31,6 +31,8 @@ class Cursor:
     num_end: int = 0
     """Events of the end."""
     is_whole: bool = False
+    num_skipped: int = 0
+    """Events that the client has, where it counts those of a record that has no other pieces."""
 
     def cuts(self, choice: int) -> list[int]:
         """Counts of tokens at which chunks of a choice must end."""

@@ -47,6 +47,26 @@ class SealedStreams(Protocol):
         """End a stream for good; its state before."""
         ...
 
+    async def drop(self, tenant_id: str, stream_id: str) -> bool:
+        """Remove a record; whether there was one."""
+        ...
+
+    async def queues(self, most: int) -> list[str]:
+        """Tenants that have streams without a client."""
+        ...
+
+    async def claim(self, tenant_id: str) -> tuple[str, int] | None:
+        """A stream without a client that is due, and how many owners it has had."""
+        ...
+
+    async def delay(self, tenant_id: str, stream_id: str, after_s: float) -> None:
+        """Give such a stream up, which is due again after a time."""
+        ...
+
+    async def fail(self, tenant_id: str, stream_id: str, end: bytes) -> bool:
+        """End such a stream with an error; whether it was ended."""
+        ...
+
 
 class StreamDesk:
     """Belongs to the event loop.

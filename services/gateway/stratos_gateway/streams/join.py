@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from redis.exceptions import RedisError
 
-from stratos.common.errors import DependencyDown, KeyReused, StreamCancelled, StreamGone
-from stratos.common.ids import new_id
+from stratos.common.errors import (
+    BadRequest,
+    ConcurrencyLimited,
+    DependencyDown,
+    KeyReused,
+    StratosError,
+    StreamCancelled,
+    StreamGone,
+    StreamMoved,
+)
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
@@ -24,41 +31,37 @@ from stratos_gateway.openai.rendering import AnswerIdentity
 from stratos_gateway.streams.asking import (
     STREAM_HEADER,
     cursor_tag,
-    derived_id,
-    derived_seed,
     idempotency_key,
     last_event_id,
+    response_id,
     stream_id,
 )
 from stratos_gateway.streams.codec import StreamHead, decode_head, encode_head
 from stratos_gateway.streams.cursor import FROM_THE_START, Cursor, parse_cursor
 from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.followed import FollowedAnswer, Following
+from stratos_gateway.streams.identity import EndTime, can_be_recorded, new_identity
 from stratos_gateway.streams.numbering import NumberedRenderer
 from stratos_gateway.streams.owned import GIVEN_UP, OwnedStream
 from stratos_gateway.streams.settings import StreamsConfig
+from stratos_gateway.streams.standing import StandingAnswer, keep_nothing, standing_response
 
 RESUMED = "stratos.stream"
 """Key of an ASGI scope whose client comes back to the stream of this id."""
+RUN = "stratos.background_run"
+"""Key of an ASGI scope in which a gateway answers a stream without a client: its ``BackgroundRun``."""
+SEEN_EVENTS = "stratos.seen_events"
+"""Key of an ASGI scope whose client says how many events of the record it has."""
 NO_STREAM = b"none"
 """Value of the header where a record was wanted and there is none."""
 
 
-class EndTime:
-    """Wall clock that stands once it was read: an answer says at every gateway when it ended."""
+@dataclass(slots=True)
+class BackgroundRun:
+    """An answer that is computed without a client."""
 
-    def __init__(self) -> None:
-        self._unix_s: float | None = None
-
-    def set(self, unix_s: int) -> None:
-        """It ended then."""
-        self._unix_s = unix_s
-
-    def __call__(self) -> float:
-        """Seconds since the epoch."""
-        if self._unix_s is None:
-            self._unix_s = time.time()
-        return self._unix_s
+    error: BaseException | None = None
+    """Why it ended early."""
 
 
 @dataclass(slots=True)
@@ -66,9 +69,12 @@ class Joined:
     """A request and its record."""
 
     owned: OwnedStream | None = None
+    run: BackgroundRun | None = None
 
-    def leave(self) -> None:
+    def leave(self, error: BaseException | None = None) -> None:
         """The request has ended: what it did not finish any gateway may."""
+        if self.run is not None:
+            self.run.error = error
         if self.owned is not None and not self.owned.ends and not self.owned.is_lost:
             self.owned.ends = GIVEN_UP
 
@@ -91,11 +97,18 @@ class StreamJoin:
         workers: generate.
         config: of the gateway.
         metrics: count what becomes of records.
+        on_queued: told that a stream without a client waits.
     """
 
     def __init__(
-        self, desk: StreamDesk, workers: WorkersSource, config: StreamsConfig, metrics: GatewayMetrics
+        self,
+        desk: StreamDesk,
+        workers: WorkersSource,
+        config: StreamsConfig,
+        metrics: GatewayMetrics,
+        on_queued: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_queued = on_queued
         self._desk = desk
         self._workers = workers
         self._config = config
@@ -108,31 +121,58 @@ class StreamJoin:
             KeyReused, StreamGone, StreamCancelled, DependencyDown: the client's answer.
             BadRequest: the key or the id of the last event cannot be.
         """
-        http, tenant = request.http, request.tenant
+        http, tenant, is_background = request.http, request.tenant, request.prepared.body.is_background
         key, resumed = idempotency_key(http.headers), http.scope.get(RESUMED, "")
-        identity, sub_key = _identity(request, key), self._desk.store.key(tenant.id)
-        if sub_key is None or not _can_be_recorded(request) or len(request.body_text) > self._config.max_body_bytes:
+        identity, sub_key = new_identity(request, key), self._desk.store.key(tenant.id)
+        if sub_key is None or not can_be_recorded(request) or len(request.body_text) > self._config.max_body_bytes:
+            if is_background:
+                raise self._no_background(sub_key)
             self._without(request, identity)
             return None
         stream = resumed or stream_id(sub_key, key)
+        if is_background:
+            identity = replace(identity, answer_id=response_id(stream))
         place = self._place(request, sub_key, stream, is_known=bool(resumed or key))
         head = b""
         if not resumed:
-            head = encode_head(StreamHead(path=http.url.path, body=request.body_text, identity=identity))
+            head = encode_head(
+                StreamHead(
+                    path=http.url.path,
+                    body=request.body_text,
+                    identity=identity,
+                    tenant_name=tenant.name,
+                    key_id=tenant.key_id,
+                )
+            )
         fingerprint = "" if resumed else _fingerprint(sub_key, http.url.path, request.body_text)
-        ask = StreamAsk(tenant_id=tenant.id, stream_id=stream, fingerprint=fingerprint, head=head)
+        ask = StreamAsk(
+            tenant_id=tenant.id,
+            stream_id=stream,
+            fingerprint=fingerprint,
+            head=head,
+            may_take=not is_background or RUN in http.scope,
+            is_queued=is_background,
+        )
         try:
             async with asyncio.timeout(self._config.call_s):
                 found = await self._desk.store.open(ask)
         except (DependencyDown, RedisError, TimeoutError) as error:
-            if resumed:
-                raise DependencyDown("the record of this stream cannot be read") from error
+            if resumed or is_background:
+                raise DependencyDown("the record of this stream cannot be read or written") from error
             self._without(request, identity)
             return None
-        if found.found is Found.NONE and not resumed:
+        if found.found is Found.NONE and not (resumed or is_background):
             self._without(request, identity)  # the tenant's data key has gone in between
             return None
         return self._joined(request, place, found, identity)
+
+    def _no_background(self, sub_key: bytes | None) -> StratosError:
+        """Why a response without a client cannot be."""
+        if sub_key is None:
+            return DependencyDown("the tenant has no data key yet")
+        text = "background: its answer cannot be kept: it has log probabilities, the plan has a content policy, "
+        text += f"or the body is larger than {self._config.max_body_bytes} bytes"
+        return BadRequest(text, param="background", code="unsupported_parameter")
 
     def _place(
         self, request: ClientRequest[PreparedGeneration], sub_key: bytes, stream: str, *, is_known: bool
@@ -141,6 +181,8 @@ class StreamJoin:
         num_choices, cursor = options.n * len(request.prepared.specs), FROM_THE_START
         if options.stream and is_known:
             cursor = parse_cursor(last_event_id(request.http.headers), tag, num_choices)
+            if (num_seen := request.http.scope.get(SEEN_EVENTS)) is not None:
+                cursor = replace(cursor, num_skipped=num_seen)
         return _Place(stream, tag, num_choices, cursor)
 
     def _without(self, request: ClientRequest[PreparedGeneration], identity: AnswerIdentity) -> None:
@@ -153,13 +195,21 @@ class StreamJoin:
     ) -> Joined:
         if found.found is Found.OTHER:
             raise KeyReused("this idempotency key was used with another body")
+        if found.found is Found.FULL:
+            raise ConcurrencyLimited(f"{self._config.background_queued} background responses of this tenant are open")
+        run, is_background = request.http.scope.get(RUN), request.prepared.body.is_background
         if found.found is Found.NONE:
             raise StreamGone("this stream is kept no more")
-        if found.found is Found.CANCELLED:
-            raise StreamCancelled("this stream was cancelled")
+        if run is not None and found.found is not Found.TAKEN:
+            raise StreamMoved("another gateway has this stream, or it has ended")
         request.is_recorded = True
         request.exchange.headers.append((STREAM_HEADER, place.stream.encode()))
-        joined = Joined()
+        joined = Joined(run=run)
+        if is_background and RESUMED not in request.http.scope:
+            self._queue(request, place, found, identity, joined)
+            return joined
+        if found.found is Found.CANCELLED:
+            raise StreamCancelled("this stream was cancelled")
         if found.found is not Found.MADE:
             self._show(request, place, found, joined)
             return joined
@@ -167,6 +217,26 @@ class StreamJoin:
         renderer = _prepare(request, replace(identity, wall_clock=EndTime()), place)
         joined.owned = self._own(request, renderer, place, (1, 0), lambda: request.output)
         return joined
+
+    def _queue(
+        self,
+        request: ClientRequest[PreparedGeneration],
+        place: _Place,
+        found: StreamRecord,
+        identity: AnswerIdentity,
+        joined: Joined,
+    ) -> None:
+        """Let a background response be told as it stands, or its stream be followed."""
+        if found.found is Found.MADE:
+            self._metrics.stream_records.labels("queued").inc()
+            head = StreamHead(path="", body=b"", identity=identity)
+            found = replace(found, found=Found.LIVE, head=encode_head(head))
+            self._on_queued()
+        if request.prepared.options.stream:
+            return self._show(request, place, found, joined)
+        response = standing_response(request.prepared, found, self._workers.tokenizer)
+        answer = request.followed = StandingAnswer(request.prepared, response)
+        request.prepared = replace(request.prepared, renderer=answer.renderer, keep=keep_nothing)
 
     def _show(
         self, request: ClientRequest[PreparedGeneration], place: _Place, found: StreamRecord, joined: Joined
@@ -198,6 +268,7 @@ class StreamJoin:
             poll_s=self._config.follow_s,
             workers=self._workers,
             note_end=ended.set,
+            may_take=joined.run is not None or not request.prepared.body.is_background,
             take=take,
         )
         request.followed = FollowedAnswer(following, found)
@@ -225,23 +296,6 @@ class StreamJoin:
         request.detach_s = request.tenant.plan.detach_s
         self._desk.own(owned)
         return owned
-
-
-def _identity(request: ClientRequest[PreparedGeneration], key: str) -> AnswerIdentity:
-    """Identity of a new answer; with an idempotency key its seed and id are functions of it."""
-    prepared, secret = request.prepared, request.tenant.cache_salt
-    identity = replace(prepared.identity, request_ids=tuple(new_id("gen") for _ in prepared.specs))
-    if not key:
-        return identity
-    seed = derived_seed(secret, key) if prepared.options.seed is None else identity.seed
-    return replace(identity, seed=seed, answer_id=derived_id(secret, key, identity.answer_id))
-
-
-def _can_be_recorded(request: ClientRequest[PreparedGeneration]) -> bool:
-    """A record has tokens: no log probabilities, and nothing that a content policy made of them."""
-    options = request.prepared.options
-    logprobs = options.num_logprobs, options.num_prompt_logprobs, options.num_echo_logprobs
-    return request.screen is None and logprobs == (None, None, None)
 
 
 def _prepare(request: ClientRequest[PreparedGeneration], identity: AnswerIdentity, place: _Place) -> NumberedRenderer:

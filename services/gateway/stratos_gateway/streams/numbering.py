@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from stratos.common.errors import StratosError
+from stratos.common.errors import BadRequest, StratosError
 from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Renderer
@@ -54,6 +54,7 @@ class NumberedRenderer(Renderer):
         self._is_behind = bool(cursor.seen)
         """The client may have chunks that are still to come here."""
         self._num_events = 0
+        self._num_skipped = cursor.num_skipped
         self._retry = RETRY
 
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
@@ -73,6 +74,8 @@ class NumberedRenderer(Renderer):
         if self._is_behind:
             self._catch_up()
         events = _events(self._inner.stream_end(usage))
+        if self._num_skipped > self._num_events + len(events):
+            raise BadRequest("starting_after is no event of this stream", param="starting_after", code="invalid_cursor")
         if self.recorder is not None:
             self.recorder.note_whole()
         place, parts = self._place(), []
@@ -141,6 +144,8 @@ class NumberedRenderer(Renderer):
         return b"".join(parts)
 
     def _numbered(self, name: bytes, event: bytes) -> bytes:
+        if self._num_events <= self._num_skipped:
+            return b""
         retry, self._retry = self._retry, b""
         return b"%bid: %b.%b\n%b" % (retry, self._tag, name, event)
 

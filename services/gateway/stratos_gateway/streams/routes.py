@@ -76,21 +76,33 @@ class StreamResume:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer as the request that began the stream, from behind the last event that the client has."""
         http = Request(scope, receive)
-        tenant, stream = await self._streams.authenticate(http), http.path_params["stream_id"]
-        store, sub_key = self._streams.store_of(tenant, stream)
-        record = await _look(store, tenant, stream)
+        await self.resume(http, receive, send, await self._streams.authenticate(http), http.path_params["stream_id"])
+
+    async def resume(
+        self, http: Request, receive: Receive, send: Send, tenant: Tenant, stream_id: str, **more: Any
+    ) -> None:
+        """Answer a client that comes back to a stream; ``more`` stands in its body in place of what was asked for.
+
+        Raises:
+            NotFound, StreamGone: there is no such stream, or no more.
+            DependencyDown: the record cannot be read.
+        """
+        scope = http.scope
+        store, sub_key = self._streams.store_of(tenant, stream_id)
+        record = await look(store, tenant.id, stream_id)
         head, cursor = decode_head(record.head), last_event_id(http.headers)
         endpoint = None if head is None else self._endpoints.get(head.path)
         if record.found is Found.NONE or head is None or endpoint is None:
             raise StreamGone("this stream is kept no more")
-        if cursor == cursor_tag(sub_key, stream) + _WHOLE:
+        if cursor == cursor_tag(sub_key, stream_id) + _WHOLE:
             return await Response(status_code=204)(scope, receive, send)
-        scope[RESUMED] = stream
-        await endpoint.resume(http, receive, send, tenant, head.body, orjson.loads(head.body))
+        scope[RESUMED] = stream_id
+        await endpoint.resume(http, receive, send, tenant, head.body, {**orjson.loads(head.body), **more})
 
 
-async def _look(store: SealedStreams, tenant: Tenant, stream: str) -> StreamRecord:
-    ask = StreamAsk(tenant_id=tenant.id, stream_id=stream, first_block=1 << 30, may_take=False)
+async def look(store: SealedStreams, tenant_id: str, stream: str, first_block: int = 1 << 30) -> StreamRecord:
+    """A record as it is, which is not taken over by that; raises ``DependencyDown``."""
+    ask = StreamAsk(tenant_id=tenant_id, stream_id=stream, first_block=first_block, may_take=False)
     try:
         return await store.open(ask)
     except (DependencyDown, RedisError) as error:

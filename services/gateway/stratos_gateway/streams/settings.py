@@ -26,5 +26,13 @@ class StreamsConfig:
     """Seconds between two looks at a stream that runs at another gateway, by one whose client came back here."""
     call_s: Annotated[float, Gt(0)] = 0.3
     """Most seconds that a request waits for its record; after that it runs without."""
+    background_running: Annotated[int, Ge(0)] = 16
+    """Background responses that this gateway computes at a time; 0 leaves them to other gateways."""
+    background_queued: Annotated[int, Gt(0)] = 1000
+    """Background responses of one tenant that wait or run; more get 429."""
+    background_s: Annotated[float, Gt(0)] = 24 * 3600.0
+    """Seconds after which a background response that could not be computed has failed."""
+    queue_poll_s: Annotated[float, Gt(0)] = 0.5
+    """Seconds between two looks for background responses that no gateway has."""
     max_body_bytes: Annotated[int, Ge(0)] = 1024 * 1024
     """Requests with larger bodies have no record."""

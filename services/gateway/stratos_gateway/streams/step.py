@@ -32,7 +32,7 @@ class StreamStep(Step):
             yield
         finally:
             if joined is not None:
-                joined.leave()
+                joined.leave(request.error)
 
 
 class RecordedSource(Source[ChunkOutput]):

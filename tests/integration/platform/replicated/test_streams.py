@@ -1,11 +1,12 @@
-"""Streams of all dialects while one of two gateways, real processes, is killed: clients that come back have all of it,
-and each answer is billed once."""
+"""Streams of all dialects, and background responses, while one of two gateways, real processes, is killed: clients that
+come back have all of it, and each answer is billed once."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,4 +126,53 @@ async def test_clients_of_a_killed_gateway_come_back_and_have_all_of_it(platform
             assert len(entries) == sum(2 if KINDS[kind][0] == "completions" else 1 for _, kind in names)
             await check_sums(ledger)
             if any(len(client.reads) > 1 for client in clients) and any(entry.rank > OWN_RANK for entry in entries):
+                return
+
+
+async def begin_in_background(http: httpx.AsyncClient, body: dict[str, Any]) -> str:
+    answer = await http.post("/responses", json={**body, "background": True}, headers={"connection": "close"})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"])
+
+
+async def response_of(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
+    """The response as it stands, at whichever gateway lives."""
+    while True:
+        try:
+            answer = await http.get(f"/responses/{name}", headers={"connection": "close"})
+        except httpx.HTTPError:
+            continue
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+
+async def until(
+    http: httpx.AsyncClient, names: Sequence[str], is_so: Callable[[Sequence[dict[str, Any]]], bool]
+) -> None:
+    """Wait until something is true of responses."""
+
+    async def is_true() -> bool:
+        return is_so([await response_of(http, name) for name in names])
+
+    await eventually(is_true, "the responses stand as they have to")
+
+
+async def test_background_responses_of_a_killed_gateway_are_finished_by_another(platform: PlatformProcess) -> None:
+    """In rounds, until one was taken over in its middle."""
+    body = {**KINDS[2][1], "model": "base", "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    async with client_of(platform) as http, ledger_of(platform) as ledger:
+        await until_recorded(http)
+        expected = (await http.post("/responses", json=body)).json()["output"][0]["content"][0]["text"]
+        while True:
+            names = [await begin_in_background(http, body) for _ in range(8)]
+
+            await until(http, names, lambda found: any(response["output"] for response in found))
+            (await asyncio.to_thread(busiest_gateway, platform)).kill()
+            await until(http, names, lambda found: all(response["status"] == "incomplete" for response in found))
+            for name in names:
+                assert (await response_of(http, name))["output"][0]["content"][0]["text"] == expected
+            entries = await own_entries_of(ledger, set(names))
+            assert len(entries) == len(names)
+            await check_sums(ledger)
+            if any(entry.rank > OWN_RANK for entry in entries):
                 return

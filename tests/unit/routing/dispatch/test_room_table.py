@@ -107,6 +107,33 @@ def test_prompts_within_the_bounds_find_no_room(
             assert found.is_blocked or found.rejections[Rejection.EXCLUDED]
 
 
+@settings(max_examples=examples(200))
+@given(
+    fleet=st.lists(workers, max_size=4),
+    changes=st.lists(st.tuples(st.integers(0, 3), st.none() | workers), max_size=5),
+    requests=st.lists(asks, max_size=4),
+    closed=closed_sets,
+)
+def test_a_table_that_follows_the_fleet_agrees_with_a_new_one(
+    fleet: list[Drawn], changes: list[tuple[int, Drawn | None]], requests: list[Ask], closed: frozenset[str]
+) -> None:
+    table, views = RoomTable(), fleet_of(fleet)
+    for version, (index, worker) in enumerate(changes):
+        if worker is None:
+            views.remove(f"inc-w{index}")
+        else:
+            views.put(make_view(f"w{index}", **worker[1], blocks=ledger(60, allocated=worker[0])))
+        new = RoomTable()
+        table.look(views, version)
+        new.look(views, version)
+        for ask in (closing(ask, closed) for ask in requests):
+            kind = table.kind_of(ask)
+            assert table.blocked(kind, closed) == new.blocked(kind, closed)
+            mine, fresh = table.candidates(ask), new.candidates(ask)
+            assert (mine is None) is (fresh is None)
+            assert {id(view) for view in mine or ()} == {id(view) for view in fresh or ()}
+
+
 def test_what_no_worker_could_ever_take_is_not_blocked_though_all_with_batch_slots_are_closed() -> None:
     table, ask = RoomTable(), make_sample_ask(num_prompt_tokens=690, max_output_tokens_total=97, num_choices=3)
     view = make_view("w0", num_running=10, p90_output_tokens=60, blocks=ledger(60))

@@ -191,6 +191,8 @@ RECORDS: dict[str, list[object]] = {
             step=5,
             shares=StepShares(tenants={"t": 4}, requests={RequestKey("r", 1): 3}, legs={"leg": 1}, num_tokens=4),
             num_rows=2,
+            num_drafted=3,
+            num_accepted=2,
             began_s=1.5,
             ended_s=2.5,
             idle_ns=7,

@@ -79,6 +79,7 @@ def max_sequences(config: RunnerConfig) -> int:
 class CudaRunner(TorchRunner):
     """Use ``CudaRunner.load``."""
 
+    can_verify = False  # graphs and tables know rows of one sample
     decoding: DecodeGraphs | None = None
     """``None``: every step runs eagerly."""
     decoding_adapters: DecodeGraphs | None = None

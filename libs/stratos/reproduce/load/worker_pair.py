@@ -16,7 +16,6 @@ from typing import Any
 
 import grpc.aio
 
-from scripts.bench.harness import MODEL
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, worker_pb2, worker_pb2_grpc
 from stratos.common.tls.identity import PeerRole
 from stratos.core.files.model_files import read_model_files
@@ -35,8 +34,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """One that serves."""
+class PairWorker:
+    """Process that serves, and its engine."""
 
     ref: WorkerRef
     pid: int
@@ -52,21 +51,23 @@ async def worker(
     folder: Path,
     settings: Mapping[str, str],
     *,
+    model: Path,
     dialer: Dialer = PLAIN,
     environ: Mapping[str, str] = os.environ,
-) -> AsyncIterator[Worker]:
-    """A worker with the shipped model and one thread of computation.
+) -> AsyncIterator[PairWorker]:
+    """A worker with a model and one thread of computation.
 
     Args:
         role: of a prefill or decode worker.
         folder: of both workers' files; with certificates in ``tls`` where the dialer has some.
         settings: by name, without the service's prefix.
+        model: folder of it.
         dialer: asks it for its status.
         environ: of its process.
     """
     service, address_file = role.value.replace("-", "_"), folder / f"{role.value}.json"
     values = {
-        "RUNNER__MODEL_PATH": str(MODEL), "RUNNER__NUM_THREADS": "1", "ADDRESS_FILE": str(address_file),
+        "RUNNER__MODEL_PATH": str(model), "RUNNER__NUM_THREADS": "1", "ADDRESS_FILE": str(address_file),
         "WORKER_ID": role.value, "LOG_LEVEL": "WARNING",
         "TRANSPORT__SHM_DIRECTORY": str(folder / "shm"), "ADAPTER_CACHE__DIRECTORY": str(folder / service), **settings,
     }  # fmt: skip
@@ -85,7 +86,7 @@ async def worker(
             watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
             ref = WORKER_STATUS.from_pb(await watch.read()).ref
             watch.cancel()
-        yield Worker(ref, process.pid)
+        yield PairWorker(ref, process.pid)
     finally:
         with suppress(ProcessLookupError):
             process.terminate()
@@ -105,8 +106,8 @@ def _cpu_s(pid: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """One request."""
+class SubmitTimes:
+    """Times of one request."""
 
     first_s: float
     """From its submission to its first token."""
@@ -114,13 +115,13 @@ class Done:
     receipt: Receipt
 
 
-class Session:
+class PairSession:
     """Session with a decode worker, one request at a time."""
 
-    def __init__(self, call: Any) -> None:
-        self._call, self._digest, self._numbers = call, read_model_files(MODEL).digest, itertools.count()
+    def __init__(self, call: Any, model: Path) -> None:
+        self._call, self._digest, self._numbers = call, read_model_files(model).digest, itertools.count()
 
-    async def run(self, prompt_ids: Sequence[int], prefill: tuple[WorkerRef, ...], *, max_tokens: int) -> Done:
+    async def run(self, prompt_ids: Sequence[int], prefill: tuple[WorkerRef, ...], *, max_tokens: int) -> SubmitTimes:
         """Submit a request and wait for its end.
 
         Raises:
@@ -144,7 +145,7 @@ class Session:
             raise RuntimeError(f"the prompt was not handed over: {done.receipt}")
         return done
 
-    async def _until_end(self, message: decode_pb2.Submit) -> Done:
+    async def _until_end(self, message: decode_pb2.Submit) -> SubmitTimes:
         begin_s = time.perf_counter()
         await self._call.write(decode_pb2.SessionRequest(submit=message))
         first_s, receipt = 0.0, Receipt()
@@ -160,11 +161,11 @@ class Session:
                 if not first_s and any(choice.token_ids for choice in delta.choices):
                     first_s = time.perf_counter() - begin_s
                 if any(choice.finish_reason for choice in delta.choices):
-                    return Done(first_s, time.perf_counter() - begin_s, receipt)
+                    return SubmitTimes(first_s, time.perf_counter() - begin_s, receipt)
 
 
 @asynccontextmanager
-async def session(target: Worker, dialer: Dialer = PLAIN) -> AsyncIterator[Session]:
+async def session(target: PairWorker, model: Path, dialer: Dialer = PLAIN) -> AsyncIterator[PairSession]:
     """A session with a decode worker."""
     async with dialer.channel(target.ref.address, ANY_WORKER) as channel:
         call = decode_pb2_grpc.DecodeServiceStub(channel).Session()
@@ -172,6 +173,6 @@ async def session(target: Worker, dialer: Dialer = PLAIN) -> AsyncIterator[Sessi
             await call.write(generation.hello())
             if await call.read() is grpc.aio.EOF:
                 raise RuntimeError("the decode worker takes no session")
-            yield Session(call)
+            yield PairSession(call, model)
         finally:
             call.cancel()

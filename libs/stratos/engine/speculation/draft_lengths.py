@@ -1,0 +1,89 @@
+"""Choice of how many drafted tokens a row gets: as many as raise the tokens per second of the step, 0 included.
+
+Expected of K drafts whose tokens are right with chance p are ``p + p^2 + ... + p^K`` more tokens; they cost what steps
+of that many tokens were measured to cost.  A draft token is worth its cost where its chance of being accepted exceeds
+
+    tokens per second of the step without it * seconds that it adds
+
+The chance is learned per sequence from what came out, also of drafts that were not run: at length 0 a look-up costs
+microseconds and shows whether its first token would have been right.
+"""
+
+from __future__ import annotations
+
+from stratos.engine.scheduler.cost_model import StepCostModel, StepLoad
+from stratos.engine.sequence import DraftState, Sequence
+
+FIRST_CHANCE = 0.6
+RATE, COMMON_RATE = 0.15, 0.02
+"""Weight of a newest draft token in a sequence's chance, and in that which new sequences begin with."""
+NUM_TRIED, TRY_EVERY = 12, 512
+"""Steps at first, and one of so many later, whose drafts are run at full length, since their cost is unknown."""
+MARGIN = 1.15
+"""Gain over cost that a draft must promise: both are estimates."""
+IDLE_OBSERVED = 8
+"""One of so many steps without drafts is measured."""
+
+
+class DraftLengths:
+    """Worth of drafts in one engine: chances by sequence, and the measured cost of decode steps."""
+
+    def __init__(self) -> None:
+        self._cost = StepCostModel()
+        self._chance = FIRST_CHANCE
+        self._num_steps = self._num_tried = 0
+
+    def learn(self, sequence: Sequence, state: DraftState) -> None:
+        """Compare the drafts proposed last with the tokens that came."""
+        if state.chance is None:
+            state.chance = self._chance
+        came = sequence.tokens[state.num_known :]
+        for draft, token in zip(state.proposed, came, strict=False):
+            is_right = draft == token
+            state.chance += RATE * (is_right - state.chance)
+            self._chance += COMMON_RATE * (is_right - self._chance)
+            if not is_right:
+                break
+        state.proposed = ()
+
+    def observe(self, load: StepLoad, seconds: float, num_drafted: int) -> None:
+        """A step without prompts took so long."""
+        self._num_steps += 1
+        if num_drafted or self._num_steps % IDLE_OBSERVED == 0 or self._cost.num_steps < NUM_TRIED:
+            self._cost.observe(load, seconds)
+
+    def choose(self, load: StepLoad, offered: list[tuple[float, int]]) -> list[int]:
+        """Lengths of drafts.
+
+        Args:
+            load: of the step without drafts.
+            offered: chance and longest draft of each row that has one.
+        """
+        self._num_tried += 1
+        if self._num_tried <= NUM_TRIED or self._num_tried % TRY_EVERY == 0:
+            return [count for _, count in offered]
+        step_s = self._cost.predict(load)
+        token_s = self._cost.predict(StepLoad(load.tokens + 1, load.kv_tokens)) - step_s
+        if step_s <= 0:
+            return [0] * len(offered)
+        rate = load.tokens / step_s
+        lengths = _lengths(offered, MARGIN * rate * token_s)
+        gained = sum(_expected(chance, count) for (chance, _), count in zip(offered, lengths, strict=True))
+        faster = (load.tokens + gained) / (step_s + sum(lengths) * token_s)
+        return _lengths(offered, MARGIN * max(rate, faster) * token_s)
+
+
+def _lengths(offered: list[tuple[float, int]], least: float) -> list[int]:
+    """Tokens of each draft that are accepted with a chance above ``least``."""
+    lengths = []
+    for chance, most in offered:
+        count, reached = 0, chance
+        while count < most and reached > least:
+            count, reached = count + 1, reached * chance
+        lengths.append(count)
+    return lengths
+
+
+def _expected(chance: float, count: int) -> float:
+    """Accepted tokens of a draft."""
+    return sum([chance**i for i in range(1, count + 1)])

@@ -1,0 +1,1 @@
+"""Rows of our services as real processes: ``exposed_handoff``."""

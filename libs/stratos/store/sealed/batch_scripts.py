@@ -1,0 +1,100 @@
+"""Scripts over the keys of ``batch_store``: each begins with ``HEAD`` and is one step of Redis, the clock of leases.
+
+A batch is a hash: s status, h sealed head, t lines, n slices, x the next slice that was never taken, d slices that are
+done, ok and bad lines, u end of its window, c i f z milliseconds of creation, begin, finalizing and end, w why it ends
+(completed, expired, cancelled), o p ids of its files, m sealed problem; e<slice> epoch of a slice, g<slice> the epoch
+whose result counts.  The slice -1 is the making of its files.
+"""
+
+# KEYS: batches of the tenant, hash, leases, open batches of the model.
+HEAD = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function get(name) return redis.call('HGET', KEYS[2], name) end
+local function number(name) return tonumber(get(name) or '0') end
+local function set(...) redis.call('HSET', KEYS[2], ...) end
+local function finalize(why) set('s', 'finalizing', 'w', why, 'f', string.format('%.0f', now)) end
+local function lease(slice, ms)
+  redis.call('ZADD', KEYS[3], now + ms, slice)
+  return redis.call('HINCRBY', KEYS[2], 'e' .. slice, 1)
+end
+local function owns(slice, epoch)
+  return get('e' .. slice) == epoch and redis.call('ZSCORE', KEYS[3], slice)
+end
+"""
+# ARGV: id, member, sealed head, lines, slices, milliseconds of its window, those that it is kept, most batches.
+# Answers 1, or 0 where the tenant has too many.
+CREATE = """
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[7])
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[8]) then return 0 end
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[7])
+set('s', 'validating', 'h', ARGV[3], 't', ARGV[4], 'n', ARGV[5], 'x', 0, 'd', 0, 'ok', 0, 'bad', 0,
+  'u', string.format('%.0f', now + ARGV[6]), 'c', string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[2], ARGV[7])
+redis.call('ZADD', KEYS[4], 0, ARGV[2])
+return 1
+"""
+# ARGV: member, milliseconds of a lease. Answers {slice, epoch} of work that no gateway has, or nothing.
+CLAIM = """
+redis.call('ZADD', KEYS[4], 'XX', now, ARGV[1])
+local status, ms = get('s'), tonumber(ARGV[2])
+if status == 'validating' then
+  status = 'in_progress'
+  set('s', status, 'i', string.format('%.0f', now))
+end
+if status == 'in_progress' and now >= number('u') then
+  status = 'finalizing'
+  finalize('expired')
+elseif status == 'cancelling' and #redis.call('ZRANGEBYSCORE', KEYS[3], now, '+inf', 'LIMIT', 0, 1) == 0 then
+  status = 'finalizing'
+  finalize('cancelled')
+end
+if status == 'in_progress' then
+  local slice = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1)[1]
+  if not slice and number('x') < number('n') then
+    slice = get('x')
+    redis.call('HINCRBY', KEYS[2], 'x', 1)
+  end
+  if slice then return {tonumber(slice), lease(slice, ms)} end
+elseif status == 'finalizing' then
+  if tonumber(redis.call('ZSCORE', KEYS[3], '-1') or '0') <= now then return {-1, lease('-1', ms)} end
+elseif status ~= 'cancelling' then
+  redis.call('ZREM', KEYS[4], ARGV[1])
+end
+return nil
+"""
+# ARGV: slice, epoch, milliseconds of a lease, 0 to give it up. Answers the status of the batch, or "fenced".
+RENEW = """
+if not owns(ARGV[1], ARGV[2]) then return 'fenced' end
+redis.call('ZADD', KEYS[3], now + ARGV[3], ARGV[1])
+if get('s') == 'in_progress' and now >= number('u') then return 'expired' end
+return get('s')
+"""
+# ARGV: slice, epoch, lines that were answered, lines that failed. Answers 1, or 0 where another gateway has it.
+COMMIT = """
+local status = get('s')
+if not owns(ARGV[1], ARGV[2]) or (status ~= 'in_progress' and status ~= 'cancelling') then return 0 end
+redis.call('ZREM', KEYS[3], ARGV[1])
+set('g' .. ARGV[1], ARGV[2])
+redis.call('HINCRBY', KEYS[2], 'ok', ARGV[3])
+redis.call('HINCRBY', KEYS[2], 'bad', ARGV[4])
+if redis.call('HINCRBY', KEYS[2], 'd', 1) == number('n') and status == 'in_progress' then finalize('completed') end
+return 1
+"""
+# ARGV: member, slice, epoch, status, id of the file of answers, of that of errors, sealed problem. Answers 1, or 0.
+FINISH = """
+if not owns(ARGV[2], ARGV[3]) then return 0 end
+set('s', ARGV[4], 'o', ARGV[5], 'p', ARGV[6], 'm', ARGV[7], 'z', string.format('%.0f', now))
+redis.call('DEL', KEYS[3])
+redis.call('ZREM', KEYS[4], ARGV[1])
+return 1
+"""
+# Answers the status before.
+CANCEL = """
+local status = get('s')
+if status == 'validating' or status == 'in_progress' then
+  set('s', 'cancelling', 'k', string.format('%.0f', now))
+end
+return status
+"""

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Run a batch undisturbed, and again while gateways are killed: are results equal, and is each line billed once?
+
+    python -m scripts.bench.batch_kills --out benchmarks/results/batch-kills-2core-cpu.json
+
+Two gateways of ``stratos up`` in front of a fake engine; every few seconds one of them, drawn by chance, gets SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import httpx
+import orjson
+import psutil
+
+from scripts.bench.gateway_cost import engine_settings
+from scripts.bench.harness import flag, run_bench, show, table
+from scripts.bench.platform_process import Platform, running_platform
+
+_ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--gateways", "2", "--no-fork-server")
+_ENDPOINT = "/v1/completions"
+_ENDED = ("completed", "failed", "expired", "cancelled")
+_OUTPUT_TOKENS = 8
+Row = tuple[str, str, int]
+"""Id, text and output tokens of a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """One batch from its beginning to its results."""
+
+    rows: list[Row]
+    seconds: float
+    peak_mib: int
+    """Most memory of one gateway."""
+    num_kills: int
+
+
+class Client:
+    """Asks whichever gateway lives; what is asked here may be asked again."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._base = platform.url.rstrip("/").removesuffix("/v1") + "/v1"
+        self._headers = {"authorization": f"Bearer {platform.key}", "connection": "close"}
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """An answer that is no error of the platform."""
+        while True:
+            try:
+                answer = httpx.request(
+                    method, self._base + path, headers=self._headers, timeout=60, trust_env=False, **more
+                )
+                if not answer.is_error:
+                    return answer
+                if answer.is_client_error:
+                    raise RuntimeError(answer.text)
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+
+    def gateways(self) -> list[psutil.Process]:
+        """Their processes."""
+        found = []
+        for process in psutil.Process(self._platform.process.pid).children(recursive=True):
+            try:
+                if any("stratos_gateway" in word for word in process.cmdline()):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+def upload(client: Client, num_lines: int) -> str:
+    """The input; its id."""
+    body = {"model": "base", "max_tokens": _OUTPUT_TOKENS, "ignore_eos": True, "temperature": 1.0}
+    bodies = ({**body, "prompt": [5 + number % 4000, 7], "seed": number} for number in range(num_lines))
+    head = {"method": "POST", "url": _ENDPOINT}
+    rows = ({"custom_id": f"c{number}", **head, "body": own} for number, own in enumerate(bodies))
+    content = b"".join(orjson.dumps(row) + b"\n" for row in rows)
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", io.BytesIO(content))}}
+    return str(client.ask("POST", "/files", **form).json()["id"])
+
+
+def run_batch(client: Client, file_id: str, num_kills: int, every_s: float, random: Random) -> BatchRun:
+    """Compute it, with kills."""
+    asked = {"input_file_id": file_id, "endpoint": _ENDPOINT, "completion_window": "24h"}
+    batch = client.ask("POST", "/batches", json=asked).json()
+    began_s, peak, killed = time.monotonic(), 0, 0
+    next_s = began_s + every_s
+    while batch["status"] not in _ENDED:
+        time.sleep(0.3)
+        batch = client.ask("GET", f"/batches/{batch['id']}").json()
+        gateways = client.gateways()
+        peak = max([peak, *(_rss_mib(gateway) for gateway in gateways)])
+        if killed < num_kills and len(gateways) > 1 and time.monotonic() > next_s:
+            random.choice(gateways).kill()
+            killed, next_s = killed + 1, time.monotonic() + every_s
+    content = client.ask("GET", f"/files/{batch['output_file_id']}/content").content
+    rows = [_row(orjson.loads(line)) for line in content.splitlines()]
+    return BatchRun(rows, time.monotonic() - began_s, peak, killed)
+
+
+def _row(value: dict[str, Any]) -> Row:
+    answer = value["response"]["body"]
+    return value["custom_id"], answer["choices"][0]["text"], answer["usage"]["completion_tokens"]
+
+
+def _rss_mib(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss >> 20)
+    except psutil.Error:
+        return 0
+
+
+def billed(client: Client, num_requests: int) -> dict[str, int]:
+    """Requests and output tokens of the ledger, once it has as many as were computed."""
+    while True:
+        rows = client.ask("GET", "/usage").json()["data"]
+        found = {name: sum(row[name] for row in rows) for name in ("requests", "output_tokens")}
+        if found["requests"] >= num_requests:
+            return found
+        time.sleep(0.5)
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Both runs, compared."""
+    with engine_settings(args.step_ms), running_platform(*_ARGUMENTS) as platform:
+        client, random = Client(platform), Random(args.seed)
+        time.sleep(2.0)  # the first tenant gets its data key
+        file_id = upload(client, args.lines)
+        calm = run_batch(client, file_id, 0, args.every_s, random)
+        shaken = run_batch(client, file_id, args.kills, args.every_s, random)
+        sums = billed(client, 2 * args.lines)
+        time.sleep(2.0)
+        sums = billed(client, 2 * args.lines)
+    found = {
+        "lines": args.lines,
+        "kills": shaken.num_kills,
+        "are_equal": calm.rows == shaken.rows and len(calm.rows) == args.lines,
+        "seconds": [round(run.seconds, 1) for run in (calm, shaken)],
+        "peak_mib_of_a_gateway": [run.peak_mib for run in (calm, shaken)],
+        "billed": sums,
+        "expected": {"requests": 2 * args.lines, "output_tokens": 2 * args.lines * _OUTPUT_TOKENS},
+    }
+    show(found)
+    is_billed_once = found["billed"] == found["expected"]
+    cells = [(str(found["lines"]), str(found["kills"]), str(found["are_equal"]), str(is_billed_once))]
+    return {**found, "table": table(("lines", "kills", "equal", "billed once"), cells)}
+
+
+if __name__ == "__main__":
+    run_bench(
+        __doc__,
+        bench,
+        flag("--lines", type=int, default=10_000),
+        flag("--kills", type=int, default=6),
+        flag("--every-s", type=float, default=5.0, help="between two kills"),
+        flag("--seed", type=int, default=1),
+        flag("--step-ms", type=float, default=5.0, help="duration of a step of the fake engine"),
+    )

@@ -1,0 +1,105 @@
+"""One line of a batch as a request of its route, without a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.types import Message
+
+from stratos.common.errors import NotFound, Retryable, StratosError
+from stratos.core.tenant import Tenant
+from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.request import LINE, BatchLine
+from stratos_gateway.http.errors import error_body, public_error
+from stratos_gateway.http.exchange import Exchanges
+
+
+@dataclass(frozen=True, slots=True)
+class LineAnswer:
+    """Answer to a line."""
+
+    status: int
+    body: Any
+
+    @property
+    def is_ok(self) -> bool:
+        """It is no error."""
+        return self.status < HTTPStatus.BAD_REQUEST
+
+
+class LineCalls:
+    """Shared by all lines of the process.
+
+    Args:
+        endpoints: routes that lines may name, by path.
+        exchanges: records of requests.
+    """
+
+    def __init__(self, endpoints: Mapping[str, Endpoint[Any]], exchanges: Exchanges) -> None:
+        self._endpoints = endpoints
+        self._exchanges = exchanges
+
+    async def call(self, tenant: Tenant, url: str, body: dict[str, Any], line: BatchLine) -> LineAnswer:
+        """Answer a line; an error for good is an answer as well.
+
+        Raises:
+            Retryable: not now.
+        """
+        try:
+            endpoint = self._endpoints.get(url)
+            if endpoint is None:
+                raise NotFound("there is no such route")
+            return await self._answer(endpoint, tenant, url, body, line)
+        except Retryable:
+            raise
+        except StratosError as error:
+            return error_answer(error)
+
+    async def _answer(
+        self, endpoint: Endpoint[Any], tenant: Tenant, url: str, body: dict[str, Any], line: BatchLine
+    ) -> LineAnswer:
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "path": url,
+            "query_string": b"",
+            "headers": [(b"x-request-id", line.name.encode())],
+            LINE: line,
+        }
+        capture = _Capture()
+        exchange = self._exchanges.open(scope, capture.send)
+        exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
+        with exchange.span:
+            await endpoint.resume(Request(scope, _never), _never, exchange.send, tenant, b"", body)
+        return LineAnswer(capture.status, orjson.loads(b"".join(capture.parts)))
+
+
+def error_answer(error: StratosError) -> LineAnswer:
+    """An error as a client of the route would get it."""
+    return LineAnswer(public_error(error).http_status, error_body(error))
+
+
+class _Capture:
+    """Keeps an answer."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.parts: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.parts.append(message.get("body", b""))
+
+
+async def _never() -> Message:
+    """Wait for a client that leaves: there is none."""
+    await asyncio.Event().wait()
+    raise AssertionError

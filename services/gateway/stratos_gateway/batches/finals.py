@@ -1,0 +1,116 @@
+"""The end of a batch: results of its slices, in the order of its lines, become a file of answers and one of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any
+
+import orjson
+
+from stratos.common.errors import StreamMoved
+from stratos.store.sealed.batch_store import FINAL
+from stratos.store.sealed.file_store import StoredFile
+from stratos.store.sealed.file_writer import FileWriter
+from stratos_gateway.batches.slices import BatchWork, result_line
+
+_AT_A_TIME = 200
+"""Slices whose epochs are asked for at a time."""
+_MISSING = {
+    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+    "cancelled": ("batch_cancelled", "This request was not executed: its batch was cancelled."),
+}
+_NO_ROOM = "the tenant has no room for the results: delete files, and submit the batch again"
+
+
+class FinalRun:
+    """Makes the files of one batch, and ends it; two of it make the same files.
+
+    Args:
+        work: the batch.
+        epoch: of the lease.
+        lease_s: until it is taken away.
+        kept_s: seconds that the files are kept.
+    """
+
+    def __init__(self, work: BatchWork, epoch: int, lease_s: float, kept_s: float) -> None:
+        self._work = work
+        self._claim = FINAL, epoch
+        self._lease_s = lease_s
+        self._kept_s = kept_s
+        self._renew_s = 0.0
+
+    async def run(self) -> None:
+        """Do it; raises ``StreamMoved`` where another gateway does."""
+        work, batch = self._work, self._work.batch
+        names = [_file_id(batch.id, kind) for kind in ("output", "error")]
+        with ExitStack() as stack:
+            writers = [stack.enter_context(await work.store.files.writer(work.tenant_id, name)) for name in names]
+            async for is_ok, text in self._rows():
+                await asyncio.to_thread(writers[0 if is_ok else 1].write, text.encode() + b"\n")
+            kept = [await self._put(name, writer) for name, writer in zip(names, writers, strict=True)]
+        if None in kept:
+            await work.store.finish(work.tenant_id, batch.id, self._claim, "failed", problem=_NO_ROOM)
+            return
+        files = str(kept[0]), str(kept[1])
+        if await work.store.finish(work.tenant_id, batch.id, self._claim, batch.ends, files):
+            await self._drop_results()
+
+    async def _rows(self) -> AsyncIterator[tuple[bool, str]]:
+        """All lines of both files, in order."""
+        async for number, epoch in self._epochs():
+            await self._keep_lease()
+            rows: list[Any] = [] if not epoch else await self._result(number, epoch)
+            by_line = {line: (bool(is_ok), text) for line, is_ok, text in rows}
+            count, begin = self._work.index.counts[number], self._work.index.begins[number]
+            lines = await self._work.lines(number) if len(by_line) < count else []
+            for line in range(count):
+                if line in by_line:
+                    yield by_line[line]
+                else:
+                    name = f"{self._work.batch.id}-{begin + line}"
+                    yield False, result_line(name, lines[line]["custom_id"], None, _MISSING[self._work.batch.ends])
+
+    async def _epochs(self) -> AsyncIterator[tuple[int, int]]:
+        work, num = self._work, self._work.batch.num_slices
+        for begin in range(0, num, _AT_A_TIME):
+            numbers = range(begin, min(begin + _AT_A_TIME, num))
+            found = await work.store.epochs(work.tenant_id, work.batch.id, numbers)
+            for number, epoch in zip(numbers, found, strict=True):
+                yield number, epoch
+
+    async def _result(self, number: int, epoch: int) -> list[Any]:
+        work = self._work
+        content = await work.store.read_result(work.tenant_id, work.batch.id, (number, epoch))
+        rows: list[Any] = await asyncio.to_thread(orjson.loads, content)
+        return rows
+
+    async def _keep_lease(self) -> None:
+        now_s, work = asyncio.get_running_loop().time(), self._work
+        if now_s < self._renew_s:
+            return
+        self._renew_s = now_s + self._lease_s / 3
+        if await work.store.renew(work.tenant_id, work.batch.id, self._claim, self._lease_s) != "finalizing":
+            raise StreamMoved("another gateway makes the files of this batch")
+
+    async def _put(self, name: str, writer: FileWriter) -> str | None:
+        """Id of the file, "" for one without a line, ``None`` where there is no room for it."""
+        if not writer.num_bytes:
+            return ""
+        await asyncio.to_thread(writer.finish)
+        batch = self._work.batch
+        file = StoredFile(id=name, filename=f"{batch.id}_{name[5:9]}.jsonl", purpose="batch_output")
+        kept = await self._work.store.files.put(self._work.tenant_id, file, writer, batch.head.kept_s or self._kept_s)
+        return None if kept is None else name
+
+    async def _drop_results(self) -> None:
+        async for number, epoch in self._epochs():
+            if epoch:
+                await self._work.store.drop_result(self._work.tenant_id, self._work.batch.id, (number, epoch))
+
+
+def _file_id(batch_id: str, kind: str) -> str:
+    """The same at every gateway, so that it is there once."""
+    return f"file-{hashlib.blake2b(f'{batch_id} {kind}'.encode(), digest_size=12).hexdigest()}"

@@ -1,0 +1,175 @@
+"""Root task that computes batches: a slice of each in turn, while there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+
+from redis.exceptions import RedisError
+
+from stratos.common.background import BackgroundTasks, end_tasks
+from stratos.common.clock import Clock
+from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosError
+from stratos.store.sealed.batch_store import FINAL, BatchStore
+from stratos_gateway.access.auth import Recall
+from stratos_gateway.batches.calls import LineCalls
+from stratos_gateway.batches.finals import FinalRun
+from stratos_gateway.batches.gate import LineGate
+from stratos_gateway.batches.settings import BatchesConfig
+from stratos_gateway.batches.slices import BatchWork, SliceIndex, SliceRun, gone
+from stratos_gateway.metrics import DAY_S, GatewayMetrics
+
+_log = logging.getLogger(__name__)
+_MAX_BATCHES = 64
+"""Batches that are looked at in one turn."""
+_MAX_WORKS = 16
+"""Batches whose indexes are remembered."""
+_MAX_SLICES = 8
+_SHOW_S = 5.0
+"""Between two counts of what waits."""
+
+
+class BatchRuns:
+    """Belongs to the event loop.
+
+    Args:
+        store: of all gateways.
+        recall: finds tenants.
+        calls: answers lines.
+        config: how much at a time.
+        kept_s: seconds that results are kept.
+        clock: monotonic.
+        metrics: show what waits.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        recall: Recall,
+        calls: LineCalls,
+        config: BatchesConfig,
+        kept_s: float,
+        clock: Clock,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._shown_s = float("-inf")
+        self._store = store
+        self._recall = recall
+        self._calls = calls
+        self._config = config
+        self._kept_s = kept_s
+        self._gate = LineGate(max(1, config.running), clock, metrics)
+        self._open: dict[asyncio.Task[None], tuple[str, str, tuple[int, int]]] = {}
+        """Tenant, batch and claim of each slice."""
+        self._tasks = BackgroundTasks()
+        self._works: dict[str, BatchWork] = {}
+        self._news = asyncio.Event()
+        self._is_leaving = config.running == 0
+
+    async def run(self) -> None:
+        """Root task."""
+        while True:
+            if not self._is_leaving:
+                try:
+                    await self.turn()
+                except (DependencyDown, RedisError) as error:
+                    _log.debug("batches wait: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.poll_s):
+                    await self._news.wait()
+            self._news.clear()
+
+    async def leave(self) -> None:
+        """Take no more, and give up slices that run: other gateways begin them again."""
+        self._is_leaving = True
+        left = dict(self._open)
+        await end_tasks(left)
+        with suppress(DependencyDown, RedisError, TimeoutError):  # else they are free once their leases have ended
+            async with asyncio.timeout(1.0):
+                for tenant_id, batch_id, claim in left.values():
+                    await self._store.renew(tenant_id, batch_id, claim, 0.0)
+
+    async def turn(self) -> None:
+        """Begin slices of batches in turn, while there is room; raises ``DependencyDown``."""
+        await self._show()
+        batches = await self._store.open_batches(_MAX_BATCHES) if self._has_room else []
+        while batches and self._has_room:
+            tenant_id, batch_id = batches.pop(0)
+            claim = await self._store.claim(tenant_id, batch_id, self._config.lease_s)
+            if claim is None:
+                continue
+            batches.append((tenant_id, batch_id))
+            task = asyncio.create_task(self._work(tenant_id, batch_id, claim), name="slice of a batch")
+            self._open[task] = tenant_id, batch_id, claim
+            task.add_done_callback(self._end)
+            self._tasks.own(task)
+
+    async def _show(self) -> None:
+        if self._clock.now() < self._shown_s + _SHOW_S:
+            return
+        self._shown_s = self._clock.now()
+        lines, left_s = await self._store.backlog(_MAX_BATCHES)
+        self._metrics.batch_lines_waiting.set(lines)
+        self._metrics.batch_window_left.set(DAY_S if left_s is None else left_s)
+
+    @property
+    def _has_room(self) -> bool:
+        # As many slices as keep all places busy at the end of one of them.
+        return len(self._open) < min(_MAX_SLICES, 2 + self._gate.limit // 8)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._open.pop(task, None)
+        self._news.set()
+
+    async def _work(self, tenant_id: str, batch_id: str, claim: tuple[int, int]) -> None:
+        with suppress(DependencyDown, RedisError):  # the slice is free once its lease has ended
+            try:
+                await self._try(tenant_id, batch_id, claim)
+            except (StratosError, RedisError, ExceptionGroup) as error:
+                await self._settle(tenant_id, batch_id, claim, _first(error))
+
+    async def _try(self, tenant_id: str, batch_id: str, claim: tuple[int, int]) -> None:
+        work = await self._find(tenant_id, batch_id, is_final=claim[0] == FINAL)
+        if claim[0] == FINAL:
+            await FinalRun(work, claim[1], self._config.lease_s, self._kept_s).run()
+        else:
+            await SliceRun(work, claim, self._calls, self._gate, self._config.lease_s).run()
+
+    async def _settle(self, tenant_id: str, batch_id: str, claim: tuple[int, int], error: BaseException) -> None:
+        """End a batch whose input is gone, or leave the slice to the next gateway after a lease."""
+        if isinstance(error, NotFound):
+            _log.info("batch %s fails: %s", batch_id, error)
+            await self._store.finish(tenant_id, batch_id, claim, "failed", problem=str(error))
+        elif isinstance(error, Retryable | RedisError):
+            _log.info("slice %d of batch %s is given up: %s", claim[0], batch_id, error)
+            await self._store.renew(tenant_id, batch_id, claim, self._config.lease_s)
+        else:
+            raise error
+
+    async def _find(self, tenant_id: str, batch_id: str, *, is_final: bool) -> BatchWork:
+        """The batch and its input; as it was when it was looked at first, unless its files are made."""
+        if batch_id in self._works and not is_final:
+            return self._works[batch_id]
+        batch = await self._store.find(tenant_id, batch_id)
+        if batch is None:
+            raise gone()
+        file = await self._store.files.find(tenant_id, batch.head.input_file_id)
+        if file is None:
+            raise gone()
+        index = SliceIndex.parse(await self._store.files.read_index(tenant_id, file), file.num_bytes)
+        recall = partial(self._recall, batch.head.tenant_name, tenant_id, batch.head.key_id)
+        work = self._works[batch_id] = BatchWork(tenant_id, batch, index, self._store, recall, file)
+        while len(self._works) > _MAX_WORKS:
+            del self._works[next(iter(self._works))]
+        return work
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error itself, or the first one of those that ended side by side."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,24 @@
+"""How much of batches a gateway computes at a time, and how many a tenant may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesConfig:
+    """Batches; there are none at a gateway that keeps no files."""
+
+    running: Annotated[int, Ge(0)] = 32
+    """Most lines that this gateway computes at a time; there are fewer where the platform is full. 0 computes none."""
+    tenant_batches: Annotated[int, Gt(0)] = 1000
+    """Batches of a tenant, those of the last month included; more are refused."""
+    window_s: Annotated[float, Gt(0)] = 24 * 3600.0
+    """Seconds after which what is not computed has expired."""
+    lease_s: Annotated[float, Gt(0)] = 10.0
+    """Seconds without a sign of life after which another gateway takes a slice of lines."""
+    poll_s: Annotated[float, Gt(0)] = 1.0
+    """Seconds between two looks for slices that no gateway has."""

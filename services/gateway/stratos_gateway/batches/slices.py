@@ -1,0 +1,200 @@
+"""Some lines of a batch under a lease: read, computed, kept. A slice that is lost is computed again, as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import orjson
+from redis.exceptions import RedisError
+
+from stratos.common.background import end_tasks
+from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosError
+from stratos.core.tenant import Tenant
+from stratos.store.sealed.batch_store import BatchStore, StoredBatch
+from stratos_gateway.answering.request import BatchLine
+from stratos_gateway.batches.calls import LineAnswer, LineCalls, error_answer
+from stratos_gateway.batches.gate import LineGate
+
+MAX_TRIES = 64
+"""Of a line under one lease: after that its slice is given up, and its next owner goes on trying."""
+_MAX_WAIT_S = 30.0
+_MAX_COMMITS = 8
+"""Tries to keep a result while stores are away, over some two minutes; then its lines are computed again."""
+_STOPS = ("cancelling", "expired")
+"""States of a batch in which what was answered so far is kept, and no more is begun."""
+Recall = Callable[[], Awaitable[Tenant]]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceIndex:
+    """Where slices of an input begin."""
+
+    offsets: list[int]
+    counts: list[int]
+    begins: list[int]
+    """Number of the first line of each, from 0."""
+    num_bytes: int
+
+    @staticmethod
+    def parse(content: bytes, num_bytes: int) -> SliceIndex:
+        """The index as it is kept beside the input."""
+        offsets, counts = zip(*orjson.loads(content), strict=True)
+        return SliceIndex(list(offsets), list(counts), [0, *accumulate(counts)][:-1], num_bytes)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Bytes of a slice."""
+        end = self.offsets[number + 1] if number + 1 < len(self.offsets) else self.num_bytes
+        return self.offsets[number], end
+
+
+@dataclass(slots=True)
+class BatchWork:
+    """A batch that this gateway works on."""
+
+    tenant_id: str
+    batch: StoredBatch
+    index: SliceIndex
+    store: BatchStore
+    recall: Recall
+    input: Any = field(repr=False, default=None)
+    """File of its lines."""
+
+    async def lines(self, number: int) -> list[dict[str, Any]]:
+        """Lines of a slice; raises ``NotFound`` where the input is gone."""
+        begin, end = self.index.span(number)
+        parts = [part async for part in self.store.files.read(self.tenant_id, self.input, begin, end)]
+        return [orjson.loads(line) for line in b"".join(parts).splitlines() if line]
+
+
+class SliceRun:
+    """One slice.
+
+    Args:
+        work: its batch.
+        claim: its number, and the epoch of its lease.
+        calls: answers lines.
+        gate: how many at a time.
+        lease_s: until it is taken away.
+    """
+
+    def __init__(
+        self, work: BatchWork, claim: tuple[int, int], calls: LineCalls, gate: LineGate, lease_s: float
+    ) -> None:
+        self._work = work
+        self._claim = claim
+        self._calls = calls
+        self._gate = gate
+        self._lease_s = lease_s
+        self._found: dict[int, LineAnswer] = {}
+        """By the number of the line within the slice."""
+
+    async def run(self) -> None:
+        """Compute it, and keep its result; nothing where the slice was lost.
+
+        Raises:
+            NotFound: the input is gone.
+            Retryable: it has to be given up.
+        """
+        work = self._work
+        lines = await work.lines(self._claim[0])
+        computing = asyncio.create_task(self._compute(lines))
+        try:
+            is_ours = await self._keep_lease(computing)
+            if is_ours and computing.done() and not computing.cancelled():
+                computing.result()
+        finally:
+            await end_tasks([computing])
+        if is_ours:
+            await self._commit(lines)
+
+    async def _keep_lease(self, computing: asyncio.Task[None]) -> bool:
+        """Wait for the end of the work; false where it was lost."""
+        work = self._work
+        while not computing.done():
+            await asyncio.wait({computing}, timeout=self._lease_s / 3)
+            if computing.done():
+                break
+            try:
+                status = await work.store.renew(work.tenant_id, work.batch.id, self._claim, self._lease_s)
+            except (DependencyDown, RedisError):
+                continue  # no other gateway can take it now, and what was lost is refused in the end
+            if status in _STOPS:
+                return True
+            if status != "in_progress":
+                return False
+        return True
+
+    async def _compute(self, lines: list[dict[str, Any]]) -> None:
+        try:
+            tenant = (await self._work.recall()).as_batch()
+        except Retryable:
+            raise
+        except StratosError as error:
+            self._found = dict.fromkeys(range(len(lines)), error_answer(error))
+            return
+        async with asyncio.TaskGroup() as group:
+            for number, line in enumerate(lines):
+                group.create_task(self._line(tenant, number, line))
+
+    async def _line(self, tenant: Tenant, number: int, line: dict[str, Any]) -> None:
+        slice_number, epoch = self._claim
+        at = self._work.index.begins[slice_number] + number
+        for place in range(MAX_TRIES):
+            own = BatchLine(
+                name=f"{self._work.batch.id}-{at}",
+                epoch=(epoch - 1) * MAX_TRIES + place + 1,
+                created_unix_s=self._work.batch.created_unix_s,
+            )
+            try:
+                async with self._gate.place():
+                    answer = await self._calls.call(tenant, line["url"], line["body"], own)
+                self._found[number] = answer
+                return self._gate.note_answer(is_ok=answer.is_ok)
+            except Retryable as error:
+                self._gate.note_refusal()
+                refused, after_s = error, (error.after_s or 0.0) * min(2.0**place, _MAX_WAIT_S)
+            await asyncio.sleep(min(max(after_s, 0.1), _MAX_WAIT_S))
+        raise refused
+
+    async def _commit(self, lines: list[dict[str, Any]]) -> None:
+        work, rows, num_completed = self._work, list[tuple[int, bool, str]](), 0
+        for number, answer in sorted(self._found.items()):
+            name = f"{work.batch.id}-{work.index.begins[self._claim[0]] + number}"
+            rows.append((number, answer.is_ok, result_line(name, lines[number]["custom_id"], answer)))
+            num_completed += answer.is_ok
+        counts = num_completed, len(rows) - num_completed
+        content = orjson.dumps(rows)
+        for place in range(_MAX_COMMITS):
+            try:
+                await work.store.commit(work.tenant_id, work.batch.id, self._claim, content, counts)
+                return
+            except (DependencyDown, RedisError):
+                if place + 1 == _MAX_COMMITS:
+                    raise
+            await asyncio.sleep(min(2.0**place, _MAX_WAIT_S))
+
+
+def result_line(name: str, custom_id: str, answer: LineAnswer | None, error: tuple[str, str] = ("", "")) -> str:
+    """A line of a batch's output.
+
+    Args:
+        name: of the line, for receipts and logs.
+        custom_id: of its client.
+        answer: of the route; ``None`` where there is none.
+        error: code and message, where there is no answer.
+    """
+    response = None
+    if answer is not None:
+        response = {"status_code": answer.status, "request_id": name, "body": answer.body}
+    shown = None if answer is not None else {"code": error[0], "message": error[1]}
+    value = {"id": f"batch_req_{name.removeprefix('batch_')}", "custom_id": custom_id, "response": response}
+    return orjson.dumps({**value, "error": shown}).decode()
+
+
+def gone() -> NotFound:
+    """The input of a batch is there no more."""
+    return NotFound("the input file was deleted, or its time is over")

@@ -1,0 +1,43 @@
+"""Identity of a batch's lines, which no repetition changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from stratos.common.ids import new_id
+from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.request import LINE, BatchLine, ClientRequest, PreparedGeneration
+from stratos_gateway.streams.asking import derived_id, derived_seed
+
+
+class LineStep(Step):
+    """Gives a line of a batch its identity: the same tokens and the same bill, however often it runs."""
+
+    @asynccontextmanager
+    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+        """Fix it before the answer is sought."""
+        line: BatchLine | None = request.http.scope.get(LINE)
+        if line is not None:
+            _fix(request, line)
+        yield
+
+
+def _fix(request: ClientRequest[Any], line: BatchLine) -> None:
+    secret, prepared = request.tenant.cache_salt, request.prepared
+    request.fixed_id = derived_id(secret, f"{line.name}/emb", new_id("emb"))
+    if not isinstance(prepared, PreparedGeneration):
+        return
+    own = prepared.identity
+    ids = (derived_id(secret, f"{line.name}/{place}", new_id("gen")) for place in range(len(prepared.specs)))
+    identity = replace(
+        own,
+        answer_id=derived_id(secret, line.name, own.answer_id),
+        created=line.created_unix_s,
+        seed=derived_seed(secret, line.name) if prepared.options.seed is None else own.seed,
+        request_ids=tuple(ids),
+        epoch=line.epoch,
+    )
+    request.prepared = prepared.rebuilt(identity)

@@ -1,0 +1,133 @@
+"""A record as chunks of its answer: as they were recorded, and what came since the last look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from stratos.common.errors import StratosError, StreamCancelled, StreamGone
+from stratos.core.generation import ChoiceDelta
+from stratos.store.sealed.stream_store import Found, StreamRecord
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.generation.fanout import fresh_journals
+from stratos_gateway.generation.journal import ChoiceJournal
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.streams.codec import Piece, decode_block, decode_end
+from stratos_gateway.streams.cursor import FROM_THE_START, Cursor
+
+
+class RecordReading:
+    """Belongs to one connection.
+
+    Args:
+        prepared: the request of the answer.
+        tokenizer: of its model.
+        note_end: told in which second the answer ended.
+        cursor: what the client has.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedGeneration,
+        tokenizer: Tokenizer,
+        note_end: Callable[[int], None],
+        cursor: Cursor = FROM_THE_START,
+    ) -> None:
+        options = prepared.options
+        stops = options.stop, options.include_stop
+        self._num_choices, self._note_end = options.n, note_end
+        self._num_prompt_tokens = sum(len(spec.prompt_ids) for spec in prepared.specs)
+        self.journals = [fresh_journals(spec, options.n, stops, tokenizer) for spec in prepared.specs]
+        """By prompt."""
+        for number, choice in enumerate(self.choices):
+            choice.cuts = cursor.cuts(number)
+        self.num_cached: Sequence[int] = ()
+        """Tokens of each prompt that a prefix cache had."""
+        self.block = 0
+        """Number of the block that is read next."""
+        self.num_pieces = 0
+        """Pieces of it that were read."""
+        self.ready: list[ChoiceChunk] = []
+        """Chunks that were not taken yet."""
+        self.is_done = False
+        self.failure: StratosError | None = None
+        """Why nothing follows."""
+
+    @property
+    def choices(self) -> list[ChoiceJournal]:
+        """Over all prompts."""
+        return [choice for choices in self.journals for choice in choices]
+
+    @property
+    def num_output(self) -> int:
+        """Tokens of the output so far."""
+        return sum(len(choice.ids) for choice in self.choices)
+
+    @property
+    def usage(self) -> Usage:
+        """Counts of the whole answer, as the gateway that generates it tells them."""
+        return Usage(self._num_prompt_tokens, self.num_output, sum(self.num_cached))
+
+    def absorb(self, record: StreamRecord) -> None:
+        """Read what is new in a record; raises ``StreamGone`` where it cannot be read."""
+        if record.found is Found.NONE:
+            raise StreamGone("this stream is kept no more")
+        for number, content in enumerate(record.blocks, self.block):
+            self._absorb_block(number, content)
+        match record.found:
+            case Found.CANCELLED:
+                self.failure = StreamCancelled("this stream was cancelled")
+            case Found.FAILED:
+                self.failure = decode_failure(record.end)
+            case Found.DONE:
+                if not all(choice.is_finished for choice in self.choices):
+                    raise StreamGone("the record of this stream cannot be read")
+                self.is_done, self.num_cached = True, decode_end(record.end)
+
+    def _absorb_block(self, number: int, content: bytes) -> None:
+        num_prompts = len(self.journals)
+        try:
+            block = decode_block(content, num_prompts, num_prompts * self._num_choices)
+        except ValueError as error:
+            raise StreamGone("the record of this stream cannot be read") from error
+        known = self.num_pieces if number == self.block else 0
+        self.num_cached = block.num_cached
+        if block.ended_unix_s:
+            self._note_end(block.ended_unix_s)
+        for piece in block.pieces[known:]:
+            self._read(piece)
+        self.block, self.num_pieces = number, len(block.pieces)
+
+    def _read(self, piece: Piece) -> None:
+        choice = self.choices[piece.choice]
+        choice.accept(
+            ChoiceDelta(
+                index=choice.index,
+                offset=len(choice.ids),
+                token_ids=piece.ids,
+                finish_reason=piece.cause if piece.ends else None,
+            )
+        )
+        while (chunk := choice.take()) is not None:
+            chunk.index = piece.choice
+            self.ready.append(chunk)
+            if not choice.has_cuts:
+                break
+
+
+def encode_failure(error: StratosError) -> bytes:
+    """The end of a stream that failed."""
+    return orjson.dumps({"code": error.code, "message": error.public_text or error.message})
+
+
+def decode_failure(content: bytes) -> StreamGone:
+    """The way back, for its client."""
+    try:
+        value = orjson.loads(content)
+        error = StreamGone(f"this stream failed: {value['code']}: {value['message']}")
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        error = StreamGone("this stream failed")
+    error.code = "stream_failed"
+    return error

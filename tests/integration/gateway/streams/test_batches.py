@@ -1,0 +1,248 @@
+"""Batches at two gateways: computed by both, finished once, ended early, billed at half, refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from stratos.common.errors import Overloaded
+from stratos_gateway.files.lines import SLICE_LINES
+from tests.support.waiting import eventually
+from tests.support.worlds.admin_world import AdminWorld
+from tests.support.worlds.stream_world import TEXT, stream_worlds
+
+BATCHES = "/v1/batches"
+QUICK = {"poll_s": 0.05, "lease_s": 0.6}
+OVER = ("completed", "failed", "expired", "cancelled")
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "go"}], "max_tokens": 60},
+    "/v1/completions": {"prompt": ["go", "on"], "max_tokens": 60},
+    "/v1/responses": {"input": "go", "max_output_tokens": 60},
+    "/v1/messages": {"messages": [{"role": "user", "content": "go"}], "max_tokens": 60},
+    "/v1/moderations": {"input": "go"},
+}
+
+
+@pytest.fixture
+async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorld]]:
+    async with stream_worlds(redis_url, tmp_path, batches=QUICK) as found:
+        yield found
+
+
+async def call(world: AdminWorld, method: str, path: str, *, by: str = "user", **more: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {world.keys[by]}"}
+    return await world.public.request(method, path, headers=headers, **more)
+
+
+def lines(num: int, url: str, **more: Any) -> list[dict[str, Any]]:
+    own = {} if url == "/v1/moderations" else {"model": "base"}
+    body = {**own, **ASKED[url], **more}
+    return [{"custom_id": f"c{number}", "method": "POST", "url": url, "body": body} for number in range(num)]
+
+
+async def upload(world: AdminWorld, rows: list[dict[str, Any]], by: str = "user") -> str:
+    content = b"".join(orjson.dumps(row) + b"\n" for row in rows)
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
+    answer = await call(world, "POST", "/v1/files", by=by, **form)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"])
+
+
+async def submit(world: AdminWorld, rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    body = {"input_file_id": await upload(world, rows), "endpoint": rows[0]["url"], "completion_window": "24h", **more}
+    answer = await call(world, "POST", BATCHES, json=body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def shown(world: AdminWorld, batch_id: str) -> dict[str, Any]:
+    return dict((await call(world, "GET", f"{BATCHES}/{batch_id}")).json())
+
+
+async def ended(world: AdminWorld, batch_id: str) -> dict[str, Any]:
+    async def is_over() -> bool:
+        return (await shown(world, batch_id))["status"] in OVER
+
+    await eventually(is_over, "the batch has ended")
+    return await shown(world, batch_id)
+
+
+async def rows_of(world: AdminWorld, file_id: str | None) -> list[dict[str, Any]]:
+    if file_id is None:
+        return []
+    answer = await call(world, "GET", f"/v1/files/{file_id}/content")
+    assert answer.status_code == 200, answer.text
+    return [orjson.loads(line) for line in answer.content.splitlines()]
+
+
+@pytest.mark.parametrize("url", [url for url in ASKED if url != "/v1/moderations"])
+async def test_every_route_is_computed_in_the_order_of_its_lines(worlds: list[AdminWorld], url: str) -> None:
+    one, two = worlds
+    rows = lines(3, url)
+    begun = await submit(one, rows, metadata={"job": "nightly"})
+    assert (begun["status"], begun["metadata"]) == ("validating", {"job": "nightly"})
+    found = await ended(two, begun["id"])
+    assert (found["status"], found["error_file_id"]) == ("completed", None)
+    assert found["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+    answers = await rows_of(two, found["output_file_id"])
+    assert [row["custom_id"] for row in answers] == ["c0", "c1", "c2"]
+    assert {row["response"]["status_code"] for row in answers} == {200}
+    assert len({row["id"] for row in answers}) == 3
+    assert TEXT in str(answers[0]["response"]["body"])
+
+
+async def test_lines_that_fail_have_a_file_of_their_own(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    url = "/v1/completions"
+    rows = lines(4, url)
+    rows[1]["body"] = {**rows[1]["body"], "temperature": "hot"}
+    found = await ended(two, (await submit(one, rows))["id"])
+    assert found["request_counts"] == {"total": 4, "completed": 3, "failed": 1}
+    assert [row["custom_id"] for row in await rows_of(one, found["output_file_id"])] == ["c0", "c2", "c3"]
+    [failed] = await rows_of(one, found["error_file_id"])
+    assert (failed["custom_id"], failed["response"]["status_code"]) == ("c1", 400)
+    assert failed["response"]["body"]["error"]["param"] == "temperature"
+
+
+async def test_both_gateways_share_a_batch_and_bill_each_line_once(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    one.worker.step_s = two.worker.step_s = 0.001
+    num = 4 * SLICE_LINES
+    found = await ended(two, (await submit(one, lines(num, "/v1/chat/completions")))["id"])
+    assert found["request_counts"] == {"total": num, "completed": num, "failed": 0}
+    assert [row["custom_id"] for row in await rows_of(one, found["output_file_id"])] == [f"c{n}" for n in range(num)]
+    assert all(world.worker.submits for world in worlds)
+
+    async def is_billed() -> bool:
+        rows = (await call(one, "GET", "/v1/usage")).json()["data"]
+        return sum(row["requests"] for row in rows) == num
+
+    await eventually(is_billed, "every line is billed once")
+
+
+async def test_a_gateway_that_stands_still_loses_its_slices(redis_url: str, tmp_path: Path) -> None:
+    """It never answers; the other one computes the slice as well, under the same ids, which are billed once."""
+    async with stream_worlds(redis_url, tmp_path, batches=QUICK) as [one, two]:
+        one.worker.hang_after = 2
+        begun = await submit(one, lines(2, "/v1/chat/completions"))
+        await eventually(lambda: bool(one.worker.submits or two.worker.submits), "it runs")
+        one.service.begin_leave()
+        await one.service.drain()
+        found = await ended(two, begun["id"])
+        assert found["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+        assert TEXT in str(await rows_of(two, found["output_file_id"]))
+        ids = {submit.request_id for world in (one, two) for submit in world.worker.submits}
+        assert ids == {submit.request_id for submit in two.worker.submits}
+
+
+async def test_a_platform_without_room_lets_it_wait(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    for world in worlds:
+        world.router.errors = [Overloaded("full", after_s=0.01)] * 5
+    found = await ended(two, (await submit(one, lines(3, "/v1/chat/completions")))["id"])
+    assert found["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+
+
+async def test_one_that_is_cancelled_keeps_what_was_answered(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    one.worker.hang_after = two.worker.hang_after = 3
+    begun = await submit(one, lines(3, "/v1/chat/completions"))
+    await eventually(lambda: bool(one.worker.submits or two.worker.submits), "it runs")
+    answer = await call(two, "POST", f"{BATCHES}/{begun['id']}/cancel")
+    assert answer.json()["status"] == "cancelling"
+    found = await ended(one, begun["id"])
+    assert (found["status"], found["cancelled_at"] is None) == ("cancelled", False)
+    rows = await rows_of(one, found["output_file_id"]) + await rows_of(one, found["error_file_id"])
+    assert sorted(row["custom_id"] for row in rows) == ["c0", "c1", "c2"]
+    assert rows[-1]["error"]["code"] == "batch_cancelled"
+    assert (await call(two, "POST", f"{BATCHES}/{begun['id']}/cancel")).json()["status"] == "cancelled"
+
+
+async def test_one_whose_window_ends_says_what_was_not_computed(redis_url: str, tmp_path: Path) -> None:
+    async with stream_worlds(redis_url, tmp_path, num=1, batches={**QUICK, "window_s": 0.5}) as [world]:
+        world.worker.hang_after = 3
+        found = await ended(world, (await submit(world, lines(2, "/v1/chat/completions")))["id"])
+        assert (found["status"], found["output_file_id"]) == ("expired", None)
+        rows = await rows_of(world, found["error_file_id"])
+        assert [row["error"]["code"] for row in rows] == ["batch_expired"] * 2
+
+
+async def test_batches_belong_to_their_tenant(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    names = [(await submit(one, lines(1, "/v1/moderations")))["id"] for _ in range(2)]
+    for method, path in (("GET", f"{BATCHES}/{names[0]}"), ("POST", f"{BATCHES}/{names[0]}/cancel")):
+        assert (await call(two, method, path, by="stranger")).status_code == 404
+    assert (await call(two, "GET", BATCHES, by="stranger")).json()["data"] == []
+    page = (await call(two, "GET", f"{BATCHES}?limit=1")).json()
+    rest = (await call(two, "GET", f"{BATCHES}?limit=1&after={page['last_id']}")).json()
+    assert {page["first_id"], rest["first_id"]} == set(names)
+    assert (page["has_more"], rest["has_more"]) == (True, False)
+    foreign = {"input_file_id": await upload(one, lines(1, "/v1/moderations"), by="stranger")}
+    body = {"endpoint": "/v1/moderations", "completion_window": "24h", **foreign}
+    assert (await call(one, "POST", BATCHES, json=body)).json()["error"]["code"] == "file_not_found"
+
+
+async def test_what_cannot_be_computed_is_refused_by_name(worlds: list[AdminWorld]) -> None:
+    one, _ = worlds
+    file = await upload(one, lines(1, "/v1/completions"))
+    good = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
+    refused: list[tuple[dict[str, Any], int, str]] = [
+        ({"input_file_id": 5}, 400, "input_file_id"),
+        ({"input_file_id": "file-" + "0" * 24}, 400, "input_file_id"),
+        ({"endpoint": "/v1/models"}, 400, "endpoint"),
+        ({"endpoint": "/v1/responses"}, 400, "endpoint"),
+        ({"completion_window": "1h"}, 400, "completion_window"),
+        ({"metadata": {"a": 1}}, 400, "metadata"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, 400, "output_expires_after"),
+        ({"more": 1}, 400, "more"),
+        ({"input_file_id": await upload(one, lines(1, "/v1/completions", model="unknown"))}, 404, "model"),
+    ]
+    for more, status, param in refused:
+        answer = await call(one, "POST", BATCHES, json={**good, **more})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), more
+
+
+async def test_a_batch_whose_input_is_deleted_has_failed(redis_url: str, tmp_path: Path) -> None:
+    async with stream_worlds(redis_url, tmp_path, num=1, batches={**QUICK, "running": 0}) as [world]:
+        begun = await submit(world, lines(1, "/v1/moderations"))
+        await call(world, "DELETE", f"/v1/files/{begun['input_file_id']}")
+        async with stream_worlds(redis_url, tmp_path / "second", num=1, batches=QUICK):
+            found = await ended(world, begun["id"])
+        assert found["status"] == "failed"
+        assert "input file" in found["errors"]["data"][0]["message"]
+
+
+async def test_lines_are_refused_like_requests(worlds: list[AdminWorld]) -> None:
+    """Limits of a request and models act on each line; rates do not."""
+    one, two = worlds
+    url = "/v1/chat/completions"
+
+    async def codes() -> set[str]:
+        found = await ended(two, (await submit(one, lines(2, url)))["id"])
+        rows = await rows_of(two, found["error_file_id"])
+        return {row["response"]["body"]["error"]["code"] for row in rows}
+
+    async def plan(**changes: Any) -> None:
+        asked = {"plan": "local", "overrides": changes}
+        assert (await one.call("PUT", "/tenants/acme", asked)).status_code in (200, 201, 204)
+
+    async def are(expected: set[str]) -> bool:
+        return await codes() == expected
+
+    await plan(requests_per_min=1, max_tokens=5)
+    await eventually(partial(are, {"invalid_request"}), "no line may have so many tokens")
+    await plan(requests_per_min=1)
+    await eventually(partial(are, set()), "all are answered, whatever the rate is")
+    await plan(models=["other"])
+    body = {"input_file_id": await upload(one, lines(1, url)), "endpoint": url, "completion_window": "24h"}
+
+    async def is_refused() -> bool:
+        return (await call(two, "POST", BATCHES, json=body)).status_code == 404
+
+    await eventually(is_refused, "the model is not the tenant's any more")

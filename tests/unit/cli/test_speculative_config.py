@@ -1,0 +1,36 @@
+"""``--speculative-config``: what it sets, and what it refuses by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratos.cli.local.options import parse_speculative_config
+from stratos.common.errors import BadRequest
+
+
+def test_it_sets_workers():
+    assert parse_speculative_config("") == {}
+    assert parse_speculative_config('{"method": "ngram", "num_speculative_tokens": 4}') == {
+        "SCHEDULER__SPECULATION__METHOD": "ngram",
+        "SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": "4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ngram", "JSON object"),
+        ("[1]", "JSON object"),
+        ("{}", 'needs the method "ngram", not null'),
+        ('{"method": "draft", "model": "/m"}', '"draft", which is not there yet'),
+        ('{"method": "ngram", "model": "/m"}', "has model, which is not known"),
+        ('{"method": "ngram", "num_speculative_tokens": 0}', "not between 1 and 16"),
+        ('{"method": "ngram", "num_speculative_tokens": -1}', "not between 1 and 16"),
+        ('{"method": "ngram", "num_speculative_tokens": 1000000}', "not between 1 and 16"),
+        ('{"method": "ngram", "num_speculative_tokens": true}', "not between 1 and 16"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(text, message):
+    with pytest.raises(BadRequest, match=message) as caught:
+        parse_speculative_config(text)
+    assert caught.value.param == "--speculative-config"

@@ -1,0 +1,90 @@
+"""Prompt lookup: what it drafts, and that a stream with it is the one without."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratos.engine.core import EngineCore
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.engine.scheduler.cost_model import StepLoad
+from stratos.engine.sequence import DraftState, Sequence
+from stratos.engine.settings import SchedulerConfig, SpeculationConfig
+from stratos.engine.speculation.draft_lengths import NUM_TRIED, DraftLengths
+from stratos.engine.speculation.ngram import NgramProposer
+from stratos.engine.speculation.planner import make_proposer
+from tests.support.worlds.engine_driver import drain, expected, make_request
+
+
+def draft(tokens: list[int], max_tokens: int = 4) -> list[int]:
+    return list(NgramProposer().propose(Sequence(seq_id=0, tokens=tokens, root=b""), DraftState(), max_tokens))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "drafts"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3], [4, 5, 6, 7]),
+        ([1, 2, 3, 4, 1, 2, 3, 9, 1, 2, 3], [9, 1, 2, 3]),
+        ([8, 1, 2, 3, 5, 6, 0, 7, 2, 3, 5, 9, 8, 1, 2, 3, 5], [6, 0, 7, 2]),
+        ([7, 7, 7, 7], [7, 7, 7, 7]),
+        ([1, 2, 3, 4], []),
+        ([1], []),
+        ([256, 1, 1, 1, 65536, 256, 256, 256], []),
+    ],
+)
+def test_what_followed_before_is_drafted(tokens, drafts):
+    assert draft(tokens) == drafts
+
+
+def test_the_memory_follows_the_sequence():
+    sequence, state, proposer = Sequence(seq_id=0, tokens=[1, 2, 3, 4], root=b""), DraftState(), NgramProposer()
+    assert not proposer.propose(sequence, state, 2)
+    for token in (1, 2, 3):
+        sequence.tokens.append(token)
+        drafts = proposer.propose(sequence, state, 2)
+    assert list(drafts) == [4, 1]
+
+
+def test_a_stream_with_drafts_of_its_own_tokens_is_the_one_without():
+    prompt = [5, 6, 7, 8, 9] * 6
+    config = SchedulerConfig(speculation=SpeculationConfig(method="ngram"))
+    engine = EngineCore(FakeRunner(FakeConfig(vocab_size=7)), config, proposer=make_proposer(config.speculation))
+    engine.add(make_request([t % 7 for t in prompt], max_tokens=200))
+    run = drain(engine)
+    assert run.tokens["r", 0] == expected([t % 7 for t in prompt], 200, vocab_size=7)
+    assert sum(r.num_drafted for r in run.results) > 0
+    assert make_proposer(SpeculationConfig()) is None
+
+
+def learned(chance: float, token_cost: float) -> tuple[DraftLengths, StepLoad]:
+    """Lengths after steps in which a token cost so many seconds beside one second of the step."""
+    lengths, load = DraftLengths(), StepLoad(1, 100)
+    for i in range(NUM_TRIED + 20):
+        lengths.choose(load, [(chance, 8)])
+        num_drafted = i % 5
+        lengths.observe(StepLoad(1 + num_drafted, 100), 1.0 + token_cost * (1 + num_drafted), num_drafted)
+    return lengths, load
+
+
+@pytest.mark.parametrize(
+    ("chance", "token_cost", "least", "most"),
+    [(0.95, 0.02, 8, 8), (0.6, 0.05, 2, 6), (0.05, 0.1, 0, 0), (0.3, 1.0, 0, 0), (0.9, 3.0, 0, 1)],
+)
+def test_drafts_are_as_long_as_they_pay(chance, token_cost, least, most):
+    lengths, load = learned(chance, token_cost)
+    assert least <= lengths.choose(load, [(chance, 8)])[0] <= most
+
+
+def test_drafts_that_are_not_run_still_show_whether_they_were_right():
+    lengths, state = DraftLengths(), DraftState()
+    sequence = Sequence(seq_id=0, tokens=[1], root=b"")
+    for _ in range(30):
+        lengths.learn(sequence, state)
+        state.proposed, state.num_known = (5, 6), len(sequence.tokens)
+        sequence.tokens.append(9)
+    assert state.chance is not None
+    assert state.chance < 0.05
+    for _ in range(30):
+        lengths.learn(sequence, state)
+        state.proposed, state.num_known = (5, 6), len(sequence.tokens)
+        sequence.tokens.append(5)
+    assert state.chance > 0.9
