@@ -88,8 +88,8 @@ class GatewayApp:
             is_our_fault=exchange.is_our_fault,
         )
         self._book.end(ended, exchange.facts)
-        exchange.span.rename(f"{method} {route}")
-        exchange.span.set(http_method=method, http_route=route, http_status=status, client_address=exchange.client)
+        exchange.name_route(method, route)
+        exchange.span.set(http_status=status, client_address=exchange.client)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             exchange.span.fail(str(status))
 

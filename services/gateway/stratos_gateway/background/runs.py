@@ -141,6 +141,7 @@ class BackgroundRuns:
             RUN: run,
         }
         exchange = self._exchanges.open(scope, _send_nowhere)
+        exchange.name_route("POST", head.path)
         exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
         body = {**orjson.loads(head.body), "stream": True}
         with exchange.span:

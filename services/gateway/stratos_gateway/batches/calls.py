@@ -74,6 +74,7 @@ class LineCalls:
         }
         capture = _Capture()
         exchange = self._exchanges.open(scope, capture.send)
+        exchange.name_route("POST", url)
         exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
         with exchange.span:
             await endpoint.resume(Request(scope, _never), _never, exchange.send, tenant, b"", body)

@@ -10,6 +10,7 @@ import pytest
 
 from stratos.common.errors import BadRequest, Internal, QueueTimeout, StratosError
 from stratos_gateway.answering.output import Output
+from stratos_gateway.answering.request import LINE
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.openai.chunks import Usage
 from tests.support.fakes.generous_limiter import GenerousLimiter
@@ -23,12 +24,16 @@ class Answer(Output):
     usage = Usage(100, 7)
 
 
-async def settled_at(output: Output | None, error: BaseException | None, *, is_raised: bool = True) -> int:
-    limiter = GenerousLimiter()
-    request: Any = SimpleNamespace(
+def request_of(output: Output | None, error: BaseException | None, **scope: object) -> Any:
+    return SimpleNamespace(
         prepared=SimpleNamespace(num_tokens=CLAIMED, num_sequences=1), tenant=None, notices=[], trail={},
         exchange=SimpleNamespace(headers=[]), output=output, error=error, num_claimed_tokens=0,
+        http=SimpleNamespace(scope=scope),
     )  # fmt: skip
+
+
+async def settled_at(output: Output | None, error: BaseException | None, *, is_raised: bool = True) -> int:
+    limiter, request = GenerousLimiter(), request_of(output, error)
     try:
         async with LimitsStep(cast("Any", limiter)).around(request):
             if error is not None and is_raised:
@@ -53,3 +58,10 @@ async def test_else_what_an_answer_took_counts_and_without_one_all_that_was_clai
     assert await settled_at(Answer(), None) == 107
     assert await settled_at(Answer(), BadRequest("no")) == 107
     assert await settled_at(None, asyncio.CancelledError()) == CLAIMED
+
+
+async def test_a_line_of_a_batch_takes_nothing_of_its_tenants_rates() -> None:
+    limiter = GenerousLimiter()
+    async with LimitsStep(cast("Any", limiter)).around(request_of(Answer(), None, **{LINE: object()})):
+        pass
+    assert limiter.settled == []

@@ -54,7 +54,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
     request: Any = SimpleNamespace(
         prepared=SimpleNamespace(num_tokens=1000, num_sequences=1, options=OPTIONS, specs=(SPEC,)), tenant=TENANT,
         notices=[], trail={}, exchange=SimpleNamespace(headers=[]), output=None, error=None, screen=None,
-        is_recorded=False, num_claimed_tokens=0,
+        is_recorded=False, num_claimed_tokens=0, http=SimpleNamespace(scope={}),
     )  # fmt: skip
     try:
         async with (
