@@ -59,7 +59,7 @@ TOTAL_LIMIT_S = 560
 MARGIN_S = 12
 """A section stops by itself so long before it is stopped."""
 LAST_WORDS = 2500
-NEEDED = ("torch", "triton", "numpy", "safetensors")
+NEEDED = ("torch", "triton", "numpy", "safetensors", "annotated_types")
 HELPFUL = ("transformers", "pytest")
 
 
