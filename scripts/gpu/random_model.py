@@ -85,12 +85,17 @@ class RandomReader:
         """One layer without its MLP."""
         config = self._config
         return AttentionWeights(
-            input_norm=self._norm(f"input_norm_{layer}"),
-            post_attention_norm=self._norm(f"post_norm_{layer}"),
+            before_attention=self._norm(f"input_norm_{layer}"),
+            after_attention=None,
+            before_mlp=self._norm(f"post_norm_{layer}"),
+            after_mlp=None,
             qkv=self._linear(f"qkv_{layer}", config.q_size + 2 * config.kv_size, config.hidden_size),
             output=self._linear(f"output_{layer}", config.hidden_size, config.q_size),
             qk_norm=None,
         )
+
+    def whole_qk_norm(self, layer: int) -> None:
+        """A Llama has none."""
 
     def mlp(self, layer: int) -> MlpWeights:
         """The MLP of one layer."""

@@ -53,6 +53,7 @@ YARN_ROPE = {
 }
 UNTIED = {"tie_word_embeddings": False}
 EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+SPECIAL = {"pad_token_id": 0}
 GROUPS_OF_7 = {"num_attention_heads": 7, "num_key_value_heads": 1}
 TWO_GROUPS_OF_7 = {"num_attention_heads": 14, "num_key_value_heads": 2}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -113,8 +114,89 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "sliding_window": 7,
         },
     ),
+    "smollm3": ("SmolLM3", {**SPECIAL, "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1], "head_dim": None}),
+    "granite": (
+        "Granite",
+        {
+            "head_dim": None,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.5,
+            **UNTIED,
+        },
+    ),
+    "gemma2": (
+        "Gemma2",
+        {
+            "sliding_window": 7,
+            "query_pre_attn_scalar": 14,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 4.0,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "num_hidden_layers": 3,
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "query_pre_attn_scalar": 12,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "phi3": ("Phi3", {"head_dim": None, "sliding_window": 11, **SPECIAL, **UNTIED}),
+    "phi4-mini": (
+        "Phi3",
+        {
+            "head_dim": None,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 0.75,
+                "original_max_position_embeddings": 32,
+                "short_factor": [1.0, 1.5, 2.0],
+                "long_factor": [1.0, 1.5, 2.0],
+            },
+            "original_max_position_embeddings": 32,
+            **SPECIAL,
+        },
+    ),
+    "olmo2": ("Olmo2", {"head_dim": None, "attention_bias": True, **UNTIED}),
+    "olmo3": (
+        "Olmo3",
+        {
+            "head_dim": None,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": YARN_ROPE,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
+    "glm": ("Glm", {"head_dim": 12, "attention_bias": True, **SPECIAL}),
+    "glm4": ("Glm4", {"head_dim": 12, "attention_bias": True, **SPECIAL, **UNTIED}),
+    "gpt-oss": (
+        "GptOss",
+        {
+            "sliding_window": 8,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "swiglu_limit": 0.5,
+            "rope_parameters": {**YARN_ROPE, "truncate": False},
+            **UNTIED,
+        },
+    ),
 }
 """Case -> prefix of the classes in ``transformers``, and changes to ``BASE``."""
+
+
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+"""Prefix -> class of the configuration, where it has another name."""
 
 
 def save_tiny(
@@ -136,14 +218,14 @@ def save_tiny(
     fields = {**BASE, **changes}
     if fields["head_dim"] is None:
         del fields["head_dim"]
-    config = getattr(transformers, f"{prefix}Config")(**fields)
+    config = getattr(transformers, CONFIGS.get(prefix, f"{prefix}Config"))(**fields)
     torch.manual_seed(seed)
     model = getattr(transformers, f"{prefix}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias") or "norm" in name:
+            if name.endswith(("bias", "sinks")) or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-            elif name.endswith("mlp.gate.weight"):
+            elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
                 parameter.copy_(torch.randn_like(parameter) * 0.3)
     model.save_pretrained(path, max_shard_size=max_shard_size, save_original_format=not is_stacked)
     return model

@@ -74,8 +74,9 @@ def _small_parameters(config: DecoderConfig) -> int:
     biases = sum(
         rows for i in layers for name, (rows, _) in config.projection_shapes(i).items() if config.has_bias(name)
     )
-    norms = (2 * config.num_layers + 1) * config.hidden_size
-    head_norms = 2 * config.head_dim * config.num_layers if config.has_qk_norm else 0
+    norms = (len(config.options.norms.present) * config.num_layers + 1) * config.hidden_size
+    sizes = {"never": 0, "head": 2 * config.head_dim, "whole": config.q_size + config.kv_size}
+    head_norms = sizes[config.options.qk_norm] * config.num_layers
     routers = config.moe.num_experts * config.hidden_size * len(config.moe.layers) if config.moe else 0
     return biases + norms + head_norms + routers
 

@@ -15,6 +15,7 @@ from typing import Any
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.digest import files_digest
 from stratos.core.files.handed_digest import hand_over, receive, state_of
+from stratos.core.files.text_part import text_fields
 
 MODULES_NAME = "modules.json"
 """Present in folders that sentence-transformers saved: models that were trained to embed."""
@@ -73,7 +74,7 @@ def read_model_files(path: Path, handed_digest: str = "") -> ModelFiles:
     """
     if not path.is_dir():
         raise InvalidCheckpoint(f"{path} is not a folder; give the path of a Hugging Face model folder")
-    config = read_json(path / "config.json")
+    config = text_fields(read_json(path / "config.json"))
     weights = _weight_files(path)
     vocab_size = _count(path, config, "vocab_size")
     hashed = (path / "config.json", *weights)

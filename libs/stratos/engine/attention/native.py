@@ -17,6 +17,7 @@ from torch import Tensor
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm
+from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary
@@ -55,17 +56,25 @@ class NativePagedAttention(AttentionBackend):
         pages: the KV pool.
         num_heads: query heads.
         windows: sliding window of each layer.
+        scores: what the model does with scores.
     """
 
     is_invariant_by_design = True
     libraries = ()
 
-    def __init__(self, library: NativeLibrary, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        library: NativeLibrary,
+        pages: KvPages,
+        num_heads: int,
+        windows: Sequence[int | None],
+        scores: ScoreOptions = PLAIN_SCORES,
+    ) -> None:
         geometry = pages.geometry
         assert len(windows) == geometry.num_layers
         self.name = revised("native-attention", f"native-{library.isa}")
         self._library, self._pages, self._is_packed = library, pages.tensor, int(pages.key_unit > 0)
-        self._windows = [window or 0 for window in windows]
+        self._windows, self._scores = [window or 0 for window in windows], scores
         self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
         self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
         self._scratch_bytes = library.scratch_bytes(geometry.head_dim)
@@ -113,7 +122,9 @@ class NativePagedAttention(AttentionBackend):
             dtype=DTYPE_CODES[self._pages.dtype],
             threads=threads,
             is_packed=self._is_packed,
-            scale=self._head_dim**-0.5,
+            sinks=None if self._scores.sinks is None else self._scores.sinks.data_ptr(),
+            scale=self._scores.scale_for(self._head_dim),
+            cap=self._scores.cap,
         )
 
     def forward(self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: NativeStep) -> Tensor:
@@ -124,7 +135,7 @@ class NativePagedAttention(AttentionBackend):
             step.cos, step.sin = rope.cos.data_ptr(), rope.sin.data_ptr()
         norm = None
         if qk_norm is not None:
-            norm, step.norm_eps = qk_norm.weight.data_ptr(), qk_norm.eps
+            norm, step.norm_eps, step.norm_offset = qk_norm.weight.data_ptr(), qk_norm.eps, qk_norm.offset
         out = qkv.new_empty(qkv.shape[0], self._num_heads * self._head_dim)
         self._library.attention(metadata.pointer, layer, self._windows[layer], qkv.data_ptr(), out.data_ptr(), norm)
         return out

@@ -12,8 +12,8 @@ Gathers are split by KV heads above ``MAX_GATHER_ELEMENTS``, so a long context c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.attention.torch_base import TorchAttention
 from stratos.engine.layers.rotary import RopeRows
-from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.revisions import revised
 
 MAX_GATHER_ELEMENTS = 1 << 24
@@ -82,10 +81,6 @@ class TorchPagedAttention(TorchAttention):
     """The portable kernel; slower than a native one."""
 
     name = revised("torch-attention", "torch-paged")
-
-    def __init__(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
-        super().__init__(pages, num_heads, windows)
-        self._scale = self._head_dim**-0.5
 
     # -- once per step -------------------------------------------------------------------------------
 
@@ -167,14 +162,14 @@ class TorchPagedAttention(TorchAttention):
         page_rows = self._page_rows[layer * self._layer_rows :]
         view = metadata.views[self._windows[layer]]
         if not view.prefill and len(view.decode) == 1 and view.decode[0].tokens is None:
-            return self._decode(view.decode[0], query, page_rows)
+            return self._decode(layer, view.decode[0], query, page_rows)
         out = query.new_empty(query.shape[0], self._num_heads * self._head_dim)
         for group in view.decode:
             assert group.tokens is not None
-            rows = self._decode(group, query.index_select(0, group.tokens), page_rows)
+            rows = self._decode(layer, group, query.index_select(0, group.tokens), page_rows)
             out.index_copy_(0, group.tokens, rows)
         for row in view.prefill:
-            self._prefill(row, query, page_rows, out)
+            self._prefill(layer, row, query, page_rows, out)
         return out
 
     def _gathered(self, pages: Tensor, page_rows: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -188,10 +183,19 @@ class TorchPagedAttention(TorchAttention):
             key, value = run.view(*index.shape[:3], -1, self._head_dim).unbind(0)
             yield heads, key, value
 
-    def _decode(self, group: DecodeGroup, query: Tensor, page_rows: Tensor) -> Tensor:
+    def _decode(self, layer: int, group: DecodeGroup, query: Tensor, page_rows: Tensor) -> Tensor:
         grouped = query.reshape(query.shape[0], self._kv_heads, -1, self._head_dim)
         parts = [
-            F.scaled_dot_product_attention(
+            self._attend(
+                layer,
+                heads,
+                grouped[:, heads].unsqueeze(3),
+                key[:, :, : group.length].unsqueeze(2),
+                value[:, :, : group.length].unsqueeze(2),
+                None if group.mask is None else group.mask.unsqueeze(2),
+            ).squeeze(3)
+            if not self._scores.is_plain
+            else F.scaled_dot_product_attention(
                 grouped[:, heads],
                 key[:, :, : group.length],
                 value[:, :, : group.length],
@@ -203,7 +207,17 @@ class TorchPagedAttention(TorchAttention):
         out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return out.reshape(query.shape[0], -1)
 
-    def _prefill(self, row: PrefillRow, query: Tensor, page_rows: Tensor, out: Tensor) -> None:
+    def _attend(
+        self, layer: int, heads: slice, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Attention of some KV heads with capped scores or sinks; shapes as of ``ScoreOptions.attend``."""
+        scores = self._scores
+        if scores.sinks is not None:
+            sinks = scores.sinks[layer].view(self._kv_heads, -1)[heads].reshape(1, -1)
+            scores, layer = replace(scores, sinks=sinks), 0
+        return scores.attend(query, key, value, mask, layer)
+
+    def _prefill(self, layer: int, row: PrefillRow, query: Tensor, page_rows: Tensor, out: Tensor) -> None:
         span, group_size = row.span, self._num_heads // self._kv_heads
         tokens = slice(span.begin, span.begin + span.num_tokens)
         # [kv_heads, group, tokens, head_dim]: the KV head is the batch axis, its query heads share K and V
@@ -214,6 +228,12 @@ class TorchPagedAttention(TorchAttention):
                 seen = self._seen(row, begin, end)
                 shape = (-1, group_size, seen.stop - seen.start, self._head_dim)
                 mask = self._causal_mask(row, begin, end, seen)
+                if not self._scores.is_plain:
+                    mask = self._full_mask(end - begin, seen) if mask is None else mask
+                    tile = queries[heads, :, begin:end]
+                    keys, values = (part[0, :, seen].unsqueeze(1) for part in (key, value))
+                    outs[heads, :, begin:end] = self._attend(layer, heads, tile, keys, values, mask)
+                    continue
                 outs[heads, :, begin:end] = F.scaled_dot_product_attention(
                     queries[heads, :, begin:end],
                     key[0, :, seen].unsqueeze(1).expand(shape),
@@ -222,6 +242,11 @@ class TorchPagedAttention(TorchAttention):
                     is_causal=mask is None,
                     scale=self._scale,
                 )
+
+    def _full_mask(self, num_queries: int, seen: slice) -> Tensor:
+        """Additive causal mask [queries, seen] of queries that see nothing before their tile."""
+        shape = (num_queries, seen.stop - seen.start)
+        return torch.full(shape, -torch.inf, dtype=self._dtype, device=self._device).triu_(1)
 
     @staticmethod
     def _tiles(span: RowSpan) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,8 @@ class QkNorm:
     weight: Tensor
     """[heads + kv_heads, head_dim], the compute type."""
     eps: float
+    offset: float = 0.0
+    """Added to the weights."""
 
 
 def rotated_heads(
@@ -38,6 +40,13 @@ def rotated_heads(
     num_rotated = num_heads + (heads.shape[1] - num_heads) // 2
     unrotated = heads[:, :num_rotated]
     if qk_norm is not None:
-        unrotated = torch.rms_norm(unrotated, (head_dim,), None, qk_norm.eps) * qk_norm.weight
+        unrotated = _normed(unrotated, qk_norm)
     rotated = rotate(unrotated, rope)
     return rotated[:, :num_heads], rotated[:, num_heads:], heads[:, num_rotated:]
+
+
+def _normed(heads: Tensor, norm: QkNorm) -> Tensor:
+    if not norm.offset:
+        return torch.rms_norm(heads, heads.shape[-1:], None, norm.eps) * norm.weight
+    normed = torch.rms_norm(heads.float(), heads.shape[-1:], None, norm.eps) * (norm.weight.float() + norm.offset)
+    return normed.to(heads.dtype)

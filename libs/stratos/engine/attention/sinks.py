@@ -21,6 +21,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.paged import DecodeGroup, PagedMetadata, PrefillRow, TorchPagedAttention
 from stratos.engine.attention.projections import QkNorm, rotated_heads
+from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.layers.rotary import RopeRows, StreamingRotary
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.revisions import revised
@@ -61,10 +62,20 @@ class SinkPagedAttention(TorchPagedAttention):
         num_sinks: tokens at the beginning that every token sees, at least one.
         window: tokens that a token sees up to itself.
         rotary: the model's rotation.
+        scores: what the model does with scores; only their scale may be special.
     """
 
-    def __init__(self, pages: KvPages, num_heads: int, num_sinks: int, window: int, rotary: StreamingRotary) -> None:
-        super().__init__(pages, num_heads, (window,) * pages.geometry.num_layers)
+    def __init__(
+        self,
+        pages: KvPages,
+        num_heads: int,
+        num_sinks: int,
+        window: int,
+        rotary: StreamingRotary,
+        scores: ScoreOptions = PLAIN_SCORES,
+    ) -> None:
+        assert scores.is_plain
+        super().__init__(pages, num_heads, (window,) * pages.geometry.num_layers, scores)
         self.name = revised("torch-attention", f"torch-sinks-{num_sinks}-{window}")
         self._num_sinks, self._window, self._rotary = num_sinks, window, rotary
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.attention.torch_base import TorchAttention
+from stratos.engine.layers.ops import capped
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.revisions import revised
 
@@ -68,10 +69,10 @@ class TorchTiledAttention(TorchAttention):
             tiles = slot_rows.index_select(0, context).float().view(shape)
             for first, last in _query_tiles(row):
                 tokens = slice(row.begin + first - row.start, row.begin + last - row.start)
-                out[tokens] = self._attend(query[tokens], first, tiles, self._windows[layer])
+                out[tokens] = self._attend(layer, query[tokens], first, tiles, self._windows[layer])
         return out.view(out.shape[0], -1)
 
-    def _attend(self, query: Tensor, first: int, tiles: Tensor, window: int | None) -> Tensor:
+    def _attend(self, layer: int, query: Tensor, first: int, tiles: Tensor, window: int | None) -> Tensor:
         """Queries at positions from ``first`` on, all of one query tile: [tokens, heads, head_dim] as ``query``."""
         base, places = first - first % QUERY_TILE, slice(first % QUERY_TILE, first % QUERY_TILE + query.shape[0])
         group = self._num_heads // self._kv_heads
@@ -83,10 +84,13 @@ class TorchTiledAttention(TorchAttention):
             .transpose(0, 1)
             .reshape(self._kv_heads, -1, self._head_dim)
         )
-        rows = rows * self._head_dim**-0.5
+        rows = rows * self._scale
         positions = torch.arange(base, base + QUERY_TILE).repeat_interleave(group)
         maximum = torch.full((*rows.shape[:2], 1), -torch.inf)
         total, result = torch.zeros_like(maximum), torch.zeros_like(rows)
+        if self._scores.sinks is not None:
+            sinks = self._scores.sinks[layer].view(self._kv_heads, 1, group).expand(-1, QUERY_TILE, -1)
+            maximum, total = sinks.reshape(self._kv_heads, -1, 1).clone(), torch.ones_like(maximum)
         end = first + query.shape[0]
         begin = 0 if window is None else max(0, base + 1 - window) // KEY_TILE
         for index in range(begin, -(-end // KEY_TILE)):
@@ -94,7 +98,10 @@ class TorchTiledAttention(TorchAttention):
             is_hidden = keys > positions[:, None]
             if window is not None:
                 is_hidden |= keys <= positions[:, None] - window
-            scores = torch.bmm(rows, tiles[index, 0].transpose(1, 2)).masked_fill_(is_hidden, -torch.inf)
+            scores = torch.bmm(rows, tiles[index, 0].transpose(1, 2))
+            if self._scores.cap:
+                scores = capped(scores, self._scores.cap)
+            scores = scores.masked_fill_(is_hidden, -torch.inf)
             now = torch.maximum(maximum, scores.amax(-1, keepdim=True))
             finite = now.masked_fill(now == -torch.inf, 0.0)
             weights, factor = torch.exp(scores - finite), torch.exp(maximum - finite)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.memory.kv_pages import KvPages
 
 
@@ -24,11 +25,15 @@ class TorchAttention(AttentionBackend):
         pages: the KV pool.
         num_heads: query heads.
         windows: sliding window of each layer.
+        scores: what the model does with scores.
     """
 
-    def __init__(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
+    def __init__(
+        self, pages: KvPages, num_heads: int, windows: Sequence[int | None], scores: ScoreOptions = PLAIN_SCORES
+    ) -> None:
         geometry = pages.geometry
         assert len(windows) == geometry.num_layers
+        self._scores, self._scale = scores, scores.scale_for(geometry.head_dim)
         self._windows = tuple(windows)
         self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
         self._head_dim, self._block_size = geometry.head_dim, geometry.block_size

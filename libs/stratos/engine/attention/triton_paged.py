@@ -18,6 +18,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.context_parts import ITEM_FIELDS, ContextParts
 from stratos.engine.attention.projections import QkNorm
+from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.copies import pack_to_device
 from stratos.engine.memory.kv_pages import KvPages
@@ -84,6 +85,7 @@ class TritonPagedAttention(AttentionBackend):
         balances_kv: split each context by its own length, however many rows decode; needs ``splits_kv``.
         has_pdl: kernels are launched as ``dependent_launch`` says; in exact mode only that which writes KV.
         shapes: of programs; chosen by type and head size when absent.
+        scores: what the model does with scores; only their scale may be special.
     """
 
     libraries = ("triton",)
@@ -101,11 +103,14 @@ class TritonPagedAttention(AttentionBackend):
         balances_kv: bool = True,
         has_pdl: bool = False,
         shapes: Shapes | None = None,
+        scores: ScoreOptions = PLAIN_SCORES,
     ) -> None:
+        assert scores.is_plain
         geometry = pages.geometry
         self._num_heads, self._kv_heads, self._dim = num_heads, geometry.num_kv_heads, geometry.head_dim
         self._block_size, self._device = geometry.block_size, pages.tensor.device
         self._windows, self.is_exact, self.kv_scales = tuple(windows), is_exact, kv_scales
+        self._scale = scores.scale_for(self._dim)
         self._splits_kv, self._has_pdl = splits_kv, has_pdl
         self.is_invariant_by_design = is_exact
         kernel = f"triton-paged{'-exact' if is_exact else ''}{'-fp8' if kv_scales is not None else ''}"
@@ -228,7 +233,7 @@ class TritonPagedAttention(AttentionBackend):
             qkv,
             rope.cos,
             rope.sin,
-            None if qk_norm is None else qk_norm.weight,
+            None if qk_norm is None else _shifted(qk_norm),
             0.0 if qk_norm is None else qk_norm.eps,
             metadata.slots,
             pages,
@@ -263,7 +268,7 @@ class TritonPagedAttention(AttentionBackend):
             query,
             self._layer_pages[layer],
             rows,
-            scale=self._dim**-0.5,
+            scale=self._scale,
             window=self._windows[layer],
             shape=shape,
             parts=parts,
@@ -289,3 +294,8 @@ class TritonPagedAttention(AttentionBackend):
         num_parts = num_rows * self._num_heads * count
         acc = self._acc[: num_parts * self._dim].view(num_rows, self._num_heads, count, self._dim)
         return Parts(count, acc, self._stats[: num_parts * 2].view(num_rows, self._num_heads, count, 2))
+
+
+def _shifted(norm: QkNorm) -> Tensor:
+    """Weights with the offset, in float32 where there is one: the kernel computes in it."""
+    return norm.weight.float() + norm.offset if norm.offset else norm.weight

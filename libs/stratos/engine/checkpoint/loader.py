@@ -16,12 +16,14 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import ModelFiles
+from stratos.engine.checkpoint.experts.interleaved import CODED_SUFFIXES, is_coded, read_interleaved
 from stratos.engine.checkpoint.fields import shown
 from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, fused
+from stratos.engine.checkpoint.rotated_rows import feature_order, row_order
 from stratos.engine.checkpoint.rounding import can_round, rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
 from stratos.engine.checkpoint.tensor_names import (
@@ -32,13 +34,26 @@ from stratos.engine.checkpoint.tensor_names import (
     LM_HEAD,
     expected_shapes,
     expert_names,
+    experts_prefix,
     layer_prefix,
+    norm_name,
     projection_name,
+    router_bias_name,
     router_name,
+    sinks_name,
     stacked_names,
 )
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
+_ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
+TEXT_PREFIXES = {
+    "language_model.model.": "model.",
+    "model.language_model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+}
+"""Beginnings of the names of a text part -> those that it has alone."""
+IMAGE_PARTS = ("vision_tower", "multi_modal_projector")
+"""Parts of a model that sees images which text does not need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +76,15 @@ class MlpWeights:
 class AttentionWeights:
     """One decoder layer without its MLP or experts, q/k/v fused along the output."""
 
-    input_norm: Tensor
-    post_attention_norm: Tensor
+    before_attention: Tensor | None
+    """Weights of the norms [hidden], as in ``NormNames``."""
+    after_attention: Tensor | None
+    before_mlp: Tensor | None
+    after_mlp: Tensor | None
     qkv: LinearWeights
     output: LinearWeights
     qk_norm: Tensor | None
-    """Scale of the RMS norm of each head of q, then of k: [heads + kv_heads, head_dim]."""
+    """Weights of the RMS norm of each head of q, then of k: [heads + kv_heads, head_dim]."""
 
 
 class CheckpointReader:
@@ -98,18 +116,23 @@ class CheckpointReader:
         self._keeps_codes = keeps_codes
         self._quantised: dict[str, QuantisedTensors] = {}
         """By the name that the weight would have in floats."""
+        self._feature_order = feature_order(config)
         is_gguf = has_gguf_weights(files)
         self._tensors: dict[str, StoredTensor] = gguf_tensors(files, config) if is_gguf else stored_tensors(files)
+        if config.is_text_part:
+            self._tensors = dict(_text_tensors(self._tensors))
         if EMBEDDING.removeprefix(BODY_PREFIX) in self._tensors:
             self._tensors = {_full_name(name): stored for name, stored in self._tensors.items()}
-        self._is_stacked = any(stacked_names(layer)[0] in self._tensors for layer in range(config.num_layers))
+        layers = range(config.num_layers)
+        self._is_stacked = any(stacked_names(layer)[0] in self._tensors for layer in layers)
+        self._is_coded = any(is_coded(self._tensors, experts_prefix(layer)) for layer in layers)
         self._check()
 
     def _check(self) -> None:
         used: set[str] = set()
         blocks = () if self._config.quantisation is None else self._config.quantisation.block_types
         known = tuple(dict.fromkeys((*_FLOAT_TYPES, *blocks)))
-        for name, shape in expected_shapes(self._config, is_stacked=self._is_stacked):
+        for name, shape in expected_shapes(self._config, is_stacked=self._is_stacked, is_coded=self._is_coded):
             if (quantised := self._quantised_tensors(name, shape)) is not None:
                 self._quantised[name] = quantised
                 used |= quantised.names
@@ -122,9 +145,10 @@ class CheckpointReader:
                     f"{stored.file_name}: tensor {name} has shape {list(stored.shape)}, "
                     f"config.json asks for {list(shape)}"
                 )
-            if stored.dtype not in known:
+            here = ("U8",) if self._is_coded and name.endswith(CODED_SUFFIXES) else known
+            if stored.dtype not in here:
                 raise InvalidCheckpoint(
-                    f"{stored.file_name}: tensor {name} has type {stored.dtype}; supported: {', '.join(known)}"
+                    f"{stored.file_name}: tensor {name} has type {stored.dtype}; supported: {', '.join(here)}"
                 )
             used.add(name)
         for name in sorted(self._tensors.keys() - used):
@@ -158,27 +182,52 @@ class CheckpointReader:
 
     def attention(self, layer: int) -> AttentionWeights:
         """Read and fuse the norms and the attention of one layer."""
-        prefix = layer_prefix(layer)
+        block, names = f"{layer_prefix(layer)}.self_attn", self._config.options.norms
+        has_head_norm = self._config.options.qk_norm == "head"
         return AttentionWeights(
-            input_norm=self._read(f"{prefix}.input_layernorm.weight"),
-            post_attention_norm=self._read(f"{prefix}.post_attention_layernorm.weight"),
-            qkv=self._fused(f"{prefix}.self_attn", ("q_proj", "k_proj", "v_proj")),
-            output=self._fused(f"{prefix}.self_attn", ("o_proj",)),
-            qk_norm=self._qk_norm(f"{prefix}.self_attn") if self._config.has_qk_norm else None,
+            before_attention=self._norm(layer, names.before_attention),
+            after_attention=self._norm(layer, names.after_attention),
+            before_mlp=self._norm(layer, names.before_mlp),
+            after_mlp=self._norm(layer, names.after_mlp),
+            qkv=self._fused(block, ("qkv_proj",) if self._config.is_qkv_fused else ("q_proj", "k_proj", "v_proj")),
+            output=self._fused(block, ("o_proj",)),
+            qk_norm=self._qk_norm(block) if has_head_norm else None,
         )
+
+    def whole_qk_norm(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        """Weights of the norms over all heads of q [q_size], and of k [kv_size], where the family has them."""
+        if self._config.options.qk_norm != "whole":
+            return None
+        block = f"{layer_prefix(layer)}.self_attn"
+        return self._read(f"{block}.q_norm.weight"), self._read(f"{block}.k_norm.weight")
+
+    def sinks(self) -> Tensor | None:
+        """Scores of the heads' sinks, float32 [layers, heads], where the family has them."""
+        if not self._config.options.has_sinks:
+            return None
+        return torch.stack([self._read(sinks_name(layer)).float() for layer in range(self._config.num_layers)])
 
     def mlp(self, layer: int) -> MlpWeights:
         """Read and fuse the MLP of a layer that has no experts."""
         block = f"{layer_prefix(layer)}.mlp"
-        return MlpWeights(self._fused(block, ("gate_proj", "up_proj")), self._fused(block, ("down_proj",)))
+        names = ("gate_up_proj",) if self._config.is_gate_up_fused else ("gate_proj", "up_proj")
+        return MlpWeights(self._fused(block, names), self._fused(block, ("down_proj",)))
 
     def router(self, layer: int, moe: MoeConfig) -> Tensor:
         """The router [experts, hidden] of a mixture-of-experts layer."""
         return self._read(router_name(layer, moe, is_stacked=self._is_stacked))
 
+    def router_bias(self, layer: int, moe: MoeConfig) -> Tensor | None:
+        """The router's bias [experts], where the family has one."""
+        name = router_bias_name(layer, moe)
+        return None if name is None else self._read(name)
+
     def experts(self, layer: int, moe: MoeConfig) -> Iterator[MlpWeights]:
         """Read the experts of a layer one by one, so that only one is held twice while it is packed."""
         for expert in range(moe.num_experts):
+            if moe.names.is_interleaved:
+                yield MlpWeights(*(self._interleaved(name, expert) for name in stacked_names(layer)))
+                continue
             if self._is_stacked:
                 gate_up, down = (self._rounded(self._row(n, expert)) for n in stacked_names(layer))
             else:
@@ -186,11 +235,18 @@ class CheckpointReader:
                 gate_up, down = self._weight([gate, up]), self._weight([last])
             yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
 
+    def _interleaved(self, name: str, expert: int) -> LinearWeights:
+        weight, bias = read_interleaved(self._tensors, self._row, name, expert, self._to_compute_type)
+        return LinearWeights(self._rounded(weight), bias)
+
+    def _to_compute_type(self, tensor: Tensor) -> Tensor:
+        return tensor.to(device=self._device, dtype=self._dtype)
+
     def biases(self) -> dict[tuple[int, str], Tensor]:
         """(layer, projection) -> bias [out_features], of all projections that an adapter may name."""
         config = self._config
         return {
-            (layer, name): self._read(projection_name(layer, name, "bias"))
+            (layer, name): self._projection(projection_name(layer, name, "bias")).clone()
             for layer in range(config.num_layers)
             for name in config.projection_shapes(layer)
             if config.has_bias(name)
@@ -208,7 +264,7 @@ class CheckpointReader:
     def _fused(self, block: str, projections: tuple[str, ...]) -> LinearWeights:
         has_bias = self._config.has_bias(projections[0])
         weight = self._weight([f"{block}.{name}.weight" for name in projections])
-        biases = [self._mapped(f"{block}.{name}.bias") for name in projections] if has_bias else []
+        biases = [self._projection(f"{block}.{name}.bias") for name in projections] if has_bias else []
         return LinearWeights(weight, torch.cat(biases) if biases else None)
 
     def _weight(self, names: list[str]) -> Tensor | QuantisedWeight:
@@ -216,7 +272,12 @@ class CheckpointReader:
         if (kept := self._kept_codes(names)) is not None:
             return kept
         if not any(name in self._quantised for name in names):
-            return self._rounded(torch.cat([self._mapped(name) for name in names]))
+            return self._rounded(torch.cat([self._projection(name) for name in names]))
+        if self._feature_order is not None and any(name.endswith(_ROTATED_SUFFIXES) for name in names):
+            raise InvalidCheckpoint(
+                f"tensor {names[0]} is quantised, and {self._config.architecture} rotates a part of each head: "
+                "that is not supported together; serve float weights"
+            )
         schemes = [self._quantised[name].scheme if name in self._quantised else None for name in names]
         if schemes != schemes[:1] * len(names):
             other = names[[scheme != schemes[0] for scheme in schemes].index(True)]
@@ -241,7 +302,17 @@ class CheckpointReader:
 
     def _qk_norm(self, block: str) -> Tensor:
         query, key = self._mapped(f"{block}.q_norm.weight"), self._mapped(f"{block}.k_norm.weight")
+        if self._feature_order is not None:
+            query, key = query[self._feature_order], key[self._feature_order]
         return torch.cat((query.expand(self._config.num_heads, -1), key.expand(self._config.num_kv_heads, -1)))
+
+    def _norm(self, layer: int, name: str | None) -> Tensor | None:
+        return None if name is None else self._read(norm_name(layer, name))
+
+    def _projection(self, name: str) -> Tensor:
+        """Weight or bias of a projection, its rows in the order of the computation; may lie in the mapped file."""
+        tensor, order = self._mapped(name), row_order(self._config, name.split(".")[-2])
+        return tensor if order is None else tensor[order.to(tensor.device)]
 
     def _read(self, name: str) -> Tensor:
         """A tensor of our own: a later write into the file changes nothing here."""
@@ -270,6 +341,15 @@ class CheckpointReader:
                 f"{str(self._dtype).removeprefix('torch.')} cannot hold; set dtype to bfloat16 or float32"
             )
         return tensor.to(device=self._device, dtype=self._dtype)
+
+
+def _text_tensors(tensors: dict[str, StoredTensor]) -> Iterator[tuple[str, StoredTensor]]:
+    """Tensors of the text part of a model, by the names that it has alone."""
+    for name, stored in tensors.items():
+        if name.removeprefix("model.").startswith(IMAGE_PARTS):
+            continue
+        prefix = next((prefix for prefix in TEXT_PREFIXES if name.startswith(prefix)), "")
+        yield TEXT_PREFIXES.get(prefix, "") + name.removeprefix(prefix), stored
 
 
 def _full_name(name: str) -> str:

@@ -7,17 +7,20 @@ differs between families is data in ``families``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.checkpoint.families import BODIES, FAMILIES, MODEL_TYPES, ExpertNames, Family
+from stratos.core.files.text_part import text_fields
+from stratos.engine.checkpoint.families import BODIES, FAMILIES, MODEL_TYPES, TEXT_PARTS
+from stratos.engine.checkpoint.families.family import ExpertNames, Family
+from stratos.engine.checkpoint.families.layers import parse_ropes, parse_windows
+from stratos.engine.checkpoint.families.options import DecoderOptions, parse_options
 from stratos.engine.checkpoint.fields import Fields, flag, index_list, positive_int, positive_number, shown
 from stratos.engine.checkpoint.quantisation_config import QuantisationConfig, parse_quantisation
-from stratos.engine.checkpoint.rope_config import RopeConfig, parse_rope
+from stratos.engine.checkpoint.rope_config import RopeConfig
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
-_LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 MAX_LAYERS = 1024
 MAX_ROTARY_ELEMENTS = 2**28
 """Positions times features of a head: a context of 2 Mi tokens at 128 features, whose tables take 2 GiB."""
@@ -39,7 +42,7 @@ class MoeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """A decoder-only transformer with rotary embeddings, RMS norms, grouped queries and gated SiLU."""
+    """A decoder-only transformer with rotary embeddings, RMS norms, grouped queries and gated MLPs."""
 
     architecture: str
     vocab_size: int
@@ -52,20 +55,43 @@ class DecoderConfig:
     head_dim: int
     max_model_len: int
     rms_norm_eps: float
-    rope: RopeConfig
+    ropes: tuple[RopeConfig, ...]
+    """Rotation of each layer."""
+    options: DecoderOptions
     tie_word_embeddings: bool
     has_lm_head: bool = True
     """Whether there is an output layer; a model without it only embeds."""
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
-    has_qk_norm: bool
-    """RMS norm over each head of q and k, before they are rotated."""
+    is_qkv_fused: bool = False
+    """q, k and v are one tensor of the checkpoint."""
+    is_gate_up_fused: bool = False
+    is_text_part: bool = False
+    """The checkpoint holds a model that sees images as well."""
     windows: tuple[int | None, ...]
     """Per layer: how many tokens a token sees, itself included; ``None`` for all before it."""
     moe: MoeConfig | None
     quantisation: QuantisationConfig | None = None
     """How the checkpoint stores its linear layers; ``None``: as floats."""
+
+    @property
+    def rope(self) -> RopeConfig:
+        """The rotation of the first layer that has one."""
+        return next((rope for rope in self.ropes if rope.kind != "none"), self.ropes[0])
+
+    @property
+    def rope_variant(self) -> str:
+        """Name that is equal exactly when two models rotate alike; part of the identity of KV."""
+        variants = [rope.variant for rope in self.ropes]
+        if variants == variants[:1] * len(variants):
+            return variants[0]
+        kinds = list(dict.fromkeys(variants))
+        return f"{'|'.join(kinds)}/{','.join(str(kinds.index(variant)) for variant in variants)}"
+
+    def for_context(self, longest: int) -> DecoderConfig:
+        """The model of a server whose longest context is that many tokens."""
+        return replace(self, ropes=tuple(rope.for_context(longest) for rope in self.ropes))
 
     @property
     def max_window(self) -> int:
@@ -87,21 +113,20 @@ class DecoderConfig:
         return self.moe is not None and layer in self.moe.layers
 
     def has_bias(self, projection: str) -> bool:
-        if projection in ("gate_proj", "up_proj", "down_proj"):
+        if projection in ("gate_proj", "up_proj", "gate_up_proj", "down_proj"):
             return self.mlp_bias
         return self.output_bias if projection == "o_proj" else self.qkv_bias
 
     def projection_shapes(self, layer: int) -> dict[str, tuple[int, int]]:
         """(out_features, in_features) of each linear layer, experts apart, that an adapter may name."""
         hidden, inner = self.hidden_size, self.intermediate_size
-        shapes = {
-            "q_proj": (self.q_size, hidden),
-            "k_proj": (self.kv_size, hidden),
-            "v_proj": (self.kv_size, hidden),
-            "o_proj": (hidden, self.q_size),
-        }
+        sizes = {"q_proj": self.q_size, "k_proj": self.kv_size, "v_proj": self.kv_size}
+        if self.is_qkv_fused:
+            sizes = {"qkv_proj": self.q_size + 2 * self.kv_size}
+        shapes = {name: (size, hidden) for name, size in sizes.items()} | {"o_proj": (hidden, self.q_size)}
         if not self.has_experts(layer):
-            shapes |= {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
+            sizes = {"gate_up_proj": 2 * inner} if self.is_gate_up_fused else {"gate_proj": inner, "up_proj": inner}
+            shapes |= {name: (size, hidden) for name, size in sizes.items()} | {"down_proj": (hidden, inner)}
         return shapes
 
 
@@ -115,17 +140,19 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
     Raises:
         InvalidCheckpoint: another architecture, a missing or senseless field, or a feature not implemented.
     """
-    architecture = _architecture(config)
+    stated = config
+    architecture, config = _architecture(stated)
     family = FAMILIES[architecture]
     fields = {**family.defaults, **config}
     num_heads, num_kv_heads, head_dim = _heads(fields)
-    _refuse_unsupported(fields)
     num_layers = positive_int(fields, "num_hidden_layers", maximum=MAX_LAYERS)
-    attention_bias = family.attention_bias == "field" and flag(fields, "attention_bias", False)
+    attention_bias = family.attention_bias in ("field", "qkv-field") and flag(fields, "attention_bias", False)
+    windows = parse_windows(fields, family, num_layers)
+    hidden_size = positive_int(fields, "hidden_size")
     return DecoderConfig(
         architecture=architecture,
         vocab_size=positive_int(fields, "vocab_size"),
-        hidden_size=positive_int(fields, "hidden_size"),
+        hidden_size=hidden_size,
         intermediate_size=positive_int(fields, "intermediate_size"),
         num_layers=num_layers,
         num_heads=num_heads,
@@ -133,31 +160,37 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         head_dim=head_dim,
         max_model_len=positive_int(fields, "max_position_embeddings", maximum=MAX_ROTARY_ELEMENTS // head_dim),
         rms_norm_eps=positive_number(fields, "rms_norm_eps", 1e-6),
-        rope=parse_rope(fields),
+        ropes=parse_ropes(fields, family, windows, head_dim),
+        options=parse_options(fields, family, hidden_size),
         has_lm_head=has_lm_head,
         tie_word_embeddings=flag(fields, "tie_word_embeddings", False),
         qkv_bias=attention_bias or family.attention_bias == "qkv",
-        output_bias=attention_bias,
+        output_bias=attention_bias and family.attention_bias == "field",
         mlp_bias=family.has_mlp_bias_field and flag(fields, "mlp_bias", False),
-        has_qk_norm=family.has_qk_norm,
-        windows=_windows(fields, family, num_layers),
+        is_qkv_fused=family.is_fused,
+        is_gate_up_fused=family.is_fused or family.is_mlp_fused,
+        windows=windows,
+        is_text_part=config is not stated,
         moe=_moe(config, family, num_layers),
-        quantisation=parse_quantisation(config),
+        quantisation=None if _has_coded_experts(config, family) else parse_quantisation(config),
     )
 
 
-def _architecture(config: Fields) -> str:
+def _architecture(config: Fields) -> tuple[str, Fields]:
+    """The architecture, and the fields of its text part."""
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         name = architectures[0]
     else:
         model_type = config.get("model_type")
         name = MODEL_TYPES.get(str(model_type), model_type)
+    if name in TEXT_PARTS:
+        name, config = TEXT_PARTS[name], text_fields(config)
     name = BODIES.get(str(name), name)
     if name not in SUPPORTED_ARCHITECTURES:
-        supported = ", ".join(SUPPORTED_ARCHITECTURES)
+        supported = ", ".join((*SUPPORTED_ARCHITECTURES, *TEXT_PARTS))
         raise InvalidCheckpoint(f"config.json: architecture {shown(name)} is not supported; supported: {supported}")
-    return str(name)
+    return str(name), config
 
 
 def _heads(fields: Fields) -> tuple[int, int, int]:
@@ -175,32 +208,6 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
     if head_dim % 2:
         raise InvalidCheckpoint(f"config.json: rotary embeddings need an even head_dim, not {head_dim}")
     return num_heads, num_kv_heads, head_dim
-
-
-def _refuse_unsupported(fields: Fields) -> None:
-    if (activation := fields.get("hidden_act", "silu")) != "silu":
-        raise InvalidCheckpoint(f"config.json: hidden_act {shown(activation)} is not supported; supported: silu")
-
-
-def _windows(fields: Fields, family: Family, num_layers: int) -> tuple[int | None, ...]:
-    """The sliding window of every layer; null means none."""
-    rule = family.windows
-    is_used = rule == "all" or (rule != "never" and flag(fields, "use_sliding_window", False))
-    size = positive_int(fields, "sliding_window") if is_used and fields.get("sliding_window") is not None else None
-    if rule != "by-layer":
-        return (size,) * num_layers
-    types = fields.get("layer_types")
-    if types is None:
-        first = fields.get("max_window_layers")
-        if size is not None and (isinstance(first, bool) or not isinstance(first, int)):
-            raise InvalidCheckpoint(f"config.json: max_window_layers must be an integer, not {shown(first)}")
-        return tuple(size if first is not None and layer >= first else None for layer in range(num_layers))
-    if not isinstance(types, list) or len(types) != num_layers or any(str(t) not in _LAYER_TYPES for t in types):
-        known = ", ".join(_LAYER_TYPES)
-        raise InvalidCheckpoint(f"config.json: layer_types must name one of {known} for each of {num_layers} layers")
-    if size is None and any(_LAYER_TYPES[name] for name in types):
-        raise InvalidCheckpoint("config.json: layer_types asks for a sliding window, but sliding_window is not in use")
-    return tuple(size if _LAYER_TYPES[name] else None for name in types)
 
 
 def _moe(config: Fields, family: Family, num_layers: int) -> MoeConfig | None:
@@ -224,6 +231,13 @@ def _moe(config: Fields, family: Family, num_layers: int) -> MoeConfig | None:
         layers=_expert_layers(fields, family, num_layers),
         names=family.experts,
     )
+
+
+def _has_coded_experts(config: Fields, family: Family) -> bool:
+    """The experts alone are stored as codes, which the loader widens."""
+    stated = config.get("quantization_config")
+    is_mxfp4 = isinstance(stated, Mapping) and stated.get("quant_method") == "mxfp4"
+    return is_mxfp4 and family.experts is not None and family.experts.is_interleaved
 
 
 def _expert_layers(fields: Fields, family: Family, num_layers: int) -> frozenset[int]:

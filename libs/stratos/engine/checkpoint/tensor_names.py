@@ -1,13 +1,14 @@
 """Names and shapes of the tensors that a checkpoint of a configuration must hold.
 
-Experts come in two layouts: one tensor per expert and projection (all published checkpoints), or all experts of a
-layer stacked in ``gate_up_proj`` and ``down_proj`` (what transformers 5 holds in memory, and can write).
+Experts come in three layouts: one tensor per expert and projection (most published checkpoints), all experts of a layer
+stacked in ``gate_up_proj`` and ``down_proj`` (what transformers 5 holds in memory, and can write), or interleaved (gpt-oss).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stratos.engine.checkpoint.experts.interleaved import interleaved_shapes
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -25,18 +26,39 @@ def layer_prefix(layer: int) -> str:
 
 def projection_name(layer: int, projection: str, part: str) -> str:
     """ "weight" or "bias" of a projection of the attention or of a dense MLP."""
-    block = "self_attn" if projection in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+    block = "self_attn" if projection in ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj") else "mlp"
     return f"{layer_prefix(layer)}.{block}.{projection}.{part}"
 
 
 def router_name(layer: int, moe: MoeConfig, *, is_stacked: bool) -> str:
     """The router's weight."""
-    return f"{layer_prefix(layer)}.{'mlp' if is_stacked else moe.names.block}.gate.weight"
+    block = "mlp" if is_stacked else moe.names.block
+    return f"{layer_prefix(layer)}.{block}.{moe.names.router}.weight"
+
+
+def router_bias_name(layer: int, moe: MoeConfig) -> str | None:
+    """The router's bias, where the family has one."""
+    return f"{layer_prefix(layer)}.mlp.{moe.names.router}.bias" if moe.names.is_interleaved else None
+
+
+def sinks_name(layer: int) -> str:
+    """The score of each head that has no key."""
+    return f"{layer_prefix(layer)}.self_attn.sinks"
+
+
+def norm_name(layer: int, norm: str) -> str:
+    """A norm of the layer."""
+    return f"{layer_prefix(layer)}.{norm}.weight"
+
+
+def experts_prefix(layer: int) -> str:
+    """Common beginning of the tensors of experts that are stored together."""
+    return f"{layer_prefix(layer)}.mlp.experts"
 
 
 def stacked_names(layer: int) -> tuple[str, str]:
     """gate and up [experts, 2 * inner, hidden], and down [experts, hidden, inner] of all experts of a layer."""
-    experts = f"{layer_prefix(layer)}.mlp.experts"
+    experts = experts_prefix(layer)
     return f"{experts}.gate_up_proj", f"{experts}.down_proj"
 
 
@@ -47,7 +69,7 @@ def expert_names(layer: int, expert: int, moe: MoeConfig) -> tuple[str, str, str
     return f"{prefix}.{names.gate}.weight", f"{prefix}.{names.up}.weight", f"{prefix}.{names.down}.weight"
 
 
-def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False) -> Shapes:
+def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False, is_coded: bool = False) -> Shapes:
     """Name and shape of every tensor that a checkpoint of this configuration must hold, one by one.
 
     A configuration may claim more experts than fit into memory by name alone.
@@ -55,6 +77,7 @@ def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False) -> Shape
     Args:
         config: the model.
         is_stacked: whether the experts of a layer are stacked.
+        is_coded: whether interleaved ones are blocks of codes.
     """
     hidden = config.hidden_size
     yield EMBEDDING, (config.vocab_size, hidden)
@@ -62,15 +85,22 @@ def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False) -> Shape
     if config.has_lm_head and not config.tie_word_embeddings:
         yield LM_HEAD, (config.vocab_size, hidden)
     for layer in range(config.num_layers):
-        prefix = layer_prefix(layer)
-        yield f"{prefix}.input_layernorm.weight", (hidden,)
-        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
-        if config.has_qk_norm:
-            yield f"{prefix}.self_attn.q_norm.weight", (config.head_dim,)
-            yield f"{prefix}.self_attn.k_norm.weight", (config.head_dim,)
+        for norm in config.options.norms.present:
+            yield norm_name(layer, norm), (hidden,)
+        yield from _head_parts(config, layer)
         yield from _projections(config, layer)
         if config.moe is not None and layer in config.moe.layers:
-            yield from _experts(config.moe, layer, hidden, is_stacked=is_stacked)
+            yield from _experts(config.moe, layer, hidden, is_stacked=is_stacked, is_coded=is_coded)
+
+
+def _head_parts(config: DecoderConfig, layer: int) -> Shapes:
+    """Norms of q and k, and sinks."""
+    block, rule = f"{layer_prefix(layer)}.self_attn", config.options.qk_norm
+    if rule != "never":
+        yield f"{block}.q_norm.weight", (config.head_dim if rule == "head" else config.q_size,)
+        yield f"{block}.k_norm.weight", (config.head_dim if rule == "head" else config.kv_size,)
+    if config.options.has_sinks:
+        yield sinks_name(layer), (config.num_heads,)
 
 
 def _projections(config: DecoderConfig, layer: int) -> Shapes:
@@ -80,9 +110,13 @@ def _projections(config: DecoderConfig, layer: int) -> Shapes:
             yield projection_name(layer, name, "bias"), shape[:1]
 
 
-def _experts(moe: MoeConfig, layer: int, hidden: int, *, is_stacked: bool) -> Shapes:
+def _experts(moe: MoeConfig, layer: int, hidden: int, *, is_stacked: bool, is_coded: bool) -> Shapes:
     yield router_name(layer, moe, is_stacked=is_stacked), (moe.num_experts, hidden)
     inner = moe.intermediate_size
+    if (bias := router_bias_name(layer, moe)) is not None:
+        yield bias, (moe.num_experts,)
+        yield from interleaved_shapes(experts_prefix(layer), moe.num_experts, hidden, inner, is_coded=is_coded)
+        return
     if is_stacked:
         gate_up, down = stacked_names(layer)
         yield gate_up, (moe.num_experts, 2 * inner, hidden)

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from stratos.engine.layers.linear import Linear
-from stratos.engine.layers.ops import LayerOps
+from stratos.engine.layers.ops import Gate, LayerOps
 
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
-    """``down(silu(gate(x)) * up(x))``, gate and up in one product."""
+    """``down(act(gate(x)) * up(x))``, gate and up in one product."""
 
     gate_up: Linear
     """[tokens, hidden] -> [tokens, 2 * inner]: gate, then up."""
     down: Linear
     ops: LayerOps
+    gate: Gate = Gate()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.ops.silu_mul(self.gate_up(x)))
+        return self.down(self.ops.gated(self.gate_up(x), self.gate))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stratos.engine.layers.ops import LayerOps
+from stratos.engine.layers.ops import Gate, LayerOps
 from stratos.engine.native.library import NativeLibrary
-from stratos.engine.native.structures import DTYPE_CODES
+from stratos.engine.native.structures import ACTIVATION_CODES, DTYPE_CODES
 from stratos.engine.revisions import revised
 
 
@@ -21,25 +21,31 @@ class NativeOps(LayerOps):
         self.name = revised("native-ops", f"native-{library.isa}")
         self._library, self._dtype = library, DTYPE_CODES[dtype]
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return self._norm(x, None, weight, eps)
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+        return self._norm(x, None, weight, eps, offset)
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return self._norm(x, residual.data_ptr(), weight, eps)
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+        return self._norm(x, residual.data_ptr(), weight, eps, offset)
 
-    def _norm(self, x: Tensor, residual: int | None, weight: Tensor, eps: float) -> Tensor:
+    def _norm(self, x: Tensor, residual: int | None, weight: Tensor, eps: float, offset: float) -> Tensor:
         out = torch.empty_like(x)
         rows, size = x.shape
         self._library.rms_norm(
             *(self._dtype, x.data_ptr(), residual, weight.data_ptr(), out.data_ptr()),
-            *(rows, size, eps, torch.get_num_threads()),
+            *(rows, size, eps, offset, torch.get_num_threads()),
         )
         return out
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return self.gated(gate_up, Gate())
+
+    def gated(self, gate_up: Tensor, gate: Gate) -> Tensor:
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, size)
-        self._library.silu_mul(self._dtype, gate_up.data_ptr(), out.data_ptr(), rows, size, torch.get_num_threads())
+        self._library.gated(
+            *(self._dtype, ACTIVATION_CODES[gate.activation], gate.limit, gate_up.data_ptr(), out.data_ptr()),
+            *(rows, size, torch.get_num_threads()),
+        )
         return out
 
     def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:

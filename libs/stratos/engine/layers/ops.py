@@ -8,12 +8,30 @@ norms and the write into the pages are one operation of the attention backend.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stratos.engine.checkpoint.families.family import Activation
+from stratos.engine.checkpoint.families.options import SWIGLU_SLOPE
 from stratos.engine.revisions import revised
+
+LOG2_E = 1.44269504
+_POLYNOMIAL = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)
+"""Coefficients of 2^f for |f| <= 0.5: the series of exp, relative error below 2e-7."""
+GELU_INNER, GELU_CUBIC = 0.79788456, 0.044715
+"""Of the tanh form of GELU: ``tanh(GELU_INNER * (x + GELU_CUBIC * x^3))``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How a gated MLP joins its halves."""
+
+    activation: Activation = "silu"
+    limit: float = 0.0
+    """Where ``clamped-swiglu`` clamps."""
 
 
 class LayerOps(ABC):
@@ -26,16 +44,20 @@ class LayerOps(ABC):
     """Same as ``AttentionBackend.is_invariant_by_design``."""
 
     @abstractmethod
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """``x / sqrt(mean(x^2) + eps) * weight`` of each row; ``x`` [tokens, hidden], ``weight`` [hidden]."""
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+        """``x / sqrt(mean(x^2) + eps) * (weight + offset)`` of each row; ``x`` [tokens, hidden], ``weight`` [hidden]."""
 
     @abstractmethod
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
         """Add ``x`` into ``residual``, in place, and return the norm of the sum; both [tokens, hidden]."""
 
     @abstractmethod
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """``silu(gate) * up`` [tokens, inner] of ``gate_up`` [tokens, 2 * inner]: gate, then up."""
+
+    def gated(self, gate_up: Tensor, gate: Gate) -> Tensor:
+        """The halves of ``gate_up``, joined as ``gate`` says: [tokens, inner]."""
+        return self.silu_mul(gate_up) if gate.activation == "silu" else joined_halves(gate_up, gate)
 
     def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The most likely token of each row, the lowest id among equals, and whether all logits of the row are finite.
@@ -54,13 +76,45 @@ class TorchOps(LayerOps):
 
     name = revised("torch-ops", "torch")
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return torch.rms_norm(x, weight.shape, weight, eps)
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+        if not offset:
+            return torch.rms_norm(x, weight.shape, weight, eps)
+        return torch.rms_norm(x.float(), weight.shape, weight.float() + offset, eps).to(x.dtype)
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
         residual.add_(x)
-        return torch.rms_norm(residual, weight.shape, weight, eps)
+        return self.rms_norm(residual, weight, eps, offset)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, -1)
         return F.silu(gate) * up
+
+
+def joined_halves(gate_up: Tensor, gate: Gate) -> Tensor:
+    """``gate * sigmoid(slope of it) * up`` in float32, as the C++ kernels compute it: [tokens, inner]."""
+    x, up = gate_up.float().chunk(2, -1)
+    if gate.activation == "clamped-swiglu":
+        x, up = x.clamp(max=gate.limit), up.clamp(-gate.limit, gate.limit) + 1.0
+        exponent = x * (-SWIGLU_SLOPE * LOG2_E)
+    elif gate.activation == "gelu-tanh":
+        exponent = (x * x * GELU_CUBIC + 1.0) * x * (-2.0 * GELU_INNER * LOG2_E)
+    else:
+        exponent = x * -LOG2_E
+    return (x / (exp2(exponent) + 1.0) * up).to(gate_up.dtype)
+
+
+def capped(scores: Tensor, cap: float) -> Tensor:
+    """``cap * tanh(score / cap)`` of float32 scores, each by itself: bits do not depend on its neighbours."""
+    return (1.0 - 2.0 / (exp2(scores * (2.0 * LOG2_E / cap)) + 1.0)) * cap
+
+
+def exp2(x: Tensor) -> Tensor:
+    """``2^x`` of float32, bounded to exponents within +-126; bits depend on the element alone."""
+    x = x.clamp(-126.0, 126.0)
+    whole = x.round()
+    fraction = x - whole
+    value = torch.full_like(x, _POLYNOMIAL[0])
+    for coefficient in _POLYNOMIAL[1:]:
+        value = value * fraction + coefficient
+    power = ((whole.nan_to_num_().to(torch.int32) + 127) << 23).view(torch.float32)
+    return value * power

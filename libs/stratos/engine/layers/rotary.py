@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,8 +20,16 @@ from stratos.engine.layers.thread_scope import one_thread
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     """Angle per position of each dimension pair: float32 [head_dim / 2], scaling applied."""
+    if rope.kind == "none":
+        return torch.zeros(head_dim // 2)
+    if rope.rotated_dim:
+        # features that are not rotated have the angle 0; ``checkpoint.rotated_rows`` puts them behind the others
+        rotated = inverse_frequencies(replace(rope, rotated_dim=0), rope.rotated_dim)
+        return torch.cat((rotated, torch.zeros((head_dim - rope.rotated_dim) // 2)))
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     frequencies = 1.0 / (rope.theta**exponents)
+    if rope.kind == "longrope":
+        return frequencies / torch.tensor(rope.long_factors if rope.is_long else rope.short_factors)
     if rope.kind == "linear":
         return frequencies / rope.factor
     if rope.kind == "llama3":
@@ -62,6 +70,14 @@ def _yarn_scaled(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor
     return frequencies / rope.factor * ramp + frequencies * (1 - ramp)
 
 
+def _magnitudes(rope: RopeConfig, head_dim: int) -> Tensor:
+    """Factor of cosines and sines of each pair, float32 [head_dim / 2]: 1 for features that are not rotated."""
+    num_rotated = (rope.rotated_dim or head_dim) // 2
+    factors = torch.ones(head_dim // 2)
+    factors[:num_rotated] = rope.attention_factor
+    return factors
+
+
 @dataclass(frozen=True, slots=True)
 class RopeRows:
     """Factors of a batch of tokens, shared by all layers of a step."""
@@ -93,7 +109,8 @@ class RotaryTable:
         # torch may round an element by its place in a thread's share: one thread has one way to share out
         with one_thread():
             angles = torch.outer(torch.arange(max_positions).float(), frequencies)
-            cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+            factors = _magnitudes(rope, head_dim)
+            cos, sin = angles.cos() * factors, angles.sin() * factors
         self.name = f"rope-{_digest(cos, sin)}"
         cos, sin = cos.to(device), sin.to(device)
         self.cos, self.sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
@@ -117,7 +134,7 @@ class StreamingRotary:
 
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, head_dim).double().to(device)
-        self._factor = rope.attention_factor
+        self._factor = _magnitudes(rope, head_dim).double().to(device)
 
     def rows(self, positions: Tensor) -> RopeRows:
         angles = positions.double()[:, None] * self._frequencies

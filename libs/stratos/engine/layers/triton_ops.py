@@ -19,11 +19,16 @@ class TritonOps(LayerOps):
     def __init__(self, *, has_pdl: bool = False) -> None:
         self._has_pdl = has_pdl
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return norms.rms_norm(x.contiguous(), weight, eps, has_pdl=self._has_pdl)
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+        return norms.rms_norm(x.contiguous(), _shifted(weight, offset), eps, has_pdl=self._has_pdl)
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return norms.rms_norm(x.contiguous(), weight, eps, residual, has_pdl=self._has_pdl)
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+        return norms.rms_norm(x.contiguous(), _shifted(weight, offset), eps, residual, has_pdl=self._has_pdl)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return norms.silu_mul(gate_up.contiguous(), has_pdl=self._has_pdl)
+
+
+def _shifted(weight: Tensor, offset: float) -> Tensor:
+    """``weight + offset``, in float32 where there is an offset: the kernels compute in it."""
+    return weight.float() + offset if offset else weight

@@ -14,6 +14,7 @@ from torch import Tensor
 from stratos.common.errors import InvalidAdapter
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles
 from stratos.engine.checkpoint.model_config import DecoderConfig
+from stratos.engine.checkpoint.rotated_rows import row_order
 
 TensorKey = tuple[int, str, str]
 """(layer, projection, "A", "B" or "bias")."""
@@ -46,7 +47,9 @@ def read_adapter(files: AdapterFiles, config: DecoderConfig, dtype: torch.dtype)
                 if not bool(torch.isfinite(tensor).all()):
                     raise InvalidAdapter(f"adapter tensor {name} holds NaN or infinity")
                 scaled = tensor * files.scalings[key[:2]] if key[2] == "B" else tensor
-                tensors[key] = scaled.to(dtype, copy=True)  # the tensor may lie in the mapped file
+                order = None if key[2] == "A" else row_order(config, key[1])
+                ordered = scaled if order is None else scaled[order]
+                tensors[key] = ordered.to(dtype, copy=True)  # the tensor may lie in the mapped file
     except (SafetensorError, OSError) as error:
         raise InvalidAdapter(f"{WEIGHTS_NAME} cannot be read: {error}") from error
     return HostAdapter(files.digest, tensors)

@@ -18,12 +18,12 @@ from stratos.engine.layers.linear import Linear, LinearFactory
 from stratos.engine.lora.host_copy import HostAdapter
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj"),
     "output": ("o_proj",),
-    "gate_up": ("gate_proj", "up_proj"),
+    "gate_up": ("gate_proj", "up_proj", "gate_up_proj"),
     "down": ("down_proj",),
 }
-"""Fused linear layer -> the projections it is made of, in output order."""
+"""Fused linear layer -> the projections it is made of, in output order; a family has those apart, or the fused one."""
 
 BaseBiases = Mapping[tuple[int, str], Tensor]
 """(layer, projection) -> the base model's bias [out_features]."""

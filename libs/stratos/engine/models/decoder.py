@@ -1,10 +1,10 @@
 """The decoder: one forward pass over a flat batch of tokens of many sequences, without padding.
 
 Per layer: RMS norm -> fused q/k/v -> attention (rotates, writes KV into the pages, reads context back from them) ->
-output projection -> RMS norm -> fused gate/up -> SiLU -> down projection; each result is added into the residual by the
-norm that follows it.  Logits are computed only for rows that sample.  Families differ by configuration fields, not by
-classes: q and k may be normed before they are rotated, a layer may see a window of the context, and its MLP may be a
-mixture of experts.
+output projection -> RMS norm -> fused gate/up -> activation -> down projection; each result is added into the residual by
+the norm that follows it.  Logits are computed only for rows that sample.  Families differ by options of the
+configuration (``checkpoint.families``), not by classes: where norms stand, what q and k are normed and rotated by, scales
+and caps, windows, and mixtures of experts in place of an MLP.
 
 Shapes: T tokens, H hidden, S sampled rows, V vocabulary.
 """
@@ -27,7 +27,7 @@ from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
-from stratos.engine.layers.ops import LayerOps
+from stratos.engine.layers.ops import Gate, LayerOps, capped
 from stratos.engine.layers.rotary import RotaryTable, StreamingRotary
 from stratos.engine.lora.batch import StepLora
 
@@ -36,11 +36,18 @@ from stratos.engine.lora.batch import StepLora
 class DecoderLayer:
     """Weights of one layer, ready to run."""
 
-    input_norm: Tensor
-    post_attention_norm: Tensor
+    before_attention: Tensor | None
+    """Weights of the norms, as in ``NormNames``."""
+    after_attention: Tensor | None
+    before_mlp: Tensor | None
+    after_mlp: Tensor | None
     qkv: Linear
     output: Linear
     qk_norm: QkNorm | None
+    whole_qk_norm: tuple[Tensor, Tensor] | None
+    """Weights of the norms over all heads of q, and of k."""
+    rope: int
+    """Which of the decoder's rotations it has."""
     mlp: GatedMlp | MixtureOfExperts
 
 
@@ -64,7 +71,18 @@ class Decoder:
         if config.has_lm_head:
             lm_head = reader.lm_head()
             self.lm_head = linear.to_float32(self.embedding if lm_head is None else lm_head)
-        self.rotary = rotary or RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
+        self.rotaries: tuple[RotaryTable | StreamingRotary, ...] = (
+            (rotary,)
+            if rotary
+            else tuple(
+                RotaryTable(rope, config.head_dim, config.max_model_len, device) for rope in dict.fromkeys(config.ropes)
+            )
+        )
+        """The rotations of the layers, each one once."""
+        scale = config.options.embedding_scale
+        if config.options.is_embedding_scale_rounded:
+            scale = float(torch.tensor(scale).to(self.embedding.dtype))
+        self.embedding_scale = scale
 
     @property
     def has_experts(self) -> bool:
@@ -100,47 +118,86 @@ class Decoder:
         Returns:
             Hidden states before the final norm [T, H].
         """
-        ops, eps = self.ops, self.config.rms_norm_eps
-        rope = self.rotary.rows(positions)
-        residual = F.embedding(token_ids, self.embedding)
-        x = ops.rms_norm(residual, self.layers[0].input_norm, eps)
+        ropes = [rotary.rows(positions) for rotary in self.rotaries]
+        residual, x = self._embedded(token_ids), None
         for index, layer in enumerate(self.layers):
-            if index:
-                x = ops.add_rms_norm(x, residual, layer.input_norm, eps)
+            x = self._input(x, residual, layer.before_attention)
             qkv = _with_lora(layer.qkv, lora, "qkv", index, x)
-            x = attention.forward(index, qkv, rope, layer.qk_norm, metadata)
-            x = _with_lora(layer.output, lora, "output", index, x)
-            x = ops.add_rms_norm(x, residual, layer.post_attention_norm, eps)
-            x = _mlp(layer.mlp, lora, index, x)
+            if layer.whole_qk_norm is not None:
+                self._norm_whole(qkv, *layer.whole_qk_norm)
+            x = attention.forward(index, qkv, ropes[layer.rope], layer.qk_norm, metadata)
+            x = self._result(_with_lora(layer.output, lora, "output", index, x), layer.after_attention)
+            x = self._input(x, residual, layer.before_mlp)
+            x = self._result(_mlp(layer.mlp, lora, index, x), layer.after_mlp)
+        assert x is not None
         return residual.add_(x)
+
+    def _embedded(self, token_ids: Tensor) -> Tensor:
+        embedded = F.embedding(token_ids, self.embedding)
+        return embedded if self.embedding_scale == 1.0 else embedded.mul_(self.embedding_scale)
+
+    def _input(self, x: Tensor | None, residual: Tensor, norm: Tensor | None) -> Tensor:
+        """Begin a half of a layer: add the result ``x`` before it into the residual, and norm the sum."""
+        eps, offset = self.config.rms_norm_eps, self.config.options.norm_offset
+        if norm is None:
+            return residual if x is None else residual.add_(x)
+        if x is None:
+            return self.ops.rms_norm(residual, norm, eps, offset)
+        return self.ops.add_rms_norm(x, residual, norm, eps, offset)
+
+    def _result(self, x: Tensor, norm: Tensor | None) -> Tensor:
+        """End a half of a layer: norm and scale its result."""
+        options = self.config.options
+        if norm is not None:
+            x = self.ops.rms_norm(x, norm, self.config.rms_norm_eps, options.norm_offset)
+        return x if options.residual_scale == 1.0 else x * options.residual_scale
+
+    def _norm_whole(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor) -> None:
+        """Norm q and k in place, each over all of its heads."""
+        begin, eps, offset = 0, self.config.rms_norm_eps, self.config.options.norm_offset
+        for norm in (query_norm, key_norm):
+            part = qkv[:, begin : begin + norm.shape[0]]
+            part.copy_(self.ops.rms_norm(part.contiguous(), norm, eps, offset))
+            begin += norm.shape[0]
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Float32 logits [S, V] of hidden states [S, H]; in ``out``, where that is given (not by the C++ kernels)."""
         assert self.lm_head is not None, "this model only embeds"
         states = self.final_states(hidden)
         if out is None:
-            return self.lm_head(states)
+            return self.finished(self.lm_head(states))
         assert isinstance(self.lm_head, FloatLinear)
-        return self.lm_head.into(states, out)
+        return self.finished(self.lm_head.into(states, out))
+
+    def finished(self, logits: Tensor) -> Tensor:
+        """Divide and cap the output layer's logits, in place."""
+        options = self.config.options
+        if options.logit_divisor != 1.0:
+            logits.div_(options.logit_divisor)
+        return logits.copy_(capped(logits, options.logit_cap)) if options.logit_cap else logits
 
     def final_states(self, hidden: Tensor) -> Tensor:
         """Hidden states [S, H] after the model's last norm: what embeddings are pooled from."""
-        return self.ops.rms_norm(hidden, self.final_norm, self.config.rms_norm_eps)
+        return self.ops.rms_norm(hidden, self.final_norm, self.config.rms_norm_eps, self.config.options.norm_offset)
 
 
 def _ready_layer(
     reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory, ops: LayerOps
 ) -> DecoderLayer:
-    weights = reader.attention(index)
+    weights, offset = reader.attention(index), config.options.norm_offset
     return DecoderLayer(
-        input_norm=weights.input_norm,
-        post_attention_norm=weights.post_attention_norm,
+        before_attention=weights.before_attention,
+        after_attention=weights.after_attention,
+        before_mlp=weights.before_mlp,
+        after_mlp=weights.after_mlp,
         qkv=_ready(weights.qkv, linear),
         output=_ready(weights.output, linear),
-        qk_norm=None if weights.qk_norm is None else QkNorm(weights.qk_norm, config.rms_norm_eps),
+        qk_norm=None if weights.qk_norm is None else QkNorm(weights.qk_norm, config.rms_norm_eps, offset),
+        whole_qk_norm=reader.whole_qk_norm(index),
+        rope=list(dict.fromkeys(config.ropes)).index(config.ropes[index]),
         mlp=_ready_experts(reader, config, index, linear, ops)
         if config.has_experts(index)
-        else _ready_mlp(reader.mlp(index), linear, ops),
+        else _ready_mlp(reader.mlp(index), linear, ops, _gate(config)),
     )
 
 
@@ -150,15 +207,19 @@ def _ready_experts(
     moe = config.moe
     assert moe is not None
     return MixtureOfExperts(
-        router=linear(reader.router(index, moe)),
-        experts=tuple(_ready_mlp(expert, linear, ops) for expert in reader.experts(index, moe)),
+        router=linear(reader.router(index, moe), reader.router_bias(index, moe)),
+        experts=tuple(_ready_mlp(expert, linear, ops, _gate(config)) for expert in reader.experts(index, moe)),
         num_chosen=moe.num_chosen,
         norms_chosen=moe.norms_chosen,
     )
 
 
-def _ready_mlp(weights: MlpWeights, linear: LinearFactory, ops: LayerOps) -> GatedMlp:
-    return GatedMlp(_ready(weights.gate_up, linear), _ready(weights.down, linear), ops)
+def _gate(config: DecoderConfig) -> Gate:
+    return Gate(config.options.activation, config.options.activation_limit)
+
+
+def _ready_mlp(weights: MlpWeights, linear: LinearFactory, ops: LayerOps, gate: Gate) -> GatedMlp:
+    return GatedMlp(_ready(weights.gate_up, linear), _ready(weights.down, linear), ops, gate)
 
 
 def _ready(weights: LinearWeights, linear: LinearFactory) -> Linear:
@@ -171,7 +232,7 @@ def _mlp(mlp: GatedMlp | MixtureOfExperts, lora: StepLora | None, layer: int, x:
     """The second half of a layer; adapters apply to a dense one alone, experts have none."""
     if lora is None or isinstance(mlp, MixtureOfExperts):
         return mlp(x)
-    activated = mlp.ops.silu_mul(_with_lora(mlp.gate_up, lora, "gate_up", layer, x))
+    activated = mlp.ops.gated(_with_lora(mlp.gate_up, lora, "gate_up", layer, x), mlp.gate)
     return _with_lora(mlp.down, lora, "down", layer, activated)
 
 

@@ -22,7 +22,7 @@ static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // -- norm, rotation, write ---------------------------------------------------------------------------------------------
 
-template <class T> static inline void norm_head(float *x, const T *weight, int64_t dim, float eps) {
+template <class T> static inline void norm_head(float *x, const T *weight, int64_t dim, float eps, float offset) {
     vec squares = vset(0);
     for (int64_t d = 0; d < dim; d += LANES) {
         vec u = vload(x + d, (int)(dim - d));
@@ -31,7 +31,7 @@ template <class T> static inline void norm_head(float *x, const T *weight, int64
     vec scale = vset(1.0f / __builtin_sqrtf(vsum(squares) / (float)dim + eps));
     for (int64_t d = 0; d < dim; d += LANES) {
         int n = (int)(dim - d);
-        vstore(x + d, vmul(vmul(vload(x + d, n), scale), vload(weight + d, n)), n);
+        vstore(x + d, vmul(vmul(vload(x + d, n), scale), vshifted(vload(weight + d, n), offset)), n);
     }
 }
 
@@ -63,7 +63,7 @@ template <class T> static void write_token(const Step *s, int64_t layer, int64_t
     for (int64_t h = 0; h < rotated; h++) {
         bool is_key = h >= s->num_heads;
         load_head(heads + h * dim, x, dim);
-        if (norm) norm_head(x, norm + h * dim, dim, s->norm_eps);
+        if (norm) norm_head(x, norm + h * dim, dim, s->norm_eps, s->norm_offset);
         T *stored = page + (h - s->num_heads) * s->head_stride;
         T *out = !is_key ? heads + h * dim : s->is_packed ? key : stored;
         rotate_head(x, cos, sin, out, dim, is_key);
@@ -106,14 +106,30 @@ template <class T, class U> static void copy_query(const T *head, float *units, 
     memset(units + given, 0, (whole_steps<U>(given) - given) * sizeof(float));
 }
 
+struct Factors {  // of scores; cap: 0 is none
+    float scale, cap;
+
+    explicit Factors(const Step *s) : scale(s->scale * LOG2_E), cap(s->cap * LOG2_E) {}
+    vec of(vec x) const {
+        x = vmul(x, vset(scale));
+        return cap == 0.0f ? x : vmul(vtanh(vdiv(x, vset(cap))), vset(cap));
+    }
+};
+
+// The softmax of a row before it has seen a key: of its sink alone, where it has one.
+static inline void begin_softmax(const Step *s, int64_t layer, int64_t head, float *maximum, float *total) {
+    *maximum = s->sinks ? s->sinks[layer * s->num_heads + head] * LOG2_E : -__builtin_inff();
+    *total = s->sinks ? 1.0f : 0.0f;
+}
+
 // Softmax weights of one row over a tile; returns the factor for what was summed before.
 template <class U>
-static float tile_weights(float *scores, float *weights, int columns, int begin, int end, float scale, float *maximum,
-                          float *total) {
+static float tile_weights(float *scores, float *weights, int columns, int begin, int end, const Factors &factor,
+                          float *maximum, float *total) {
     const vec hidden = vset(-__builtin_inff());
     vec seen = hidden;
     for (int c = 0; c < columns; c += LANES) {
-        vec x = vkeep(vmul(vload(scores + c), vset(scale)), begin - c, end - c, hidden);
+        vec x = vkeep(factor.of(vload(scores + c)), begin - c, end - c, hidden);
         vstore(scores + c, x);
         seen = vmax(seen, x);
     }
@@ -174,15 +190,14 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
     const int64_t position = row->start + item->first, end = row->start + item->last;
     const int64_t begin = window ? most(0, position + 1 - window) : 0;
     const T *head = (const T *)s->pages + layer * s->layer_stride + item->kv_head * s->head_stride;
-    const float scale = s->scale * LOG2_E;
+    const Factors scale(s);
     const int num_blocks = (int)num_blocks_of<U>(num_rows), units = (int)whole_steps<U>(dim / U::PER_UNIT);
     ItemScope<U> scope;
 
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t token = row->begin + item->first + i / group, q = item->kv_head * group + i % group;
         copy_query<T, U>(qkv + token * width + q * dim, t.query + i * padded, dim);
-        t.maxima[i] = -__builtin_inff();
-        t.totals[i] = 0;
+        begin_softmax(s, layer, q, t.maxima + i, t.totals + i);
     }
     memset(t.out, 0, num_rows * padded * sizeof(float));
 
@@ -258,9 +273,9 @@ template <class T> static inline TileGroups<T> groups_of_head(const T *head, con
     return groups;
 }
 
-struct Sight {  // of a token: keys of a tile that it sees, and the factor of its scores
+struct Sight {  // of a token: keys of a tile that it sees, and the factors of its scores
     int begin, end;
-    float scale;
+    Factors scale;
 };
 
 // One tile for rows [first, first + ROWS) of a scratch, all of one KV head.
@@ -290,8 +305,7 @@ template <class T> static void run_token(const Step *s, int64_t layer, int64_t w
     const T *query = qkv + token * (s->num_heads + 2 * s->kv_heads) * dim + item->kv_head * group * dim;
     for (int64_t i = 0; i < num_rows; i++) {
         copy_query<T, U>(query + i * dim, t.query + i * dim, dim);
-        t.maxima[i] = -__builtin_inff();
-        t.totals[i] = 0;
+        begin_softmax(s, layer, item->kv_head * group + i, t.maxima + i, t.totals + i);
     }
     memset(t.out, 0, num_rows * dim * sizeof(float));
 
@@ -308,7 +322,7 @@ template <class T> static void run_token(const Step *s, int64_t layer, int64_t w
             first_groups(s, following, item, window, groups[1 - turn]);
             next = groups[1 - turn];
         }
-        const Sight sight{(int)most(0, begin - tile), (int)least(TILE, end - tile), s->scale * LOG2_E};
+        const Sight sight{(int)most(0, begin - tile), (int)least(TILE, end - tile), Factors(s)};
         for (int64_t h = 0; h < item->num_kv_heads; h++)
             for (int64_t b = 0; b < num_blocks; b++) {
                 int64_t first = h * group + block_begin<U>(group, b), last = h * group + block_begin<U>(group, b + 1);

@@ -19,13 +19,14 @@ struct Step {  // mirrored by native/structures.py
     Item *items;
     const float *cos, *sin;
     char *scratch;
+    const float *sinks;     // [layers, num_heads], or null: scores that take their share of the softmax
     int64_t scratch_bytes;  // per thread
     int64_t block_stride, layer_stride, kv_stride, head_stride;
     int64_t num_rows, num_tokens, num_items;
     int64_t num_heads, kv_heads, head_dim, block_size;
     int64_t dtype, threads;
     int64_t is_packed;  // K lies as packed_keys.h says
-    float scale, norm_eps;
+    float scale, cap, norm_eps, norm_offset;  // cap: 0 is none
 };
 
 // Fills slots, items and num_items; items has room for num_tokens * kv_heads.  Lowers threads where the work is small.

@@ -13,25 +13,26 @@
 static constexpr int64_t SERIAL_WORK = 1 << 20;  // products: some microseconds, below a second thread can cost more
 
 struct Layer {  // mirrored by native/structures.py
-    const void *input_norm, *post_attention_norm, *qk_norm;
+    const void *before_attention, *after_attention, *before_mlp, *after_mlp;  // norms; null where there is none
+    const void *qk_norm, *whole_q_norm, *whole_k_norm;
     Linear qkv, output, gate_up, down;
-    int64_t window;
+    int64_t window, rope;
 };
 
 struct Model {  // mirrored by native/structures.py
     const Layer *layers;
     const void *embedding, *final_norm;
-    const float *cos, *sin;  // [positions, head_dim]
+    const float *const *cos, *const *sin;  // of every rope: [positions, head_dim]
     Linear head;
-    int64_t num_layers, hidden, inner, dtype;
-    float eps;
+    int64_t num_layers, hidden, inner, dtype, num_ropes, activation;
+    float eps, norm_offset, embedding_scale, residual_scale, activation_limit, unused;
 };
 
 struct Pass {  // mirrored by native/structures.py
     Step *step;
     const int64_t *token_ids, *positions, *sampled;  // sampled: places of the tokens whose logits are wanted
     void *residual, *x, *wide, *narrow;              // [tokens, hidden] twice, [tokens, widest linear] twice
-    float *cos, *sin;                                // [tokens, head_dim]
+    float *cos, *sin;                                // [ropes, tokens, head_dim]
     float *logits;                                   // [num_sampled, n of the head]
     uint8_t *is_finite;                              // [tokens]
     int64_t num_sampled, threads;
@@ -45,36 +46,73 @@ static void copy_row(void *out, int64_t to, const void *table, int64_t from, int
 
 static void region_inputs(const Model *m, const Pass *p) {
     const int64_t row_bytes = m->hidden * element_bytes(m), rope_bytes = p->step->head_dim * 4;
+    const int64_t num_tokens = p->step->num_tokens;
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < p->step->num_tokens; i++) {
+    for (int64_t i = 0; i < num_tokens; i++) {
         copy_row(p->residual, i, m->embedding, p->token_ids[i], row_bytes);
-        copy_row(p->cos, i, m->cos, p->positions[i], rope_bytes);
-        copy_row(p->sin, i, m->sin, p->positions[i], rope_bytes);
+        for (int64_t r = 0; r < m->num_ropes; r++) {
+            copy_row(p->cos, r * num_tokens + i, m->cos[r], p->positions[i], rope_bytes);
+            copy_row(p->sin, r * num_tokens + i, m->sin[r], p->positions[i], rope_bytes);
+        }
     }
+    if (m->embedding_scale != 1.0f)
+        region_scale((int)m->dtype, p->residual, num_tokens, m->hidden, m->embedding_scale);
+}
+
+// Ends a half of a layer: norms and scales its result x.
+static void region_result(const Model *m, const Pass *p, const void *norm) {
+    const int64_t rows = p->step->num_tokens;
+    if (norm) region_rms_norm((int)m->dtype, p->x, nullptr, norm, p->x, rows, m->hidden, m->eps, m->norm_offset);
+    if (m->residual_scale != 1.0f) region_scale((int)m->dtype, p->x, rows, m->hidden, m->residual_scale);
+}
+
+// Begins a half of a layer: adds the result before it into the residual, where there is one, and norms the sum.  Returns
+// what the half reads.
+static const void *region_input(const Model *m, const Pass *p, const void *norm, bool has_result) {
+    const int dtype = (int)m->dtype;
+    const int64_t rows = p->step->num_tokens;
+    if (!norm) {
+        if (has_result) region_add(dtype, p->x, p->residual, rows, m->hidden);
+        return p->residual;
+    }
+    const void *x = has_result ? p->x : p->residual;
+    region_rms_norm(dtype, x, has_result ? p->residual : nullptr, norm, p->x, rows, m->hidden, m->eps, m->norm_offset);
+    return p->x;
+}
+
+// The norms of q and of k over all heads together.
+static void region_whole_norms(const Model *m, const Pass *p, const Layer *l) {
+    const Step *s = p->step;
+    const int64_t q_size = s->num_heads * s->head_dim, kv_size = s->kv_heads * s->head_dim, width = q_size + 2 * kv_size;
+    char *keys = (char *)p->wide + q_size * element_bytes(m);
+    region_norm_part((int)m->dtype, p->wide, l->whole_q_norm, s->num_tokens, width, q_size, m->eps, m->norm_offset);
+    region_norm_part((int)m->dtype, keys, l->whole_k_norm, s->num_tokens, width, kv_size, m->eps, m->norm_offset);
 }
 
 static void region_layer(const Model *m, const Pass *p, int64_t index) {
     const Layer *l = m->layers + index;
     const int dtype = (int)m->dtype;
     const int64_t rows = p->step->num_tokens;
-    if (index)
-        region_rms_norm(dtype, p->x, p->residual, l->input_norm, p->x, rows, m->hidden, m->eps);
-    else
-        region_rms_norm(dtype, p->residual, nullptr, l->input_norm, p->x, rows, m->hidden, m->eps);
-    region_linear(dtype, &l->qkv, p->x, p->wide, rows, false);
-    region_attention(p->step, index, l->window, p->wide, p->narrow, l->qk_norm);
+    Step step = *p->step;  // each thread's own: layers differ in their rotation
+    step.cos += l->rope * rows * step.head_dim;
+    step.sin += l->rope * rows * step.head_dim;
+    region_linear(dtype, &l->qkv, region_input(m, p, l->before_attention, index > 0), p->wide, rows, false);
+    if (l->whole_q_norm) region_whole_norms(m, p, l);
+    region_attention(&step, index, l->window, p->wide, p->narrow, l->qk_norm);
     region_linear(dtype, &l->output, p->narrow, p->x, rows, false);
-    region_rms_norm(dtype, p->x, p->residual, l->post_attention_norm, p->x, rows, m->hidden, m->eps);
-    region_linear(dtype, &l->gate_up, p->x, p->wide, rows, false);
-    region_silu_mul(dtype, p->wide, p->narrow, rows, m->inner);
+    region_result(m, p, l->after_attention);
+    region_linear(dtype, &l->gate_up, region_input(m, p, l->before_mlp, true), p->wide, rows, false);
+    region_gated(dtype, (int)m->activation, m->activation_limit, p->wide, p->narrow, rows, m->inner);
     region_linear(dtype, &l->down, p->narrow, p->x, rows, false);
+    region_result(m, p, l->after_mlp);
 }
 
 static void region_logits(const Model *m, const Pass *p) {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < p->num_sampled; i++)
         copy_row(p->x, i, p->residual, p->sampled[i], m->hidden * element_bytes(m));
-    region_rms_norm((int)m->dtype, p->x, nullptr, m->final_norm, p->x, p->num_sampled, m->hidden, m->eps);
+    region_rms_norm((int)m->dtype, p->x, nullptr, m->final_norm, p->x, p->num_sampled, m->hidden, m->eps,
+                    m->norm_offset);
     region_linear((int)m->dtype, &m->head, p->x, p->logits, p->num_sampled, true);
 }
 

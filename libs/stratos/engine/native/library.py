@@ -29,8 +29,11 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_scratch_bytes": (c_int64, [c_int64]),
     "stratos_plan": (None, [POINTER(AttentionStep)]),
     "stratos_attention": (None, [POINTER(AttentionStep), c_int64, c_int64, c_void_p, c_void_p, c_void_p]),
-    "stratos_rms_norm": (None, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_int]),
-    "stratos_silu_mul": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_rms_norm": (
+        None,
+        [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int],
+    ),
+    "stratos_gated": (None, [c_int, c_int, c_float, c_void_p, c_void_p, c_int64, c_int64, c_int]),
     "stratos_pass_bytes": (c_int64, []),
     "stratos_forward": (None, [POINTER(ModelWeights), POINTER(ForwardPass)]),
     "stratos_packed_bytes": (c_int64, [c_int, c_int64, c_int64]),
@@ -68,7 +71,7 @@ class NativeLibrary:
     plan: Any
     attention: Any
     rms_norm: Any
-    silu_mul: Any
+    gated: Any
     argmax: Any
     packs_keys: Any
     key_unit: Any

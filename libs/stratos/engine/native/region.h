@@ -26,12 +26,22 @@ struct Linear;
 struct Step;
 
 // out [rows, n] = norm of x [rows, n]; where residual is not null x is added into it first, and the sum is normed.
-// out may be x.
+// out may be x.  offset is added to the weights.
 void region_rms_norm(int dtype, const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t n,
-                     float eps);
+                     float eps, float offset);
 
-// out [rows, n] = silu(gate) * up of gate_up [rows, 2 n].
-void region_silu_mul(int dtype, const void *gate_up, void *out, int64_t rows, int64_t n);
+// The first n elements of each row are normed in place.
+void region_norm_part(int dtype, void *x, const void *weight, int64_t rows, int64_t stride, int64_t n, float eps,
+                      float offset);
+
+// x [rows, n] *= factor.
+void region_scale(int dtype, void *x, int64_t rows, int64_t n, float factor);
+
+// residual [rows, n] += x.
+void region_add(int dtype, const void *x, void *residual, int64_t rows, int64_t n);
+
+// out [rows, n] = act(gate) * up of gate_up [rows, 2 n]; activation: as native/structures.py says.
+void region_gated(int dtype, int activation, float limit, const void *gate_up, void *out, int64_t rows, int64_t n);
 
 // residual += x; is_finite [rows] says whether every element of the sum is.
 void region_add_finite(int dtype, const void *x, void *residual, uint8_t *is_finite, int64_t rows, int64_t n);

@@ -203,6 +203,19 @@ static inline vec vexp2(vec x) {
 
 #endif
 
+// weight + offset; a weight without an offset keeps the sign of its zero.
+static inline vec vshifted(vec weight, float offset) { return offset == 0.0f ? weight : vadd(weight, vset(offset)); }
+
+// 2^x where the result is a finite number: x is bounded to +-126.
+static inline vec vexp2_bounded(vec x) {
+    x = vmax(vset(-126.0f), x);
+    return vexp2(vsub(vset(0), vmax(vsub(vset(0), x), vset(-126.0f))));
+}
+
+static inline vec vtanh(vec x) {
+    return vsub(vset(1.0f), vdiv(vset(2.0f), vadd(vexp2_bounded(vmul(x, vset(2.88539008f))), vset(1.0f))));
+}
+
 constexpr int LINE_FLOATS = 16;  // 64 bytes
 
 struct Fetch {  // what is wanted next, fetched while something else is computed; null is nothing

@@ -9,13 +9,15 @@ import torch
 
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """How the kernels call the element types that they know."""
+ACTIVATION_CODES = {"silu": 0, "gelu-tanh": 1, "clamped-swiglu": 2}
+"""How they call the activations."""
 
 
 class AttentionStep(ctypes.Structure):
     """``Step`` of attention.cpp: everything that the layers of one step share."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("pages", "rows", "tables", "slots", "items", "cos", "sin", "scratch")),
+        *((name, c_void_p) for name in ("pages", "rows", "tables", "slots", "items", "cos", "sin", "scratch", "sinks")),
         *(
             (name, c_int64)
             for name in (
@@ -25,8 +27,7 @@ class AttentionStep(ctypes.Structure):
                 *("dtype", "threads", "is_packed"),
             )
         ),
-        ("scale", c_float),
-        ("norm_eps", c_float),
+        *((name, c_float) for name in ("scale", "cap", "norm_eps", "norm_offset")),
     )
 
 
@@ -39,6 +40,7 @@ class LinearWeight(ctypes.Structure):
     )
 
 
+NORMS = ("before_attention", "after_attention", "before_mlp", "after_mlp", "qk_norm", "whole_q_norm", "whole_k_norm")
 LINEARS = ("qkv", "output", "gate_up", "down")
 
 
@@ -46,9 +48,10 @@ class LayerWeights(ctypes.Structure):
     """``Layer`` of decoder.cpp."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("input_norm", "post_attention_norm", "qk_norm")),
+        *((name, c_void_p) for name in NORMS),
         *((name, LinearWeight) for name in LINEARS),
         ("window", c_int64),
+        ("rope", c_int64),
     )
 
 
@@ -58,8 +61,9 @@ class ModelWeights(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("layers", "embedding", "final_norm", "cos", "sin")),
         ("head", LinearWeight),
-        *((name, c_int64) for name in ("num_layers", "hidden", "inner", "dtype")),
-        ("eps", c_float),
+        *((name, c_int64) for name in ("num_layers", "hidden", "inner", "dtype", "num_ropes", "activation")),
+        *((name, c_float) for name in ("eps", "norm_offset", "embedding_scale", "residual_scale", "activation_limit")),
+        ("unused", c_float),
     )
 
 

@@ -14,6 +14,7 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention, key_unit
 from stratos.engine.attention.paged import TorchPagedAttention
+from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.linear import LinearFactory
@@ -88,8 +89,15 @@ class Kernels:
         windows: Sequence[int | None],
         dtype: torch.dtype,
         kv_scales: Tensor | None = None,
+        scores: ScoreOptions = PLAIN_SCORES,
     ) -> AttentionBackend:
-        """The attention backend over a pool; ``kv_scales`` for pages in fp8, which ``dtype`` computes with."""
+        """The attention backend over a pool; ``kv_scales`` for pages in fp8, which ``dtype`` computes with.
+
+        Raises:
+            InvalidCheckpoint: Triton's kernels have no capped scores and no sinks of heads.
+        """
+        if self.is_triton and not scores.is_plain:
+            raise InvalidCheckpoint("this model caps its scores or has sinks: it runs on a CPU, not yet on a GPU")
         if self.is_triton:
             from stratos.engine.attention.triton_paged import TritonPagedAttention
 
@@ -103,11 +111,12 @@ class Kernels:
                 splits_kv=self.splits_kv,
                 balances_kv=self.balances_kv,
                 has_pdl=self.has_pdl,
+                scores=scores,
             )
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
-            return NativePagedAttention(self.library, pages, num_heads, windows)
+            return NativePagedAttention(self.library, pages, num_heads, windows, scores)
         kernel = TorchTiledAttention if self.is_exact else TorchPagedAttention
-        return kernel(pages, num_heads, windows)
+        return kernel(pages, num_heads, windows, scores)
 
 
 def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> Kernels:

@@ -22,7 +22,14 @@ from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RotaryTable
 from stratos.engine.models.decoder import Decoder, DecoderLayer
 from stratos.engine.native.library import NativeLibrary
-from stratos.engine.native.structures import DTYPE_CODES, ForwardPass, LayerWeights, LinearWeight, ModelWeights
+from stratos.engine.native.structures import (
+    ACTIVATION_CODES,
+    DTYPE_CODES,
+    ForwardPass,
+    LayerWeights,
+    LinearWeight,
+    ModelWeights,
+)
 from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward
 from stratos.engine.runner.step_inputs import StepInputs
 
@@ -34,7 +41,7 @@ def make_forward(
     layered = LayeredForward(decoder, attention)
     if not is_whole or library is None or not isinstance(attention, NativePagedAttention):
         return layered
-    if not isinstance(decoder.rotary, RotaryTable):
+    if not all(isinstance(rotary, RotaryTable) for rotary in decoder.rotaries):
         return layered
     linears = [linear for layer in decoder.layers for linear in _linears(layer)]
     if decoder.lm_head is not None:
@@ -71,9 +78,13 @@ class NativeForward(Forward):
         self, library: NativeLibrary, decoder: Decoder, attention: NativePagedAttention, layered: LayeredForward
     ) -> None:
         self._library, self._decoder, self._attention, self._layered = library, decoder, attention, layered
-        config, first = decoder.config, decoder.layers[0]
+        config, options, first = decoder.config, decoder.config.options, decoder.layers[0]
         assert isinstance(first.mlp, GatedMlp)
-        assert isinstance(decoder.rotary, RotaryTable)
+        ropes = [rotary for rotary in decoder.rotaries if isinstance(rotary, RotaryTable)]
+        self._tables = tuple(
+            (ctypes.c_void_p * len(ropes))(*(table.data_ptr() for table in tables))
+            for tables in ([rope.cos for rope in ropes], [rope.sin for rope in ropes])
+        )
         inner = _argument(first.mlp.down).k
         self._layers = (LayerWeights * config.num_layers)(
             *(_layer(layer, window) for layer, window in zip(decoder.layers, config.windows, strict=True))
@@ -82,17 +93,25 @@ class NativeForward(Forward):
             layers=ctypes.addressof(self._layers),
             embedding=decoder.embedding.data_ptr(),
             final_norm=decoder.final_norm.data_ptr(),
-            cos=decoder.rotary.cos.data_ptr(),
-            sin=decoder.rotary.sin.data_ptr(),
+            cos=ctypes.addressof(self._tables[0]),
+            sin=ctypes.addressof(self._tables[1]),
             head=_argument(decoder.lm_head),
             num_layers=config.num_layers,
             hidden=config.hidden_size,
             inner=inner,
             dtype=DTYPE_CODES[decoder.embedding.dtype],
+            num_ropes=len(ropes),
+            activation=ACTIVATION_CODES[options.activation],
             eps=config.rms_norm_eps,
+            norm_offset=options.norm_offset,
+            embedding_scale=decoder.embedding_scale,
+            residual_scale=options.residual_scale,
+            activation_limit=options.activation_limit,
         )
         wide, narrow = max(_argument(first.qkv).n, 2 * inner), max(_argument(first.output).k, inner)
-        self._buffers = _Buffers(config.hidden_size, wide, narrow, config.head_dim, decoder.embedding.dtype)
+        self._buffers = _Buffers(
+            config.hidden_size, wide, narrow, len(ropes) * config.head_dim, decoder.embedding.dtype
+        )
         self._logits = np.empty((0, self._model.head.n), dtype=np.float32)
 
     def run(self, inputs: StepInputs) -> ForwardResult:
@@ -106,6 +125,7 @@ class NativeForward(Forward):
         is_finite = np.empty(num_tokens, dtype=np.bool_)
         step = self._attention.unplanned(inputs.spans)
         step.arguments.norm_eps = self._decoder.config.rms_norm_eps
+        step.arguments.norm_offset = self._decoder.config.options.norm_offset
         arguments = self._buffers.arguments
         arguments.step = ctypes.addressof(step.arguments)
         arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), inputs.positions.data_ptr()
@@ -113,30 +133,40 @@ class NativeForward(Forward):
         arguments.logits, arguments.is_finite = self._logits.ctypes.data, is_finite.ctypes.data
         arguments.threads = torch.get_num_threads()
         self._library.forward(ctypes.byref(self._model), ctypes.byref(arguments))
-        logits = torch.from_numpy(self._logits[:num_sampled]) if num_sampled else None
+        logits = self._decoder.finished(torch.from_numpy(self._logits[:num_sampled])) if num_sampled else None
         return ForwardResult(self._buffers.residual, logits, is_finite)
 
 
 def _layer(layer: DecoderLayer, window: int | None) -> LayerWeights:
     qkv, output, gate_up, down = _linears(layer)
+    whole = layer.whole_qk_norm or (None, None)
     return LayerWeights(
-        input_norm=layer.input_norm.data_ptr(),
-        post_attention_norm=layer.post_attention_norm.data_ptr(),
+        before_attention=_address(layer.before_attention),
+        after_attention=_address(layer.after_attention),
+        before_mlp=_address(layer.before_mlp),
+        after_mlp=_address(layer.after_mlp),
         qk_norm=None if layer.qk_norm is None else layer.qk_norm.weight.data_ptr(),
+        whole_q_norm=_address(whole[0]),
+        whole_k_norm=_address(whole[1]),
         qkv=_argument(qkv),
         output=_argument(output),
         gate_up=_argument(gate_up),
         down=_argument(down),
         window=window or 0,
+        rope=layer.rope,
     )
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 class _Buffers:
     """Activations of a pass, as large as the largest step so far, and the arguments that point to them."""
 
-    def __init__(self, hidden: int, wide: int, narrow: int, head_dim: int, dtype: torch.dtype) -> None:
+    def __init__(self, hidden: int, wide: int, narrow: int, rope: int, dtype: torch.dtype) -> None:
         self._widths = {"residual": hidden, "x": hidden, "wide": wide, "narrow": narrow}
-        self._widths |= {"cos": head_dim, "sin": head_dim}
+        self._widths |= {"cos": rope, "sin": rope}
         self._dtype, self._num_tokens = dtype, 0
         self._tensors: dict[str, Tensor] = {}
         self.arguments = ForwardPass()

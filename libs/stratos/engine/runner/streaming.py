@@ -17,6 +17,7 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.attention.sinks import SinkPagedAttention
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.rotary import StreamingRotary
@@ -54,15 +55,20 @@ class Streaming:
     @property
     def variant(self) -> str:
         """Part of the identity of KV: sinks and window change what a block's KV is computed from."""
-        return f"{self.model.rope.variant}/streaming:{self.num_sinks}:{self.window}"
+        return f"{self.model.rope_variant}/streaming:{self.num_sinks}:{self.window}"
 
     def attention(
-        self, kernels: Kernels, pages: KvPages, dtype: torch.dtype, kv_scales: Tensor | None
+        self,
+        kernels: Kernels,
+        pages: KvPages,
+        dtype: torch.dtype,
+        kv_scales: Tensor | None,
+        scores: ScoreOptions = PLAIN_SCORES,
     ) -> AttentionBackend:
         """The backend: without sinks it is a sliding window, which every backend has."""
         if not self.num_sinks:
-            return kernels.attention(pages, self.model.num_heads, self.model.windows, dtype, kv_scales)
-        backend = SinkPagedAttention(pages, self.model.num_heads, self.num_sinks, self.window, self.rotary)
+            return kernels.attention(pages, self.model.num_heads, self.model.windows, dtype, kv_scales, scores)
+        backend = SinkPagedAttention(pages, self.model.num_heads, self.num_sinks, self.window, self.rotary, scores)
         _log.warning("attention sinks: attention runs on %s, the C++ and Triton kernels have no sinks", backend.name)
         return backend
 
@@ -84,6 +90,8 @@ def _check(config: RunnerConfig, model: DecoderConfig) -> None:
     held = config.streaming.attention_sinks + config.streaming.attention_window
     if any(window is not None for window in model.windows):
         raise InvalidCheckpoint("attention_window cannot be set for a model that has sliding windows of its own")
+    if len(set(model.ropes)) > 1 or not model.options.has_plain_attention:
+        raise InvalidCheckpoint("attention_window cannot be set for a model whose layers rotate unlike or have sinks")
     if not model.has_lm_head:
         raise InvalidCheckpoint("attention_window cannot be set for a model that only embeds")
     if held > model.max_model_len:

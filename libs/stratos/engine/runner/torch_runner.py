@@ -24,6 +24,7 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.attention.scores import ScoreOptions
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.contract.kept_tables import KeptTables
@@ -133,7 +134,7 @@ class TorchRunner(Runner):
         config = fitted(config, plan)
         dtype = DTYPES[config.dtype]
         streams = streaming(config, model, target)
-        model = streams.model if streams else model
+        model = streams.model if streams else model.for_context(config.max_model_len)
         kernels = choose_kernels(config, target, dtype)
         linear = kernels.linear(config, target, dtype)
         weights = chosen_scheme(config.quantization, model)
@@ -156,22 +157,24 @@ class TorchRunner(Runner):
             threads = ThreadChoice(torch.get_num_threads(), product, clock)
         host = HostPages(pages, config.host_pool_bytes // pages.tensor[0].nbytes, clock)
         scales = reader.kv_scales() if kernels.has_fp8_kv else None
+        options = model.options
+        scores = ScoreOptions(options.attention_scale, options.attention_cap, reader.sinks())
         if streams:
-            attention = streams.attention(kernels, pages, dtype, scales)
+            attention = streams.attention(kernels, pages, dtype, scales, scores)
         else:
-            attention = kernels.attention(pages, model.num_heads, model.windows, dtype, scales)
+            attention = kernels.attention(pages, model.num_heads, model.windows, dtype, scales, scores)
         ops, is_exact = kernels.ops, kernels.is_exact and streams is None
-        used = (attention, ops, linear, decoder.rotary)
+        used = (attention, ops, linear, *decoder.rotaries)
         promised = promise(used, target, is_exact=is_exact)
         libraries = libraries_of(used, has_experts=decoder.has_experts)
-        names = (attention.name, ops.name, linear.kernel_name, decoder.rotary.name)
+        names = (attention.name, ops.name, linear.kernel_name, *(rotary.name for rotary in decoder.rotaries))
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
         schemes = scheme_parts(weights) if keeps else ()
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
                 kv_dtype=config.kv_dtype if kernels.has_fp8_kv else config.dtype,
-                rope_variant=streams.variant if streams else model.rope.variant,
+                rope_variant=streams.variant if streams else model.rope_variant,
                 numerics_id=numerics_id(target, config.dtype, libraries, *names, *schemes, *promised),
             ),
             geometry=geometry,

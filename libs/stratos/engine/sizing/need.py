@@ -133,7 +133,7 @@ def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNe
     return ModelNeed(
         stored_dtype=stored_dtype,
         num_weights=num_stored + twice,
-        table_bytes=2 * model.max_model_len * model.head_dim * TABLE_BYTES,
+        table_bytes=2 * len(set(model.ropes)) * model.max_model_len * model.head_dim * TABLE_BYTES,
         kv_elements=2 * model.num_layers * model.kv_size,
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,

@@ -9,6 +9,7 @@ import torch
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.families import MODEL_TYPES
+from stratos.engine.checkpoint.families.layers import LAYER_TYPES
 from stratos.engine.checkpoint.model_config import SUPPORTED_ARCHITECTURES, parse_decoder_config
 from stratos.engine.layers.rotary import inverse_frequencies
 
@@ -43,9 +44,14 @@ def test_absent_fields_mean_what_transformers_assumes(model_type: str, changes: 
     assert ours.num_kv_heads == theirs.num_key_value_heads
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or SIZES["hidden_size"] // SIZES["num_attention_heads"])
     assert ours.rms_norm_eps == theirs.rms_norm_eps
-    assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
+    by_type = {kind: theirs.rope_parameters.get(kind, theirs.rope_parameters) for kind in LAYER_TYPES}
+    for window, rope in zip(ours.windows, ours.ropes, strict=True):
+        parameters = by_type["full_attention" if window is None else "sliding_attention"]
+        assert rope.kind == "none" or rope.theta == parameters["rope_theta"]
     assert ours.tie_word_embeddings == theirs.tie_word_embeddings
     types = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 32
+    if hasattr(theirs, "no_rope_layers"):
+        assert [rope.kind != "none" for rope in ours.ropes] == [bool(value) for value in theirs.no_rope_layers]
     window = getattr(theirs, "sliding_window", None)
     assert ours.windows == tuple(window if kind == "sliding_attention" else None for kind in types)
     if ours.moe is not None:
@@ -61,8 +67,8 @@ def test_a_model_type_stands_in_for_the_architecture() -> None:
 
 def test_an_unsupported_architecture_is_told_what_is_supported() -> None:
     with pytest.raises(InvalidCheckpoint) as caught:
-        parse_decoder_config({**SIZES, "architectures": ["Gemma2ForCausalLM"]})
-    assert all(name in caught.value.message for name in ("Gemma2ForCausalLM", *SUPPORTED_ARCHITECTURES))
+        parse_decoder_config({**SIZES, "architectures": ["BloomForCausalLM"]})
+    assert all(name in caught.value.message for name in ("BloomForCausalLM", *SUPPORTED_ARCHITECTURES))
 
 
 def test_windows_of_published_configurations() -> None:
@@ -99,7 +105,18 @@ def test_layers_with_experts() -> None:
         ("qwen3_moe", {"mlp_only_layers": [1.5]}, "mlp_only_layers must be a list of layer indices"),
         ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be a positive integer"),
         ("qwen3", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "one flat object"),
-        ("qwen2", {"rope_scaling": {"type": "longrope"}}, "rope type 'longrope' is not supported"),
+        ("qwen2", {"rope_scaling": {"type": "ntk"}}, "rope type 'ntk' is not supported"),
+        ("phi3", {"partial_rotary_factor": 0.3}, "is no even number of them"),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
+            "short_factor must be a list of 2 numbers",
+        ),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers must be 0 or 1 for each of 32 layers"),
+        ("gemma3_text", {"hidden_activation": "relu"}, "hidden_act 'relu' is not supported"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is not supported"),
+        ("granite", {"residual_multiplier": -1}, "residual_multiplier must be a positive number"),
+        ("gpt_oss", {"swiglu_alpha": 2.0}, "swiglu_alpha must be 1.702"),
         ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": 1}}, "truncate must be true or false"),
         ("qwen2", {"rope_theta": 1.0, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_theta must be above 1"),
     ],
@@ -137,3 +154,37 @@ def test_rope_variants_of_different_models_differ() -> None:
     ]
     rows = [{}, *scaled, {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16}]
     assert len({parse("qwen2", rope_parameters=row).rope.variant for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("longest", [16, 64])
+def test_longrope_equals_transformers_by_the_longest_context_that_is_served(longest: int) -> None:
+    from transformers import Phi3Config
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    factors = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [3.0, 4.0, 9.0]}
+    fields = {
+        "hidden_size": 256, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
+        "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 16, **factors,
+        },
+    }  # fmt: skip
+    theirs = Phi3Config(**{**SIZES, **fields})
+    frequencies, attention_factor = ROPE_INIT_FUNCTIONS["longrope"](theirs, seq_len=longest)
+    ours = parse("phi3", **fields).for_context(longest).rope
+    assert torch.allclose(inverse_frequencies(ours, 8), torch.cat((frequencies, torch.zeros(1))), rtol=1e-6, atol=0)
+    assert ours.attention_factor == pytest.approx(attention_factor)
+
+
+def test_a_published_gemma_3_says_its_rotations_apart() -> None:
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    model = parse("gemma3_text", rope_scaling=scaling, rope_theta=1e6, rope_local_base_freq=1e4, sliding_window=512)
+    assert [(rope.kind, rope.theta) for rope in model.ropes[4:6]] == [("default", 1e4), ("linear", 1e6)]
+    assert model.windows[4:6] == (512, None)
+    assert model.rope_variant.startswith("default:10000.0|linear:1000000.0:8.0/0,0,0,0,0,1,")
+
+
+def test_the_text_part_of_a_model_that_sees_images() -> None:
+    text = {**SIZES, "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh"}
+    model = parse_decoder_config({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
+    assert (model.architecture, model.is_text_part, model.hidden_size) == ("Gemma3ForCausalLM", True, 128)

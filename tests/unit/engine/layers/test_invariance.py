@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from stratos.engine.layers import linear as linear_layers
-from stratos.engine.layers.exact_ops import ExactTorchOps, exp2
+from stratos.engine.layers.exact_ops import ExactTorchOps
+from stratos.engine.layers.ops import exp2
 from stratos.engine.layers.invariance import (
     InvariantLinear,
     RowByRow,

@@ -27,7 +27,7 @@ class GroupedExperts:
     def __init__(self, experts: Sequence[GatedMlp]) -> None:
         gate_up, down = ([_weight(getattr(expert, name)) for expert in experts] for name in ("gate_up", "down"))
         self._experts = tuple(experts)
-        self._ops, device = experts[0].ops, gate_up[0].device
+        self._ops, self._gate, device = experts[0].ops, experts[0].gate, gate_up[0].device
         self._num_inner2, self._num_hidden = gate_up[0].shape[0], down[0].shape[0]
         self._gate_up, self._down = (_addresses(weights, device) for weights in (gate_up, down))
         self._bounds = torch.arange(len(experts) + 1, dtype=torch.int64, device=device)
@@ -58,7 +58,7 @@ class GroupedExperts:
         """
         begins = torch.searchsorted(pairs.index_select(0, order), self._bounds)
         inner = experts_linear(x.contiguous(), self._gate_up, begins, self._num_inner2, order, num_chosen)
-        return experts_linear(self._ops.silu_mul(inner).contiguous(), self._down, begins, self._num_hidden)
+        return experts_linear(self._ops.gated(inner, self._gate).contiguous(), self._down, begins, self._num_hidden)
 
 
 def _addresses(weights: list[Tensor], device: torch.device) -> Tensor:

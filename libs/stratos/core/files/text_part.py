@@ -1,0 +1,24 @@
+"""The fields of a ``config.json`` that describe the text model, where the architecture sees images as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TEXT_DEFAULTS: dict[str, dict[str, int]] = {
+    "gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072},
+}
+"""``model_type`` of a text part -> sizes that ``transformers`` assumes, since published files leave them out."""
+
+
+def text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the text model: those of ``text_config`` before those around it; without one, all as they are.
+
+    ``architectures`` stays that of the whole.
+    """
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        return dict(config)
+    around = {name: value for name, value in config.items() if name not in ("text_config", "vision_config")}
+    own = {name: value for name, value in text.items() if name != "architectures"}
+    return {**TEXT_DEFAULTS.get(str(own.get("model_type")), {}), **around, **own}

@@ -1,0 +1,4 @@
+"""Experts of a layer that are stored together.
+
+Read ``interleaved``.
+"""

@@ -1,0 +1,42 @@
+"""Families of models as tables of options: one entry per architecture.
+
+Read in this order: ``family``, ``llama``, ``gemma``, ``phi``, ``olmo``, ``glm``, ``gpt_oss``.
+"""
+
+from __future__ import annotations
+
+from stratos.engine.checkpoint.families.family import Family
+from stratos.engine.checkpoint.families.gemma import GEMMA
+from stratos.engine.checkpoint.families.glm import GLM
+from stratos.engine.checkpoint.families.gpt_oss import GPT_OSS
+from stratos.engine.checkpoint.families.llama import LLAMA
+from stratos.engine.checkpoint.families.olmo import OLMO
+from stratos.engine.checkpoint.families.phi import PHI
+
+FAMILIES: dict[str, Family] = {**LLAMA, **GEMMA, **PHI, **OLMO, **GLM, **GPT_OSS}
+BODIES: dict[str, str] = {name.replace("ForCausalLM", "Model"): name for name in FAMILIES}
+"""Architecture without an output layer -> the one with it; embedding models are saved as the former."""
+TEXT_PARTS: dict[str, str] = {
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Mistral3ForConditionalGeneration": "MistralForCausalLM",
+}
+"""Architecture that sees images as well -> that of its text part, whose fields are its ``text_config``."""
+MODEL_TYPES: dict[str, str] = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "glm": "GlmForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+}
+"""``model_type`` -> architecture, for a ``config.json`` without ``architectures``."""
