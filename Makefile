@@ -89,10 +89,12 @@ test-integration: setup ## Tests with real processes and real gRPC
 test-monitoring: setup ## Dashboards, rules and alerts in a real Prometheus, which has to be installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m monitoring tests/integration $(TESTS)
 
-# Their pins may collide with ours, so they are installed beside them.
-test-clients: setup ## Programs of other makers' SDKs against a running platform
+# Their pins may collide with ours, so they are installed beside them; the agents need node and npm.
+AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197
+test-clients: setup ## Programs of other makers' SDKs, and coding agents, against a running platform
 	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/pip install -q anthropic
+	@npm install --silent --no-audit --no-fund --prefix .agents $(AGENTS)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m clients tests/clients $(TESTS)
 
 check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, protos
