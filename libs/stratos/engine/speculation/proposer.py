@@ -12,7 +12,7 @@ class Proposer(ABC):
     """Guesses how sequences go on. A wrong guess costs time and changes nothing else."""
 
     name = "draft"
-    """Of the method, in metrics."""
+    """Name of the method in metrics."""
 
     @abstractmethod
     def propose(self, sequence: Sequence, state: DraftState, max_tokens: int) -> Series[int]:
