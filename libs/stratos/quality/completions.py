@@ -6,17 +6,15 @@ no prompts here, and this stratum is then left out.
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
 import warnings
+from codeop import compile_command
 from collections.abc import Sequence
 
 from stratos.quality.held_out import HeldOutText
 
 _HEAD = re.compile(r"^[ \t]*(?:async )?def \w+\([^()\n]*\)(?: -> [\w.\[\], |]+)?:[ \t]*$", re.MULTILINE)
-_ALLOW_INCOMPLETE = 0x4000
-"""CPython's own flag of ``codeop``: text that only needs to go on is told from text that is wrong."""
 
 
 def function_heads(texts: Sequence[HeldOutText], max_prompts: int) -> list[str]:
@@ -34,7 +32,7 @@ def parses(prompt: str, completion: str) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings
-            compile(prompt + whole, "<completion>", "exec", flags=_ALLOW_INCOMPLETE | ast.PyCF_ONLY_AST)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return "incomplete input" in str(error)
+            compile_command(prompt + whole, symbol="exec")  # gives nothing for text that only needs to go on
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        return False
     return True

@@ -27,7 +27,7 @@ CALIBRATION_NAME = "calibration.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationAsk:
-    """What to compare, and how much of it."""
+    """Models to compare, and how much text they get."""
 
     reference: RunnerConfig
     candidate: RunnerConfig
@@ -39,7 +39,7 @@ class EvaluationAsk:
     num_prompts: int = 64
     completion_tokens: int = 48
     seed: int = 0
-    """Of the resamples."""
+    """Seed of the resamples."""
     bounds: LossBounds = field(default_factory=LossBounds)
 
 

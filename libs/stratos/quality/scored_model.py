@@ -24,7 +24,7 @@ _GREEDY = SamplingParams(temperature=0.0)
 
 
 class TokenScores(NamedTuple):
-    """What a model says of each scored token; arrays are [windows, tokens scored in each]."""
+    """Scores of a model for each token; arrays are [windows, tokens scored in each]."""
 
     logprobs: np.ndarray
     """float64, natural, of the text's tokens."""
@@ -60,7 +60,7 @@ class ScoredModel:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What answers, for reports."""
+        """Facts of the model, for reports."""
         info = self._runner.info
         return {
             "model": str(info.model_path),
@@ -89,7 +89,7 @@ class ScoredModel:
         """Greedy continuations of ``num_tokens`` each, or up to the model's end of text."""
         found: list[list[int]] = []
         for begin in range(0, len(prompts), MAX_STREAMS):
-            streams = [_Stream(self._new_id(), list(prompt)) for prompt in prompts[begin : begin + MAX_STREAMS]]
+            streams = [_Completion(self._new_id(), list(prompt)) for prompt in prompts[begin : begin + MAX_STREAMS]]
             open_streams = list(enumerate(streams))
             while open_streams:
                 rows = [stream.row(self._blocks(slot, len(stream.token_ids))) for slot, stream in open_streams]
@@ -122,7 +122,7 @@ class ScoredModel:
 
 
 @dataclass(slots=True)
-class _Stream:
+class _Completion:
     seq_id: int
     token_ids: list[int]
     """Prompt and output."""
@@ -135,7 +135,7 @@ class _Stream:
         return self.token_ids[len(self.token_ids) - self.num_output :]
 
     def row(self, blocks: tuple[int, ...]) -> PlanRow:
-        """What is not computed yet, sampled after its last token."""
+        """Row of the tokens that are not computed yet, sampled after the last one."""
         spec = SampleSpec(
             key=RequestKey(str(self.seq_id), 0), choice=0, seed=0, position=len(self.token_ids), params=_GREEDY,
             prompt_ids=(), output_ids=(), num_output_tokens=self.num_output,

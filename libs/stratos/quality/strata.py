@@ -57,7 +57,7 @@ def all_strata(
 
 
 def _seen_before(ids: Sequence[int]) -> list[bool]:
-    """Of each token, whether the window had it before."""
+    """Whether the window had a token before, for each."""
     before: set[int] = set()
     found = []
     for token in ids:

@@ -10,7 +10,7 @@ from stratos.quality.paired import Interval
 
 
 class StratumVerdict(StrEnum):
-    """Where a loss lies."""
+    """Place of a loss beside its bound."""
 
     WITHIN = "within"
     """All of its interval is below the bound."""
@@ -21,7 +21,7 @@ class StratumVerdict(StrEnum):
 
 
 class Verdict(StrEnum):
-    """Of a whole evaluation."""
+    """Verdict of a whole evaluation."""
 
     ACCEPTABLE = "acceptable"
     NOT_ACCEPTABLE = "not acceptable"
@@ -43,7 +43,7 @@ class LossBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What a model loses in a stratum, by one measure; negative is a gain."""
+    """Loss of a model in a stratum, by one measure; negative is a gain."""
 
     stratum: str
     measure: str
@@ -56,7 +56,7 @@ class Loss:
 
     @property
     def verdict(self) -> StratumVerdict:
-        """By bound and interval."""
+        """Place by bound and interval."""
         if self.loss.value > self.bound and self.loss.low > 0:
             return StratumVerdict.BEYOND
         return StratumVerdict.WITHIN if self.loss.high <= self.bound else StratumVerdict.OPEN
@@ -68,12 +68,12 @@ class Loss:
 
 
 def worst_first(losses: Sequence[Loss]) -> list[Loss]:
-    """Those beyond their bound first, then by how much of the bound they take."""
+    """Sort losses: beyond their bound first, then by how much of the bound they take."""
     return sorted(losses, key=lambda loss: (loss.verdict is not StratumVerdict.BEYOND, -loss.excess))
 
 
 def verdict_of(losses: Sequence[Loss]) -> Verdict:
-    """Of all losses together; that of the mean is in the stratum ``all``."""
+    """Verdict of all losses together; that of the mean is in the stratum ``all``."""
     if any(loss.verdict is StratumVerdict.BEYOND for loss in losses):
         return Verdict.NOT_ACCEPTABLE
     is_shown = all(loss.verdict is StratumVerdict.WITHIN for loss in losses if loss.stratum == "all")
