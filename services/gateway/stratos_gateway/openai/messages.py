@@ -112,7 +112,7 @@ def check_call_id(value: Any, param: str) -> str:
 
 
 def left_out_note(kind: str) -> str:
-    """What the model reads in the place of an image or a file that a tool has made."""
+    """Text that the model reads in the place of an image or a file that a tool has made."""
     return f"[{kind} left out: this model reads text alone]"
 
 

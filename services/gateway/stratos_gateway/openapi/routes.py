@@ -13,7 +13,7 @@ _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsaf
 
 
 def document_routes() -> list[BaseRoute]:
-    """The routes, with files that are read once; agents begin by asking for / whether there is anybody."""
+    """The routes, with files that are read once; an agent begins with HEAD of /."""
     folder = files("stratos_gateway.openapi")
     document, page = (folder / "openapi.json").read_bytes(), (folder / "docs.html").read_bytes()
 
