@@ -16,7 +16,7 @@ class ReproducedRow:
     module: str
     """Module of ``stratos.reproduce.rows``."""
     sections: tuple[str, ...] = ()
-    """Of ``scripts/gpu_check.py``, where a GPU alone can answer."""
+    """Sections of ``scripts/gpu_check.py``, where a GPU alone can answer."""
     starts_processes: bool = False
     """Services run as processes: its smoke form takes longer, and needs ports."""
     is_paired: bool = False

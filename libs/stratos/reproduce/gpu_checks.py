@@ -27,7 +27,7 @@ class GpuCheck:
     """One report: where it was made, and what its sections found."""
 
     name: str
-    """Of its file."""
+    """File name."""
     environment: Mapping[str, Any]
     sections: Mapping[str, Mapping[str, Any]]
 
@@ -37,7 +37,7 @@ class GpuCheck:
         return str(self.environment["device"])
 
     def has(self, sections: Sequence[str]) -> bool:
-        """All of them ran to their end."""
+        """Sections that all ran to their end."""
         return all(self.sections.get(name, {}).get("status") == "ok" for name in sections)
 
     def results(self, section: str) -> Mapping[str, Any]:

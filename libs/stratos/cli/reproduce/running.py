@@ -62,7 +62,7 @@ def run_rows(
 
 
 def _put_committed(report: ReportFile, document: Mapping[str, Any] | None) -> str:
-    """What became of a row that this machine cannot answer."""
+    """Take over a row that this machine cannot answer; returns what to say of it."""
     if document is None:
         return "not run, it needs a GPU"
     report.put(document)

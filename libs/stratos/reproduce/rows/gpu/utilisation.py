@@ -1,4 +1,4 @@
-"""What of a GPU's bandwidth decode steps use (MBU), and what of its peak prompts use (MFU).
+"""Use of a GPU: of its bandwidth by decode steps (MBU), of its peak by prompts (MFU).
 
 Bytes that a step must move are those of the weights and of each row's KV.  MBU is given twice: over the rate of a large
 copy in the same run, and over the datasheet's bandwidth.  MFU is over the datasheet's dense peak.
