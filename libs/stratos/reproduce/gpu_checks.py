@@ -37,11 +37,11 @@ class GpuCheck:
         return str(self.environment["device"])
 
     def has(self, sections: Sequence[str]) -> bool:
-        """Sections that all ran to their end."""
+        """Each of these sections ran to its end."""
         return all(self.sections.get(name, {}).get("status") == "ok" for name in sections)
 
     def results(self, section: str) -> Mapping[str, Any]:
-        """What a section recorded, by name."""
+        """Records of a section, by name."""
         found: Mapping[str, Any] = self.sections[section]["results"]
         return found
 
