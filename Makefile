@@ -122,7 +122,7 @@ bench: setup ## Measure on an idle machine: gateway and engine side by side, the
 	@$(BIN)/python -m scripts.bench.ablation --out benchmarks/results/ablation-cpu.json $(BENCH)
 
 # REPRODUCE="continuous-batching --seed 1": rows by name, and other arguments.
-reproduce: setup ## Published claims recomputed and measured, into build/reproduce (FULL=1: 90 minutes; GPU=1: its rows, too)
+reproduce: setup ## Published claims recomputed and measured, into build/reproduce (FULL=1: 90 minutes; GPU=1: on this GPU, too)
 	@$(BIN)/stratos reproduce $(if $(FULL),--full) $(if $(GPU),--gpu) $(REPRODUCE)
 
 # CHAOS_REPORT=PATH.json writes the report there, and a page beside it.
