@@ -103,6 +103,8 @@ class Sequence:
     embedding: EmbedState | None = None
     drafts: tuple[int, ...] = ()
     """Tokens proposed for the step that is planned; they count only if the target draws them, too."""
+    draft_grammars: tuple[GrammarMatcher, ...] = ()
+    """State of its grammar after each of them."""
     num_draft_blocks: int = 0
     """Blocks at the end of the table that were taken for them."""
     drafting: DraftState | None = None
@@ -172,10 +174,16 @@ class DraftState:
     """The proposer's own."""
     proposed: tuple[int, ...] = ()
     """The newest drafts, run or not."""
+    method: str = ""
+    """Who drafted them."""
     num_known: int = 0
     """Tokens that the sequence had then."""
-    chance: float | None = None
-    """Learned chance that the next drafted token is right; ``None`` before the first draft."""
+    chances: dict[str, float] = field(default_factory=dict)
+    """Learned chance, by who drafts, that the next drafted token is right."""
+    gap: int = 0
+    """Tokens that the last pause took."""
+    next_look: int = 0
+    """Tokens of the sequence from which on it is looked at again."""
     is_off: bool = False
     """The proposer failed on the sequence: it goes on without drafts."""
 

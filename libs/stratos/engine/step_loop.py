@@ -89,7 +89,7 @@ class StepLoop:
         decision = scheduler.schedule()
         self._tracker.apply(decision, result)
         if self._drafts is not None:
-            self._drafts.add(decision.scheduled)
+            self._drafts.add(decision.scheduled, result)
         step = self._tracker.enter(self._num_plans, decision.scheduled, result)
         if not step:
             return None

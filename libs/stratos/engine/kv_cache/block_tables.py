@@ -142,7 +142,8 @@ class BlockTables:
 
     def end_drafts(self, sequence: Sequence) -> None:
         """Give back the blocks that were taken for drafts, but those that the sequence has grown into."""
-        taken, sequence.num_draft_blocks, sequence.drafts = sequence.num_draft_blocks, 0, ()
+        taken, sequence.num_draft_blocks = sequence.num_draft_blocks, 0
+        sequence.drafts = sequence.draft_grammars = ()
         table = sequence.block_table
         end = max(len(table) - taken, self.blocks.blocks_for(len(sequence.tokens)))
         if end < len(table):

@@ -15,6 +15,7 @@ from stratos.engine.scheduler.cost_model import StepCostModel, StepLoad
 from stratos.engine.sequence import DraftState, Sequence
 
 FIRST_CHANCE = 0.6
+"""Of a draft of a new sequence, before the engine has learned from others."""
 RATE, COMMON_RATE = 0.15, 0.02
 """Weight of a newest draft token in a sequence's chance, and in that which new sequences begin with."""
 NUM_TRIED, TRY_EVERY = 12, 512
@@ -30,21 +31,28 @@ class DraftLengths:
 
     def __init__(self) -> None:
         self._cost = StepCostModel()
-        self._chance = FIRST_CHANCE
+        self._chances: dict[str, float] = {}
         self._num_steps = self._num_tried = 0
 
     def learn(self, sequence: Sequence, state: DraftState) -> None:
         """Compare the drafts proposed last with the tokens that came."""
-        if state.chance is None:
-            state.chance = self._chance
-        came = sequence.tokens[state.num_known :]
+        if not state.proposed:
+            return
+        method, common = state.method, self._chances.get(state.method, FIRST_CHANCE)
+        chance = state.chances.get(method, common)
+        came = sequence.tokens[state.num_known : state.num_known + len(state.proposed)]
         for draft, token in zip(state.proposed, came, strict=False):
             is_right = draft == token
-            state.chance += RATE * (is_right - state.chance)
-            self._chance += COMMON_RATE * (is_right - self._chance)
+            chance += RATE * (is_right - chance)
+            common += COMMON_RATE * (is_right - common)
             if not is_right:
                 break
         state.proposed = ()
+        state.chances[method], self._chances[method] = chance, common
+
+    def chance(self, state: DraftState) -> float:
+        """That the first token of the newest drafts is right."""
+        return state.chances.get(state.method, self._chances.get(state.method, FIRST_CHANCE))
 
     def observe(self, load: StepLoad, seconds: float, num_drafted: int) -> None:
         """A step without prompts took so long."""

@@ -10,8 +10,10 @@ from stratos.engine.scheduler.cost_model import StepLoad
 from stratos.engine.sequence import DraftState, Sequence
 from stratos.engine.settings import SchedulerConfig, SpeculationConfig
 from stratos.engine.speculation.draft_lengths import NUM_TRIED, DraftLengths
+from stratos.engine.speculation.drafting import MAX_GAP
 from stratos.engine.speculation.ngram import NgramProposer
 from stratos.engine.speculation.planner import make_proposer
+from tests.support.fakes.proposers import proposers
 from tests.support.worlds.engine_driver import drain, expected, make_request
 
 
@@ -81,10 +83,20 @@ def test_drafts_that_are_not_run_still_show_whether_they_were_right():
         lengths.learn(sequence, state)
         state.proposed, state.num_known = (5, 6), len(sequence.tokens)
         sequence.tokens.append(9)
-    assert state.chance is not None
-    assert state.chance < 0.05
+    assert lengths.chance(state) < 0.05
     for _ in range(30):
         lengths.learn(sequence, state)
         state.proposed, state.num_known = (5, 6), len(sequence.tokens)
         sequence.tokens.append(5)
-    assert state.chance > 0.9
+    assert lengths.chance(state) > 0.9
+
+
+def test_what_does_not_pay_is_looked_at_less_and_less_often():
+    stream = expected([3, 1, 4], 400)
+    asked = {}
+    for kind, proposer in proposers({("r", 0): stream}, 4096).items():
+        engine = EngineCore(FakeRunner(FakeConfig()), SchedulerConfig(), proposer=proposer)
+        engine.add(make_request([3, 1, 4], max_tokens=400))
+        assert drain(engine).tokens["r", 0] == stream
+        asked[kind] = proposer.num_asked
+    assert asked["wrong"] < 400 / MAX_GAP + 2 * NUM_TRIED
