@@ -1,4 +1,4 @@
-"""Errors of peers that live and are late: one hand-off ends, and nobody is avoided for it.
+"""Errors of peers that live and are late: one hand-off ends, and none of them is avoided.
 
 Part of the tree in ``stratos.common.errors``, and internal: no client sees them.
 """
