@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from stratos.engine.contract.results import DraftCount
+from stratos.engine.contract.results import FAILED, DraftCount
 from stratos.engine.sequence import DraftState, Sequence
 from stratos.engine.speculation.draft_lengths import DraftLengths
 from stratos.engine.speculation.proposer import Proposer
@@ -17,8 +17,6 @@ from stratos.engine.speculation.proposer import Proposer
 _log = logging.getLogger(__name__)
 GRAMMAR = "grammar"
 """Who drafted what a grammar forces."""
-FAILED = "failed"
-"""Count of drafts that a proposer failed to make."""
 MAX_GAP = 8
 """Tokens between two looks at a sequence whose drafts do not run."""
 

@@ -13,7 +13,7 @@ from stratos.engine.contract.runner import Runner
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.scheduler.cost_model import StepLoad
 from stratos.engine.sequence import Sequence
-from stratos.engine.settings import SchedulerConfig, SpeculationConfig
+from stratos.engine.settings import SchedulerConfig
 from stratos.engine.speculation.draft_lengths import DraftLengths
 from stratos.engine.speculation.drafting import Drafting, Offer
 from stratos.engine.speculation.ngram import NgramProposer
@@ -22,12 +22,17 @@ from stratos.engine.speculation.proposer import Proposer
 
 def check_speculation(runner: Runner, config: SchedulerConfig) -> None:
     """Raise ``InvalidCheckpoint`` where drafts cannot be verified."""
+    if obstacle := _obstacle(runner, config):
+        raise InvalidCheckpoint(f"speculation {obstacle}")
+
+
+def _obstacle(runner: Runner, config: SchedulerConfig) -> str:
+    """Why drafts cannot be verified; empty where they can."""
     if not runner.can_verify:
-        raise InvalidCheckpoint("speculation does not run on a GPU yet: its steps sample one token per row")
+        return "does not run on a GPU yet: its steps sample one token per row"
     if runner.info.is_streaming:
-        raise InvalidCheckpoint("speculation cannot be combined with attention_window")
-    if not config.baseline.kv_cache:
-        raise InvalidCheckpoint("speculation needs the KV cache that this baseline is without")
+        return "cannot be combined with attention_window"
+    return "" if config.baseline.kv_cache else "needs the KV cache that this baseline is without"
 
 
 class DraftPlanner:
@@ -48,7 +53,8 @@ class DraftPlanner:
 
     def add(self, scheduled: list[tuple[Sequence, int]], result: StepResult) -> None:
         """Set the drafts of the sequences of a step, and take their blocks."""
-        scheduler = self._context.scheduler
+        scheduler, clock = self._context.scheduler, self._context.clock
+        begin_s = clock.now()
         if scheduler.waiting or any(count > 1 for _, count in scheduled):
             return
         offers = [offer for sequence, _ in scheduled if (offer := self._offer(sequence)) is not None]
@@ -62,14 +68,23 @@ class DraftPlanner:
                 self._drafting.pause(offer.sequence, offer.state)
         result.drafts += self._drafting.counts
         self._drafting.counts = []
+        result.draft_cost_s += max(0.0, clock.now() - begin_s)
 
-    def observe(self, load: StepLoad, seconds: float, num_drafted: int) -> None:
-        """A step without prompts took so long."""
-        if self._lengths is not None:
-            self._lengths.observe(load, seconds, num_drafted)
+    def observe(self, load: StepLoad, seconds: float, result: StepResult) -> None:
+        """A step without prompts took so long, and has retired."""
+        if self._lengths is None:
+            return
+        num_drafted = result.num_drafted
+        self._lengths.observe(load, seconds, num_drafted)
+        if num_drafted:
+            worth = self._lengths.worth(load, num_drafted, result.num_accepted)
+            result.draft_cost_s += worth.cost_s
+            result.draft_saved_s += worth.saved_s
 
     def _offer(self, sequence: Sequence) -> Offer | None:
         if not sequence.is_open or sequence.request is None or sequence.remaining != 1 or not sequence.num_output:
+            return None
+        if sequence.request.request.sampling.drafts_off:
             return None
         if sequence.grammar is not None and sequence.grammar.is_slow:
             return None
@@ -98,6 +113,14 @@ class DraftPlanner:
         sequence.drafts = drafts
 
 
-def make_proposer(config: SpeculationConfig) -> Proposer | None:
-    """The proposer that the settings ask for; ``None``: no speculation."""
-    return NgramProposer() if config.method == "ngram" else None
+def make_proposer(config: SchedulerConfig, runner: Runner) -> Proposer | None:
+    """The proposer that the settings ask for; ``None``: no speculation.
+
+    Raises:
+        InvalidCheckpoint: they ask for one by name, and drafts cannot be verified.
+    """
+    method = config.speculation.method
+    if method == "off" or (method == "auto" and _obstacle(runner, config)):
+        return None
+    check_speculation(runner, config)
+    return NgramProposer()
