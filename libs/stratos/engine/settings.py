@@ -24,8 +24,9 @@ CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 2048
 class SpeculationConfig:
     """Drafted tokens that a pass verifies beside the one it computes anyway; no token of a stream changes by it."""
 
-    method: Literal["off", "ngram"] = "off"
-    """Who drafts: "ngram" takes what followed the last tokens when the request had them before. On a CPU alone."""
+    method: Literal["auto", "off", "ngram"] = "auto"
+    """Who drafts: "ngram" takes what followed the last tokens when the request had them before. On a CPU alone; "auto"
+    is "ngram" there and "off" elsewhere."""
     num_speculative_tokens: Annotated[int, Interval(ge=1, le=16)] = 8
     """Drafted tokens of a row at most."""
     is_adaptive: bool = True

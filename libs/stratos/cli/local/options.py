@@ -19,6 +19,7 @@ MAX_REPLICAS = 8
 MAX_THREADS = 1024
 
 SPECULATIVE_FLAG = "--speculative-config"
+METHODS = ("auto", "off", "ngram")
 PLANNED_METHODS = ("suffix", "draft", "self")
 MAX_DRAFTED_TOKENS = 16
 
@@ -55,7 +56,7 @@ class UpOptions:
         "auto"
     )
     speculative_config: Annotated[
-        str, Option(help='Drafts, e.g. {"method": "ngram", "num_speculative_tokens": 8}; empty: none.')
+        str, Option(help='Drafts, e.g. {"method": "ngram", "num_speculative_tokens": 8}; empty: where they pay.')
     ] = ""
     """JSON, with the names that vLLM has."""
     max_model_len: Annotated[int, Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0
@@ -154,16 +155,19 @@ def parse_speculative_config(text: str) -> dict[str, str]:
         fields = None
     if not isinstance(fields, dict):
         raise _bad_drafts('must be a JSON object such as {"method": "ngram"}')
-    method, count = fields.pop("method", None), fields.pop("num_speculative_tokens", 8)
+    method, count = fields.pop("method", None), fields.pop("num_speculative_tokens", "auto")
     if method in PLANNED_METHODS:
         raise _bad_drafts(f'has the method "{method}", which is not there yet; there is "ngram"')
-    if method != "ngram":
-        raise _bad_drafts(f'needs the method "ngram", not {json.dumps(method)}')
+    if method not in METHODS:
+        raise _bad_drafts(f'needs the method "auto", "off" or "ngram", not {json.dumps(method)}')
     if fields:
         raise _bad_drafts(f"has {next(iter(fields))}, which is not known with this method")
+    settings = {"SCHEDULER__SPECULATION__METHOD": method}
+    if count == "auto":
+        return settings
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_DRAFTED_TOKENS:
-        raise _bad_drafts(f"has num_speculative_tokens that are not between 1 and {MAX_DRAFTED_TOKENS}")
-    return {"SCHEDULER__SPECULATION__METHOD": method, "SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": str(count)}
+        raise _bad_drafts(f'has num_speculative_tokens that are neither "auto" nor between 1 and {MAX_DRAFTED_TOKENS}')
+    return settings | {"SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": str(count)}
 
 
 def _bad_drafts(why: str) -> BadRequest:

@@ -11,6 +11,9 @@ from stratos.engine.sequence import DraftState, Sequence
 class Proposer(ABC):
     """Guesses how sequences go on. A wrong guess costs time and changes nothing else."""
 
+    name = "draft"
+    """Name of the method in metrics."""
+
     @abstractmethod
     def propose(self, sequence: Sequence, state: DraftState, max_tokens: int) -> Series[int]:
         """Tokens that may follow ``sequence.tokens``, at most ``max_tokens``; none where there is no guess.

@@ -58,7 +58,7 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         runner = FakeRunner.load(settings.fake) if settings.engine == "fake" else _torch_runner(settings)
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(error.message) from None  # the message is complete; its cause would print a traceback
-    return EngineCore(runner, settings.steps, proposer=make_proposer(settings.steps.speculation))
+    return EngineCore(runner, settings.steps, proposer=make_proposer(settings.steps, runner))
 
 
 def _torch_runner(settings: WorkerSettings) -> Runner:
