@@ -193,7 +193,7 @@ def test_a_price_is_of_a_list_or_given() -> None:
         (lambda: calculate_breakeven(replace(OWN, api_output_usd=0), price(1)), "api_output_usd"),
         (lambda: calculate_breakeven(replace(OWN, people_usd_per_month=-1), price(1)), "people_usd_per_month"),
         (lambda: plan_adapters(find_shape("llama-2-7b"), LoraAsk(), price(1)), "replica_requests_per_s"),
-        (lambda: plan_adapters(find_shape("gpt-oss-20b"), LoraAsk(replica_requests_per_s=1), price(1)), "--model"),
+        (lambda: plan_adapters(find_shape("deepseek-v3"), LoraAsk(replica_requests_per_s=1), price(1)), "--model"),
         (lambda: plan_tiers([ModelSize(7, 0)], []), "--size"),
         (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [RoutedTask("a", 0.5, 0.5)]), "--task"),
         (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [], {7: 0.4}), "--measured"),

@@ -24,7 +24,6 @@ _HELD = Formula("held_tokens", "ceil(seq_len / block_size) * block_size")
 _WINDOW_HELD = Formula(
     "window_held_tokens", "min(held_tokens, (ceil((window + step_tokens) / block_size) + 2) * block_size)"
 )
-_LAYER_HELD = Formula("window_held_tokens", "min(held_tokens, ceil(window / block_size) * block_size)")
 _SEQUENCE = Formula("sequence_bytes", "held_tokens * token_bytes")
 _MIXED = Formula(
     "sequence_bytes", "(held_tokens * full_layers + window_held_tokens * window_layers) * token_layer_bytes"
@@ -87,13 +86,10 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
 def _sequence(shape: ModelShape, ask: KvAsk, held: Figure, token: Figure, layer: Figure) -> tuple[Figure, ...]:
     """Steps whose last one is the bytes of a sequence."""
     sizes = [window for window in shape.windows if window is not None]
-    if not sizes or (shape.is_served and not shape.max_window):
+    if not sizes or not shape.max_window:
         return (_SEQUENCE(held_tokens=held.value, token_bytes=token.value),)
     held_by = {"held_tokens": held.value, "window": max(sizes), "block_size": ask.block_size}
-    if shape.is_served:
-        window = _WINDOW_HELD("a window, a step and two ends", step_tokens=ask.scheduler().token_budget, **held_by)
-    else:
-        window = _LAYER_HELD("layer by layer", **held_by)
+    window = _WINDOW_HELD("a window, a step and two ends", step_tokens=ask.scheduler().token_budget, **held_by)
     counts = {"full_layers": shape.num_layers - len(sizes), "window_layers": len(sizes)}
     lengths = {"held_tokens": held.value, "window_held_tokens": window.value}
     return window, _MIXED(**lengths, **counts, token_layer_bytes=layer.value)

@@ -1,6 +1,6 @@
-"""Shape of a model from its ``config.json``: families of the engine by the engine's parser, two more by fields alone.
+"""Shape of a model from its ``config.json``: families of the engine by the engine's parser, one more by fields alone.
 
-DeepSeek's latent attention (``DeepseekV2``, ``DeepseekV3``: also Kimi K2) and gpt-oss are sized here and not served.
+DeepSeek's latent attention (``DeepseekV2``, ``DeepseekV3``: also Kimi K2) is sized here and not served.
 Any other architecture is refused: a wrong size is worse than none.
 """
 
@@ -17,8 +17,7 @@ from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_
 
 Fields = Mapping[str, Any]
 LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
-GPT_OSS = "GptOssForCausalLM"
-MODEL_TYPES = {"deepseek_v2": LATENT[0], "deepseek_v3": LATENT[1], "kimi_k2": LATENT[1], "gpt_oss": GPT_OSS}
+MODEL_TYPES = {"deepseek_v2": LATENT[0], "deepseek_v3": LATENT[1], "kimi_k2": LATENT[1]}
 
 
 def shape_of(fields: Fields, name: str, source: str) -> ModelShape:
@@ -29,12 +28,7 @@ def shape_of(fields: Fields, name: str, source: str) -> ModelShape:
     """
     stated = fields.get("architectures") or [MODEL_TYPES.get(str(fields.get("model_type")), "")]
     architecture = str(stated[0]) if isinstance(stated, list) else ""
-    if architecture in LATENT:
-        shape = _latent_shape(fields)
-    elif architecture == GPT_OSS:
-        shape = _gpt_oss_shape(fields)
-    else:
-        shape = _decoder_shape(fields)
+    shape = _latent_shape(fields) if architecture in LATENT else _decoder_shape(fields)
     return replace(shape, name=name, source=source)
 
 
@@ -78,11 +72,15 @@ def _small_parameters(config: DecoderConfig) -> int:
     sizes = {"never": 0, "head": 2 * config.head_dim, "whole": config.q_size + config.kv_size}
     head_norms = sizes[config.options.qk_norm] * config.num_layers
     routers = config.moe.num_experts * config.hidden_size * len(config.moe.layers) if config.moe else 0
+    if config.moe is not None and config.moe.names.is_interleaved:
+        outputs = 2 * config.moe.intermediate_size + config.hidden_size + 1
+        biases += outputs * config.moe.num_experts * len(config.moe.layers)
+    biases += config.num_heads * config.num_layers if config.options.has_sinks else 0
     return biases + norms + head_norms + routers
 
 
 def _common(fields: Fields) -> dict[str, Any]:
-    """Fields that both families outside of the engine state alike."""
+    """Fields that both architectures outside of the engine state alike."""
     return {
         "name": "",
         "source": "",
@@ -125,32 +123,6 @@ def _latent_shape(fields: Fields) -> ModelShape:
         widest=max(2 * positive_int(fields, "intermediate_size"), q_size, hidden),
         # each head's query meets the latent vector itself: its length for scores, without the rotated part for values
         attention_size=heads * (2 * latent + rope) // 2,
-        adapter_features=0,
-        is_served=False,
-    )
-
-
-def _gpt_oss_shape(fields: Fields) -> ModelShape:
-    """Every second layer sees a window; attention and experts have biases, and each head a sink."""
-    common = _common(fields)
-    layers, hidden, heads = common["num_layers"], common["hidden_size"], common["num_heads"]
-    kv_heads, head_dim = positive_int(fields, "num_key_value_heads"), positive_int(fields, "head_dim")
-    inner, experts = positive_int(fields, "intermediate_size"), positive_int(fields, "num_local_experts")
-    window = positive_int(fields, "sliding_window")
-    q_size, kv_size = heads * head_dim, kv_heads * head_dim
-    biases = q_size + 2 * kv_size + hidden + heads + experts * (2 * inner + hidden + 1)
-    return ModelShape(
-        **common,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        latent_size=0,
-        windows=tuple(None if layer % 2 else window for layer in range(layers)),
-        linear_parameters=layers * 2 * hidden * (q_size + kv_size),
-        expert_parameters=layers * 3 * hidden * inner,
-        num_experts=experts,
-        small_parameters=hidden * (2 * layers + 1 + experts * layers) + layers * biases,
-        widest=max(2 * inner, q_size + 2 * kv_size, hidden),
-        attention_size=q_size,
         adapter_features=0,
         is_served=False,
     )

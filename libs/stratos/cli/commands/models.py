@@ -37,6 +37,17 @@ def publish(
         typer.echo(_with_store(object_store, s3_endpoint, lambda store: publish_model(store, found, prefix)))
 
 
+@models_app.command("check")
+def check(
+    path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a config.json alone.")],
+) -> None:
+    """Say whether the engine serves a model, before its weights are downloaded: its family, and what is missing."""
+    from stratos.cli.model_check import check_model
+
+    with explained_errors():
+        typer.echo("\n".join(check_model(path)))
+
+
 @models_app.command("folder")
 def folder(
     path: Annotated[Path, typer.Argument(help="GGUF file, or the first part of one that is split.")],

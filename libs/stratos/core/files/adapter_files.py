@@ -17,11 +17,14 @@ from stratos.core.files.digest import files_digest
 from stratos.core.files.safetensors_header import read_safetensors_header
 
 WEIGHTS_NAME = "adapter_model.safetensors"
-SUPPORTED_TARGETS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
+SUPPORTED_TARGETS = frozenset(
+    {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"}
+)
+"""Of all families; which of them a model has is known when it is loaded."""
 _EXPERT_TENSOR = re.compile(r"\.(?:mlp\.experts|mlp\.gate|block_sparse_moe)\.")
 _TENSOR_NAME = re.compile(
     r"^base_model\.model\.(?:model\.)?(layers\.(\d{1,6})\."
-    r"(?:self_attn\.(?=[qkvo]_)|mlp\.(?=gate_|up_|down_))(\w+_proj))"
+    r"(?:self_attn\.(?=[qkvo]_|qkv_)|mlp\.(?=gate_|up_|down_))(\w+_proj))"
     r"\.(?:lora_([AB])\.weight|(?:base_layer\.)?bias)$"
 )
 """Adapters of a model without its output layer have no ``model.`` of its own before ``layers``."""

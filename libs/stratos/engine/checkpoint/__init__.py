@@ -2,5 +2,5 @@
 
 Read in this order: ``model_config``, ``fields``, ``families``, ``rope_config``, ``weight_schemes``,
 ``quantisation_config``, ``tensor_names``, ``stored_tensors``, ``quantised_weight``, ``quantised_tensors``,
-``rounding``, ``gguf``, ``loader``, ``kv_scales``.
+``rounding``, ``gguf``, ``experts``, ``rotated_rows``, ``loader``, ``kv_scales``.
 """

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import ModelFiles
-from stratos.engine.checkpoint.experts.interleaved import CODED_SUFFIXES, is_coded, read_interleaved
+from stratos.engine.checkpoint.experts.interleaved import is_coded, read_interleaved
 from stratos.engine.checkpoint.fields import shown
 from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
@@ -28,6 +28,7 @@ from stratos.engine.checkpoint.rounding import can_round, rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
 from stratos.engine.checkpoint.tensor_names import (
     BODY_PREFIX,
+    CODED_SUFFIXES,
     EMBEDDING,
     FINAL_NORM,
     LINEAR_SUFFIXES,
@@ -42,18 +43,11 @@ from stratos.engine.checkpoint.tensor_names import (
     router_name,
     sinks_name,
     stacked_names,
+    text_name,
 )
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
-TEXT_PREFIXES = {
-    "language_model.model.": "model.",
-    "model.language_model.": "model.",
-    "language_model.lm_head.": "lm_head.",
-}
-"""Beginnings of the names of a text part -> those that it has alone."""
-IMAGE_PARTS = ("vision_tower", "multi_modal_projector")
-"""Parts of a model that sees images which text does not need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +114,8 @@ class CheckpointReader:
         is_gguf = has_gguf_weights(files)
         self._tensors: dict[str, StoredTensor] = gguf_tensors(files, config) if is_gguf else stored_tensors(files)
         if config.is_text_part:
-            self._tensors = dict(_text_tensors(self._tensors))
+            named = ((text_name(name), stored) for name, stored in self._tensors.items())
+            self._tensors = {name: stored for name, stored in named if name is not None}
         if EMBEDDING.removeprefix(BODY_PREFIX) in self._tensors:
             self._tensors = {_full_name(name): stored for name, stored in self._tensors.items()}
         layers = range(config.num_layers)
@@ -341,15 +336,6 @@ class CheckpointReader:
                 f"{str(self._dtype).removeprefix('torch.')} cannot hold; set dtype to bfloat16 or float32"
             )
         return tensor.to(device=self._device, dtype=self._dtype)
-
-
-def _text_tensors(tensors: dict[str, StoredTensor]) -> Iterator[tuple[str, StoredTensor]]:
-    """Tensors of the text part of a model, by the names that it has alone."""
-    for name, stored in tensors.items():
-        if name.removeprefix("model.").startswith(IMAGE_PARTS):
-            continue
-        prefix = next((prefix for prefix in TEXT_PREFIXES if name.startswith(prefix)), "")
-        yield TEXT_PREFIXES.get(prefix, "") + name.removeprefix(prefix), stored
 
 
 def _full_name(name: str) -> str:

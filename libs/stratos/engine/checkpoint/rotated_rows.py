@@ -1,7 +1,7 @@
 """Order of the features of q and k in memory: attention rotates feature i with feature i + half, in every family.
 
-Where a family rotates a share of a head, or neighbouring features, its rows of q and k are put in another order when they
-are loaded.  Scores do not change, since q and k have the same order; features that are not rotated get the angle 0.
+Where a family rotates a share of a head, or neighbouring features, its rows of q and k are put in another order when
+they are loaded.  Scores do not change, since q and k have the same order.  What is not rotated gets the angle 0.
 """
 
 from __future__ import annotations

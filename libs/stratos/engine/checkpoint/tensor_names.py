@@ -1,14 +1,14 @@
 """Names and shapes of the tensors that a checkpoint of a configuration must hold.
 
-Experts come in three layouts: one tensor per expert and projection (most published checkpoints), all experts of a layer
-stacked in ``gate_up_proj`` and ``down_proj`` (what transformers 5 holds in memory, and can write), or interleaved (gpt-oss).
+Experts come in three layouts: one tensor per expert and projection (most published checkpoints), all experts of a
+layer stacked in ``gate_up_proj`` and ``down_proj`` (what transformers 5 holds in memory, and can write), or interleaved
+(gpt-oss).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratos.engine.checkpoint.experts.interleaved import interleaved_shapes
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -16,7 +16,27 @@ BODY_PREFIX = "model."
 """Begins every name but the output layer's; checkpoints of a body alone (``Qwen3Model``) leave it out."""
 LINEAR_SUFFIXES = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")
 """End the names of the weights that a scheme may be for: no embedding, head, router or norm."""
+CODED_SUFFIXES = ("_proj_blocks", "_proj_scales")
+"""End the names of tensors of codes of interleaved experts (MXFP4)."""
+CODE_BLOCK = 32
+"""Inputs of a block of them."""
+TEXT_PREFIXES = {
+    "language_model.model.": "model.",
+    "model.language_model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+}
+"""Beginnings of the names of a text part -> those that it has alone."""
+IMAGE_PARTS = ("vision_tower", "multi_modal_projector")
+"""Parts of a model that sees images which text does not need."""
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def text_name(name: str) -> str | None:
+    """Name that a tensor of a model which sees images has in its text part alone; ``None``: it is no part of that."""
+    if name.removeprefix(BODY_PREFIX).startswith(IMAGE_PARTS):
+        return None
+    prefix = next((prefix for prefix in TEXT_PREFIXES if name.startswith(prefix)), "")
+    return TEXT_PREFIXES.get(prefix, "") + name.removeprefix(prefix)
 
 
 def layer_prefix(layer: int) -> str:
@@ -115,7 +135,7 @@ def _experts(moe: MoeConfig, layer: int, hidden: int, *, is_stacked: bool, is_co
     inner = moe.intermediate_size
     if (bias := router_bias_name(layer, moe)) is not None:
         yield bias, (moe.num_experts,)
-        yield from interleaved_shapes(experts_prefix(layer), moe.num_experts, hidden, inner, is_coded=is_coded)
+        yield from _interleaved(moe, layer, hidden, is_coded=is_coded)
         return
     if is_stacked:
         gate_up, down = stacked_names(layer)
@@ -127,3 +147,15 @@ def _experts(moe: MoeConfig, layer: int, hidden: int, *, is_stacked: bool, is_co
         yield gate, (inner, hidden)
         yield up, (inner, hidden)
         yield down, (hidden, inner)
+
+
+def _interleaved(moe: MoeConfig, layer: int, hidden: int, *, is_coded: bool) -> Shapes:
+    gate_up, down = stacked_names(layer)
+    inner = moe.intermediate_size
+    for name, num_in, num_out in ((gate_up, hidden, 2 * inner), (down, inner, hidden)):
+        yield f"{name}_bias", (moe.num_experts, num_out)
+        if is_coded:
+            yield f"{name}_blocks", (moe.num_experts, num_out, num_in // CODE_BLOCK, CODE_BLOCK // 2)
+            yield f"{name}_scales", (moe.num_experts, num_out, num_in // CODE_BLOCK)
+        else:
+            yield name, (moe.num_experts, num_in, num_out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from stratos.engine.layers.ops import Gate, TorchOps, joined_halves
+from stratos.engine.layers.ops import SILU_GATE, TorchOps, joined_halves
 from stratos.engine.revisions import revised
 
 
@@ -19,4 +19,4 @@ class ExactTorchOps(TorchOps):
     name = revised("torch-ops", "torch-exact")
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return joined_halves(gate_up, Gate())
+        return joined_halves(gate_up, SILU_GATE)

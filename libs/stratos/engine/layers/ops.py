@@ -34,6 +34,9 @@ class Gate:
     """Where ``clamped-swiglu`` clamps."""
 
 
+SILU_GATE = Gate()
+
+
 class LayerOps(ABC):
     """Kernels of one device; results have the type of the input."""
 
@@ -45,7 +48,7 @@ class LayerOps(ABC):
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
-        """``x / sqrt(mean(x^2) + eps) * (weight + offset)`` of each row; ``x`` [tokens, hidden], ``weight`` [hidden]."""
+        """``x / sqrt(mean(x^2) + eps) * (weight + offset)`` of each row of ``x`` [tokens, hidden]."""
 
     @abstractmethod
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:

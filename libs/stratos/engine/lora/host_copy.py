@@ -67,10 +67,10 @@ def check_shapes(files: AdapterFiles, config: DecoderConfig) -> None:
         name = files.names[layer, projection, part]
         projections = config.projection_shapes(layer)
         if projection not in projections:
-            raise InvalidAdapter(
-                f"adapter tensor {name}: layer {layer} is a mixture of experts, "
-                f"and adapters on experts are not supported; train it for {', '.join(projections)}"
-            )
+            why = f"this model has no {projection}"
+            if config.has_experts(layer):
+                why = f"layer {layer} is a mixture of experts, and adapters on experts are not supported"
+            raise InvalidAdapter(f"adapter tensor {name}: {why}; train it for {', '.join(projections)}")
         if part == "bias" and not config.has_bias(projection):
             raise InvalidAdapter(f"adapter tensor {name}: {projection} of this model has no bias")
         out_features, in_features = projections[projection]

@@ -1,10 +1,10 @@
 """The decoder: one forward pass over a flat batch of tokens of many sequences, without padding.
 
 Per layer: RMS norm -> fused q/k/v -> attention (rotates, writes KV into the pages, reads context back from them) ->
-output projection -> RMS norm -> fused gate/up -> activation -> down projection; each result is added into the residual by
-the norm that follows it.  Logits are computed only for rows that sample.  Families differ by options of the
-configuration (``checkpoint.families``), not by classes: where norms stand, what q and k are normed and rotated by, scales
-and caps, windows, and mixtures of experts in place of an MLP.
+output projection -> RMS norm -> fused gate/up -> activation -> down projection; each result is added into the residual
+by the norm that follows it.  Logits are computed only for rows that sample.  Families differ by options of the
+configuration (``checkpoint.families``), not by classes: where norms stand, what q and k are normed and rotated by,
+scales and caps, windows, and mixtures of experts in place of an MLP.
 
 Shapes: T tokens, H hidden, S sampled rows, V vocabulary.
 """

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from stratos.engine.layers import linear as linear_layers
 from stratos.engine.layers.exact_ops import ExactTorchOps
-from stratos.engine.layers.ops import exp2
 from stratos.engine.layers.invariance import (
     InvariantLinear,
     RowByRow,
@@ -20,6 +19,7 @@ from stratos.engine.layers.invariance import (
     probed_rows,
 )
 from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.layers.ops import exp2
 from stratos.engine.layers.thread_scope import using_threads
 
 MAX_ROWS = 512

@@ -1,39 +1,20 @@
 """gpt-oss's experts: one tensor for all of a layer, as floats [experts, inputs, outputs] or as MXFP4 blocks.
 
-Outputs of gate and up stand by turns.  A block of MXFP4 is 32 inputs of one output: 16 bytes of two 4-bit floats (e2m1, the
-lower half first) and a byte that is the exponent of their common scale, less 127.
+Outputs of gate and up stand by turns.  A block of MXFP4 is 32 inputs of one output: 16 bytes of two 4-bit floats (e2m1,
+the lower half first) and a byte that is the exponent of their common scale, plus 127.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
 
-BLOCK = 32
-"""Inputs of a block."""
 _NUMBERS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 """e2m1 numbers by their code."""
-CODED_SUFFIXES = ("_proj_blocks", "_proj_scales")
-"""End the names of tensors of codes."""
-Shapes = Iterator[tuple[str, tuple[int, ...]]]
-
-
-def interleaved_shapes(prefix: str, num_experts: int, hidden: int, inner: int, *, is_coded: bool) -> Shapes:
-    """Names and shapes of the tensors of a layer's experts; ``is_coded``: their weights are MXFP4 blocks."""
-    for name, num_in, num_out in (
-        (f"{prefix}.gate_up_proj", hidden, 2 * inner),
-        (f"{prefix}.down_proj", inner, hidden),
-    ):
-        yield f"{name}_bias", (num_experts, num_out)
-        if is_coded:
-            yield f"{name}_blocks", (num_experts, num_out, num_in // BLOCK, BLOCK // 2)
-            yield f"{name}_scales", (num_experts, num_out, num_in // BLOCK)
-        else:
-            yield name, (num_experts, num_in, num_out)
 
 
 def is_coded(tensors: Mapping[str, StoredTensor], prefix: str) -> bool:

@@ -35,8 +35,8 @@ class ExpertNames:
     down: str
     router: str = "gate"
     is_interleaved: bool = False
-    """All experts of a layer are stored in one tensor [experts, inputs, outputs], the rows of gate and up by turns; they
-    and the router have biases."""
+    """All experts of a layer are stored in one tensor [experts, inputs, outputs], gate and up by turns; they and the
+    router have biases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""GLM-4: half of each head is rotated, features by turns; the revision of 2025 has norms around both halves of a layer."""
+"""GLM-4: half of each head is rotated, features by turns; that of 2025 has norms around both halves of a layer."""
 
 from __future__ import annotations
 

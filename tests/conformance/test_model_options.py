@@ -1,0 +1,117 @@
+"""Options of families by every kernel that has them: exact torch, blocks of MXFP4, text parts, adapters, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.adapter_files import read_adapter_files
+from stratos.engine.checkpoint.experts.interleaved import mxfp4_floats
+from tests.support.reference.tiny_models import FAMILIES, reference_logprobs, save_adapter, save_tiny
+from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs, load_runner, teacher_forced
+
+PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
+TOLERANCE = 1e-4
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt-oss", "glm4"])
+def test_exact_torch_caps_scores_and_knows_sinks(tmp_path: Path, name: str) -> None:
+    prefix, changes = FAMILIES[name]
+    model = save_tiny(tmp_path, prefix, **changes)
+    runner = load_runner(tmp_path, native_kernels=False, exact=True)
+    assert "torch-tiled" in runner.info.identity.numerics_id
+    reference = reference_logprobs(model, PROMPT)
+    whole, chunked = teacher_forced(runner, PROMPT, 41), teacher_forced(runner, PROMPT, 7)
+    assert (whole[-1] - reference[-1]).abs().max() < TOLERANCE
+    assert torch.equal(whole[-1], chunked[-1])
+
+
+def test_blocks_of_mxfp4_are_the_floats_that_transformers_makes_of_them() -> None:
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    generator = torch.Generator().manual_seed(3)
+    blocks = torch.randint(0, 256, (2, 6, 4, 16), generator=generator, dtype=torch.uint8)
+    scales = torch.randint(118, 132, (2, 6, 4), generator=generator, dtype=torch.uint8)
+    theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    ours = torch.stack([mxfp4_floats(block, scale) for block, scale in zip(blocks, scales, strict=True)])
+    assert torch.equal(ours, theirs.transpose(1, 2))
+
+
+def test_experts_in_mxfp4_are_widened_at_load(tmp_path: Path) -> None:
+    prefix, changes = FAMILIES["gpt-oss"]
+    model = save_tiny(tmp_path, prefix, **{**changes, "hidden_size": 64, "intermediate_size": 32})
+    path = tmp_path / "model.safetensors"
+    tensors, generator = load_file(path), torch.Generator().manual_seed(5)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, num_in, num_out = tensors.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, num_out, num_in // 32, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.full((experts, num_out, num_in // 32), 123, dtype=torch.uint8)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        floats = torch.stack([mxfp4_floats(block, scale) for block, scale in zip(blocks, scales, strict=True)])
+        model.get_parameter(name).data.copy_(floats.transpose(1, 2))
+    save_file(tensors, path)
+    config = (tmp_path / "config.json").read_text(encoding="utf-8")
+    stated = '"quantization_config": {"quant_method": "mxfp4"}, '
+    (tmp_path / "config.json").write_text(config.replace("{", "{" + stated, 1), encoding="utf-8")
+    found = teacher_forced(load_runner(tmp_path), PROMPT, 41)
+    assert (found[-1] - reference_logprobs(model, PROMPT)[-1]).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_text_part_of_a_model_that_sees_images_is_served(tmp_path: Path, prefix: str) -> None:
+    import json
+
+    family, changes = FAMILIES["gemma3"]
+    model = save_tiny(tmp_path, family, **changes)
+    path, config_path = tmp_path / "model.safetensors", tmp_path / "config.json"
+    renamed = {prefix + name.removeprefix("model."): tensor for name, tensor in load_file(path).items()}
+    save_file({**renamed, "vision_tower.patch.weight": torch.ones(2), "multi_modal_projector.x": torch.ones(2)}, path)
+    text = json.loads(config_path.read_text(encoding="utf-8"))
+    text.pop("architectures")
+    around = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text, "vision_config": {}}
+    config_path.write_text(json.dumps(around), encoding="utf-8")
+    found = teacher_forced(load_runner(tmp_path), PROMPT, 41)
+    assert (found[-1] - reference_logprobs(model, PROMPT)[-1]).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [("phi4-mini", ["qkv_proj", "o_proj", "gate_up_proj"]), ("glm4", ["q_proj", "k_proj", "v_proj", "gate_up_proj"])],
+)
+def test_adapters_of_families_whose_rows_are_reordered(tmp_path: Path, name: str, targets: list[str]) -> None:
+    from peft import PeftModel
+
+    prefix, changes = FAMILIES[name]
+    model = save_tiny(tmp_path / "model", prefix, **changes)
+    save_adapter(tmp_path / "adapter", model, rank=3, targets=targets, seed=1)
+    files, runner = read_adapter_files(tmp_path / "adapter"), load_runner(tmp_path / "model")
+    runner.load_adapter(files)
+    driver = Driver(runner)
+    stream = driver.stream(PROMPT, adapter=files.digest, params=FULL)
+    driver.generate([stream], 3)
+    plain = reference_logprobs(model, stream.tokens[:-1])[len(PROMPT) - 1 :]
+    adapted: Any = PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
+    reference = reference_logprobs(adapted, stream.tokens[:-1])[len(PROMPT) - 1 :]
+    assert (torch.stack([all_logprobs(token) for token in stream.sampled]) - reference).abs().max() < TOLERANCE
+    assert (plain - reference).abs().max() > 100 * TOLERANCE
+
+
+def test_quantising_rows_that_are_reordered_at_load_keeps_their_order(tmp_path: Path) -> None:
+    prefix, changes = FAMILIES["glm4"]
+    save_tiny(tmp_path, prefix, **{**changes, "hidden_size": 64, "intermediate_size": 64})
+    floats, rounded = (
+        teacher_forced(load_runner(tmp_path, **kind), PROMPT, 41) for kind in ({}, {"quantization": "int8"})
+    )
+    assert 0 < (floats[-1] - rounded[-1]).abs().max() < 0.5
+
+
+def test_families_with_sinks_cannot_be_given_a_window(tmp_path: Path) -> None:
+    prefix, changes = FAMILIES["gemma2"]
+    save_tiny(tmp_path, prefix, **{**changes, "sliding_window": None, "layer_types": ["full_attention"] * 2})
+    with pytest.raises(InvalidCheckpoint, match="rotate unlike or have sinks"):
+        load_runner(tmp_path, attention_window=16)
