@@ -54,6 +54,7 @@ class PrefillPath(enum.StrEnum):
     LOCAL_FALLBACK = "local_fallback"
     LOCAL_PROMPT_LOGPROBS = "local_prompt_logprobs"
     LOCAL_TAIL = "local_tail"
+    LOCAL_SPILL = "local_spill"
     EXTERNAL = "external"
 
 

@@ -27,6 +27,7 @@ class PrefillPath(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PREFILL_PATH_LOCAL_PROMPT_LOGPROBS: _ClassVar[PrefillPath]
     PREFILL_PATH_EXTERNAL: _ClassVar[PrefillPath]
     PREFILL_PATH_LOCAL_TAIL: _ClassVar[PrefillPath]
+    PREFILL_PATH_LOCAL_SPILL: _ClassVar[PrefillPath]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -41,6 +42,7 @@ PREFILL_PATH_LOCAL_FALLBACK: PrefillPath
 PREFILL_PATH_LOCAL_PROMPT_LOGPROBS: PrefillPath
 PREFILL_PATH_EXTERNAL: PrefillPath
 PREFILL_PATH_LOCAL_TAIL: PrefillPath
+PREFILL_PATH_LOCAL_SPILL: PrefillPath
 
 class SessionRequest(_message.Message):
     __slots__ = ("hello", "submit", "cancel", "attach", "usage_ack")
