@@ -19,6 +19,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE, TraceContext
+from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
 from stratos_gateway.http.exchange import Exchange
@@ -60,12 +61,16 @@ class Prepared:
     """Texts of its input, for content policies."""
     refusal: Callable[[], StratosError | None]
     """Why its model is not served any more."""
+    base_model: str = ""
+    """Served name of the base model that answers, a label; empty where none does."""
+    model_digest: str = ""
+    """Its SHA-256 (hex); empty where no worker is asked."""
     constrained: str = ""
     """Kind of the grammar that its output obeys."""
 
     def describe(self, exchange: Exchange) -> None:
         """Note in the access log, and in the trace, what is known before it runs."""
-        exchange.facts.model = self.model
+        exchange.facts.model, exchange.facts.base_model = self.model, self.base_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,8 @@ class GenerationSpec:
 
     terms: RequestTerms
     model_digest: str
+    model: str = ""
+    """Served name of the base model, a label."""
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
@@ -104,6 +111,8 @@ class PreparedGeneration(Prepared):
     specs: tuple[GenerationSpec, ...]
     """One per prompt."""
     renderer: Renderer
+    tokenizer: Tokenizer
+    """Of the base model."""
     keep: Callable[[Usage], Awaitable[None]]
     """Keeps the answer before its client is told of its end; raises ``StratosError`` where that fails."""
     identity: AnswerIdentity
@@ -112,7 +121,7 @@ class PreparedGeneration(Prepared):
 
     def describe(self, exchange: Exchange) -> None:
         """Its model, and a header with the fields that mean nothing here."""
-        exchange.facts.model = self.model
+        super(PreparedGeneration, self).describe(exchange)
         if self.body.ignored:
             exchange.headers.append((IGNORED_HEADER, ", ".join(self.body.ignored).encode()))
 

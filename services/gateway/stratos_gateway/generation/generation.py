@@ -77,7 +77,9 @@ class Generation:
     ) -> None:
         self.request_id = spec.request_id or new_id("gen")
         self.spec = spec
-        self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us)
+        self.transcript = Transcript(
+            choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us, spec.model
+        )
         self.error: StratosError | None = None
         self.is_ended = False
         self.trail: list[AttemptTrail] = []
