@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.engine.contract.results import RequestStats
 from stratos.engine.grammar.matcher import GrammarMatcher
 
+Queue = Literal["waiting", "ready", "running", "parked"]
+"""Queue of the scheduler that a sequence is in."""
 RELEASED = -1
 """Entry of a block table for a block that was given up."""
 
@@ -250,13 +252,17 @@ class SwappedState:
 
 @dataclass(slots=True, eq=False)
 class JobState:
-    """A prefill job and its phase: queued, ready (blocks taken, waits for its grant), running, done."""
+    """A prefill job and its phase: queued, ready (blocks taken, waits for its grant), running, done.
+
+    One whose grant is late is parked: it gave its blocks back, and is queued in its old place when the grant comes.
+    """
 
     job: PrefillJob
     sequence: Sequence
     num_available: int = 0
     """Tokens whose KV may be gathered."""
     is_ready: bool = False
+    is_parked: bool = False
     is_granted: bool = False
 
 

@@ -70,13 +70,17 @@ class StepShares:
     """All of them."""
 
 
+FAILED = "failed"
+"""Method of drafts that a proposer failed to make."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftCount:
     """Drafts of one row, or what became of them before there was one."""
 
     key: RequestKey
     method: str
-    """Who drafted: a proposer, "grammar", or "failed" for a proposer that raised or drafted what is no token."""
+    """Who drafted: a proposer, "grammar", or ``FAILED``, where one raised or drafted what is no token."""
     num_drafted: int = 0
     """Tokens that the pass verified."""
     num_accepted: int = 0
@@ -114,6 +118,10 @@ class StepResult:
     shares: StepShares = field(default_factory=StepShares)
     drafts: list[DraftCount] = field(default_factory=list)
     """Rows with drafts."""
+    draft_cost_s: float = 0.0
+    """Seconds that drafting took, and verifying by what steps cost."""
+    draft_saved_s: float = 0.0
+    """Seconds of steps that accepted tokens made needless."""
 
     @property
     def num_drafted(self) -> int:
