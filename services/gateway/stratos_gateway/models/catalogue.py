@@ -45,7 +45,7 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a request names, before its body is checked: a body is told its own errors first."""
+    """Answer to what a request names, before its body is checked: a body is told its own errors first."""
 
     served: ServedModel
     """The base model that the body is checked for; the gateway's first one where the name stands for nothing."""
@@ -53,7 +53,7 @@ class Lookup:
 
     @property
     def target(self) -> ModelTarget:
-        """What it runs on; raises like ``ModelCatalogue.resolve``."""
+        """Target of the request; raises like ``ModelCatalogue.resolve``."""
         if isinstance(self.found, StratosError):
             raise self.found
         return self.found
@@ -74,7 +74,7 @@ class ModelCatalogue:
         self._blocks = blocks
 
     async def look_up(self, tenant: Tenant, name: object) -> Lookup:
-        """What the field ``model`` of a body names, whatever is in it; raises nothing."""
+        """Look up what the field ``model`` of a body names, whatever is in it; raises nothing."""
         try:
             if not isinstance(name, str):
                 raise _unknown("")

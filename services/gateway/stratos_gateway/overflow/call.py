@@ -26,7 +26,7 @@ class ExternalCall:
     within_s: float
     """Time until its first token is due."""
     count_tokens: Callable[[str], int]
-    """Of a text by our tokenizer, where the endpoint does not say."""
+    """Number of tokens of a text by our tokenizer, where the endpoint does not say."""
     received_s: float
     """When the last byte of the request was there, monotonic."""
     promised_itl_us: int | None = None

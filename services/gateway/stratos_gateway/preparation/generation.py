@@ -15,7 +15,8 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.output.parser import OutputShape
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.answering.request import GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.score_head import Pair

@@ -14,7 +14,7 @@ from stratos.common.errors import Overloaded, QueueTimeout, RateLimited, Stratos
 from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenant import PLATFORM_TENANT, Tenant
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.embedding.run import embed_all
 from stratos_gateway.generation.fanout import Fanout

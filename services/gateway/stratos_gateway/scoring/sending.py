@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from stratos_gateway.answering.output import ChunkOutput
-from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.http.body import OrjsonResponse

@@ -24,7 +24,8 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.rpc.tracing import Span
 from stratos_gateway.access.concurrency import Admission, Place
-from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.ledger.meter import Meter

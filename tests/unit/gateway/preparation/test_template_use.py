@@ -11,7 +11,7 @@ from stratos.common.errors import BadRequest
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.text.chat_template import ChatTemplate
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.preparation.dialects import CHAT
 from stratos_gateway.preparation.generation import GenerationPreparer
 from tests.support.reference.shipped_model import preparation_tools, served_model, shipped_tokenizer
