@@ -80,7 +80,7 @@ class PreparedGeneration(Prepared):
     """One per prompt."""
     renderer: Renderer
     tokenizer: Tokenizer
-    """Of the base model."""
+    """Tokenizer of the base model."""
     keep: Callable[[Usage], Awaitable[None]]
     """Keeps the answer before its client is told of its end; raises ``StratosError`` where that fails."""
     identity: AnswerIdentity
