@@ -145,10 +145,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     runs = by_turns(args.turns, args.threads, lambda threads, turn: measure(args, threads, turn))
     rows = {threads: [row for of_turn in found for row in of_turn] for threads, found in runs.items()}
     arms = [{"threads": threads, **summary(found), "kills": found} for threads, found in rows.items()]
-    return {
-        **facts,
-        "arms": [{"threads": threads, **summary(found), "kills": found} for threads, found in rows.items()],
-    }
+    return {"signal": args.signal, "decode": args.decode, "streams": args.streams, "arms": arms}
 
 
 if __name__ == "__main__":
