@@ -24,12 +24,16 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
-from stratos.engine.speculation.planner import make_proposer
+from stratos.engine.speculation.making import make_proposer
 from stratos.text.tokenizer import Tokenizer
 
 PROMPT, OUTPUT = 300, 96
 LOADS = ("edit", "code", "random")
-TEMPERATURES = (0.0, 1.0)
+
+
+def load(folder: Path, pool_mib: int) -> TorchRunner:
+    """A runner of one thread."""
+    return TorchRunner.load(RunnerConfig(model_path=folder, num_threads=1, kv_pool_bytes=pool_mib << 20))
 
 
 def prompts(load: str, count: int) -> list[list[int]]:
@@ -66,9 +70,9 @@ def requests(load: str, num_streams: int, temperature: float) -> list[EngineRequ
 class Arm:
     """An engine over the runner with its own settings; it lives through all rounds, as a worker does."""
 
-    def __init__(self, runner: TorchRunner, speculation: SpeculationConfig) -> None:
+    def __init__(self, runner: TorchRunner, speculation: SpeculationConfig, draft: TorchRunner | None = None) -> None:
         config = SchedulerConfig(speculation=speculation, step_time_budget_ms=0)
-        self.engine = EngineCore(runner, config, proposer=make_proposer(config, runner))
+        self.engine = EngineCore(runner, config, proposer=make_proposer(config, runner, draft))
 
     def run(self, wanted: list[EngineRequest]) -> tuple[float, dict[str, list[int]], int, int]:
         """CPU seconds of the streams after their prompts, the streams, and tokens drafted and accepted."""
@@ -113,15 +117,20 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All loads, for each number of streams."""
-    runner = TorchRunner.load(RunnerConfig(model_path=args.target, num_threads=1, kv_pool_bytes=args.pool_mib << 20))
+    runner, draft = load(args.target, args.pool_mib), load(args.draft, args.pool_mib)
     arms = {"off": Arm(runner, SpeculationConfig(method="off"))}
-    for method in args.methods.split(","):
-        arms[method] = Arm(runner, SpeculationConfig(method=method))
+    for name in args.methods.split(","):
+        method, _, count = name.partition(":")
+        if count:  # "draft:4" runs all of 4 drafted tokens, whether that pays or not
+            speculation = SpeculationConfig(method=method, num_speculative_tokens=int(count), is_adaptive=False)
+        else:
+            speculation = SpeculationConfig(method=method)
+        arms[name] = Arm(runner, speculation, draft)
     rows = [
         compare(arms, load, num_streams, temperature, args.rounds)
         for num_streams in map(int, args.streams.split(","))
         for load in args.loads.split(",")
-        for temperature in TEMPERATURES
+        for temperature in map(float, args.temperatures.split(","))
     ]
     return {"target": args.target.name, "numerics": runner.info.identity.numerics_id, "prompt": PROMPT,
             "output": OUTPUT, "rounds": args.rounds, "rows": rows}  # fmt: skip
@@ -132,7 +141,11 @@ if __name__ == "__main__":
         __doc__,
         bench,
         flag("--target", type=Path, default=MODEL, help="folder of the target"),
-        flag("--methods", default="ngram", help="methods to compare with none"),
+        flag("--draft", type=Path, default=MODEL.parent / "draft", help="folder of the draft model"),
+        flag(
+            "--methods", default="ngram,suffix,draft", help="compared with none; draft:4 runs 4 tokens, paying or not"
+        ),
+        flag("--temperatures", default="0,1", help="of the streams"),
         flag("--streams", default="1,8,32", help="streams at once"),
         flag("--loads", default=",".join(LOADS), help="edit, code, random"),
         flag("--rounds", type=int, default=3, help="rounds, each of every arm"),

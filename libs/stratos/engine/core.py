@@ -63,8 +63,7 @@ class EngineCore:
     def __init__(
         self, runner: Runner, config: SchedulerConfig, clock: Clock | None = None, proposer: Proposer | None = None
     ) -> None:
-        self.info, self.runner = runner.info, runner
-        clock = clock or SystemClock()
+        self.info, self.runner, clock = runner.info, runner, clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
             # streams of this mode share no blocks
             config = replace(config, switches=replace(config.switches, prefix_cache=False))
@@ -282,8 +281,9 @@ class EngineCore:
             return self._kv.forget(hashes)
 
     def forget_tenant(self, tenant: str) -> int:
-        """Drop all blocks of a tenant from the prefix cache, in both tiers; returns how many were known."""
+        """Drop what is left of a tenant, its blocks in both tiers above all; returns how many of them were known."""
         with self._changing():
+            self._steps.forget_tenant(tenant)
             return self._kv.forget(self._kv.owners.take(tenant))
 
     def cache_changes(self, after: int | None) -> CacheChanges:

@@ -83,6 +83,11 @@ class StepLoop:
             result.prefill_events, jobs.events = jobs.events, []
         return result
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop what drafts remember of a tenant."""
+        if self._drafts is not None:
+            self._drafts.forget_tenant(tenant)
+
     def _plan(self, result: StepResult) -> LaunchedStep | None:
         scheduler = self._tracker.context.scheduler
         self._kv.tier.begin_plan(self._num_plans)

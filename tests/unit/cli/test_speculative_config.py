@@ -23,8 +23,11 @@ def test_it_sets_workers():
     [
         ("ngram", "JSON object"),
         ("[1]", "JSON object"),
-        ("{}", 'needs the method "auto", "off" or "ngram", not null'),
-        ('{"method": "draft", "model": "/m"}', '"draft", which is not there yet'),
+        ("{}", "needs one of the methods auto, off, ngram, suffix, draft, not null"),
+        ('{"method": "self", "model": "/m"}', '"self", which is not there yet'),
+        ('{"method": "draft", "model": "/no/such"}', 'the folder of a draft model, not "/no/such"'),
+        ('{"method": "draft"}', "the folder of a draft model, not null"),
+        ('{"method": "draft", "model": 7}', "the folder of a draft model, not 7"),
         ('{"method": "ngram", "model": "/m"}', "has model, which is not known"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "nor between 1 and 16"),
         ('{"method": "ngram", "num_speculative_tokens": -1}', "nor between 1 and 16"),

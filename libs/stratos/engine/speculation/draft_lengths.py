@@ -61,9 +61,10 @@ class DraftLengths:
         state.proposed = ()
         state.chances[method], self._chances[method] = chance, common
 
-    def chance(self, state: DraftState) -> float:
-        """That the first token of the newest drafts is right."""
-        return state.chances.get(state.method, self._chances.get(state.method, FIRST_CHANCE))
+    def chance(self, state: DraftState, method: str = "") -> float:
+        """That the first token of the newest drafts is right, or of those of a method."""
+        method = method or state.method
+        return state.chances.get(method, self._chances.get(method, FIRST_CHANCE))
 
     def observe(self, load: StepLoad, seconds: float, num_drafted: int) -> None:
         """A step without prompts took so long."""
@@ -82,18 +83,19 @@ class DraftLengths:
         cost_s = max(0.0, self._cost.predict(load) - alone_s)
         return DraftWorth(cost_s, num_accepted * alone_s / max(1, alone.tokens))
 
-    def choose(self, load: StepLoad, offered: list[tuple[float, int]]) -> list[int]:
+    def choose(self, load: StepLoad, offered: list[tuple[float, int]], drafting_s: float = 0.0) -> list[int]:
         """Lengths of drafts.
 
         Args:
             load: of the step without drafts.
             offered: chance and longest draft of each row that has one.
+            drafting_s: time to draft one token, where they are not drafted yet.
         """
         self._num_tried += 1
         if self._num_tried <= NUM_TRIED or self._num_tried % TRY_EVERY == 0:
             return [count for _, count in offered]
         step_s = self._cost.predict(load)
-        token_s = self._cost.predict(StepLoad(load.tokens + 1, load.kv_tokens)) - step_s
+        token_s = self._cost.predict(StepLoad(load.tokens + 1, load.kv_tokens)) - step_s + drafting_s
         if step_s <= 0:
             return [0] * len(offered)
         rate = load.tokens / step_s

@@ -11,9 +11,8 @@ from stratos.engine.scheduler.cost_model import StepLoad
 from stratos.engine.sequence import DraftState, Sequence
 from stratos.engine.settings import SchedulerConfig, SpeculationConfig
 from stratos.engine.speculation.draft_lengths import NUM_TRIED, DraftLengths
-from stratos.engine.speculation.drafting import MAX_GAP
+from stratos.engine.speculation.making import make_proposer
 from stratos.engine.speculation.ngram import NgramProposer
-from stratos.engine.speculation.planner import make_proposer
 from tests.support.fakes.proposers import proposers
 from tests.support.worlds.engine_driver import drain, expected, make_request
 
@@ -113,4 +112,4 @@ def test_what_does_not_pay_is_looked_at_less_and_less_often():
         engine.add(make_request([3, 1, 4], max_tokens=400))
         assert drain(engine).tokens["r", 0] == stream
         asked[kind] = proposer.num_asked
-    assert asked["wrong"] < 2 * 400 / MAX_GAP
+    assert asked["wrong"] < 2 * 400 / NgramProposer.max_gap
