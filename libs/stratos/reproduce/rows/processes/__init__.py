@@ -1,1 +1,1 @@
-"""Rows of our services as real processes: ``exposed_handoff``."""
+"""Rows of our services as real processes: ``exposed_handoff``, ``placement``."""
