@@ -68,3 +68,10 @@ def test_the_readme_says_the_ratios_of_the_comparison() -> None:
     ratios = {(level["streams"], level["prompt_tokens"]): f"{level['ratio']:.2f}x" for level in levels}
     sentence = README.partition("Against vLLM's CPU build")[2].partition("([machines")[0]
     assert re.findall(r"[\d.]+x", sentence) == [ratios[8, 128], ratios[32, 128], ratios[1, 1024]]
+
+
+def test_policies_on_real_processes_are_those_of_their_file() -> None:
+    (table,) = document("policies-processes-2core-cpu.json")["rows"]["policies-on-processes"]["tables"]
+    lines = (ROOT / "docs" / "routing.md").read_text(encoding="utf-8").splitlines()
+    for policy, rate, ratio, hits, p50_ms, p99_ms in table["rows"]:
+        assert f"| `{policy}` | {rate:.1f} | {ratio:.2f} | {hits:.0%} | {p50_ms:.0f} | {p99_ms:.0f} |" in lines

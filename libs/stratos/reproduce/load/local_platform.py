@@ -56,6 +56,8 @@ class Platform:
         """Ctrl-C and wait."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(timeout=60)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @contextmanager
