@@ -42,7 +42,7 @@ def check(
     path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a config.json alone.")],
 ) -> None:
     """Say whether the engine serves a model, before its weights are downloaded: its family, and what is missing."""
-    from stratos.cli.model_check import check_model
+    from stratos.cli.data.model_check import check_model
 
     with explained_errors():
         typer.echo("\n".join(check_model(path)))

@@ -1,4 +1,4 @@
-"""What a model does with the scores of its attention: scale, cap, and the sinks of heads."""
+"""Options of a model's scores of attention: scale, cap, and the sinks of heads."""
 
 from __future__ import annotations
 

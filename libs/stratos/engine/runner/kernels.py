@@ -16,6 +16,7 @@ from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention, 
 from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.attention.tiled import TorchTiledAttention
+from stratos.engine.checkpoint.families.options import DecoderOptions
 from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.native_ops import NativeOps
@@ -117,6 +118,11 @@ class Kernels:
             return NativePagedAttention(self.library, pages, num_heads, windows, scores)
         kernel = TorchTiledAttention if self.is_exact else TorchPagedAttention
         return kernel(pages, num_heads, windows, scores)
+
+
+def score_options(options: DecoderOptions, sinks: Tensor | None) -> ScoreOptions:
+    """Options of a model's scores; ``sinks`` as its checkpoint holds them."""
+    return ScoreOptions(options.attention_scale, options.attention_cap, sinks)
 
 
 def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> Kernels:

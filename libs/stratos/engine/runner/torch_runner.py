@@ -24,7 +24,6 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
-from stratos.engine.attention.scores import ScoreOptions
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.contract.kept_tables import KeptTables
@@ -40,7 +39,7 @@ from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.decoder import Decoder
 from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
-from stratos.engine.runner.kernels import choose_kernels
+from stratos.engine.runner.kernels import choose_kernels, score_options
 from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
@@ -157,8 +156,7 @@ class TorchRunner(Runner):
             threads = ThreadChoice(torch.get_num_threads(), product, clock)
         host = HostPages(pages, config.host_pool_bytes // pages.tensor[0].nbytes, clock)
         scales = reader.kv_scales() if kernels.has_fp8_kv else None
-        options = model.options
-        scores = ScoreOptions(options.attention_scale, options.attention_cap, reader.sinks())
+        scores = score_options(model.options, reader.sinks())
         if streams:
             attention = streams.attention(kernels, pages, dtype, scales, scores)
         else:

@@ -1,4 +1,4 @@
-"""What a family is: a table of options over one decoder, read by the parser of ``config.json``.
+"""A family: a table of options over one decoder, read by the parser of ``config.json``.
 
 ``defaults`` are the values that ``transformers`` assumes for fields that a ``config.json`` leaves out.  The sizes that
 decide the shape of the weights have none: a checkpoint states them.
@@ -69,7 +69,7 @@ class Family:
     norm_offset: float = 0.0
     """Added to the weights of every norm."""
     activation: Activation | None = None
-    """``None``: what ``hidden_act`` says."""
+    """Activation of MLPs; ``None``: what ``hidden_act`` says."""
     is_fused: bool = False
     """The checkpoint holds q, k and v as one tensor ``qkv_proj``, and gate and up as ``gate_up_proj``."""
     is_mlp_fused: bool = False
@@ -89,7 +89,7 @@ class Family:
     has_sinks: bool = False
     """Every head has a score that takes its share of the softmax, and no value."""
     rotated_share: float = 1.0
-    """Of a head's features are rotated, where ``partial_rotary_factor`` does not say it."""
+    """Part of a head's features that is rotated, where ``partial_rotary_factor`` does not say it."""
     is_rotation_interleaved: bool = False
     """Features 2i and 2i + 1 are rotated together, not i and i + half."""
     local_theta_field: str = ""

@@ -1,4 +1,4 @@
-"""What differs from layer to layer: sliding windows and the rotation."""
+"""Sliding windows and rotations, which differ from layer to layer."""
 
 from __future__ import annotations
 

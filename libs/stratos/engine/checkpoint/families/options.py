@@ -1,4 +1,4 @@
-"""What a model computes otherwise than Llama: the options of its family, with the numbers of its ``config.json``."""
+"""Options of a model: those of its family, with the numbers of its ``config.json``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SWIGLU_SLOPE = 1.702
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderOptions:
-    """The defaults are Llama's."""
+    """Computations of a model that may differ from Llama's, which are the defaults."""
 
     norms: NormNames = field(default_factory=NormNames)
     norm_offset: float = 0.0
@@ -31,7 +31,7 @@ class DecoderOptions:
     """Whether it is rounded to the compute type before it is used."""
     residual_scale: float = 1.0
     attention_scale: float | None = None
-    """Of scores; ``None``: one over the root of the head's features."""
+    """Factor of scores; ``None``: one over the root of the head's features."""
     attention_cap: float = 0.0
     """Scores are ``cap * tanh(score / cap)``; 0: they are not capped."""
     logit_divisor: float = 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratos.cli.model_check import INDEX_NAME, check_model
+from stratos.cli.data.model_check import INDEX_NAME, check_model
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.engine.checkpoint.tensor_names import expected_shapes

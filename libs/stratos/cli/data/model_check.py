@@ -1,4 +1,4 @@
-"""What the engine makes of a model folder, from its ``config.json`` and the names of its tensors: no weight is read."""
+"""Check of a model folder, from its ``config.json`` and the names of its tensors: no weight is read."""
 
 from __future__ import annotations
 
