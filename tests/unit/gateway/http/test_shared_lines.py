@@ -11,7 +11,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
-from stratos.core.generation import RequestDelta, Submission
+from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
 from stratos.core.placement import WorkerRole
 from stratos_gateway.http.sse import KEEP_ALIVE, EventStream, SlowClient, patient_send
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -33,9 +33,13 @@ class Sink:
         self.heard = asyncio.Event()
 
     def on_output(self, output: RequestDelta) -> None:
+        for choice in output.choices:
+            self.on_tokens(choice)
+
+    def on_tokens(self, delta: ChoiceDelta) -> None:
         if self.is_broken:
             raise IndexError("a bug")
-        self.tokens += [token for choice in output.choices for token in choice.token_ids]
+        self.tokens += delta.token_ids
         self.heard.set()
 
     def on_lost(self, cause: str, *, was_taken: bool = True) -> None: ...
