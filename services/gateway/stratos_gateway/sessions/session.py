@@ -45,6 +45,18 @@ class UsageMeter(Protocol):
         """A worker told what ended attempts took."""
 
 
+class Gate(Protocol):
+    """Holds back what workers say while this process may send nothing."""
+
+    @property
+    def is_shut(self) -> bool:
+        """Asked before each message; quick."""
+        ...
+
+    async def opened(self) -> None:
+        """Wait until it is open."""
+
+
 class WorkerSession:
     """Client side of ``DecodeService.Session``. Belongs to the event loop.
 
@@ -54,6 +66,7 @@ class WorkerSession:
         config: limits of liveness.
         dialer: connects.
         meter: told what ended attempts took, of this session's requests and of gateways that died.
+        gate: before what workers say; ``None`` is always open.
     """
 
     def __init__(
@@ -63,9 +76,11 @@ class WorkerSession:
         config: SessionConfig,
         dialer: Dialer = PLAIN,
         meter: UsageMeter | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.worker = worker
         self._meter = meter
+        self._gate = gate
         self.is_broken = False
         self._features: frozenset[str] = frozenset()
         self._clock = clock
@@ -181,6 +196,8 @@ class WorkerSession:
         reason = "it ended the session"
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
+                if self._gate is not None and self._gate.is_shut:
+                    await self._gate.opened()
                 self._handle(message)
         except grpc.aio.AioRpcError as error:
             reason = f"{error.code().name.lower()}: {error.details()}"
