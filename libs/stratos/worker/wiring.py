@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
 from stratos.kv_transfer.capabilities import find_capabilities
+from stratos.kv_transfer.port.slot_queue import SlotQueue
 from stratos.kv_transfer.registry import usable_transports, working_transports
 from stratos.kv_transfer.settings import TransportConfig
 from stratos.rpc.binding import StartError
@@ -27,7 +28,6 @@ from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.features import offered_features
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver import HandoffReceiver
-from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports

@@ -15,10 +15,11 @@ from stratos.engine.contract.runner import Runner
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeRunner
 from stratos.engine.sizing.device import device_choices, kernels_choice
+from stratos.engine.sizing.fit import draft_config
 from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.plan import EnginePlan
 from stratos.engine.sizing.report import choices_block, machine_line
-from stratos.engine.speculation.planner import make_proposer
+from stratos.engine.speculation.making import make_proposer
 from stratos.kv_transfer.device.rings import planned_bytes
 from stratos.kv_transfer.port.local import PortTransport
 from stratos.kv_transfer.registry import find_faults, port_transports
@@ -58,7 +59,19 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         runner = FakeRunner.load(settings.fake) if settings.engine == "fake" else _torch_runner(settings)
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(error.message) from None  # the message is complete; its cause would print a traceback
-    return EngineCore(runner, settings.steps, proposer=make_proposer(settings.steps.speculation))
+    return EngineCore(runner, settings.steps, proposer=make_proposer(settings.steps, runner, _draft_runner(settings)))
+
+
+def _draft_runner(settings: WorkerSettings) -> Runner | None:
+    """The runner of the draft model, where the settings name one for an engine that has it."""
+    if settings.engine == "fake" or settings.device == "cuda":
+        return None
+    config = draft_config(settings.runner, settings.steps)
+    if config is None:
+        return None
+    from stratos.engine.runner.torch_runner import TorchRunner
+
+    return TorchRunner.load(config, settings.device)
 
 
 def _torch_runner(settings: WorkerSettings) -> Runner:

@@ -82,6 +82,8 @@ class Attempt:
             self._accept(choice)
         if output.receipt is not None:
             self._transcript.accept_receipt(output.receipt)
+        if output.drafts is not None:
+            self._transcript.accept_drafts(self._key.attempt, output.drafts)
         if output.error is not None:
             self._fail_there(output.error)
         self._tell()
