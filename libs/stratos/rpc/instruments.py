@@ -41,7 +41,7 @@ class MetricRow(Generic[InstrumentT]):
 
     @property
     def type_name(self) -> str:
-        """What it is to Prometheus."""
+        """Name of its kind to Prometheus."""
         return next(kind.__name__.lower() for kind in (Counter, Gauge, Histogram) if issubclass(self.kind, kind))
 
     def open(self, registry: CollectorRegistry) -> InstrumentT:

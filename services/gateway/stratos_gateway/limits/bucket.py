@@ -4,7 +4,7 @@
     spend ──▶ balance goes down             grant ─▶ the slice is what Redis says    ┘
     give_back ──▶ it goes up (settlement)   miss ──▶ Redis is away: this gateway's share goes on
 
-A slice whose lease has run out gives nothing: this process stood still, and others may have had the slice meanwhile.
+A slice whose lease has run out gives nothing: this process stood still, and others may have it now.
 The next turn says how many slots of a semaphore they took, which this gateway has in use.
 
 What comes back is spent again at once as far as it undoes what this slice has lost since the last turn; the rest goes

@@ -88,6 +88,42 @@ async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
         await worker.server.stop(0)
 
 
+class ShutGate:
+    """Opens when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked, self.open = asyncio.Event(), asyncio.Event()
+
+    @property
+    def is_shut(self) -> bool:
+        return not self.open.is_set()
+
+    async def opened(self) -> None:
+        self.asked.set()
+        await self.open.wait()
+
+
+async def test_what_a_worker_says_waits_while_the_gate_is_shut() -> None:
+    worker, gate = Worker("w"), ShutGate()
+    worker.listen()
+    decode_pb2_grpc.add_DecodeServiceServicer_to_server(worker, worker.server)
+    await worker.server.start()
+    config = SessionConfig(silence_timeout_s=1, step_timeout_s=1)
+    session, sinks = WorkerSession(worker.ref, FakeClock(), config, gate=gate), {"good": Sink(), "bad": Sink()}
+    try:
+        await session.open(10.0)
+        for name, sink in sinks.items():
+            session.submit(Submission(request=make_request([1], name), model_digest="fake"), sink)
+        await gate.asked.wait()
+        assert [sink.tokens for sink in sinks.values()] == [[], []]
+        gate.open.set()
+        await asyncio.gather(*(sink.heard.wait() for sink in sinks.values()))
+        assert [sink.tokens for sink in sinks.values()] == [[7], [7]]
+    finally:
+        await session.close()
+        await worker.server.stop(0)
+
+
 async def test_a_client_that_does_not_read_is_given_up_in_the_middle_and_at_the_end() -> None:
     hangs_at_end = False
 
