@@ -22,7 +22,7 @@ from stratos.core.generation import Receipt, Submission
 from stratos.core.placement import Outcome
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.sessions.sink import AttemptSink
@@ -236,6 +236,17 @@ async def test_drain_goes_elsewhere_without_counting_as_a_death() -> None:
     ran = await run(leaving, leaving, leaving, says(5, ends=True))
     assert ran.generation.error is None
     assert ran.router.requests[-1].excluded_incarnations == {"inc-1", "inc-2", "inc-3"}
+
+
+async def test_the_kv_of_a_stream_that_was_handed_back_is_fetched_where_it_is() -> None:
+    def hands_back(sink: AttemptSink, submission: Submission) -> None:
+        says(5, loss="drain")(sink, submission)
+
+    ran = await run(hands_back, fails(Draining("leaving, too")), says(6), says(7, ends=True))
+    assert ran.generation.error is None
+    sources = [tuple(ref.incarnation for ref in submission.prefill) for submission in ran.submissions]
+    assert [names[:1] for names in sources] == [sources[0][:1], ("inc-1",), ("inc-1",), sources[0][:1]]
+    assert all(len(names) <= 2 for names in sources)
 
 
 async def test_a_worker_that_answered_busy_is_closed_by_the_version_of_its_status() -> None:
