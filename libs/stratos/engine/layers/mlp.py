@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from stratos.engine.layers.linear import Linear
-from stratos.engine.layers.ops import SILU_GATE, Gate, LayerOps
+from stratos.engine.layers.ops import SILU_GATE, LayerOps, MlpGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class GatedMlp:
     """[tokens, hidden] -> [tokens, 2 * inner]: gate, then up."""
     down: Linear
     ops: LayerOps
-    gate: Gate = SILU_GATE
+    gate: MlpGate = SILU_GATE
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(self.ops.gated(self.gate_up(x), self.gate))

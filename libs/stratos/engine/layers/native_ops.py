@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stratos.engine.layers.ops import SILU_GATE, Gate, LayerOps
+from stratos.engine.layers.ops import SILU_GATE, LayerOps, MlpGate
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import ACTIVATION_CODES, DTYPE_CODES
 from stratos.engine.revisions import revised
@@ -39,7 +39,7 @@ class NativeOps(LayerOps):
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return self.gated(gate_up, SILU_GATE)
 
-    def gated(self, gate_up: Tensor, gate: Gate) -> Tensor:
+    def gated(self, gate_up: Tensor, gate: MlpGate) -> Tensor:
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, size)
         self._library.gated(

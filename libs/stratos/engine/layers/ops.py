@@ -26,7 +26,7 @@ GELU_INNER, GELU_CUBIC = 0.79788456, 0.044715
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class MlpGate:
     """How a gated MLP joins its halves."""
 
     activation: Activation = "silu"
@@ -34,7 +34,7 @@ class Gate:
     """Where ``clamped-swiglu`` clamps."""
 
 
-SILU_GATE = Gate()
+SILU_GATE = MlpGate()
 
 
 class LayerOps(ABC):
@@ -58,7 +58,7 @@ class LayerOps(ABC):
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """``silu(gate) * up`` [tokens, inner] of ``gate_up`` [tokens, 2 * inner]: gate, then up."""
 
-    def gated(self, gate_up: Tensor, gate: Gate) -> Tensor:
+    def gated(self, gate_up: Tensor, gate: MlpGate) -> Tensor:
         """The halves of ``gate_up``, joined as ``gate`` says: [tokens, inner]."""
         return self.silu_mul(gate_up) if gate.activation == "silu" else joined_halves(gate_up, gate)
 
@@ -93,7 +93,7 @@ class TorchOps(LayerOps):
         return F.silu(gate) * up
 
 
-def joined_halves(gate_up: Tensor, gate: Gate) -> Tensor:
+def joined_halves(gate_up: Tensor, gate: MlpGate) -> Tensor:
     """``gate * sigmoid(slope of it) * up`` in float32, as the C++ kernels compute it: [tokens, inner]."""
     x, up = gate_up.float().chunk(2, -1)
     if gate.activation == "clamped-swiglu":

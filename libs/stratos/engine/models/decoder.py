@@ -27,7 +27,7 @@ from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
-from stratos.engine.layers.ops import Gate, LayerOps, capped
+from stratos.engine.layers.ops import LayerOps, MlpGate, capped
 from stratos.engine.layers.rotary import RotaryTable, StreamingRotary
 from stratos.engine.lora.batch import StepLora
 
@@ -214,11 +214,11 @@ def _ready_experts(
     )
 
 
-def _gate(config: DecoderConfig) -> Gate:
-    return Gate(config.options.activation, config.options.activation_limit)
+def _gate(config: DecoderConfig) -> MlpGate:
+    return MlpGate(config.options.activation, config.options.activation_limit)
 
 
-def _ready_mlp(weights: MlpWeights, linear: LinearFactory, ops: LayerOps, gate: Gate) -> GatedMlp:
+def _ready_mlp(weights: MlpWeights, linear: LinearFactory, ops: LayerOps, gate: MlpGate) -> GatedMlp:
     return GatedMlp(_ready(weights.gate_up, linear), _ready(weights.down, linear), ops, gate)
 
 
