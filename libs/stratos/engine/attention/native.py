@@ -19,6 +19,7 @@ from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.memory.kv_codes import with_codes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import DTYPE_CODES, AttentionStep
@@ -49,13 +50,14 @@ class NativeStep:
 
 
 class NativePagedAttention(AttentionBackend):
-    """Bound to one pool on CPU, in float32 or bfloat16.
+    """Bound to one pool on CPU.
 
     Args:
         library: the compiled kernels.
         pages: the KV pool.
         num_heads: query heads.
         windows: sliding window of each layer.
+        dtype: what is computed; given where pages hold codes.
         scores: what the model does with scores.
     """
 
@@ -68,12 +70,15 @@ class NativePagedAttention(AttentionBackend):
         pages: KvPages,
         num_heads: int,
         windows: Sequence[int | None],
+        dtype: torch.dtype | None = None,
         scores: ScoreOptions = PLAIN_SCORES,
     ) -> None:
         geometry = pages.geometry
         assert len(windows) == geometry.num_layers
-        self.name = revised("native-attention", f"native-{library.isa}")
+        self.name = with_codes(revised("native-attention", f"native-{library.isa}"), pages.codes)
+        self._codes = pages.codes.number if pages.codes else 0
         self._library, self._pages, self._is_packed = library, pages.tensor, int(pages.key_unit > 0)
+        self._dtype = DTYPE_CODES[dtype or pages.tensor.dtype]
         self._windows, self._scores = [window or 0 for window in windows], scores
         self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
         self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
@@ -119,9 +124,11 @@ class NativePagedAttention(AttentionBackend):
             kv_heads=self._kv_heads,
             head_dim=self._head_dim,
             block_size=self._block_size,
-            dtype=DTYPE_CODES[self._pages.dtype],
+            dtype=self._dtype,
             threads=threads,
             is_packed=self._is_packed,
+            codes=self._codes,
+            row=self._pages.shape[-1],
             sinks=None if self._scores.sinks is None else self._scores.sinks.data_ptr(),
             scale=self._scores.scale_for(self._head_dim),
             cap=self._scores.cap,

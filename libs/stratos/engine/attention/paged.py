@@ -179,7 +179,7 @@ class TorchPagedAttention(TorchAttention):
         for first in range(0, self._kv_heads, step):
             heads = slice(first, min(first + step, self._kv_heads))
             index = pages[:, :, heads]
-            run = page_rows.index_select(0, index.reshape(-1))
+            run = self._read(page_rows, index.reshape(-1))
             key, value = run.view(*index.shape[:3], -1, self._head_dim).unbind(0)
             yield heads, key, value
 

@@ -23,6 +23,7 @@ from stratos.engine.attention.paged import DecodeGroup, PagedMetadata, PrefillRo
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.layers.rotary import RopeRows, StreamingRotary
+from stratos.engine.memory.kv_codes import with_codes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.revisions import revised
 
@@ -62,6 +63,7 @@ class SinkPagedAttention(TorchPagedAttention):
         num_sinks: tokens at the beginning that every token sees, at least one.
         window: tokens that a token sees up to itself.
         rotary: the model's rotation.
+        dtype: what is computed; given where pages hold codes.
         scores: what the model does with scores; only their scale may be special.
     """
 
@@ -72,11 +74,12 @@ class SinkPagedAttention(TorchPagedAttention):
         num_sinks: int,
         window: int,
         rotary: StreamingRotary,
+        dtype: torch.dtype | None = None,
         scores: ScoreOptions = PLAIN_SCORES,
     ) -> None:
         assert scores.is_plain
-        super().__init__(pages, num_heads, (window,) * pages.geometry.num_layers, scores)
-        self.name = revised("torch-attention", f"torch-sinks-{num_sinks}-{window}")
+        super().__init__(pages, num_heads, (window,) * pages.geometry.num_layers, dtype, scores)
+        self.name = with_codes(revised("torch-attention", f"torch-sinks-{num_sinks}-{window}"), pages.codes)
         self._num_sinks, self._window, self._rotary = num_sinks, window, rotary
 
     # -- once per step -------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ class SinkPagedAttention(TorchPagedAttention):
 
     def _sinks(self, pages: Tensor, page_rows: Tensor) -> tuple[Tensor, Tensor]:
         """K and V of sinks, [rows, kv_heads, sinks, head_dim]."""
-        run = page_rows.index_select(0, pages.reshape(-1)).view(*pages.shape[:3], -1, self._head_dim)
+        run = self._read(page_rows, pages.reshape(-1)).view(*pages.shape[:3], -1, self._head_dim)
         return run[0, :, :, : self._num_sinks], run[1, :, :, : self._num_sinks]
 
     def _decode_with_sinks(self, group: SinkDecodeGroup, query: Tensor, placed: Tensor, page_rows: Tensor) -> Tensor:

@@ -68,7 +68,9 @@ class Streaming:
         """The backend: without sinks it is a sliding window, which every backend has."""
         if not self.num_sinks:
             return kernels.attention(pages, self.model.num_heads, self.model.windows, dtype, kv_scales, scores)
-        backend = SinkPagedAttention(pages, self.model.num_heads, self.num_sinks, self.window, self.rotary, scores)
+        backend = SinkPagedAttention(
+            pages, self.model.num_heads, self.num_sinks, self.window, self.rotary, dtype, scores
+        )
         _log.warning("attention sinks: attention runs on %s, the C++ and Triton kernels have no sinks", backend.name)
         return backend
 
