@@ -1,16 +1,17 @@
 """Transport by NCCL, between GPU pools: one communicator per pair, made when the first frame is announced.
 
 Payloads are host memory in this contract: a frame is copied to the device, sent, and copied back into its slot there.
-NCCL refuses two ranks on one device, and neither encrypts nor authenticates.
+NCCL refuses two ranks on one device of one host, and neither encrypts nor authenticates.
 
-It has not run on a GPU yet.  Numbering, ends and faults are proved over Gloo with one tag for all frames, which pairs
-operations by their order as NCCL does.
+Numbering, ends and faults are proved over Gloo with one tag for all frames, which pairs operations by their order as
+NCCL does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import os
+from collections.abc import MutableMapping
 from typing import Any
 
 from stratos.kv_transfer.groups.rendezvous import peer_of
@@ -19,13 +20,21 @@ from stratos.kv_transfer.settings import NcclConfig
 _ONE_TAG = 0
 
 
-def has_nccl() -> bool:
-    """Whether torch is here with NCCL, and sees a GPU."""
-    with contextlib.suppress(ImportError):
+NO_WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+"""Torch ends the whole process when a peer is lost or late, unless its environment says so; a lost peer costs a pair.
+"""
+
+
+def find_nccl_fault() -> str:
+    """Why NCCL cannot work in this process, or nothing; imports torch."""
+    try:
         torch: Any = importlib.import_module("torch")
         distributed: Any = importlib.import_module("torch.distributed")
-        return bool(torch.cuda.is_available() and distributed.is_nccl_available())
-    return False
+    except ImportError:
+        return "nccl needs torch"
+    if torch.cuda.is_available() and distributed.is_nccl_available():
+        return ""
+    return "nccl needs a GPU and torch with NCCL; take it out of transport.names"
 
 
 class NcclGroups:
@@ -33,7 +42,9 @@ class NcclGroups:
 
     name = "nccl"
 
-    def __init__(self, config: NcclConfig) -> None:
+    def __init__(self, config: NcclConfig, environment: MutableMapping[str, str] = os.environ) -> None:
+        for name, value in NO_WATCHDOG.items():
+            environment.setdefault(name, value)
         self._torch: Any = importlib.import_module("torch")
         self._dist: Any = importlib.import_module("torch.distributed")
         self._config = config
