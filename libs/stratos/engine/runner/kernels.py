@@ -24,8 +24,8 @@ from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, 
 from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.settings import RunnerConfig
 
-PDL_CAPABILITY = (9, 0)
-"""Compute capability of a GPU with programmatic dependent launch: Hopper and later."""
+PDL_CAPABILITY, FP8_CAPABILITY = (9, 0), (8, 9)
+"""Compute capabilities from which on a GPU has programmatic dependent launch (Hopper), and e4m3 (Ada)."""
 _log = logging.getLogger(__name__)
 
 
@@ -119,7 +119,9 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     """
     has_fp8_kv, switches = config.kv_dtype == "fp8", config.kernels
     if switches.triton_kernels:
-        has_pdl = switches.dependent_launch and _can_launch_early(device)
+        if has_fp8_kv and _is_older(device, FP8_CAPABILITY):
+            raise InvalidCheckpoint("kv_dtype fp8 needs a GPU of compute capability 8.9 or later: set kv_dtype to auto")
+        has_pdl = switches.dependent_launch and device.type == "cuda" and not _is_older(device, PDL_CAPABILITY)
         ops: LayerOps = _triton_ops(has_pdl) if switches.fused_ops else TorchOps()
         return Kernels(
             ops,
@@ -141,12 +143,9 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     return Kernels(ops, library, is_exact, packs_keys=switches.packed_keys)
 
 
-def _can_launch_early(device: torch.device) -> bool:
-    """The device has programmatic dependent launch."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= PDL_CAPABILITY:
-        return True
-    _log.warning("kernels.dependent_launch has no effect on %s", device)
-    return False
+def _is_older(device: torch.device, capability: tuple[int, int]) -> bool:
+    """A GPU that does not have this compute capability yet."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < capability
 
 
 def _triton_ops(has_pdl: bool) -> LayerOps:

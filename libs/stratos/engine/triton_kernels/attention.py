@@ -211,6 +211,9 @@ def _attention_kernel(
     places = (begin + query).to(tl.int64) * (NUM_KV_HEADS * GROUP) + kv_head * GROUP + head
     is_element = is_query[:, None] & (dims < DIM)[None, :]
     q = tl.load(queries + places[:, None] * DIM + dims[None, :], mask=is_element, other=0.0)
+    if HAS_SCALES and queries.dtype.element_ty == tl.bfloat16:
+        # e4m3 becomes float16 in one instruction and bfloat16 in several; 65504 is the largest float16
+        q = tl.clamp(q.to(tl.float32), -65504.0, 65504.0).to(tl.float16)
 
     # tokens that some query of the block sees: from the window of the first one to the last one itself
     low = context - num_queries + first_query
