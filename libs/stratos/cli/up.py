@@ -49,7 +49,11 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
         options = with_model_folder(options)
         check_options(options)
         sizes = ""
-        if options.engine == "torch":
+        if options.device == "cuda":
+            sizes = (
+                f"each of at most {options.prefill + options.decode_limit} workers: {options.gpu_share:.0%} of the GPU"
+            )
+        elif options.engine == "torch":
             options, sizes = _fitted(options)
         data = DataDir(options.data_dir)
         data.prepare()

@@ -15,7 +15,18 @@ from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.timeout(240)
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
-SECTIONS = ["tests", "decode", "ablations", "adapters", "attention", "sampling", "prefill", "handoff", "products"]
+SECTIONS = [
+    "tests",
+    "decode",
+    "ablations",
+    "adapters",
+    "attention",
+    "sampling",
+    "prefill",
+    "handoff",
+    "products",
+    "platform",
+]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,8 @@ DEFAULT_DATA_DIR = Path(".stratos")
 MAX_WORKERS = 16
 MAX_REPLICAS = 8
 MAX_THREADS = 1024
+GPU_MEMORY = 0.9
+"""Of a GPU's memory for all workers: what kernels load at their first use is in no plan."""
 
 SPECULATIVE_FLAG = "--speculative-config"
 PLANNED_METHODS = ("suffix", "draft", "self")
@@ -49,6 +51,7 @@ class UpOptions:
     ] = ""
     s3_endpoint_url: Annotated[str, Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")] = ""
     engine: Annotated[str, Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch"
+    device: Annotated[str, Option(help="Where workers compute: cpu, or cuda: one GPU that they share.")] = "cpu"
     dtype: Annotated[str, Option(help="Type of weights and KV: auto, float32, bfloat16 or float16.")] = "auto"
     """"auto" takes what suits model and machine."""
     quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8 from floats at load.")] = (
@@ -62,7 +65,9 @@ class UpOptions:
     kv_pool_bytes: int = 0
     """KV pool of each worker; 0 lets each choose for itself."""
     threads: Annotated[int, Option(help="Threads of each worker; 0 shares the cores among them.")] = 0
-    transport: Annotated[str, Option(help="KV transport between workers: shm, gloo or tls.")] = "shm"
+    transport: Annotated[str, Option(help="KV transport between workers: shm, gloo, tls, or on a GPU cuda_ipc.")] = (
+        "shm"
+    )
     mtls: Annotated[bool, Option("--mtls", help="Certificates and encryption between all processes.")] = False
     """Each call is then allowed only what the role of its caller may do."""
     otlp_endpoint: Annotated[str, Option(help="Collector of traces, e.g. http://localhost:4317.")] = ""
@@ -94,30 +99,45 @@ class UpOptions:
             raise BadRequest(f"--max-model-len must not be negative, not {self.max_model_len}", param="--max-model-len")
         for flag, text, allowed in (
             ("--engine", self.engine, ("torch", "fake")),
+            ("--device", self.device, ("cpu", "cuda")),
             ("--dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
             ("--quantization", self.quantization, ("auto", "int8", "int4", "fp8")),
-            ("--transport", self.transport, ("shm", "gloo", "tls")),
+            ("--transport", self.transport, ("shm", "gloo", "tls", "cuda_ipc")),
         ):
             if text not in allowed:
                 raise BadRequest(f"{flag} must be one of {', '.join(allowed)}, not {text!r}", param=flag)
         parse_speculative_config(self.speculative_config)
         if (self.transport == "tls") > self.mtls:
             raise BadRequest("--transport tls needs --mtls", param="--transport")
+        if self.transport == "cuda_ipc" and self.device != "cuda":
+            raise BadRequest("--transport cuda_ipc needs --device cuda", param="--transport")
         if self.transport == "gloo" and self.mtls:
             raise BadRequest("--transport gloo does not encrypt; with --mtls take tls", param="--transport")
 
     @property
     def decode_limit(self) -> int:
-        """Upper bound of decode workers. Unasked, none is added on cores that the first ones have already."""
+        """Upper bound of decode workers. Unasked, none is added on cores that the first ones have already, or a GPU."""
+        if self.device == "cuda":
+            return self.max_decode or self.decode
         num_taken = self.threads_per_worker * (self.prefill + self.decode)
         has_room = num_cores() - num_taken >= self.threads_per_worker
         return self.max_decode or min(self.decode + has_room, MAX_WORKERS)
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """Names for the workers, best first: from one GPU to another process of it, else by the host's memory."""
+        return ("cuda_ipc", "shm") if self.transport == "cuda_ipc" else (self.transport,)
 
     def pool_of(self, worker: str) -> str:
         """The label of a worker, such as that of decode-1."""
         role, _, number = worker.rpartition("-")
         labels = self.pools.split(",") if role == "decode" else []
         return labels[int(number)].strip() if number.isdigit() and int(number) < len(labels) else ""
+
+    @property
+    def gpu_share(self) -> float:
+        """Part of the one GPU's memory that each worker may take."""
+        return GPU_MEMORY / (self.prefill + self.decode_limit)
 
     @property
     def model_name(self) -> str:

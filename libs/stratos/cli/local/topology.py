@@ -134,6 +134,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "WORKER_ID": name,
         "POOL": options.pool_of(name),
         "ENGINE": options.engine,
+        "DEVICE": options.device,
         "FAKE__MODEL_PATH": str(options.model_path),
         "FAKE__MODEL_DIGEST": ends.model_digest,
         "RUNNER__MODEL_PATH": str(options.model_path),
@@ -142,7 +143,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "RUNNER__QUANTIZATION": options.quantization,
         "RUNNER__NUM_THREADS": str(options.threads_per_worker),
         **parse_speculative_config(options.speculative_config),
-        "TRANSPORT__NAMES": json.dumps([options.transport]),
+        "TRANSPORT__NAMES": json.dumps(options.transports),
         "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),
         "ADAPTER_CACHE__DIRECTORY": str(paths.work_path / f"adapters-{name}"),
         **_object_store(options, ends),
@@ -151,10 +152,15 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
 
 def worker_sizes(options: UpOptions) -> dict[str, str]:
     """Share of the machine that a worker takes, unless its own environment sets it."""
+    if options.device == "cuda":
+        return {"RUNNER__GPU_MEMORY_UTILIZATION": f"{options.gpu_share:.3f}"} | _max_model_len(options)
     return {
         "RUNNER__KV_POOL_BYTES": str(options.kv_pool_bytes),
-        "RUNNER__MAX_MODEL_LEN": str(options.max_model_len),
-    }
+    } | _max_model_len(options)
+
+
+def _max_model_len(options: UpOptions) -> dict[str, str]:
+    return {"RUNNER__MAX_MODEL_LEN": str(options.max_model_len)}
 
 
 def gateway_settings(
