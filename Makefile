@@ -89,10 +89,12 @@ test-integration: setup ## Tests with real processes and real gRPC
 test-monitoring: setup ## Dashboards, rules and alerts in a real Prometheus, which has to be installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m monitoring tests/integration $(TESTS)
 
-# Their pins may collide with ours, so they are installed beside them.
-test-clients: setup ## Programs of other makers' SDKs against a running platform
+# Their pins may collide with ours, so they are installed beside them; the agents need node and npm.
+AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197
+test-clients: setup ## Programs of other makers' SDKs, and coding agents, against a running platform
 	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/pip install -q anthropic
+	@npm install --silent --no-audit --no-fund --prefix .agents $(AGENTS)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m clients tests/clients $(TESTS)
 
 check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, protos
@@ -120,7 +122,7 @@ bench: setup ## Measure on an idle machine: gateway and engine side by side, the
 	@$(BIN)/python -m scripts.bench.ablation --out benchmarks/results/ablation-cpu.json $(BENCH)
 
 # REPRODUCE="continuous-batching --seed 1": rows by name, and other arguments.
-reproduce: setup ## Published claims recomputed and measured, into build/reproduce (FULL=1: 90 minutes; GPU=1: its rows, too)
+reproduce: setup ## Published claims recomputed and measured, into build/reproduce (FULL=1: 90 minutes; GPU=1: on this GPU, too)
 	@$(BIN)/stratos reproduce $(if $(FULL),--full) $(if $(GPU),--gpu) $(REPRODUCE)
 
 # CHAOS_REPORT=PATH.json writes the report there, and a page beside it.

@@ -1,9 +1,10 @@
-"""Write the verdicts of committed reports of ``make reproduce`` into docs/numbers.md.
+"""Write the verdicts of committed reports of ``make reproduce`` and of a GPU into docs/numbers.md.
 
     python -m scripts.docs.reproduced_claims          rewrite the document
     python -m scripts.docs.reproduced_claims --check  exit 1 when it is out of date
 
-A report is ``benchmarks/results/reproduce-*.json``; what stands between the two marks of the document is made from it.
+A report is ``benchmarks/results/reproduce-*.json``; rows of a GPU are made from the newest ``gpu-*.json``.  What stands
+between the two marks of the document is made from them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 from stratos.cli.reproduce.cells import own_text
 from stratos.reproduce.catalogue import ROWS
+from stratos.reproduce.gpu_checks import COMMITTED, committed_checks
+from stratos.reproduce.measuring import gpu_document
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "numbers.md"
@@ -25,30 +28,40 @@ NONE = "No report is committed yet: `make reproduce` makes one in ten minutes on
 _MARKED = re.compile(f"{BEGIN}\n.*?{END}", re.DOTALL)
 
 
-def reports(folder: Path = ROOT / "benchmarks" / "results") -> dict[str, Mapping[str, Any]]:
-    """Rows of each committed report, by its file's name."""
+def reports(folder: Path = COMMITTED) -> dict[str, Mapping[str, Any]]:
+    """Rows of each committed report of ``make reproduce``, by its file's name."""
     return {
         path.name: json.loads(path.read_text(encoding="utf-8"))["rows"]
         for path in sorted(folder.glob("reproduce-*.json"))
     }
 
 
+def gpu_reports(folder: Path = COMMITTED) -> dict[str, Mapping[str, Any]]:
+    """Rows of a GPU, by the file of each."""
+    found: dict[str, dict[str, Any]] = {}
+    for row, check in committed_checks(folder).items():
+        found.setdefault(check.name, {})[row.name] = gpu_document(row, check)
+    return found
+
+
 def with_claims(text: str, found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The document with a table for each report."""
+    """The document with a table for each report, and the names of rows that none has."""
     parts = [_table(name, rows) for name, rows in found.items()] or [NONE]
+    known = {name for rows in found.values() for name in rows}
+    if found and (missing := [f"`{row.name}`" for row in ROWS if row.name not in known]):
+        parts.append(f"Not run: {', '.join(missing)}.")
     return _MARKED.sub(lambda _: "\n\n".join([BEGIN, *parts, END]), text)
 
 
 def _table(name: str, rows: Mapping[str, Any]) -> str:
-    lines = [f"[{name}](../benchmarks/results/{name}):", ""]
+    devices = {row["environment"].get("gpu") or row["environment"]["cpu"] for row in rows.values()}
+    lines = [f"{', '.join(sorted(devices))} ([file](../benchmarks/results/{name})):", ""]
     lines += ["| row | claim | claimed | ours | verdict |", "|---|---|---|---|---|"]
     for row in ROWS:
         for answer in rows.get(row.name, {}).get("answers", ()):
             ours = own_text(answer["own"]) if answer["own"] else ""
             cells = (row.name, answer["claim"], answer["claimed"], ours, answer["verdict"])
             lines.append(f"| {' | '.join(cells)} |")
-    if missing := [f"`{row.name}`" for row in ROWS if row.name not in rows]:
-        lines += ["", f"Not run: {', '.join(missing)}."]
     return "\n".join(lines)
 
 
@@ -58,7 +71,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when the document is out of date")
     is_check = parser.parse_args().check
     text = DOCUMENT.read_text(encoding="utf-8")
-    fresh = with_claims(text, reports())
+    fresh = with_claims(text, reports() | gpu_reports())
     if fresh != text and not is_check:
         DOCUMENT.write_text(fresh, encoding="utf-8")
     return 1 if is_check and fresh != text else 0

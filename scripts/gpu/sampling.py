@@ -15,6 +15,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import SampleSpec
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.sampling.triton_sampler import TritonSampler
+from stratos.reproduce.load.sorting_sampler import SortingSampler
 
 BATCHES, VOCABULARIES = (1, 8, 32, 64), (32_000, 128_256)
 PARAMS = {
@@ -60,12 +61,14 @@ def _compared(rig: Rig, batch: int, vocab: int, params: SamplingParams) -> dict[
 
 def _ways(vocab: int, device: torch.device) -> dict[str, Sample]:
     split, whole = (TritonSampler((), vocab, device, is_split=is_split) for is_split in (True, False))
-    portable, on_host = Sampler((), vocab, device), Sampler((), vocab, torch.device("cpu"))
+    host = torch.device("cpu")
+    portable, on_host, sorting = Sampler((), vocab, device), Sampler((), vocab, host), SortingSampler((), vocab, host)
     return {
         "split": lambda logits, specs: split.sample(logits, specs).token_ids,
         "one_program_a_row": lambda logits, specs: whole.sample(logits, specs).token_ids,
         "sorted_on_device": lambda logits, specs: portable.sample(logits, specs).token_ids,
         "host": lambda logits, specs: on_host.sample(logits.cpu(), specs).token_ids,
+        "host_sorted": lambda logits, specs: sorting.sample(logits.cpu(), specs).token_ids,
     }
 
 

@@ -79,7 +79,7 @@ def prefill(rig: Rig) -> None:
     """Section ``prefill``: one prompt in one eager step."""
     model, bench = _model(rig)
     runner = model.runner(1)
-    for tokens in (24,) if rig.is_rehearsal else (512, 2048, 8192):
+    for tokens in (24,) if rig.is_rehearsal else (512, 2048, 4096, 8192):
         rig.attempt(f"prompt_{tokens}", lambda n=tokens: bench.prefill(runner, model, n))
 
 

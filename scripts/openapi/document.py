@@ -110,7 +110,7 @@ def _form(names: tuple[str, ...]) -> dict[str, Any]:
 
 def _name(path: str) -> str:
     """A path as a name: v1_chat_completions."""
-    return re.sub(r"\W+", "_", path).strip("_")
+    return re.sub(r"\W+", "_", path).strip("_") or "root"
 
 
 _TEXT = {"type": "string"}

@@ -76,6 +76,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Requests can be served", needs_key=False, is_probe=True, media=("text/plain",)
     ),
     ("get", "/ready"): Operation(summary="As /readyz, with the reason as JSON", needs_key=False, is_probe=True),
+    ("get", "/"): Operation(summary="Leads to /docs", needs_key=False, media=(), statuses=(307,)),
     ("get", "/openapi.json"): Operation(summary="This document", needs_key=False),
     ("get", "/docs"): Operation(summary="This document as a page", needs_key=False, media=("text/html",)),
 }

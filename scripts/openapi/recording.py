@@ -55,6 +55,7 @@ _NOTES: dict[str, Notes] = {
     "flag": lambda path, name, default=False: [FieldRead(path + name, ReadKind.FLAG)],
     "number": _numbers,
     "refuse": _neutral,
+    "choice": _neutral,
     "ignore": lambda path, *names: [FieldRead(path + name, ReadKind.IGNORED) for name in names],
 }
 """What each way to read a field tells of it."""

@@ -56,6 +56,7 @@ SAMPLING: Mapping[str, Feature | None] = {
     "min_tokens": BASIC,
     "ignore_eos": BASIC,
     "stop_token_ids": BASIC,
+    "drafts_off": BASIC,
     "num_logprobs": BASIC,
     "allowed_token_ids": Feature.ALLOWED_TOKENS,
     "bad_sequences": Feature.BAD_SEQUENCES,

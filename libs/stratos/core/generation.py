@@ -54,6 +54,7 @@ class PrefillPath(enum.StrEnum):
     LOCAL_FALLBACK = "local_fallback"
     LOCAL_PROMPT_LOGPROBS = "local_prompt_logprobs"
     LOCAL_TAIL = "local_tail"
+    LOCAL_SPILL = "local_spill"
     EXTERNAL = "external"
 
 
@@ -86,6 +87,25 @@ class Receipt:
         return self.prefill_path is PrefillPath.EXTERNAL
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftUse:
+    """Drafts of a request at one worker, over all choices."""
+
+    num_drafted: int = 0
+    """Drafted tokens that passes verified."""
+    num_accepted: int = 0
+    """Drafted tokens that the model drew, too."""
+    num_cut: int = 0
+    """Drafted tokens that its grammar forbids, so that no pass had them."""
+
+    def plus(self, other: DraftUse) -> DraftUse:
+        return DraftUse(
+            num_drafted=self.num_drafted + other.num_drafted,
+            num_accepted=self.num_accepted + other.num_accepted,
+            num_cut=self.num_cut + other.num_cut,
+        )
+
+
 @dataclass(slots=True, kw_only=True)  # frozen ones take three times as long to make, and each token makes two
 class ChoiceDelta:
     """New tokens of one choice."""
@@ -111,3 +131,5 @@ class RequestDelta:
     """Account of the prompt, with the first tokens."""
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
     """Log probabilities of the prompt's tokens from the second on; with the receipt, if the request wants them."""
+    drafts: DraftUse | None = None
+    """Use of drafts, with the last tokens, if there were any."""

@@ -37,7 +37,7 @@ from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult
 from stratos.engine.contract.runner import Runner
-from stratos.engine.inspection import EngineInspection, Queue, SequenceInspection
+from stratos.engine.inspection import EngineInspection, SequenceInspection
 from stratos.engine.kv_cache.audit import LedgerAudit
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.requests.context import EngineContext
@@ -47,7 +47,6 @@ from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.requests.prefill_jobs import PrefillJobTable
 from stratos.engine.requests.reservations import ReservationTable
 from stratos.engine.scheduler.scheduler import Scheduler
-from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
 from stratos.engine.speculation.proposer import Proposer
@@ -64,8 +63,7 @@ class EngineCore:
     def __init__(
         self, runner: Runner, config: SchedulerConfig, clock: Clock | None = None, proposer: Proposer | None = None
     ) -> None:
-        self.info, self.runner = runner.info, runner
-        clock = clock or SystemClock()
+        self.info, self.runner, clock = runner.info, runner, clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
             # streams of this mode share no blocks
             config = replace(config, switches=replace(config.switches, prefix_cache=False))
@@ -217,6 +215,11 @@ class EngineCore:
         with self._changing():
             self._jobs.grant(leg)
 
+    def park(self, leg: str) -> None:
+        """Take the blocks of a READY job back until its grant, which is late, comes. Unknown: ignored."""
+        with self._changing():
+            self._jobs.park(leg)
+
     def gather(self, leg: str, kv_range: KvRange) -> memoryview:
         """Read computed KV of a job in wire layout. Raises ``KeyError`` for an unknown leg."""
         with self._reading(leg, kv_range) as table:
@@ -278,8 +281,9 @@ class EngineCore:
             return self._kv.forget(hashes)
 
     def forget_tenant(self, tenant: str) -> int:
-        """Drop all blocks of a tenant from the prefix cache, in both tiers; returns how many were known."""
+        """Drop what is left of a tenant, its blocks in both tiers above all; returns how many of them were known."""
         with self._changing():
+            self._steps.forget_tenant(tenant)
             return self._kv.forget(self._kv.owners.take(tenant))
 
     def cache_changes(self, after: int | None) -> CacheChanges:
@@ -328,14 +332,9 @@ class EngineCore:
         """Contents of the engine, queue by queue; for tests and diagnostics, since it copies everything."""
         with self._lock:
             scheduler, tier, window = self._scheduler, self._kv.tier, self._kv.tables.window
-            queues: tuple[tuple[Queue, list[Sequence]], ...] = (
-                ("waiting", scheduler.waiting),
-                ("ready", scheduler.ready),
-                ("running", scheduler.running),
-            )
-            in_flight = self._steps.in_flight
+            in_flight, queues = self._steps.in_flight, scheduler.queues
             return EngineInspection(
-                sequences=tuple(SequenceInspection.of(name, s) for name, queue in queues for s in queue),
+                sequences=tuple(SequenceInspection.of(name, s) for name, line in queues.items() for s in line),
                 open_requests=self._requests.open,
                 open_reservations=self._reservations.open,
                 open_embeddings=self._embeddings.open,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from stratos.core.requests.records import RequestKey
-from stratos.engine.sequence import Sequence
-
-Queue = Literal["waiting", "ready", "running"]
+from stratos.engine.sequence import Queue, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

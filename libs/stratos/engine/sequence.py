@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.engine.contract.results import RequestStats
 from stratos.engine.grammar.matcher import GrammarMatcher
 
+Queue = Literal["waiting", "ready", "running", "parked"]
+"""Queue of the scheduler that a sequence is in."""
 RELEASED = -1
 """Entry of a block table for a block that was given up."""
 
@@ -101,6 +103,8 @@ class Sequence:
     embedding: EmbedState | None = None
     drafts: tuple[int, ...] = ()
     """Tokens proposed for the step that is planned; they count only if the target draws them, too."""
+    draft_grammars: tuple[GrammarMatcher, ...] = ()
+    """State of its grammar after each of them."""
     num_draft_blocks: int = 0
     """Blocks at the end of the table that were taken for them."""
     drafting: DraftState | None = None
@@ -170,10 +174,16 @@ class DraftState:
     """The proposer's own."""
     proposed: tuple[int, ...] = ()
     """The newest drafts, run or not."""
+    method: str = ""
+    """Who drafted them."""
     num_known: int = 0
     """Tokens that the sequence had then."""
-    chance: float | None = None
-    """Learned chance that the next drafted token is right; ``None`` before the first draft."""
+    chances: dict[str, float] = field(default_factory=dict)
+    """Learned chance, by who drafts, that the next drafted token is right."""
+    gap: int = 0
+    """Tokens that the last pause took."""
+    next_look: int = 0
+    """Tokens of the sequence from which on it is looked at again."""
     is_off: bool = False
     """The proposer failed on the sequence: it goes on without drafts."""
 
@@ -242,13 +252,17 @@ class SwappedState:
 
 @dataclass(slots=True, eq=False)
 class JobState:
-    """A prefill job and its phase: queued, ready (blocks taken, waits for its grant), running, done."""
+    """A prefill job and its phase: queued, ready (blocks taken, waits for its grant), running, done.
+
+    One whose grant is late is parked: it gave its blocks back, and is queued in its old place when the grant comes.
+    """
 
     job: PrefillJob
     sequence: Sequence
     num_available: int = 0
     """Tokens whose KV may be gathered."""
     is_ready: bool = False
+    is_parked: bool = False
     is_granted: bool = False
 
 

@@ -83,13 +83,18 @@ class StepLoop:
             result.prefill_events, jobs.events = jobs.events, []
         return result
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop what drafts remember of a tenant."""
+        if self._drafts is not None:
+            self._drafts.forget_tenant(tenant)
+
     def _plan(self, result: StepResult) -> LaunchedStep | None:
         scheduler = self._tracker.context.scheduler
         self._kv.tier.begin_plan(self._num_plans)
         decision = scheduler.schedule()
         self._tracker.apply(decision, result)
         if self._drafts is not None:
-            self._drafts.add(decision.scheduled)
+            self._drafts.add(decision.scheduled, result)
         step = self._tracker.enter(self._num_plans, decision.scheduled, result)
         if not step:
             return None
@@ -152,9 +157,9 @@ class StepLoop:
         self._kv.tier.costs.observe_prefill(step.num_prompt_tokens, step.num_tokens, seconds - tokens.swap_s)
         if self._tracker.context.config.step_time_budget_ms:
             scheduler.cost.observe(step.load, seconds - tokens.swap_s)
-        if self._drafts is not None and step.num_tokens == len(step.rows) + step.num_drafted:
-            self._drafts.observe(step.load, seconds - tokens.swap_s, step.num_drafted)
         self._retire(step, tokens, result)
+        if self._drafts is not None and step.num_tokens == len(step.rows) + step.num_drafted:
+            self._drafts.observe(step.load, seconds - tokens.swap_s, result)
         return True
 
     def _retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:

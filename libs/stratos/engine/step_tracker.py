@@ -24,7 +24,7 @@ from stratos.engine.contract.plan import (
     StepPlan,
     StepTokens,
 )
-from stratos.engine.contract.results import StepResult, StepShares
+from stratos.engine.contract.results import DraftCount, StepResult, StepShares
 from stratos.engine.grammar.masks import PendingMasks
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.kv_cache.host_tier import Swaps
@@ -257,8 +257,15 @@ class StepTracker:
             sequence.num_computed += 1
             self.requests.advance(sequence, sequence.num_computed - 1, token, result, follows=True)
             num_taken += 1
-        result.num_drafted += len(launched.row.verify)
-        result.num_accepted += num_taken
+        assert sequence.request is not None
+        assert sequence.drafting is not None
+        count = DraftCount(
+            key=sequence.request.key,
+            method=sequence.drafting.method,
+            num_drafted=len(launched.row.verify),
+            num_accepted=num_taken,
+        )
+        result.drafts.append(count)
         if launched.is_current:
             self._kv.tables.end_drafts(sequence)
 

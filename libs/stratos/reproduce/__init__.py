@@ -5,6 +5,6 @@ process of its own (``python -m stratos.reproduce ROW``), so that one row's memo
 command line starts them, keeps their documents and renders the report.  Rows may import torch, the rest does not.
 
 Read in this order: ``record`` (claims, verdicts, results, documents), ``catalogue`` (names of all rows), ``machine``
-(where figures were measured), ``material`` (models that rows make), ``load`` (what rows ask of engines), ``rows``,
-``measuring`` (one row to its document).
+(where figures were measured), ``gpu_checks`` (and on which GPU), ``material`` (models that rows make), ``load`` (what
+rows ask of engines), ``rows``, ``measuring`` (one row to its document).
 """

@@ -13,9 +13,10 @@ class ReproducedRow:
 
     name: str
     title: str
-    module: str = ""
-    """Module of ``stratos.reproduce.rows``; empty where only a GPU can answer: such a row is reported as not run."""
-
+    module: str
+    """Module of ``stratos.reproduce.rows``."""
+    sections: tuple[str, ...] = ()
+    """Sections of ``scripts/gpu_check.py``, where a GPU alone can answer."""
     starts_processes: bool = False
     """Services run as processes: its smoke form takes longer, and needs ports."""
     is_paired: bool = False
@@ -23,8 +24,8 @@ class ReproducedRow:
 
     @property
     def needs_gpu(self) -> bool:
-        """No code of ours has measured it."""
-        return not self.module
+        """A GPU of this machine answers, or a committed report of one."""
+        return bool(self.sections)
 
 
 ROWS = (
@@ -69,8 +70,18 @@ ROWS = (
     ReproducedRow(
         name="contradictions", module="calculated.contradictions", title="Figures that contradict their own inputs"
     ),
-    ReproducedRow(name="sampling-on-gpu", title="Sampling on the device against logits sent to the host"),
-    ReproducedRow(name="gpu-utilisation", title="MBU of decode and MFU of prefill on a GPU"),
+    ReproducedRow(
+        name="sampling-on-gpu",
+        module="gpu.sampling",
+        sections=("sampling",),
+        title="Sampling on the device against logits sent to the host",
+    ),
+    ReproducedRow(
+        name="gpu-utilisation",
+        module="gpu.utilisation",
+        sections=("decode", "prefill"),
+        title="MBU of decode and MFU of prefill on a GPU",
+    ),
 )
 
 

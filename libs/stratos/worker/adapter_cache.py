@@ -144,6 +144,14 @@ class AdapterCache:
                         raise Busy(error.message) from error
         raise Busy("adapters are evicted as fast as they are loaded; raise the engine's number of adapter slots")
 
+    async def have_near(self, adapter: AdapterRef, stack: AsyncExitStack) -> None:
+        """Have an adapter on disk, just read, until ``stack`` unwinds: ``hold`` takes no longer than loading it then.
+
+        Raises as ``hold``.
+        """
+        stack.enter_context(self._in_use(adapter.digest))
+        await self.fetch(adapter.digest, adapter.uri)
+
     async def _pin(self, digest: str) -> bool:
         """Pin an adapter; a caller that is cancelled in between leaves no pin, although the engine gets the call."""
         pinning = asyncio.ensure_future(self._engine.pin_adapter(digest))

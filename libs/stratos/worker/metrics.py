@@ -71,7 +71,7 @@ class WorkerMetrics(Instruments):
         "stratos_local_prefills", "Prompts computed at the decode worker.", "reason",
         zeros=(
             PrefillPath.LOCAL_SHORT_TAIL, PrefillPath.LOCAL_NO_ENDPOINT, PrefillPath.LOCAL_FALLBACK,
-            PrefillPath.LOCAL_TAIL,
+            PrefillPath.LOCAL_TAIL, PrefillPath.LOCAL_SPILL,
         ),
     )
     embed_calls = counter("stratos_embed_calls", "Ended calls for embeddings.", "outcome")

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from stratos.common.errors import StratosError
-from stratos.core.generation import ChoiceDelta, PrefillPath, Receipt, RequestDelta, Submission
+from stratos.core.generation import ChoiceDelta, DraftUse, PrefillPath, Receipt, RequestDelta, Submission
 from stratos.core.ledger.usage import MeterTag, UsageCount
 from stratos.core.requests.records import ChoiceOutput, FinishReason, PositionLogprobs
 from stratos.engine.contract.results import RequestStats
@@ -87,6 +87,7 @@ class RequestRecord:
         """Its share of the engine's steps here."""
         self.num_early_tokens = 0
         """Tokens that those steps computed before its first one."""
+        self.drafts = DraftUse()
         self.orphan_since_s: float | None = None
         self.is_error_sent = False
         self.is_receipt_sent = False
@@ -162,7 +163,12 @@ class RequestRecord:
         prompt_logprobs = self.prompt_logprobs if receipt is not None else ()
         self.is_receipt_sent = self.stats is not None
         return RequestDelta(
-            key=self.key, choices=choices, error=error, receipt=receipt, prompt_logprobs=prompt_logprobs
+            key=self.key,
+            choices=choices,
+            error=error,
+            receipt=receipt,
+            prompt_logprobs=prompt_logprobs,
+            drafts=self.drafts if self.is_ended and self.drafts != DraftUse() else None,
         )
 
     def note_step(self, num_tokens: int, device_ns: int) -> None:

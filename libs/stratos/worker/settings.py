@@ -32,6 +32,17 @@ class HandoffConfig:
     """A source that says nothing for this long is lost; it speaks every 250 ms."""
     stall_timeout_s: Annotated[float, Gt(0)] = 2.0
     """A source whose step counter stands still for this long, or for 4 of its slow steps, while it computes, hangs."""
+    idle_timeout_s: Annotated[float, Gt(0)] = 5.0
+    """A granted hand-off of which no token is computed and no frame sent for this long, or for 16 of the source's slow
+    steps, is given up; the source is not avoided."""
+    spill_wait_s: Annotated[float, Ge(0)] = 1.0
+    """A hand-off that waits for at least this long at its source goes elsewhere where ``spill_ratio`` says so."""
+    spill_ratio: Annotated[float, Gt(0)] = 4.0
+    """It goes to the next source, or is computed here, when its wait is so many times what computing here would take,
+    queue included; by the source's own measure of its tokens."""
+    grant_wait_s: Annotated[float, Gt(0)] = 0.5
+    """A job whose grant comes later gives its blocks back in the meantime and keeps its place: milliseconds when the
+    receiver lives, whose adapters are on its disk by then."""
     frame_timeout_s: Annotated[float, Gt(0)] = 10.0
     """An announced frame must be complete within this time: one slot takes milliseconds on any network."""
     abort_timeout_s: Annotated[float, Gt(0)] = 1.0

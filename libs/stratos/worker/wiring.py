@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
 from stratos.kv_transfer.capabilities import find_capabilities
+from stratos.kv_transfer.port.slot_queue import SlotQueue
 from stratos.kv_transfer.registry import usable_transports, working_transports
 from stratos.kv_transfer.settings import TransportConfig
 from stratos.rpc.binding import StartError
@@ -27,7 +28,6 @@ from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.features import offered_features
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver import HandoffReceiver
-from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports
@@ -127,12 +127,13 @@ def _context(
     dialer: Dialer,
 ) -> HandoffContext:
     metrics = WorkerMetrics(registry, settings.device_label, settings.observe.max_tenant_series)
+    transport = settings.transport.fitted(engine.info.geometry.token_bytes)
     transports = Transports(
-        _names(settings.transport, engine, has_tls=dialer.tls is not None),
+        _names(transport, engine, has_tls=dialer.tls is not None),
         engine.data_port,
         incarnation,
-        settings.transport,
-        find_capabilities(settings.transport.shm_directory, engine.info.device),
+        transport,
+        find_capabilities(transport.shm_directory, engine.info.device),
     )
     slot_queue = SlotQueue(settings.handoff.slot_wait_s)
     return HandoffContext(

@@ -118,6 +118,26 @@ async def test_calls_stream_by_fragments(world: World) -> None:
     assert "".join(deltas) == done["arguments"] == events[-1]["response"]["output"][0]["arguments"]
 
 
+async def test_a_call_of_a_namespace_tells_both_of_its_names(world: World) -> None:
+    world.worker.script = say(CALL.replace("get_weather", "earth__get_weather"))
+    earth = {"type": "namespace", "name": "earth", "description": "Of this planet.", "tools": [WEATHER]}
+    more: dict[str, Any] = {"tools": [{"type": "web_search"}, earth], "client_metadata": {"turn": "1"}}
+    events = await events_of(world, **more)
+    [added] = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    assert (added["namespace"], added["name"]) == ("earth", "get_weather")
+    [call] = events[-1]["response"]["output"]
+    assert (call["namespace"], call["name"], call["arguments"]) == ("earth", "get_weather", '{"city": "Z\u00fcrich"}')
+    assert [tool["type"] for tool in events[-1]["response"]["tools"]] == ["namespace"]
+    answer = await world.http.post(
+        "/v1/responses",
+        json=ask(input=[call, {"type": "function_call_output", "call_id": call["call_id"], "output": "ok"}], **more),
+    )
+    assert answer.headers["x-stratos-ignored"] == "tools[0], client_metadata"
+    prompt = shipped_tokenizer().decode(list(world.worker.submits[-1].prompt_ids), skip_special=False)
+    assert '"name": "earth__get_weather", "description": "Of this planet.\\nWeather of a city"' in prompt
+    assert '<tool_call>\n{"name": "earth__get_weather", "arguments": {"city": "Z\u00fcrich"}}' in prompt
+
+
 async def test_required_calls_and_schemas_are_enforced_at_the_worker(world: World) -> None:
     world.worker.script = say(CALL)
     await world.openai.responses.create(**ask(tools=[WEATHER], tool_choice="required"))

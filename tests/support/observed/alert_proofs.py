@@ -209,6 +209,14 @@ PROOFS: dict[str, Proof] = {
         fires_at=8,
         resolved_at=14,
     ),
+    "StratosDraftsLose": Proof(
+        series={
+            f'stratos_engine_draft_cost_seconds_total{{{R}, instance="i"}}': "0+6x40 240+0x40",
+            f'stratos_engine_draft_saved_seconds_total{{{R}, instance="i"}}': "0+3x80",
+        },
+        fires_at=18,
+        resolved_at=60,
+    ),
     "StratosRedisFills": Proof(
         series={f'stratos_redis_memory_ratio{{{R}, instance="i"}}': "0.75+0x10 0.5+0x10"}, fires_at=8, resolved_at=14
     ),

@@ -10,6 +10,8 @@ from stratos.common.errors import BadRequest
 
 def test_it_sets_workers():
     assert parse_speculative_config("") == {}
+    for text in ('{"method": "off"}', '{"method": "off", "num_speculative_tokens": "auto"}'):
+        assert parse_speculative_config(text) == {"SCHEDULER__SPECULATION__METHOD": "off"}
     assert parse_speculative_config('{"method": "ngram", "num_speculative_tokens": 4}') == {
         "SCHEDULER__SPECULATION__METHOD": "ngram",
         "SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": "4",
@@ -21,13 +23,16 @@ def test_it_sets_workers():
     [
         ("ngram", "JSON object"),
         ("[1]", "JSON object"),
-        ("{}", 'needs the method "ngram", not null'),
-        ('{"method": "draft", "model": "/m"}', '"draft", which is not there yet'),
+        ("{}", "needs one of the methods auto, off, ngram, suffix, draft, not null"),
+        ('{"method": "self", "model": "/m"}', '"self", which is not there yet'),
+        ('{"method": "draft", "model": "/no/such"}', 'the folder of a draft model, not "/no/such"'),
+        ('{"method": "draft"}', "the folder of a draft model, not null"),
+        ('{"method": "draft", "model": 7}', "the folder of a draft model, not 7"),
         ('{"method": "ngram", "model": "/m"}', "has model, which is not known"),
-        ('{"method": "ngram", "num_speculative_tokens": 0}', "not between 1 and 16"),
-        ('{"method": "ngram", "num_speculative_tokens": -1}', "not between 1 and 16"),
-        ('{"method": "ngram", "num_speculative_tokens": 1000000}', "not between 1 and 16"),
-        ('{"method": "ngram", "num_speculative_tokens": true}', "not between 1 and 16"),
+        ('{"method": "ngram", "num_speculative_tokens": 0}', "nor between 1 and 16"),
+        ('{"method": "ngram", "num_speculative_tokens": -1}', "nor between 1 and 16"),
+        ('{"method": "ngram", "num_speculative_tokens": 1000000}', "nor between 1 and 16"),
+        ('{"method": "ngram", "num_speculative_tokens": true}', "nor between 1 and 16"),
     ],
 )
 def test_what_is_not_there_is_refused_by_name(text, message):

@@ -70,6 +70,7 @@ def make_request(
 BASIC_ONLY = SamplingParams(
     temperature=0.5, top_p=0.5, top_k=3, min_p=0.1, repetition_penalty=1.5, frequency_penalty=0.5,
     presence_penalty=0.5, logit_bias={1: 2.0}, max_tokens=3, min_tokens=1, ignore_eos=True, stop_token_ids=(1,),
+    drafts_off=True,
     num_logprobs=0,
 )  # fmt: skip
 CASES = [

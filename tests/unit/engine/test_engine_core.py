@@ -246,17 +246,6 @@ def test_abort_of_a_job_in_each_phase_gives_everything_back(make_engine):
         assert engine.status().num_prefill_jobs == 0
 
 
-def test_job_without_compute_sends_only_what_is_cached(make_engine):
-    engine = make_engine()
-    engine.add(make_request(range(40)))
-    drain(engine)
-    engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(50)), compute=False))
-    (ready,) = engine.step().prefill_events
-    engine.grant("leg")
-    (done,) = engine.step().prefill_events
-    assert (ready.num_tokens, done.num_tokens, done.kind) == (32, 32, PrefillEventKind.DONE)
-
-
 def test_poisoned_request_ends_alone(make_engine):
     engine = make_engine(poison_token=666)
     engine.add(make_request([1, 666], "bad", n=2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratos.common.errors import Busy
-from stratos.core.generation import PrefillPath, Submission
+from stratos.core.generation import DraftUse, PrefillPath, Submission
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
@@ -88,6 +88,19 @@ def test_receipt_comes_with_the_first_output_only() -> None:
     again = record.drain()
     assert again is not None
     assert again.receipt == first.receipt
+
+
+def test_what_became_of_drafts_comes_with_the_last_output() -> None:
+    record = make_record()
+    record.append(output(0, 0, 5))
+    record.drafts = DraftUse(num_drafted=3, num_accepted=2, num_cut=1)
+    first = record.drain()
+    assert first is not None
+    assert first.drafts is None
+    record.append(output(0, 1, 6, finish=FinishReason.STOP))
+    last = record.drain()
+    assert last is not None
+    assert last.drafts == record.drafts
 
 
 def test_error_ends_after_what_was_emitted() -> None:

@@ -24,6 +24,8 @@ class DeviceSpec:
     fp8_flops: float
     """0 where it computes no fp8: such weights are widened, and the peak is that of bfloat16."""
     source: str
+    cuda_name: str = ""
+    """Name under which CUDA lists it."""
 
     def peak_flops(self, weights: str) -> float:
         """Peak for products with weights of that type."""
@@ -41,6 +43,7 @@ def devices() -> Mapping[str, DeviceSpec]:
             bf16_flops=entry["bf16_tflops"] * 1e12,
             fp8_flops=entry["fp8_tflops"] * 1e12,
             source=entry["source"],
+            cuda_name=entry.get("cuda_name", ""),
         )
         for name, entry in read_table(__package__, "devices.json").items()
     }

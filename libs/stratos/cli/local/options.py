@@ -21,7 +21,8 @@ GPU_MEMORY = 0.9
 """Of a GPU's memory for all workers: what kernels load at their first use is in no plan."""
 
 SPECULATIVE_FLAG = "--speculative-config"
-PLANNED_METHODS = ("suffix", "draft", "self")
+METHODS = ("auto", "off", "ngram", "suffix", "draft")
+PLANNED_METHODS = ("self",)
 MAX_DRAFTED_TOKENS = 16
 
 
@@ -58,7 +59,7 @@ class UpOptions:
         "auto"
     )
     speculative_config: Annotated[
-        str, Option(help='Drafts, e.g. {"method": "ngram", "num_speculative_tokens": 8}; empty: none.')
+        str, Option(help='Drafts, e.g. {"method": "ngram", "num_speculative_tokens": 8}; empty: where they pay.')
     ] = ""
     """JSON, with the names that vLLM has."""
     max_model_len: Annotated[int, Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0
@@ -174,16 +175,27 @@ def parse_speculative_config(text: str) -> dict[str, str]:
         fields = None
     if not isinstance(fields, dict):
         raise _bad_drafts('must be a JSON object such as {"method": "ngram"}')
-    method, count = fields.pop("method", None), fields.pop("num_speculative_tokens", 8)
+    method, count = fields.pop("method", None), fields.pop("num_speculative_tokens", "auto")
     if method in PLANNED_METHODS:
-        raise _bad_drafts(f'has the method "{method}", which is not there yet; there is "ngram"')
-    if method != "ngram":
-        raise _bad_drafts(f'needs the method "ngram", not {json.dumps(method)}')
+        raise _bad_drafts(f'has the method "{method}", which is not there yet; there is "draft"')
+    if method not in METHODS:
+        raise _bad_drafts(f"needs one of the methods {', '.join(METHODS)}, not {json.dumps(method)}")
+    settings = {"SCHEDULER__SPECULATION__METHOD": method}
+    if method == "draft":
+        settings["SCHEDULER__SPECULATION__MODEL_PATH"] = _draft_folder(fields.pop("model", None))
     if fields:
         raise _bad_drafts(f"has {next(iter(fields))}, which is not known with this method")
+    if count == "auto":
+        return settings
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_DRAFTED_TOKENS:
-        raise _bad_drafts(f"has num_speculative_tokens that are not between 1 and {MAX_DRAFTED_TOKENS}")
-    return {"SCHEDULER__SPECULATION__METHOD": method, "SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": str(count)}
+        raise _bad_drafts(f'has num_speculative_tokens that are neither "auto" nor between 1 and {MAX_DRAFTED_TOKENS}')
+    return settings | {"SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": str(count)}
+
+
+def _draft_folder(model: object) -> str:
+    if not isinstance(model, str) or not (Path(model) / "config.json").is_file():
+        raise _bad_drafts(f"needs a model, the folder of a draft model, not {json.dumps(model)}")
+    return str(Path(model).resolve())
 
 
 def _bad_drafts(why: str) -> BadRequest:

@@ -142,7 +142,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "RUNNER__DTYPE": options.dtype,
         "RUNNER__QUANTIZATION": options.quantization,
         "RUNNER__NUM_THREADS": str(options.threads_per_worker),
-        **parse_speculative_config(options.speculative_config),
+        **(parse_speculative_config(options.speculative_config) if name.startswith("decode") else {}),
         "TRANSPORT__NAMES": json.dumps(options.transports),
         "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),
         "ADAPTER_CACHE__DIRECTORY": str(paths.work_path / f"adapters-{name}"),

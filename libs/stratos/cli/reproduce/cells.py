@@ -46,6 +46,11 @@ def table_cells(table: Mapping[str, Any]) -> list[list[str]]:
 def origin_text(document: Mapping[str, Any]) -> str:
     """Where the row's figures come from."""
     environment, run, threads = document["environment"], document["run"], document["threads"]
+    if "gpu" in environment:
+        return (
+            f"{run['duration_s']} s on one {environment['gpu']}, driver {environment.get('driver', 'unknown')}, torch "
+            f"{environment['torch']}, {environment['utc']}, commit {environment['commit']}"
+        )
     effect = (
         "which slows both of a pair and widens the intervals"
         if document["name"] in _PAIRED

@@ -18,7 +18,9 @@ def reproduce(
     show_list: Annotated[bool, typer.Option("--list", help="Name all rows, and run nothing.")] = False,
     full: Annotated[bool, typer.Option("--full", help="All of every row: up to an hour and a half.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="A little of every row: whether the code runs.")] = False,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Name the rows of a GPU, too; none of them is run yet.")] = False,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Measure the rows of a GPU here; else they are of a committed report.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
     threads: Annotated[int, typer.Option(help="Of an engine; 0: as many as there are cores.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("build/reproduce"),
@@ -30,7 +32,9 @@ def reproduce(
     from stratos.cli.reproduce.running import measure_in_process, run_rows
     from stratos.common.errors import BadRequest
     from stratos.reproduce.catalogue import ROWS, find_row
+    from stratos.reproduce.gpu_checks import committed_checks
     from stratos.reproduce.machine import read_commit
+    from stratos.reproduce.measuring import gpu_document
     from stratos.reproduce.record.conditions import RowConditions, RowForm
 
     if show_list:
@@ -51,14 +55,15 @@ def reproduce(
             folder=out / "material",
         )
         report = ReportFile(out / JSON_NAME)
-        shown = [row for row in ROWS if gpu or not row.needs_gpu or row.name in (rows or ())]
+        checks = committed_checks()
         try:
             broken = run_rows(
-                chosen or shown,
+                chosen or ROWS,
                 conditions,
                 report,
                 commit=read_commit(),
                 again=bool(chosen),
+                of_gpus=None if gpu else {row.name: gpu_document(row, check) for row, check in checks.items()},
                 measure=measure_in_process,
                 say=lambda text: typer.echo(text, err=True),
             )

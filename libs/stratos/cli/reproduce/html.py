@@ -46,8 +46,8 @@ def plot_svg(plot: Mapping[str, Any]) -> str:
 def _section(row: ReproducedRow, document: Mapping[str, Any] | None) -> str:
     heading = f'<h2 id="{row.name}">{escape(row.title)}</h2>'
     if document is None:
-        reason = "it needs a GPU" if row.needs_gpu else f"<code>stratos reproduce {row.name}</code> runs it"
-        return f"{heading}\n<p>Not run: {reason}.</p>"
+        reason, flag = ("it needs a GPU; ", " --gpu") if row.needs_gpu else ("", "")
+        return f"{heading}\n<p>Not run: {reason}<code>stratos reproduce {row.name}{flag}</code> runs it.</p>"
     parts = [heading, f"<p><code>{escape(document['command'])}</code></p>"]
     if document["answers"]:
         parts.append(_table(ANSWER_COLUMNS, [answer_cells(answer) for answer in document["answers"]]))

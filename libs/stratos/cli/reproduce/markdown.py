@@ -31,7 +31,11 @@ def _summary(rows: Sequence[ReproducedRow], documents: Mapping[str, Mapping[str,
 
 
 def _missing(row: ReproducedRow) -> str:
-    return "Not run: it needs a GPU." if row.needs_gpu else f"Not run yet: `stratos reproduce {row.name}`."
+    return (
+        f"Not run: it needs a GPU; `stratos reproduce {row.name} --gpu` runs it there."
+        if row.needs_gpu
+        else f"Not run yet: `stratos reproduce {row.name}`."
+    )
 
 
 def _row_parts(row: ReproducedRow, document: Mapping[str, Any]) -> list[str]:

@@ -26,17 +26,19 @@ def run_rows(
     *,
     commit: str,
     again: bool,
+    of_gpus: Mapping[str, Mapping[str, Any]] | None,
     measure: MeasureRow,
     say: Callable[[str], None],
 ) -> list[str]:
     """Measure what the report lacks, also after a row that broke.
 
     Args:
-        rows: in order; those that need a GPU are passed over.
+        rows: in order.
         conditions: of all of them.
         report: gets each row when it has ended.
         commit: of the code; rows of another one are measured again.
         again: measure rows that the report has, too.
+        of_gpus: documents that were made elsewhere, by row; ``None`` where this machine's own GPU answers.
         measure: runs one.
         say: told what goes on.
 
@@ -45,8 +47,8 @@ def run_rows(
     """
     broken = []
     for row in rows:
-        if row.needs_gpu:
-            say(f"{row.name}: not run, it needs a GPU")
+        if row.needs_gpu and of_gpus is not None:
+            say(f"{row.name}: {_put_committed(report, of_gpus.get(row.name))}")
         elif not again and report.has(row.name, conditions, commit):
             say(f"{row.name}: kept")
         elif (document := measure(row, conditions)) is None:
@@ -57,6 +59,14 @@ def run_rows(
             loaded = ", while others used the machine" if document["run"]["loaded"] else ""
             say(f"{row.name}: {document['run']['duration_s']} s{loaded}")
     return broken
+
+
+def _put_committed(report: ReportFile, document: Mapping[str, Any] | None) -> str:
+    """Take over a row that this machine cannot answer; returns what to say of it."""
+    if document is None:
+        return "not run, it needs a GPU"
+    report.put(document)
+    return f"of {document['environment']['file']}, measured on one {document['environment']['gpu']}"
 
 
 def measure_in_process(row: ReproducedRow, conditions: RowConditions) -> Mapping[str, Any] | None:

@@ -38,6 +38,8 @@ class SamplingParams:
     """Form of the output; it ends the choice, regardless of ``min_tokens`` and ``ignore_eos``."""
     watermark: Watermark | None = None
     """Mark the output: adds to the logits after the penalties."""
+    drafts_off: bool = False
+    """Run it without drafts: the same tokens, one in each pass."""
     num_logprobs: int | None = None
     """Most likely tokens reported at each position; ``None`` means no logprobs at all."""
     num_prompt_logprobs: int | None = None

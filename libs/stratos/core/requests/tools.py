@@ -6,14 +6,14 @@ import enum
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stratos.common.errors import BadRequest
 
 MAX_TOOLS = 128
 """OpenAI's bound."""
-MAX_TOOL_CHARS = 16_384
+MAX_TOOL_CHARS = 65_536
 """Of one tool: name, description and the JSON of its schema."""
 MAX_ALL_TOOL_CHARS = 262_144
 """Of all tools of a request together."""
@@ -51,6 +51,8 @@ class Tool:
     """JSON schema of its arguments; ``None`` where it has none."""
     is_strict: bool = False
     """Arguments must obey the schema."""
+    place: str = field(default="", compare=False)
+    """Where its request has it, for errors: "tools[0].function"."""
 
     def definition(self) -> dict[str, Any]:
         """Its definition as chat templates read it."""
@@ -184,10 +186,10 @@ def check_tool_sizes(tools: Sequence[Tool], param: str) -> None:
         BadRequest: one is too large, all are, or two have one name.
     """
     num_chars, names = 0, set[str]()
-    for index, tool in enumerate(tools):
-        where = f"{param}[{index}]"
+    for tool in tools:
+        where = tool.place or param
         if tool.name in names:
-            raise BadRequest(f"{where}.function.name: there are two tools {tool.name!r}", param=where)
+            raise BadRequest(f"{where}.name: there are two tools {tool.name!r}", param=where)
         names.add(tool.name)
         size = len(json.dumps(tool.definition(), ensure_ascii=False))
         if size > MAX_TOOL_CHARS:

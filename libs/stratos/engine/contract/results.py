@@ -70,6 +70,25 @@ class StepShares:
     """All of them."""
 
 
+FAILED = "failed"
+"""Method of drafts that a proposer failed to make."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftCount:
+    """Drafts of one row, or what became of them before there was one."""
+
+    key: RequestKey
+    method: str
+    """Who drafted: a proposer, "grammar", or ``FAILED``, where one raised or drafted what is no token."""
+    num_drafted: int = 0
+    """Tokens that the pass verified."""
+    num_accepted: int = 0
+    """Tokens of these that the target drew, too, and that counted."""
+    num_cut: int = 0
+    """Tokens that the grammar forbids, so that no pass had them."""
+
+
 @dataclass(slots=True)
 class StepResult:
     """Everything one step produced."""
@@ -97,10 +116,22 @@ class StepResult:
     prompt_logprobs: dict[RequestKey, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """For requests that got their first token in this step and asked: one entry per prompt token from the second on."""
     shares: StepShares = field(default_factory=StepShares)
-    num_drafted: int = 0
-    """Tokens that proposers drafted for the pass."""
-    num_accepted: int = 0
-    """Drafted tokens that the target drew, too, and that counted."""
+    drafts: list[DraftCount] = field(default_factory=list)
+    """Rows with drafts."""
+    draft_cost_s: float = 0.0
+    """Seconds that drafting took, and verifying by what steps cost."""
+    draft_saved_s: float = 0.0
+    """Seconds of steps that accepted tokens made needless."""
+
+    @property
+    def num_drafted(self) -> int:
+        """Drafted tokens that the pass verified."""
+        return sum(count.num_drafted for count in self.drafts)
+
+    @property
+    def num_accepted(self) -> int:
+        """Drafted tokens that the target drew, too, and that counted."""
+        return sum(count.num_accepted for count in self.drafts)
 
     @property
     def has_news(self) -> bool:

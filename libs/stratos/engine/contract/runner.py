@@ -104,7 +104,8 @@ class Runner(ABC):
 
         Args:
             handle: of the plan launched last.
-            masks: int32 words by seq_id, a bit set per allowed token; rows without an entry are unconstrained.
+            masks: int32 words by (seq_id, ``SampleSpec.num_drafted``), a bit set per allowed token; places without an
+                entry are unconstrained.
             specs: by seq_id, instead of those in the plan: a row that continues and needs its history
                 (``SampleSpec.needs_history``) has it complete only now.
         """

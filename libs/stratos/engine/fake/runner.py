@@ -92,7 +92,7 @@ class FakeConfig:
 class _Handle:
     plan: StepPlan
     specs: Mapping[int, SampleSpec] = field(default_factory=dict)
-    masks: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    masks: Mapping[tuple[int, int], Sequence[int]] = field(default_factory=dict)
     is_sampled: bool = False
     tables: dict[int, list[int]] = field(default_factory=dict)
     """Block tables by seq_id, as they were when the plan was launched."""
@@ -284,7 +284,8 @@ class FakeRunner(Runner):
             handle.tokens.tokens.append(self._sample_row(handle, row, spec))
 
     def _sample_row(self, handle: _Handle, row: PlanRow, spec: SampleSpec) -> SampledToken:
-        table, mask, end = handle.tables[row.seq_id], handle.masks.get(row.seq_id), row.start + len(row.token_ids)
+        table, end = handle.tables[row.seq_id], row.start + len(row.token_ids)
+        mask = handle.masks.get((row.seq_id, spec.num_drafted))
         end -= len(row.verify) - spec.num_drafted
         seen = visible(end, self.config.window, self.config.num_sinks)
         total = sum(self._pages[self._slot(table, position)] for position in seen)

@@ -17,8 +17,10 @@ from llguidance import LLExecutor
 from stratos.common.clock import Clock
 from stratos.engine.grammar.matcher import GrammarMatcher
 
-Masks = Mapping[int, npt.NDArray[np.int32]]
-"""By seq_id; sequences without a grammar have none."""
+Place = tuple[int, int]
+"""A seq_id, and how many drafted tokens come before: 0 is the place after the sequence's own tokens."""
+Masks = Mapping[Place, npt.NDArray[np.int32]]
+"""By place; sequences without a grammar have none."""
 WATCH_S = 0.02
 """After a batch that took longer, masks are filled one by one, so that each matcher learns its own part of it."""
 
@@ -26,14 +28,14 @@ WATCH_S = 0.02
 class PendingMasks:
     """Masks that are being filled."""
 
-    def __init__(self, seq_ids: list[int], rows: npt.NDArray[np.int32], filled: Future[None] | None) -> None:
-        self._seq_ids, self._rows, self._filled = seq_ids, rows, filled
+    def __init__(self, places: list[Place], rows: npt.NDArray[np.int32], filled: Future[None] | None) -> None:
+        self._places, self._rows, self._filled = places, rows, filled
 
     def wait(self) -> Masks:
         """The masks; they stay valid."""
         if self._filled is not None:
             self._filled.result()
-        return {seq_id: self._rows[place] for place, seq_id in enumerate(self._seq_ids)}
+        return dict(zip(self._places, self._rows, strict=True))
 
 
 class MaskFiller:
@@ -52,8 +54,8 @@ class MaskFiller:
         self._is_watching = False
         self._pool = ThreadPoolExecutor(1, "grammar-masks") if is_parallel else None
 
-    def start(self, matchers: Mapping[int, GrammarMatcher]) -> PendingMasks:
-        """Begin to fill the masks of sequences by seq_id; their matchers must not advance before ``wait``."""
+    def start(self, matchers: Mapping[Place, GrammarMatcher]) -> PendingMasks:
+        """Begin to fill masks; their matchers must not advance before ``wait``."""
         rows = np.zeros((len(matchers), self._num_words), dtype=np.int32)
         batch = list(matchers.values())
         if self._pool is not None and batch:

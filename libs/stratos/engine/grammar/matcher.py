@@ -1,5 +1,7 @@
 """Where one choice is in its grammar. Advanced when a token is known, never rewound; a resume replays the tokens.
 
+What may follow is looked at in copies, which cost a microsecond: drafted tokens leave no trace in the state itself.
+
 An ambiguous grammar (``s: s s | "a"``) costs more with each token, in the square of their number and worse, and no
 limit of the parser counts that.  So the CPU time of its tokens and masks is watched: a choice that keeps taking too
 much of it has a grammar that cannot go on.
@@ -44,6 +46,30 @@ class GrammarMatcher:
     def is_over(self) -> bool:
         """The output is complete: nothing but an end token may follow."""
         return bool(self.compiled.is_stopped())
+
+    @property
+    def is_slow(self) -> bool:
+        """Some token or mask took too long: looking ahead would take as long again."""
+        return self._num_slow > 0
+
+    def forced(self) -> list[int]:
+        """Tokens that follow whatever the model draws, as the tokenizer cuts the text; none where there is a choice."""
+        return list(self.compiled.deep_copy().compute_ff_tokens())
+
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """How many of the tokens, one after the other, may follow."""
+        return int(self.compiled.deep_copy().validate_tokens(list(token_ids)))
+
+    def after(self, token_ids: Sequence[int]) -> list[GrammarMatcher]:
+        """States after one of the tokens, after two, and so on, as far as they may follow."""
+        states: list[GrammarMatcher] = []
+        copy = self.compiled.deep_copy()
+        for token_id in token_ids:
+            if not copy.consume_token(token_id) or copy.is_error() or copy.is_stopped():
+                break
+            states.append(GrammarMatcher(copy, self._cpu_time))
+            copy = copy.deep_copy()
+        return states
 
     def accept(self, token_id: int) -> None:
         """Advance by a token.

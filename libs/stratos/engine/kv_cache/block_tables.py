@@ -67,10 +67,8 @@ class BlockTables:
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
         hashes = [] if sequence.bypasses_prefix_cache else sequence.hash_chain(usable // size, size)
         prefix = self._prefix(sequence, hashes, window)
-        num_blocks = len(prefix.cached) + len(prefix.hosted)
-        if sequence.job is None or sequence.job.job.compute:
-            num_blocks = self.admission.table_blocks(len(sequence.tokens)) - prefix.first
-            num_blocks = num_blocks if window is None else min(num_blocks, window.max_blocks)
+        num_blocks = self.admission.table_blocks(len(sequence.tokens)) - prefix.first
+        num_blocks = num_blocks if window is None else min(num_blocks, window.max_blocks)
         if not self.admission.admits_sequence(sequence, prefix.cached, num_blocks, num_budgeted, growth):
             self.tier.unmatch(prefix.hosted)
             return False
@@ -144,7 +142,8 @@ class BlockTables:
 
     def end_drafts(self, sequence: Sequence) -> None:
         """Give back the blocks that were taken for drafts, but those that the sequence has grown into."""
-        taken, sequence.num_draft_blocks, sequence.drafts = sequence.num_draft_blocks, 0, ()
+        taken, sequence.num_draft_blocks = sequence.num_draft_blocks, 0
+        sequence.drafts = sequence.draft_grammars = ()
         table = sequence.block_table
         end = max(len(table) - taken, self.blocks.blocks_for(len(sequence.tokens)))
         if end < len(table):

@@ -68,6 +68,12 @@ class RequestGrammars:
             raise
 
     def start_masks(self, sampled: Iterable[Sequence]) -> PendingMasks | None:
-        """Begin to fill the masks of sequences that are sampled next; every token of them must be known."""
-        matchers = {s.seq_id: s.grammar for s in sampled if s.grammar is not None}
+        """Begin to fill the masks of sequences that are sampled next, and after each of their drafts; every other token
+        of them must be known."""
+        matchers = {
+            (s.seq_id, num_drafted): matcher
+            for s in sampled
+            if s.grammar is not None
+            for num_drafted, matcher in enumerate((s.grammar, *s.draft_grammars))
+        }
         return self._filler.start(matchers) if matchers else None

@@ -1,4 +1,8 @@
-"""Prefill jobs of a source: queued, ready (blocks taken, waits for its grant), running, done, released."""
+"""Prefill jobs of a source: queued, ready (blocks taken, waits for its grant), running, done, released.
+
+A job whose grant is late is parked: its blocks and its seat go to others, its place in the order of service stays.
+A job that computes nothing is ready at once with what the prefix cache has: it takes no queue, no seat, no step.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,13 @@ class PrefillJobTable:
     def add(self, job: PrefillJob) -> None:
         """Queue a job; takes nothing yet."""
         context = self._context
-        context.check_size(len(job.token_ids))
-        context.kv.admission.check_input(len(job.token_ids))
         if not job.token_ids or job.leg in self._states:
             raise BadRequest("a prefill job needs tokens and a leg of its own", param="leg")
-        if len(context.scheduler.waiting) >= context.config.max_num_waiting:
-            raise Overloaded("the prefill queue is full")
+        if job.compute:
+            context.check_size(len(job.token_ids))
+            context.kv.admission.check_input(len(job.token_ids))
+            if len(context.scheduler.waiting) >= context.config.max_num_waiting:
+                raise Overloaded("the prefill queue is full")
         sequence = Sequence(
             seq_id=next(context.seq_ids),
             tokens=list(job.token_ids),
@@ -44,21 +49,54 @@ class PrefillJobTable:
             terms=job.terms,
         )
         sequence.job = self._states[job.leg] = JobState(job, sequence)
-        context.scheduler.enqueue(sequence)
+        if job.compute:
+            context.scheduler.enqueue(sequence)
+        else:
+            self._reference(sequence.job)
+
+    def _reference(self, state: JobState) -> None:
+        """Hold the cached blocks of a job that computes nothing."""
+        sequence, blocks = state.sequence, self._context.kv.blocks
+        hashes = sequence.hash_chain(len(sequence.tokens) // blocks.block_size, blocks.block_size)
+        cached = blocks.cache.match(hashes) if self._context.config.shares_prefixes else []
+        blocks.reference(cached)
+        sequence.block_table, sequence.num_hashed = cached, len(cached)
+        sequence.num_computed = len(cached) * blocks.block_size
+        self.make_ready(state)
 
     def make_ready(self, state: JobState) -> None:
         """The scheduler took blocks for the job: it waits for its grant now."""
         state.is_ready = True
         state.num_available = state.sequence.num_computed
         self._emit(PrefillEventKind.READY, state)
+        if state.is_granted:  # while it was parked
+            self._run(state)
+
+    def park(self, leg: str) -> None:
+        """The grant is late: a ready job gives its blocks back; it has them again in its turn after the grant."""
+        state = self._states.get(leg)
+        if state is None or not state.is_ready or state.is_granted or not state.job.compute:
+            return
+        state.is_ready, state.is_parked = False, True
+        self._context.scheduler.park(state.sequence)
 
     def grant(self, leg: str) -> None:
         state = self._states[leg]
-        if not state.is_ready or state.is_granted:
+        if state.is_granted or not (state.is_ready or state.is_parked):
             return
         state.is_granted = True
+        if state.is_parked:
+            state.is_parked = False
+            self._context.scheduler.unpark(state.sequence)
+        else:
+            self._run(state)
+
+    def _run(self, state: JobState) -> None:
+        if not state.job.compute:
+            self._emit(PrefillEventKind.DONE, state)
+            return
         self._context.scheduler.grant(state.sequence)
-        if not state.job.compute or not state.sequence.remaining:
+        if not state.sequence.remaining:
             self._end(state)
 
     def advance(self, state: JobState) -> None:

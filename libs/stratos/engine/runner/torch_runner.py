@@ -258,7 +258,10 @@ class TorchRunner(Runner):
         if handle.inputs is None or handle.logits is None:
             return
         rows = handle.inputs.sampled_rows
-        by_row = {row: masks[seq_id] for row, (seq_id, _) in enumerate(rows) if seq_id in masks} if masks else None
+        by_row = None
+        if masks:
+            places = [(seq_id, spec.num_drafted) for seq_id, spec in rows]
+            by_row = {row: masks[place] for row, place in enumerate(places) if place in masks}
         complete = specs or {}
         sampled = self.sampler.sample(handle.logits, [complete.get(seq_id, spec) for seq_id, spec in rows], by_row)
         tokens, is_cut = handle.tokens, set[int]()

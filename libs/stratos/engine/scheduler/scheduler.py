@@ -39,7 +39,7 @@ from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
 from stratos.engine.scheduler.order import OrderKey, ServiceOrder
 from stratos.engine.scheduler.shares import PromptClaim, PromptShares
-from stratos.engine.sequence import JobState, Sequence
+from stratos.engine.sequence import JobState, Queue, Sequence
 from stratos.engine.settings import SchedulerConfig
 
 _log = logging.getLogger(__name__)
@@ -73,6 +73,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.ready: list[Sequence] = []
+        self.parked: list[Sequence] = []
+        """Jobs whose receivers did not grant in time: they hold nothing, and are queued again with the grant."""
         self.num_reserved_seqs = 0
         """Places in the batch that uncommitted hand-offs will need."""
         self.num_reserved_output_blocks = 0
@@ -82,6 +84,11 @@ class Scheduler:
         """A sequence waits because there was no room or no batch slot, rather than no time in the step."""
 
     # -- queues ------------------------------------------------------------------------------------
+
+    @property
+    def queues(self) -> dict[Queue, list[Sequence]]:
+        """All queues; a sequence is in one of them."""
+        return {"waiting": self.waiting, "ready": self.ready, "running": self.running, "parked": self.parked}
 
     def enqueue(self, sequence: Sequence) -> None:
         sequence.wait.begin(self.clock.now())
@@ -95,9 +102,19 @@ class Scheduler:
         self.ready.remove(sequence)
         self.running.append(sequence)
 
+    def park(self, sequence: Sequence) -> None:
+        """Take the blocks of a ready job back until its grant comes."""
+        self.ready.remove(sequence)
+        self.free_blocks(sequence)
+        self.parked.append(sequence)
+
+    def unpark(self, sequence: Sequence) -> None:
+        self.parked.remove(sequence)
+        self.enqueue(sequence)
+
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out of every queue and release its blocks."""
-        for queue in (self.waiting, self.running, self.ready):
+        for queue in self.queues.values():
             if sequence in queue:
                 queue.remove(sequence)
         sequence.is_open = False
@@ -231,11 +248,15 @@ class Scheduler:
 
     def _may_be_ready(self, state: JobState) -> bool:
         """A seat is free in which the job may hold blocks while it waits for its grant."""
+        if state.is_granted:
+            return True  # it was parked, and runs as soon as it has its blocks
         job, ahead = state.job, 0
-        for sequence in self.ready:
+        rivals = [s for s in self.ready if s.job is not None and s.job.job.receiver == job.receiver]
+        if any(s.job is not None and s.job.job.receiver == job.receiver for s in self.parked):
+            return not rivals  # it missed a grant: one seat, until it grants again
+        for sequence in rivals:
             other = sequence.terms
-            is_rival = sequence.job is not None and sequence.job.job.receiver == job.receiver
-            ahead += is_rival and other.tenant == job.terms.tenant and other.priority_class <= job.terms.priority_class
+            ahead += other.tenant == job.terms.tenant and other.priority_class <= job.terms.priority_class
         return ahead < self.config.max_ready_jobs
 
     def _serve(

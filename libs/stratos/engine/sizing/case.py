@@ -11,6 +11,8 @@ MIB, GIB = 1 << 20, 1 << 30
 CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES = 400 * MIB, 1 * GIB
 """Memory of the process: interpreter, torch and its libraries; on a GPU context, kernels and captured graphs."""
 STAGING_RINGS = "KV rings"
+EXPECTED_TOKENS = 1024
+"""Tokens of a sequence, prompt and output, on average."""
 GRAPH_ROW_BYTES = 256 * 1024
 """Private memory of one set of captured decode steps, by rows of the largest one; the logits that all share come on
 top."""
@@ -43,6 +45,8 @@ class SizingCase:
     scheduler: SchedulerConfig
     transport_bytes: int = 0
     """Staging memory of KV transports, as far as it lies in the memory of ``room``."""
+    draft: ModelNeed | None = None
+    """The draft model, where there is one."""
 
     @property
     def set_model_len(self) -> int:
@@ -71,8 +75,17 @@ class SizingCase:
         activations = tokens * need.widest * 4 * DTYPE_BYTES[dtype] + 2 * num_seqs * need.vocab_size * 4
         runtime = GPU_RUNTIME_BYTES + self._graph_bytes() if self.room.is_gpu else CPU_RUNTIME_BYTES
         parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + activations}
+        if self.draft is not None:
+            parts["draft model and its KV"] = self.draft.weight_bytes("float32") + self.draft_pool_bytes
         name = STAGING_RINGS if self.room.is_gpu else "staging and host pool"
         return parts | ({name: self.held_bytes} if self.held_bytes else {})
+
+    @property
+    def draft_pool_bytes(self) -> int:
+        """KV pool of the draft model: a batch of sequences of the expected length."""
+        if self.draft is None:
+            return 0
+        return self.scheduler.max_num_seqs * EXPECTED_TOKENS * self.draft.token_bytes("float32")
 
     def _graph_bytes(self) -> int:
         """Memory of captured decode steps; those with adapters have graphs of their own."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
-from stratos.engine.sizing.case import CPU_RUNTIME_BYTES, Room, SizingCase
+from stratos.engine.sizing.case import CPU_RUNTIME_BYTES, EXPECTED_TOKENS, Room, SizingCase
 from stratos.engine.sizing.machine import Machine
-from stratos.engine.sizing.need import read_need
+from stratos.engine.sizing.need import ModelNeed, read_need
 from stratos.engine.sizing.plan import EnginePlan, plan_engine
 
 
@@ -41,8 +41,32 @@ def plan_of(config: RunnerConfig, scheduler: SchedulerConfig, room: Room, transp
         InvalidCheckpoint: the folder cannot be read, or the model does not fit.
     """
     need = read_need(config.model_folder(), config.quantization, keeps_codes=not room.is_gpu)
-    return plan_engine(
-        SizingCase(need=need, room=room, config=config, scheduler=scheduler, transport_bytes=transport_bytes)
+    case = SizingCase(need=need, room=room, config=config, scheduler=scheduler, transport_bytes=transport_bytes)
+    return plan_engine(replace(case, draft=draft_need(scheduler)))
+
+
+def draft_need(scheduler: SchedulerConfig) -> ModelNeed | None:
+    """Sizes of the draft model; ``None`` where there is none. Raises ``InvalidCheckpoint``, too."""
+    speculation = scheduler.speculation
+    if speculation.method != "draft" or speculation.model_path is None:
+        return None
+    return read_need(speculation.model_path)
+
+
+def draft_config(config: RunnerConfig, scheduler: SchedulerConfig) -> RunnerConfig | None:
+    """Settings of the draft model's runner beside a model with ``config``; ``None`` where there is none."""
+    need = draft_need(scheduler)
+    if need is None:
+        return None
+    pool_bytes = scheduler.max_num_seqs * EXPECTED_TOKENS * need.token_bytes("float32")
+    return RunnerConfig(
+        model_path=scheduler.speculation.model_path,
+        dtype="float32" if config.dtype == "float32" else "auto",
+        block_size=config.block_size,
+        kv_pool_bytes=pool_bytes,
+        num_threads=config.num_threads,
+        native_isa=config.native_isa,
+        kernels=config.kernels,
     )
 
 

@@ -14,13 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.sizing.case import GIB, MIB, STAGING_RINGS, Room, SizingCase
+from stratos.engine.sizing.case import EXPECTED_TOKENS, GIB, MIB, STAGING_RINGS, Room, SizingCase
 from stratos.engine.sizing.need import ModelNeed
 
 SMALL_FLOAT32_BYTES = 256 * MIB
 """Weights up to this size are computed in float32 on a CPU: they cost a token a few milliseconds at most."""
-EXPECTED_TOKENS = 1024
-"""Tokens of a sequence, prompt and output, on average."""
 LEAST_TOKENS = 1024
 """A pool chosen here holds a sequence of so many tokens, or the engine does not start."""
 
@@ -78,6 +76,7 @@ def plan_engine(case: SizingCase) -> EnginePlan:
             SizingChoice("dtype", dtype, why_dtype),
             SizingChoice("weights", size(need.weight_bytes(dtype)), _why_weights(need)),
             SizingChoice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
+            *_draft_choice(case),
             *_staging_choice(case),
             SizingChoice("context", f"{longest:,}", why_len),
         ),
@@ -100,6 +99,13 @@ def _why_weights(need: ModelNeed) -> str:
     codes = f"; {size(need.code_bytes)} of them stay quantised" if need.code_bytes else ""
     floats = f"; {', '.join(need.widened)} of the file become floats" if need.widened else ""
     return f"copies for the products included{codes}{floats}"
+
+
+def _draft_choice(case: SizingCase) -> tuple[SizingChoice, ...]:
+    if not case.draft_pool_bytes:
+        return ()
+    why = f"{case.scheduler.max_num_seqs} sequences of {EXPECTED_TOKENS:,}, apart from the KV pool"
+    return (SizingChoice("KV of drafts", size(case.draft_pool_bytes), why),)
 
 
 def _staging_choice(case: SizingCase) -> tuple[SizingChoice, ...]:

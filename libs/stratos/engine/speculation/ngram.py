@@ -19,6 +19,8 @@ WIDTH = array("i").itemsize
 class NgramProposer(Proposer):
     """Remembers the tokens of a sequence as bytes, four each, since bytes are searched fastest."""
 
+    name = "ngram"
+
     def propose(self, sequence: Sequence, state: DraftState, max_tokens: int) -> Series[int]:
         tokens = sequence.tokens
         if state.memory is None:

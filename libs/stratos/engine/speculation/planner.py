@@ -3,34 +3,19 @@
 Drafts take what nothing else wants.  A step in which a prompt computes, or while a sequence waits, has none, so they
 delay no prompt; they take the rest of the token budget, and blocks only while one for each sequence of the batch stays
 available, so they preempt none.  Blocks are taken for every drafted position and given back when the step retires.
-Rows with a grammar have no drafts, because a grammar knows one place at a time.
 """
 
 from __future__ import annotations
 
-import logging
-
-from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.contract.results import StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.scheduler.cost_model import StepLoad
-from stratos.engine.sequence import DraftState, Sequence
-from stratos.engine.settings import SchedulerConfig, SpeculationConfig
+from stratos.engine.sequence import Sequence
 from stratos.engine.speculation.draft_lengths import DraftLengths
-from stratos.engine.speculation.ngram import NgramProposer
+from stratos.engine.speculation.drafting import Drafting, Offer
+from stratos.engine.speculation.making import check_speculation
 from stratos.engine.speculation.proposer import Proposer
-
-_log = logging.getLogger(__name__)
-
-
-def check_speculation(runner: Runner, config: SchedulerConfig) -> None:
-    """Raise ``InvalidCheckpoint`` where drafts cannot be verified."""
-    if not runner.can_verify:
-        raise InvalidCheckpoint("speculation does not run on a GPU yet: its steps sample one token per row")
-    if runner.info.is_streaming:
-        raise InvalidCheckpoint("speculation cannot be combined with attention_window")
-    if not config.baseline.kv_cache:
-        raise InvalidCheckpoint("speculation needs the KV cache that this baseline is without")
 
 
 class DraftPlanner:
@@ -45,71 +30,78 @@ class DraftPlanner:
 
     def __init__(self, proposer: Proposer, context: EngineContext, runner: Runner, *, is_adaptive: bool = True) -> None:
         check_speculation(runner, context.config)
-        self._proposer, self._context = proposer, context
-        self._lengths = DraftLengths() if is_adaptive else None
+        self._context, self._lengths = context, DraftLengths() if is_adaptive else None
+        info = context.info
+        self._drafting = Drafting(proposer, info.vocab_size, info.eos_token_ids, self._lengths, context.clock)
+        self._proposer = proposer
 
-    def add(self, scheduled: list[tuple[Sequence, int]]) -> None:
+    def add(self, scheduled: list[tuple[Sequence, int]], result: StepResult) -> None:
         """Set the drafts of the sequences of a step, and take their blocks."""
-        scheduler = self._context.scheduler
+        scheduler, clock = self._context.scheduler, self._context.clock
+        begin_s = clock.now()
+        self._drafting.let_go()
         if scheduler.waiting or any(count > 1 for _, count in scheduled):
             return
-        left = scheduler.config.token_budget - len(scheduled)
-        offered: list[tuple[Sequence, tuple[int, ...]]] = []
-        for sequence, _ in scheduled:
-            most = min(scheduler.config.speculation.num_speculative_tokens, sequence.max_len - len(sequence.tokens) - 1)
-            if most > 0 and self._can_draft(sequence) and (drafts := self._propose(sequence, most)):
-                offered.append((sequence, drafts))
-        if not offered:
-            return
-        for (sequence, drafts), length in zip(offered, self._choose(scheduled, offered), strict=True):
-            self._draft(sequence, drafts[: min(length, left)])
-            left -= len(sequence.drafts)
-
-    def observe(self, load: StepLoad, seconds: float, num_drafted: int) -> None:
-        """A step without prompts took so long."""
-        if self._lengths is not None:
-            self._lengths.observe(load, seconds, num_drafted)
-
-    def _can_draft(self, sequence: Sequence) -> bool:
-        is_stream = sequence.is_open and sequence.request is not None and sequence.remaining == 1
-        return is_stream and sequence.grammar is None and sequence.num_output > 0
-
-    def _propose(self, sequence: Sequence, count: int) -> tuple[int, ...]:
-        """Checked tokens of the proposer; one that fails is not asked for this sequence again."""
-        state = sequence.drafting = sequence.drafting or DraftState()
-        if state.is_off:
-            return ()
-        if self._lengths is not None:
-            self._lengths.learn(sequence, state)
-        vocab_size, drafts = self._context.info.vocab_size, tuple[int, ...]()
-        try:
-            drafts = tuple(self._proposer.propose(sequence, state, count))[:count]
-            if any(not 0 <= token < vocab_size for token in drafts):
-                raise ValueError("a drafted token is not in the vocabulary")
-        except Exception:
-            _log.exception("the proposer of drafts failed; the request goes on without them")
-            state.is_off, drafts = True, ()
-        state.proposed, state.num_known = drafts, len(sequence.tokens)
-        return drafts
-
-    def _choose(
-        self, scheduled: list[tuple[Sequence, int]], offered: list[tuple[Sequence, tuple[int, ...]]]
-    ) -> list[int]:
-        if self._lengths is None:
-            return [len(drafts) for _, drafts in offered]
+        wanted = [(sequence, most) for sequence, _ in scheduled if (most := self._most(sequence)) > 0]
         load = StepLoad()
-        for sequence, count in scheduled:
+        for sequence, count in scheduled if wanted else ():
             load = load.plus(count, sequence.num_scheduled)
-        chances = [(s.drafting.chance or 0.0, len(drafts)) for s, drafts in offered if s.drafting is not None]
-        return self._lengths.choose(load, chances)
+        offers = self._drafting.offers(wanted, load)
+        left = scheduler.config.token_budget - len(scheduled)
+        for offer, length in zip(offers, self._choose(load, offers), strict=True):
+            if length:
+                self._drafting.resume(offer.state)
+                self._draft(offer.sequence, offer.drafts[: min(length, left)])
+                left -= len(offer.sequence.drafts)
+            elif offer.length is None:
+                self._drafting.pause(offer.sequence, offer.state)
+        result.drafts += self._drafting.take_counts()
+        result.draft_cost_s += max(0.0, clock.now() - begin_s)
+
+    def observe(self, load: StepLoad, seconds: float, result: StepResult) -> None:
+        """A step without prompts took so long, and has retired."""
+        if self._lengths is None:
+            return
+        num_drafted = result.num_drafted
+        self._lengths.observe(load, seconds, num_drafted)
+        if num_drafted:
+            worth = self._lengths.worth(load, num_drafted, result.num_accepted)
+            result.draft_cost_s += worth.cost_s
+            result.draft_saved_s += worth.saved_s
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop what the tenant's requests have left with the proposer."""
+        self._proposer.forget_tenant(tenant)
+
+    def _most(self, sequence: Sequence) -> int:
+        """Longest draft that the sequence may have in this step."""
+        if not sequence.is_open or sequence.request is None or sequence.remaining != 1 or not sequence.num_output:
+            return 0
+        if sequence.request.request.sampling.drafts_off:
+            return 0
+        if sequence.grammar is not None and sequence.grammar.is_slow:
+            return 0
+        config = self._context.config.speculation
+        return min(config.num_speculative_tokens, sequence.max_len - len(sequence.tokens) - 1)
+
+    def _choose(self, load: StepLoad, offers: list[Offer]) -> list[int]:
+        """Tokens of each draft that run."""
+        lengths, chosen = self._lengths, [offer.length for offer in offers]
+        if lengths is None:
+            return [len(offer.drafts) for offer in offers]
+        open_offers = [offer for offer in offers if offer.length is None]
+        if open_offers:
+            found = iter(lengths.choose(load, [(lengths.chance(o.state), len(o.drafts)) for o in open_offers]))
+            chosen = [next(found) if length is None else length for length in chosen]
+        return [length or 0 for length in chosen]
 
     def _draft(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-        if drafts:
-            end, num_kept = sequence.num_scheduled + 1, len(self._context.scheduler.running)
-            covered = self._context.kv.tables.grow_for_drafts(sequence, end + len(drafts), num_kept)
-            sequence.drafts = drafts[: max(0, covered - end)]
-
-
-def make_proposer(config: SpeculationConfig) -> Proposer | None:
-    """The proposer that the settings ask for; ``None``: no speculation."""
-    return NgramProposer() if config.method == "ngram" else None
+        if not drafts:
+            return
+        end, num_kept = sequence.num_scheduled + 1, len(self._context.scheduler.running)
+        covered = self._context.kv.tables.grow_for_drafts(sequence, end + len(drafts), num_kept)
+        drafts = drafts[: max(0, covered - end)]
+        if sequence.grammar is not None:
+            sequence.draft_grammars = tuple(sequence.grammar.after(drafts))
+            drafts = drafts[: len(sequence.draft_grammars)]
+        sequence.drafts = drafts

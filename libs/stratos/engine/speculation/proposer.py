@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as Series
+from dataclasses import dataclass
 
 from stratos.engine.sequence import DraftState, Sequence
 
 
+@dataclass(frozen=True, slots=True)
+class DraftAsk:
+    """Wish for drafts of a sequence."""
+
+    sequence: Sequence
+    state: DraftState
+    max_tokens: int
+
+
 class Proposer(ABC):
     """Guesses how sequences go on. A wrong guess costs time and changes nothing else."""
+
+    name = "draft"
+    """Name of the method in metrics."""
+    max_gap = 8
+    """Tokens between two looks at a sequence whose drafts do not run."""
+    is_costly = False
+    """A drafted token takes ``token_s``, so its length is chosen before it is drafted."""
+
+    @property
+    def token_s(self) -> float:
+        """Seconds that one more drafted token takes."""
+        return 0.0
+
+    def look_ahead(self, asks: Series[DraftAsk]) -> None:  # noqa: B027 - most guess one by one
+        """Prepare the guesses of a step, all at once; ``propose`` is called for each afterwards."""
 
     @abstractmethod
     def propose(self, sequence: Sequence, state: DraftState, max_tokens: int) -> Series[int]:
@@ -17,3 +42,9 @@ class Proposer(ABC):
 
         ``state.memory`` is the proposer's own.  What it raises ends the drafts of this sequence, not its request.
         """
+
+    def forget(self, sequence: Sequence) -> None:  # noqa: B027 - most keep nothing beside ``state.memory``
+        """Take note that a sequence of which it was asked has ended."""
+
+    def forget_tenant(self, tenant: str) -> None:  # noqa: B027 - most keep nothing of tenants
+        """Drop everything that a tenant's requests have left."""

@@ -133,6 +133,17 @@ WORKER_ALERTS = (
         act=("Add decode workers, raise `RUNNER__KV_POOL_BYTES`, or lower `max_tokens` limits (docs/tenants.md).",),
     ),
     Alert(
+        name="StratosDraftsLose",
+        expr="sum by (release) (rate(stratos_engine_draft_cost_seconds_total[15m]))"
+        " > 0.02 + sum by (release) (rate(stratos_engine_draft_saved_seconds_total[15m]))",
+        lasting="15m",
+        summary="Drafts take more time of engines than they save.",
+        meaning="Workers draft tokens that models then do not draw. No answer changes, and workers stop where drafts "
+        "do not pay; this says that they did not stop enough.",
+        check=("Dashboard Engine: drafts, saved and spent, and accepted by place and method.",),
+        act=("Set `SCHEDULER__SPECULATION__METHOD` to `off`, or another method, and report the load.",),
+    ),
+    Alert(
         name="StratosPreemptionsMany",
         expr="sum by (release) (rate(stratos_preemptions_total[5m])) > 1",
         lasting="5m",

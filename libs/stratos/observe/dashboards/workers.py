@@ -36,6 +36,26 @@ ENGINE = Dashboard(
             ),
         ),
         Panel(
+            title="Drafts: time saved and spent",
+            text="Parts of a second of each worker. Where drafts do not pay, both go to 0.",
+            queries=(
+                Query(rate("stratos_engine_draft_saved_seconds_total", "instance"), "{{instance}} saved"),
+                Query(rate("stratos_engine_draft_cost_seconds_total", "instance"), "{{instance}} spent"),
+            ),
+        ),
+        Panel(
+            title="Drafts: accepted part by place",
+            text="Of drafted tokens; a draft ends at its first wrong one, so later places have less.",
+            queries=(
+                Query(
+                    f"{rate('stratos_engine_accepted_tokens_total', 'method, place')}"
+                    f" / ({rate('stratos_engine_drafted_tokens_total', 'method, place')} > 0)",
+                    "{{method}} {{place}}",
+                ),
+            ),
+            unit="percentunit",
+        ),
+        Panel(
             title="Running and waiting",
             text="Sequences in the batch, and the short queue at the worker.",
             queries=(

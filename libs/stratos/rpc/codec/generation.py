@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import Internal
 from stratos.core.features import PROTOCOL_VERSION, Feature
-from stratos.core.generation import ChoiceDelta, PrefillPath, Receipt, RequestDelta, Submission
+from stratos.core.generation import ChoiceDelta, DraftUse, PrefillPath, Receipt, RequestDelta, Submission
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.grammar import check_grammar
 from stratos.core.requests.records import (
@@ -60,6 +60,7 @@ SAMPLING = FlatCodec(
         "watermark": optional(_WATERMARK),
     },
 )
+_DRAFTS = FlatCodec(DraftUse, decode_pb2.DraftUse)
 _RECEIPT = FlatCodec(
     Receipt,
     decode_pb2.Receipt,
@@ -151,6 +152,7 @@ def delta_to_pb(delta: RequestDelta) -> decode_pb2.RequestOutput:
         error=None if delta.error is None else to_error_detail(delta.error),
         receipt=None if delta.receipt is None else _RECEIPT.to_pb(delta.receipt),
         prompt_logprobs=[_position_to_pb(position) for position in delta.prompt_logprobs],
+        drafts=None if delta.drafts is None else _DRAFTS.to_pb(delta.drafts),
     )
 
 
@@ -162,6 +164,7 @@ def delta_from_pb(message: decode_pb2.RequestOutput, key: RequestKey | None = No
         error=from_error_detail(message.error) if message.HasField("error") else None,
         receipt=_RECEIPT.from_pb(message.receipt) if message.HasField("receipt") else None,
         prompt_logprobs=_positions_from_pb(message.prompt_logprobs) if message.prompt_logprobs else (),
+        drafts=_DRAFTS.from_pb(message.drafts) if message.HasField("drafts") else None,
     )
 
 

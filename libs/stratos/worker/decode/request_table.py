@@ -19,7 +19,7 @@ from typing import Protocol
 from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, Draining, NotFound, Overloaded, QueueTimeout, StratosError
-from stratos.core.generation import Submission
+from stratos.core.generation import DraftUse, Submission
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
 from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
@@ -214,6 +214,10 @@ class RequestTable:
         for key, num_tokens in result.shares.requests.items():
             if (record := self._find(key)) is not None:
                 record.note_step(num_tokens, result.share_ns(num_tokens))
+        for count in result.drafts:
+            if (record := self._find(count.key)) is not None:
+                use = DraftUse(num_drafted=count.num_drafted, num_accepted=count.num_accepted, num_cut=count.num_cut)
+                record.drafts = record.drafts.plus(use)
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
                 self._append(record, output)

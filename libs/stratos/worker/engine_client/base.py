@@ -106,6 +106,9 @@ class EngineClient(ABC):
     async def grant(self, leg: str) -> None:
         await self._call("grant", leg)
 
+    async def park(self, leg: str) -> None:
+        await self._call("park", leg)
+
     async def release_prefill(self, leg: str) -> None:
         await self._call("release_prefill", leg)
 

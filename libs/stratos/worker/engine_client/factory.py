@@ -11,14 +11,18 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles
 from stratos.core.files.model_files import read_json
+from stratos.core.kv import KvGeometry
 from stratos.engine.contract.runner import Runner
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeRunner
+from stratos.engine.settings import RunnerConfig
 from stratos.engine.sizing.device import device_choices, kernels_choice
+from stratos.engine.sizing.fit import draft_config
 from stratos.engine.sizing.machine import read_machine
+from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import EnginePlan
 from stratos.engine.sizing.report import choices_block, machine_line
-from stratos.engine.speculation.planner import make_proposer
+from stratos.engine.speculation.making import make_proposer
 from stratos.kv_transfer.device.rings import planned_bytes
 from stratos.kv_transfer.port.local import PortTransport
 from stratos.kv_transfer.registry import find_faults, port_transports
@@ -39,13 +43,14 @@ def drive_engine(engine: EngineCore, settings: WorkerSettings) -> ThreadEngine:
     """A client with the transports that the settings name, in this process."""
     device = engine.info.device.uuid
     faults = find_faults(settings.transport, device=device)
-    return ThreadEngine(engine, transports=transports_of(settings, device=device), faults=faults)
+    transports = transports_of(settings, engine.info.geometry, device=device)
+    return ThreadEngine(engine, transports=transports, faults=faults)
 
 
-def transports_of(settings: WorkerSettings, *, device: str) -> dict[str, PortTransport]:
-    """Transports of a data port in this process; ``device`` is the UUID of its GPU."""
+def transports_of(settings: WorkerSettings, geometry: KvGeometry, *, device: str) -> dict[str, PortTransport]:
+    """Transports of a data port in this process, with slots for KV of ``geometry``; ``device``: UUID of its GPU."""
     tls = None if settings.tls is None else TlsContexts(TlsFiles(settings.tls))
-    return port_transports(settings.transport, tls=tls, device=device)
+    return port_transports(settings.transport.fitted(geometry.token_bytes), tls=tls, device=device)
 
 
 def make_engine(settings: WorkerSettings) -> EngineCore:
@@ -58,7 +63,19 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         runner = FakeRunner.load(settings.fake) if settings.engine == "fake" else _torch_runner(settings)
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(error.message) from None  # the message is complete; its cause would print a traceback
-    return EngineCore(runner, settings.steps, proposer=make_proposer(settings.steps.speculation))
+    return EngineCore(runner, settings.steps, proposer=make_proposer(settings.steps, runner, _draft_runner(settings)))
+
+
+def _draft_runner(settings: WorkerSettings) -> Runner | None:
+    """The runner of the draft model, where the settings name one for an engine that has it."""
+    if settings.engine == "fake" or settings.device == "cuda":
+        return None
+    config = draft_config(settings.runner, settings.steps)
+    if config is None:
+        return None
+    from stratos.engine.runner.torch_runner import TorchRunner
+
+    return TorchRunner.load(config, settings.device)
 
 
 def _torch_runner(settings: WorkerSettings) -> Runner:
@@ -99,10 +116,18 @@ def _log_choices(settings: WorkerSettings, plan: EnginePlan) -> None:
 
 def transport_bytes(settings: WorkerSettings) -> int:
     """Staging memory that lies in the memory of the device: rings on a GPU, slots in host memory on a CPU."""
+    transport = settings.transport
+    if not transport.staging.slot_bytes:
+        transport = transport.fitted(_token_bytes(settings.runner))
     if settings.device == "cuda":
-        return planned_bytes(settings.transport)
-    staging = settings.transport.staging
+        return planned_bytes(transport)
+    staging = transport.staging
     return STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
+
+
+def _token_bytes(config: RunnerConfig) -> int:
+    need = read_need(config.model_folder(), config.quantization)
+    return need.token_bytes(need.stored_dtype if config.dtype == "auto" else config.dtype, config.kv_dtype)
 
 
 def _cuda_runner(settings: WorkerSettings) -> Runner:

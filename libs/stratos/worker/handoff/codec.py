@@ -81,7 +81,12 @@ _RESPONSES: OneOfCodec[SourceMessage, source_pb2.FetchResponse] = OneOfCodec(
         "progress": FlatCodec(
             Progress,
             source_pb2.Progress,
-            fields={"phase": _PHASE.field, "slow_step_s": whole_ms("slow_step_ms")},
+            fields={
+                "phase": _PHASE.field,
+                "slow_step_s": whole_ms("slow_step_ms"),
+                "wait_s": whole_ms("wait_ms"),
+                "compute_s": whole_ms("compute_ms"),
+            },
         ),
         "ready": FlatCodec(
             Ready, source_pb2.Ready, fields={"source": nested(REF), "capabilities": nested(_CAPABILITIES)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratos.kv_transfer.port.slot_queue import SlotQueue
 from stratos.worker.context import WorkerContext
-from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports

@@ -1,8 +1,9 @@
 """One request's hand-off over up to two sources: the first that commits wins, what was verified is kept in between.
 
-Each try is a ``ReceiverLeg`` with a leg id of its own.  A source that is lost, hangs, refuses or sends damaged data
-is counted by outcome, and the next one continues after the verified prefix.  When none is left the caller computes
-here what was not verified.  No room on this side ends everything at once: the request goes back to the router.
+Each try is a ``ReceiverLeg`` with a leg id of its own.  A source that is lost, hangs, refuses, is slow or sends damaged
+data is counted by outcome, and the next one continues after the verified prefix, also after a worker that
+computes nothing and had a part.  When none is left the caller computes here what was not verified.  No room on this
+side ends everything at once: the request goes back to the router.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from contextlib import AsyncExitStack
 from stratos.common.background import BackgroundTasks
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.common.ids import new_id
-from stratos.core.generation import Submission
+from stratos.common.slow_peers import SourceSlow
+from stratos.core.generation import PrefillPath, Submission
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import SpanKind
@@ -27,6 +29,8 @@ from stratos.worker.records import PromptOrigin, RequestRecord
 logger = logging.getLogger(__name__)
 COMMITTED = "committed"
 """Outcome of a leg that brought everything."""
+PART = "part"
+"""Outcome of a leg that brought all that its source had, which computes nothing."""
 
 
 class HandoffReceiver:
@@ -46,20 +50,26 @@ class HandoffReceiver:
             Busy: no room on this worker.
             Draining, AdapterUnavailable, AdapterMismatch, ...: the request cannot run here.
         """
-        target = HandoffTarget(self._context, record, stack)
+        target, why = HandoffTarget(self._context, record, stack), PrefillPath.LOCAL_FALLBACK
+        await target.prepare()
         for source in record.submission.prefill:
             if self._context.peers.is_avoided(source):
                 self._count("avoided")
                 continue
-            if await self._try_source(source, record, target):
+            outcome = await self._try_source(source, record, target)
+            if outcome == COMMITTED:
                 return None
-        return await target.keep_verified()
+            if outcome == PART and target.num_missing <= self._context.config.local_prefill_max_tokens:
+                break
+            if outcome == SourceSlow.code:
+                why = PrefillPath.LOCAL_SPILL
+        return await target.keep_verified(why)
 
     async def close(self) -> None:
         """Wait for legs that are being wound down; each is bounded."""
         await self._winding_down.close()
 
-    async def _try_source(self, source: WorkerRef, record: RequestRecord, target: HandoffTarget) -> bool:
+    async def _try_source(self, source: WorkerRef, record: RequestRecord, target: HandoffTarget) -> str:
         # A child of the attempt and not of this worker's own span, which is lost with a killed worker.
         with self._context.tracing.span(
             "fetch",
@@ -72,9 +82,9 @@ class HandoffReceiver:
             intent = self._intent(source, record.submission, span.trace)
             outcome = await self._fetch(source, record, target, intent)
             span.set(outcome=outcome)
-            if outcome != COMMITTED:
+            if outcome not in (COMMITTED, PART):
                 span.fail(outcome)
-        return outcome == COMMITTED
+        return outcome
 
     async def _fetch(self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, intent: Intent) -> str:
         """Run one leg; returns its outcome for the counters."""
@@ -86,8 +96,7 @@ class HandoffReceiver:
         outcome = "cancelled"
         self._context.gate.num_receiver_legs += 1
         try:
-            await leg.run()
-            outcome = COMMITTED
+            outcome = COMMITTED if await leg.run() else PART
             self._context.peers.report_committed(source)
         except TargetRefusedError as error:
             outcome = error.error.code
@@ -107,7 +116,7 @@ class HandoffReceiver:
             )
         finally:
             self._count(outcome)
-            end = leg.give_up(outcome, committed=outcome == COMMITTED)
+            end = leg.give_up(outcome, is_whole=outcome in (COMMITTED, PART))
             self._winding_down.spawn(self._wind_down(end), name=f"end of leg {intent.leg}")
         return outcome
 

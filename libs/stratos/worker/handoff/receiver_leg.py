@@ -19,7 +19,6 @@ from contextlib import suppress
 
 from stratos.common.errors import Busy, Internal, Overloaded, StratosError, WorkerLost
 from stratos.core.placement import WorkerRef
-from stratos.core.step_watch import StepWatch
 from stratos.kv_transfer.framing import digest_of
 from stratos.kv_transfer.port.receiving import StagingSlots
 from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
@@ -40,8 +39,8 @@ from stratos.worker.handoff.records import (
     Refused,
     Sent,
     SourceMessage,
-    SourcePhase,
 )
+from stratos.worker.handoff.source_watch import SourceWatch
 from stratos.worker.handoff.streams import FetchStream
 from stratos.worker.handoff.target import HandoffTarget, TargetRefusedError
 
@@ -79,7 +78,7 @@ class ReceiverLeg:
         self._checks: dict[int, int] = {}
         self._nacked: set[int] = set()
         self._finish: Finish | None = None
-        self._steps = StepWatch(self._context.clock.now())
+        self._watch = SourceWatch(context.config, context.clock.now(), len(intent.token_ids), can_spill=intent.compute)
         self._is_over = False
         """The stream has ended."""
         self._is_settled = False
@@ -89,13 +88,14 @@ class ReceiverLeg:
         self._is_refused = False
         """``NoRoom`` was sent to the source."""
 
-    async def run(self) -> None:
-        """Receive everything and commit.
+    async def run(self) -> bool:
+        """Receive everything and commit; ``False``: the source computes nothing, and what it had is a part of it.
 
         Raises:
             TargetRefusedError: no room here; ``NoRoom`` was sent.
             Internal: the transport cannot receive here; ``NoRoom`` was sent.
-            WorkerLost: the source broke, hung, or had only a part.
+            WorkerLost: the source broke, hung, or had only a part of what it was to compute.
+            SourceSlow: it lives, and another way is quicker.
             DamagedFrameError: its data cannot be trusted.
             StratosError: the source refused.
         """
@@ -107,16 +107,19 @@ class ReceiverLeg:
             await self._handle(message)
         assert self._source is not None, "frames come after Ready"
         assert self._finish is not None, "complete means finished"
+        if not self._target.coverage.is_complete:
+            return False
         await self._target.commit(self._source, self._finish, self._context.clock.now() - self._granted_s)
+        return True
 
-    def give_up(self, reason: str, *, committed: bool = False) -> Awaitable[None]:
+    def give_up(self, reason: str, *, is_whole: bool = False) -> Awaitable[None]:
         """Fence the leg off now; the awaitable does the rest and must be run, also when the request is cancelled."""
         if self._staging is None or self._offer is None:
             return self._leave() if self._is_refused else self._break_stream()
         # This part runs without an await, at the moment the leg ends: a slot that is not in quarantine by then could
         # be granted to the next leg while this leg's source still writes it.
         slots = self._staging.slots_of(self._offer.pair, self._intent.leg)
-        if committed:
+        if is_whole:
             for slot in slots:
                 self._staging.release_slot(self._offer.pair, slot)
             self._context.slot_queue.freed()
@@ -149,7 +152,8 @@ class ReceiverLeg:
     async def _handle(self, message: SourceMessage) -> None:
         match message:
             case Progress():
-                self._check_alive(message)
+                num_queued = self._context.engine.status().num_queued_tokens
+                self._watch.check(message, self._context.clock.now(), num_queued)
             case Ready():
                 await self._answer_ready(message)
             case FrameHeader():
@@ -165,12 +169,6 @@ class ReceiverLeg:
             case AbortAck():
                 self._is_over = self._is_settled = True
                 raise WorkerLost("the source ended the hand-off early")
-
-    def _check_alive(self, progress: Progress) -> None:
-        now_s, is_computing = self._context.clock.now(), progress.phase is SourcePhase.COMPUTING
-        self._steps.observe(progress.engine_step, now_s, is_computing=is_computing, slow_step_s=progress.slow_step_s)
-        if self._steps.is_stalled(now_s, self._context.config.stall_timeout_s):
-            raise WorkerLost("the source reports that it computes, and its step counter stands still")
 
     async def _answer_ready(self, ready: Ready) -> None:
         context, leg = self._context, self._intent.leg
@@ -195,6 +193,7 @@ class ReceiverLeg:
         self._source, self._staging, self._offer = ready.source, staging, offer
         context.peers.leg_opened(ready.source.incarnation)
         self._granted_s = self._context.clock.now()
+        self._watch.grant(self._granted_s)
         await self._stream.send(Grant(num_skip_tokens=num_tokens, slots=tuple(slots), offer=offer))
 
     # -- frames ------------------------------------------------------------------------------------
@@ -204,6 +203,7 @@ class ReceiverLeg:
             raise DamagedFrameError("order")
         self._staging.announce_frame(self._offer.pair, header)
         self._headers[header.seq] = (header, self._context.clock.now())
+        self._watch.note_frame(self._context.clock.now())
 
     async def _receive_frame(self, seq: int) -> None:
         announced = self._headers.pop(seq, None)
@@ -217,6 +217,7 @@ class ReceiverLeg:
             await self._refuse_frame(header, cause)
             return
         self._checks[seq] = header.checksum
+        self._watch.note_frame(self._context.clock.now())
         self._staging.recycle_slot(pair, header.slot)
         await self._stream.send(Credit(slots=(header.slot,)))
 
@@ -252,9 +253,10 @@ class ReceiverLeg:
         if finish is None:
             return False
         if not self._target.coverage.is_complete:
-            if len(self._checks) == finish.num_frames:
-                raise WorkerLost("the source had only a part of the prompt")
-            return False
+            if len(self._checks) < finish.num_frames:
+                return False
+            if self._intent.compute:
+                raise WorkerLost("the source computed only a part of the prompt")
         checks = [self._checks.get(seq) for seq in range(finish.num_frames)]
         if None in checks or len(checks) != len(self._checks) or self._headers:
             raise DamagedFrameError("order")

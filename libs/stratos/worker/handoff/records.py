@@ -102,6 +102,12 @@ class Progress:
     engine_step: int
     slow_step_s: float = 0.0
     """The slowest of its recent steps."""
+    num_tokens: int = 0
+    """Tokens of this job whose KV is there."""
+    wait_s: float = 0.0
+    """Expected wait until the job is computed; 0 where nothing is known."""
+    compute_s: float = 0.0
+    """Expected time of its own steps; 0 where nothing is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
 """The source's end of one Fetch stream: compute a prompt's KV and send it, frame by frame, as credits allow.
 
 Life of a leg
-    Intent checked -> adapter loaded -> job queued in the engine -> READY: send Ready, wait for Grant -> the engine
-    computes chunks; each finished range is cut into frames: take a credit, gather, announce the header, have
-    the frame sent, send Sent -> Finish -> Nacks are answered with the same frame -> Ack -> released.
+    Intent checked -> adapter loaded -> job queued in the engine -> READY: send Ready, wait for Grant, leave blocks and
+    seat to others while it is late -> the engine computes chunks; each finished range is cut into frames: take a
+    credit, gather, announce the header, have the frame sent, send Sent -> Finish -> Nacks are answered with the same
+    frame -> Ack -> released.
 
 Stops: ``Busy`` and ``Abort`` from the receiver, the end of the stream, an error of the engine.  A frame that was
 announced is always sent, also when the leg is stopped.  This file knows no protobuf and no grpc.
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 from stratos.common.errors import BadRequest, Internal, WorkerLost
+from stratos.common.slow_peers import ReceiverSlow
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
@@ -38,6 +40,7 @@ from stratos.worker.handoff.records import (
     Progress,
     Ready,
     ReceiverMessage,
+    Refused,
     Sent,
     SourcePhase,
 )
@@ -89,9 +92,18 @@ class SourceLeg:
             raise Internal("a leg's reader ended without a reason")
         except _Stopped:
             return "busy" if self._abort_reason is None else "aborted"
+        except ReceiverSlow as error:
+            await self._part(reader, error)
+            raise
         finally:
             # Shielded: a second cancellation must not leave an open job.
             await asyncio.shield(self._end(tasks))
+
+    async def _part(self, reader: asyncio.Task[None], error: ReceiverSlow) -> None:
+        """Say why, and keep the stream until the receiver has read it: grpc.aio drops that where a late write fails."""
+        with suppress(WorkerLost):
+            await self._stream.send(Refused(error))
+            await asyncio.wait({reader}, timeout=self._context.config.receiver_timeout_s)
 
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -122,19 +134,21 @@ class SourceLeg:
         context, intent = self._context, self._intent
         started_s = self._context.clock.now()
         async with AsyncExitStack() as stack:
-            if intent.terms.adapter.digest:
+            if intent.compute and intent.terms.adapter.digest:
                 self._phase = SourcePhase.LOADING_ADAPTER
                 await context.adapters.hold(intent.terms.adapter, stack)
                 self._phase = SourcePhase.QUEUED
-            job = self.progress = context.jobs.open(intent.leg)
+            job = self.progress = context.jobs.open(intent.leg, len(intent.token_ids))
             stack.callback(context.jobs.close, intent.leg)
             stack.push_async_callback(context.engine.release_prefill, intent.leg)  # before the adapter it runs with
             await context.engine.add_prefill(self._job())
             await job.wait_ready()
-            granted_s = await self._get_grant()
+            granted_s = await self._get_grant(job)
             sender, grant = await self._connect()
-            self._phase = SourcePhase.COMPUTING  # not before: connecting may take a while, and no step runs for it
+            self._phase = SourcePhase.QUEUED  # not computing: connecting may take a while, and no step runs for it
             await context.engine.grant(intent.leg)
+            await job.wait_ready()  # again, if it was parked
+            self._phase = SourcePhase.COMPUTING
             computed_s = await self._send_all(job, sender, grant)
             self.finish = self._make_finish(job, granted_s - started_s, computed_s - granted_s)
             await self._stream.send(self.finish)
@@ -150,7 +164,7 @@ class SourceLeg:
             receiver=intent.receiver.incarnation or intent.receiver.address,
         )
 
-    async def _get_grant(self) -> float:
+    async def _get_grant(self, job: PrefillProgress) -> float:
         self._phase = SourcePhase.READY
         await self._stream.send(
             Ready(
@@ -159,6 +173,10 @@ class SourceLeg:
                 capabilities=self._context.transports.capabilities.facts,
             )
         )
+        config = self._context.config
+        if not await self._is_met(self._grant.done, config.grant_wait_s) and self._intent.compute:
+            job.is_ready = False
+            await self._context.engine.park(self._intent.leg)
         await self._wait_for(self._grant.done, "Grant")
         return self._context.clock.now()
 
@@ -270,13 +288,17 @@ class SourceLeg:
     # -- the stream --------------------------------------------------------------------------------
 
     async def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        try:
-            async with asyncio.timeout(self._context.config.receiver_timeout_s):
+        if not await self._is_met(condition, self._context.config.receiver_timeout_s):
+            raise ReceiverSlow(f"the receiver sent no {what} in time")
+
+    async def _is_met(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a message that makes ``condition`` true; ``False`` when the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
                 while not condition():
                     self._changed.clear()
                     await self._changed.wait()
-        except TimeoutError:
-            raise WorkerLost(f"the receiver sent no {what} in time") from None
+        return condition()
 
     async def _read(self) -> None:
         while (message := await self._stream.receive()) is not None:
@@ -308,13 +330,17 @@ class SourceLeg:
 
     async def _report(self) -> None:
         while True:
-            status = self._context.engine.status()
-            await self._stream.send(
-                Progress(
-                    phase=self._phase,
-                    queue_position=self._context.jobs.position(self._intent.leg),
-                    engine_step=status.step,
-                    slow_step_s=status.slow_step_s,
-                )
-            )
+            await self._stream.send(self._progress())
             await asyncio.sleep(PROGRESS_INTERVAL_S)
+
+    def _progress(self) -> Progress:
+        status, jobs, leg = self._context.engine.status(), self._context.jobs, self._intent.leg
+        return Progress(
+            phase=self._phase,
+            queue_position=jobs.position(leg),
+            engine_step=status.step,
+            slow_step_s=status.slow_step_s,
+            num_tokens=0 if self.progress is None else self.progress.num_tokens,
+            wait_s=jobs.wait_s(leg),
+            compute_s=jobs.compute_s(len(self._intent.token_ids)),
+        )

@@ -16,9 +16,9 @@ from stratos.api.kv.v1 import source_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
+from stratos.kv_transfer.port.slot_queue import SlotQueue
 from stratos.rpc.clients.channel_pool import ChannelPool
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
-from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.streams import FetchStream
 from stratos.worker.handoff.transports import Transports
 

@@ -43,6 +43,16 @@ class HandoffTarget:
         self.is_doubtful = False
         """A source contradicted itself about its frames: what it sent must not outlive this request's hand-off."""
 
+    async def prepare(self) -> None:
+        """Have near what may take long, before any source keeps blocks for this request.
+
+        Raises:
+            StratosError: the adapter cannot be had.
+        """
+        adapter = self._record.submission.request.terms.adapter
+        if adapter.digest:
+            await self._context.adapters.have_near(adapter, self._stack)
+
     async def reserve(self) -> int:
         """Take adapter and blocks, if they are not taken yet; returns tokens [0, n) that are there.
 
@@ -85,20 +95,29 @@ class HandoffTarget:
             raise WorkerLost(f"the KV transfer pair {pair} has ended")
         return found
 
-    async def keep_verified(self) -> PromptOrigin:
+    @property
+    def num_missing(self) -> int:
+        """Tokens that no source has brought yet; known once blocks are reserved."""
+        assert self.reservation is not None
+        return self.reservation.num_tokens - self.coverage.verified_tokens
+
+    async def keep_verified(self, why: PrefillPath) -> PromptOrigin:
         """Give the reservation up without losing what was verified: the engine finds it as a cached prefix.
+
+        Args:
+            why: the path where nothing came that stays.
 
         Returns:
             How much came and stays, and the path of a prompt of which this worker computes the rest.
         """
         if self.reservation is None:
-            return PromptOrigin(path=PrefillPath.LOCAL_FALLBACK)
+            return PromptOrigin(path=why)
         num_had, verified = self.reservation.num_skip_tokens, self.coverage.verified_tokens
         if self.is_doubtful or verified == num_had:
             self._context.engine.abort(self._record.key)
-            return PromptOrigin(path=PrefillPath.LOCAL_FALLBACK)
+            return PromptOrigin(path=why)
         num_kept = max(0, await self._context.engine.commit_prefix(self._record.key, verified) - num_had)
-        path = PrefillPath.LOCAL_TAIL if num_kept else PrefillPath.LOCAL_FALLBACK
+        path = PrefillPath.LOCAL_TAIL if num_kept else why
         return PromptOrigin(path=path, num_had_tokens=num_had, num_kept_tokens=num_kept)
 
     async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:

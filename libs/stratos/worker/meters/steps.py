@@ -6,7 +6,7 @@ from collections import deque
 
 from prometheus_client import CollectorRegistry
 
-from stratos.engine.contract.results import StepResult
+from stratos.engine.contract.results import FAILED, DraftCount, StepResult
 from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 
 WINDOW_S = 10.0
@@ -28,8 +28,16 @@ class StepMeter(Instruments):
     )
     _computed = counter("stratos_engine_computed_tokens", "Tokens that went through the model, prompts included.")
     _sampled = counter("stratos_engine_output_tokens", "Tokens that the engine sampled, over all choices.")
-    _drafted = counter("stratos_engine_drafted_tokens", "Drafted tokens that steps verified.")
-    _accepted = counter("stratos_engine_accepted_tokens", "Drafted tokens that the model drew, too.")
+    _drafted = counter(
+        "stratos_engine_drafted_tokens", "Drafted tokens that steps verified.", "method", "place",
+    )
+    _accepted = counter(
+        "stratos_engine_accepted_tokens", "Drafted tokens that the model drew, too.", "method", "place",
+    )
+    _cut = counter("stratos_engine_cut_tokens", "Drafted tokens that a grammar forbids.", "method")
+    _failed = counter("stratos_engine_draft_failures", "Sequences whose proposer of drafts failed.")
+    _draft_cost = counter("stratos_engine_draft_cost_seconds", "Time of drafting, and of verifying by what steps cost.")
+    _draft_saved = counter("stratos_engine_draft_saved_seconds", "Time of steps that accepted tokens made needless.")
     _rate = gauge("stratos_decode_tokens_per_second", "Tokens sampled a second, over the last 10 s.")
     # fmt: on
 
@@ -47,8 +55,22 @@ class StepMeter(Instruments):
         num_sampled = sum(len(output.token_ids) for output in result.outputs)
         self._num_sampled += num_sampled
         self._sampled.inc(num_sampled)
-        self._drafted.inc(result.num_drafted)
-        self._accepted.inc(result.num_accepted)
+        if result.drafts:
+            self._count_drafts(result.drafts)
+        self._draft_cost.inc(result.draft_cost_s)
+        self._draft_saved.inc(result.draft_saved_s)
+
+    def _count_drafts(self, counts: list[DraftCount]) -> None:
+        """By place in the draft, the first one is 1: acceptance falls with it."""
+        for count in counts:
+            if count.method == FAILED:
+                self._failed.inc()
+            for place in range(1, count.num_drafted + 1):
+                self._drafted.labels(count.method, place).inc()
+            for place in range(1, count.num_accepted + 1):
+                self._accepted.labels(count.method, place).inc()
+            if count.num_cut:
+                self._cut.labels(count.method).inc(count.num_cut)
 
     def show_rate(self, now_s: float) -> None:
         """Set the throughput to that of the window that ends now, or of the time since the first call."""

@@ -25,13 +25,15 @@ from stratos.core.requests.tools import (
 from stratos.text.chat_template import ChatMessage
 from stratos_gateway.anthropic.notices import Ignored
 from stratos_gateway.openai.fields import Fields, object_fields
-from stratos_gateway.openai.messages import check_call_id
+from stratos_gateway.openai.messages import check_call_id, left_out_note
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _BETWEEN = "\n\n"
 """Text between two blocks of one message, and between neighbours of one role."""
 _BILLING_LINE = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n*")
 """Line that a coding agent writes before its system text: it differs in every request, so no prefix would be found."""
+_LEFT_OUT = ("image", "document")
+"""Blocks of a tool's result that a note stands for: tools make them for whatever model there is, unasked."""
 _ERROR_RESULT = "Error: "
 """Begins the result of a call that failed: templates have no field for it."""
 
@@ -144,11 +146,18 @@ class MessageReader:
         self._end(fields)
         texts = []
         for within, kind, place in self._blocks("" if content is None else content, f"{where}.content"):
-            if kind != "text":
-                raise _refused(kind, place)
-            texts.append(self._text(within, place))
+            texts.append(self._result_text(within, kind, place))
         text = (_ERROR_RESULT if is_error else "") + _BETWEEN.join(texts)
         return ChatMessage("tool", text, tool_call_id=call_id)
+
+    def _result_text(self, fields: Fields, kind: str, where: str) -> str:
+        """Text of one block of a result; the model is told of what it cannot be shown."""
+        if kind in _LEFT_OUT:
+            self.ignored.add(f"tool_result.{kind}")
+            return left_out_note(kind)
+        if kind != "text":
+            raise _refused(kind, where)
+        return self._text(fields, where)
 
     def _text(self, fields: Fields, where: str) -> str:
         text = _string(fields, "text", where)

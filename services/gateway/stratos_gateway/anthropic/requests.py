@@ -23,7 +23,7 @@ MIN_THINKING_BUDGET = 1024
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _KEPT_EDIT = "clear_thinking_20251015"
 """The one edit of a context that is done in any case: the chat template says which earlier thinking stays."""
-_SCHEMA = re.compile(r"^(tools\[\d+\])\.function\.parameters\b")
+_SCHEMA = re.compile(r"^(tools\[\d+\])\.parameters\b")
 _NAMES = {"parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
 _CONTINUED = TemplateUse(begins_answer=False, continues_last=True)
 

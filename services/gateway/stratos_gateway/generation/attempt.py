@@ -84,6 +84,8 @@ class Attempt:
             self._note_step()
         if output.receipt is not None:
             self._transcript.accept_receipt(output.receipt)
+        if output.drafts is not None:
+            self._transcript.accept_drafts(self._key.attempt, output.drafts)
         if output.error is not None:
             self._fail_there(output.error)
         if self._transcript.publish() and not self._end.done():

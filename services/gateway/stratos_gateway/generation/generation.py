@@ -34,7 +34,7 @@ from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
-from stratos_gateway.generation.trail import AttemptTrail, prompt_section
+from stratos_gateway.generation.trail import AttemptTrail, drafts_section, prompt_section
 from stratos_gateway.generation.transcript import Transcript
 
 _log = logging.getLogger(__name__)
@@ -151,6 +151,7 @@ class Generation:
                 attempt.to_json(tells_choice=number < num_choices_told) for number, attempt in enumerate(self.trail)
             ],
             **prompt,
+            **drafts_section(self.transcript.drafts),
         }
 
     def _too_late(self) -> StratosError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from stratos.core.generation import Receipt
+from stratos.core.generation import DraftUse, Receipt
 from stratos.core.placement import Outcome, Placement
 
 _NS_PER_US = 1000
@@ -45,6 +45,17 @@ def _choice(placement: Placement) -> dict[str, Any]:
         "candidates": {name: round(score, 3) for name, score in placement.scores.items()},
         "rejected": dict(placement.rejections),
         "others": placement.num_unnamed,
+    }
+
+
+def drafts_section(drafts: DraftUse) -> dict[str, Any]:
+    """Drafts of a generation; nothing where it had none."""
+    if drafts == DraftUse():
+        return {}
+    return {
+        "drafted_tokens": drafts.num_drafted,
+        "accepted_tokens": drafts.num_accepted,
+        "cut_tokens": drafts.num_cut,
     }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stratos.core.generation import ChoiceDelta, Receipt
+from stratos.core.generation import ChoiceDelta, DraftUse, Receipt
 from stratos.core.ledger.itls import ItlCounter
 from stratos.core.ledger.pricing import Times
 from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs
@@ -40,6 +40,8 @@ class Transcript:
         self.choices = tuple(choices)
         self.receipt: Receipt | None = None
         """Receipt of the first attempt that sent one: a prompt that a recovery computes again is not the client's."""
+        self._drafts: dict[int, DraftUse] = {}
+        """By attempt."""
         self.is_exact = True
         """One arithmetic computed all attempts so far, and it promises the same bits again."""
         self.prompt_logprobs: Sequence[PositionLogprobs] = ()
@@ -138,6 +140,18 @@ class Transcript:
         self.receipt = self.receipt or receipt
         self.is_exact &= receipt.is_exact and receipt.numerics_id == self.receipt.numerics_id
         self._metrics.observe_receipt(receipt)
+
+    def accept_drafts(self, attempt: int, drafts: DraftUse) -> None:
+        """Keep what became of an attempt's drafts; a worker may say it again."""
+        self._drafts[attempt] = drafts
+
+    @property
+    def drafts(self) -> DraftUse:
+        """Sum over the attempts that a worker ended."""
+        total = DraftUse()
+        for use in self._drafts.values():
+            total = total.plus(use)
+        return total
 
     def publish(self) -> bool:
         """Let the client's side take what is new; ``True`` when no choice is left."""

@@ -53,6 +53,13 @@ class Fields:
             raise BadRequest(f"{self.path}{name} must be true or false", param=self.path + name)
         return value
 
+    def choice(self, name: str, *words: str) -> str:
+        """One of some words, the first one where the field is absent."""
+        value = self.take(name)
+        if value is not None and value not in words:
+            raise BadRequest(f"{self.path}{name} must be one of {', '.join(words)}", param=self.path + name)
+        return words[0] if value is None else str(value)
+
     def number(self, name: str, row: str | None = None) -> float | int | None:
         """A numeric field within the limits of its row."""
         value = self.take(name)

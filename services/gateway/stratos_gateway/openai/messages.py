@@ -111,6 +111,11 @@ def check_call_id(value: Any, param: str) -> str:
     return value
 
 
+def left_out_note(kind: str) -> str:
+    """Text that the model reads in the place of an image or a file that a tool has made."""
+    return f"[{kind} left out: this model reads text alone]"
+
+
 def _reasoning(entry: dict[str, Any], param: str) -> str:
     """Earlier reasoning under any of its names."""
     given = [(name, entry[name]) for name in _REASONING if entry.get(name) is not None]

@@ -226,6 +226,7 @@ def take_options(
         fields.take("allowed_token_ids"), vocab_size, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS
     )
     sampling["ignore_eos"] = fields.flag("ignore_eos")
+    sampling["drafts_off"] = fields.choice("speculation", "auto", "off") == "off"
     if max_tokens is not None and sampling.get("min_tokens", 0) > max_tokens:
         raise BadRequest("min_tokens must not be above max_tokens", param="min_tokens")
     seed = fields.number("seed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -24,19 +23,28 @@ from stratos.core.requests.tools import (
 from stratos_gateway.openai.fields import Fields, object_fields
 
 
-def take_tools(fields: Fields, *, is_flat: bool = False) -> ToolUse:
-    """Read the fields of one request.
-
-    Args:
-        fields: of the request.
-        is_flat: a function is not an object within its tool, as in the Responses API.
+def take_tools(fields: Fields) -> ToolUse:
+    """Read the fields of one chat.
 
     Raises:
         BadRequest: malformed, out of bounds, or not supported, with ``param``.
     """
     fields.refuse("functions", [])
     fields.refuse("function_call", "none", "auto")
-    tools = check_tools(fields.take("tools"), partial(_tool, is_flat=is_flat))
+    return take_use(fields, check_tools(fields.take("tools"), _tool))
+
+
+def take_use(fields: Fields, tools: tuple[Tool, ...], *, is_flat: bool = False) -> ToolUse:
+    """Read what a request's answer does with its tools.
+
+    Args:
+        fields: of the request, of which ``tools`` was taken.
+        tools: of the request.
+        is_flat: a function is not an object within its tool, as in the Responses API.
+
+    Raises:
+        BadRequest: malformed, out of bounds, or not supported, with ``param``.
+    """
     choice, is_parallel = fields.take("tool_choice"), fields.flag("parallel_tool_calls", default=True)
     mode, named = _choice(choice, tools, is_flat=is_flat)
     if not tools:
@@ -64,14 +72,12 @@ def check_tools(value: Any, check_one: Callable[[Any, str, ValueBudget], Tool]) 
     return tuple(check_one(entry, f"tools[{index}]", budget) for index, entry in enumerate(value))
 
 
-def _tool(value: Any, path: str, budget: ValueBudget, *, is_flat: bool) -> Tool:
+def _tool(value: Any, path: str, budget: ValueBudget) -> Tool:
     fields = object_fields(value, path)
     kind = fields.take("type")
     if kind != "function":
         text = f"{path}.type: only tools of type function are supported"
         raise BadRequest(text, param=f"{path}.type", code="unsupported_parameter")
-    if is_flat:
-        return check_function(fields, path, budget)
     function, within = fields.take("function"), f"{path}.function"
     fields.end()
     return check_function(object_fields(function, within), within, budget)
@@ -107,6 +113,7 @@ def check_function(
         description=description or "",
         parameters=None if schema is None else check_schema(schema, f"{path}.{schema_name}", budget),
         is_strict=is_strict,
+        place=path,
     )
 
 

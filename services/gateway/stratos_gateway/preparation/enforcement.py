@@ -52,9 +52,9 @@ async def enforce_calls(
 
 async def _find_reason(grammars: GrammarCheck, use: ToolUse, tenant: str) -> None:
     """Raise for the one tool whose schema is the reason, if one is."""
-    for index, tool in enumerate(use.tools):
+    for tool in use.tools:
         if tool.parameters is not None:
-            param = f"tools[{index}].function.parameters"
+            param = f"{tool.place}.parameters"
             await grammars.check(schema_grammar(dict(tool.parameters), param), param, tenant)
 
 

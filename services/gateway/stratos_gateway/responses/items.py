@@ -6,8 +6,9 @@ as chat templates want them.  Instructions and system messages at the beginning 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -21,11 +22,14 @@ from stratos.core.requests.tools import (
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
-from stratos_gateway.openai.messages import check_arguments, check_call_id
+from stratos_gateway.openai.messages import check_arguments, check_call_id, left_out_note
+from stratos_gateway.responses.tools import full_name
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 """Types of parts that are text, and the field that has it."""
+_LEFT_OUT = {"input_image": "image", "input_file": "file"}
+"""Parts of a function's output that a note stands for: tools make them for whatever model there is, unasked."""
 _KINDS = ("message", "reasoning", "function_call", "function_call_output")
 
 
@@ -80,9 +84,8 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> _TurnPart:
             return _TurnPart(ChatMessage("assistant", "", tool_calls=(_call(entry, param, budget),)))
         case "function_call_output":
             call_id = check_call_id(entry.get("call_id"), f"{param}.call_id")
-            return _TurnPart(
-                ChatMessage("tool", _content(entry.get("output"), f"{param}.output"), tool_call_id=call_id)
-            )
+            text = _content(entry.get("output"), f"{param}.output", _LEFT_OUT)
+            return _TurnPart(ChatMessage("tool", text, tool_call_id=call_id))
     text = f"{param}.type: only {', '.join(_KINDS)} are supported"
     raise BadRequest(text, param=f"{param}.type", code="unsupported_parameter")
 
@@ -122,7 +125,9 @@ def _role(entry: dict[str, Any], param: str) -> str:
 
 def _call(entry: dict[str, Any], param: str, budget: ValueBudget) -> ToolCall:
     call_id = check_call_id(entry.get("call_id"), f"{param}.call_id")
-    name = check_tool_name(entry.get("name"), f"{param}.name")
+    name, namespace = check_tool_name(entry.get("name"), f"{param}.name"), entry.get("namespace")
+    if namespace is not None:
+        name = full_name(check_tool_name(namespace, f"{param}.namespace"), name)
     return ToolCall(call_id, name, check_arguments(entry.get("arguments"), f"{param}.arguments", budget))
 
 
@@ -139,12 +144,20 @@ def _reasoning(entry: dict[str, Any], param: str) -> str:
     return ""
 
 
-def _content(value: Any, param: str) -> str:
-    return value if isinstance(value, str) else _parts(value, param, _TEXTS)
+def left_out(value: Any) -> tuple[str, ...]:
+    """Names of the parts of a checked input that a note stands for."""
+    items = [] if isinstance(value, str) else value
+    outputs = [item["output"] for item in items if isinstance(item.get("output"), list)]
+    kinds = {part["type"] for output in outputs for part in output if part["type"] in _LEFT_OUT}
+    return tuple(f"function_call_output.{kind}" for kind in sorted(kinds))
 
 
-def _parts(value: Any, param: str, kinds: dict[str, str]) -> str:
-    """The texts of a list of parts."""
+def _content(value: Any, param: str, noted: Mapping[str, str] = MappingProxyType({})) -> str:
+    return value if isinstance(value, str) else _parts(value, param, _TEXTS, noted)
+
+
+def _parts(value: Any, param: str, kinds: Mapping[str, str], noted: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The texts of a list of parts, and notes for those of other kinds that may stand there."""
     if not isinstance(value, list):
         raise BadRequest(f"{param} must be a list of parts, or a text where the API has one", param=param)
     if len(value) > MAX_CONTENT_PARTS:
@@ -155,6 +168,9 @@ def _parts(value: Any, param: str, kinds: dict[str, str]) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str):
             raise BadRequest(f"{where} must be an object with a type", param=where)
+        if kind in noted:
+            texts.append(left_out_note(noted[kind]))
+            continue
         if kind not in kinds:
             text = f"{where}.type: only {', '.join(kinds)} are supported"
             raise BadRequest(text, param=f"{where}.type", code="unsupported_parameter")

@@ -10,7 +10,7 @@ One item is open at a time.  A whole answer is made by the same steps, so it has
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,10 +49,12 @@ class OutputItems:
 
     Args:
         response_id: from which ids of items and calls are made.
+        namespaces: namespace and own name of functions, by the name that the model writes.
     """
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, response_id: str, namespaces: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._response_id = response_id
+        self._namespaces = namespaces or {}
         self._done: list[dict[str, Any]] = []
         self._open: _OpenItem | None = None
 
@@ -69,8 +71,10 @@ class OutputItems:
             case ReasoningDelta(text):
                 return self._text("reasoning", text)
             case CallBegin(_, name):
-                call_id = f"call_{self._digest('call')}"
-                return self._open_item("function_call", call_id=call_id, name=name, arguments="")
+                more = {"call_id": f"call_{self._digest('call')}", "name": name, "arguments": ""}
+                if name in self._namespaces:
+                    more["namespace"], more["name"] = self._namespaces[name]
+                return self._open_item("function_call", **more)
             case CallArguments(_, text):
                 return [*self._delta("response.function_call_arguments.delta", text)]
             case CallEnd(_, is_complete):

@@ -45,7 +45,7 @@ class ResponseRenderer(Renderer):
             raise BadRequest(text, param="include", code="unsupported_parameter")
         self._tokenizer = tokenizer
         self._body = body
-        self._items = OutputItems(answer.id)
+        self._items = OutputItems(answer.id, body.namespaces)
         shape = answer.shape
         self._parser = None if shape is None else OutputParser(shape)
         self._reasoning = None if shape is None else ReasoningTokens(shape, tokenizer)

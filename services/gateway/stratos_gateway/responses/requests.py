@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import ANY_OBJECT
 from stratos.core.requests.limits import check_metadata
-from stratos.core.requests.tools import Tool, ToolMode, ToolUse
+from stratos.core.requests.tools import ToolMode
 from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import ChatMessage
 from stratos_gateway.openai.fields import Fields, WantedGrammar, named_schema, object_fields
@@ -22,15 +21,16 @@ from stratos_gateway.openai.requests import (
     take_options,
 )
 from stratos_gateway.openai.template_use import check_effort
-from stratos_gateway.openai.tools import take_tools
-from stratos_gateway.responses.items import check_input, with_instructions
+from stratos_gateway.responses.items import check_input, left_out, with_instructions
+from stratos_gateway.responses.tools import ResponseTools, take_response_tools
 
 _NOT_THERE = ("conversation", "moderation", "access_programs", "image", "prompt_cache_options")
 """Features that are refused by name; those with a value that asks for nothing stand below."""
 _LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _INCLUDABLE = (_LOGPROBS, _ENCRYPTED)
 _ECHOED_TEXTS = ("user", "safety_identifier", "prompt_cache_key")
-_FUNCTION = re.compile(r"^(tools\[\d+\])\.function\b")
+_IGNORED = ("client_metadata", "prompt_cache_retention")
+"""Fields that mean nothing here, which answers name where they ask for something."""
 _NAMES = {
     "messages": "input",
     "prompt": "input",
@@ -46,6 +46,8 @@ class ResponseBody(GenerationBody):
 
     echoed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that the response repeats, as they were understood."""
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Namespace and own name of functions, by the name that the model is told."""
     includes_logprobs: bool = False
     store: bool | None = None
     """The response is kept; ``None`` leaves it to the gateway."""
@@ -62,7 +64,7 @@ class ResponseBody(GenerationBody):
 
 def public_name(param: str) -> str:
     """The name that this API has for a field of a chat."""
-    return _FUNCTION.sub(r"\1", _NAMES.get(param, param))
+    return _NAMES.get(param, param)
 
 
 def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
@@ -74,7 +76,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     fields = Fields(body)
     given = fields.take("input")
     messages, instructions = check_input(given), _text(fields, "instructions")
-    tools, format_field = take_tools(fields, is_flat=True), fields.take("text")
+    tools, format_field = take_response_tools(fields), fields.take("text")
     grammar, text_echo = _text_config(format_field)
     reasoning = _reasoning(fields.take("reasoning"))
     includes_logprobs = _LOGPROBS in _include(fields.take("include"))
@@ -97,7 +99,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         grammar=grammar,
     )
     options = replace(options, metadata=metadata)
-    check_tools_and_grammar(tools, options)
+    check_tools_and_grammar(tools.use, options)
     echoed = {
         **{name: body[name] for name in _ECHOED_TEXTS if isinstance(body.get(name), str)},
         **_echoed_tools(body, tools),
@@ -113,12 +115,14 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         "top_logprobs": top or 0,
         **_echoed_sampling(options),
     }
-    conversation = Conversation(with_instructions(instructions, messages), tools, effort=reasoning["effort"] or "")
+    conversation = Conversation(with_instructions(instructions, messages), tools.use, effort=reasoning["effort"] or "")
     return ResponseBody(
         is_background=is_background,
         options=options,
         prompts=(conversation,),
         echoed=echoed,
+        ignored=(*tools.ignored, *left_out(given), *(name for name in _IGNORED if body.get(name))),
+        namespaces=tools.owners,
         includes_logprobs=includes_logprobs,
         store=store,
         previous=previous,
@@ -131,6 +135,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
 def _refuse_features(fields: Fields) -> None:
     for name in _NOT_THERE:
         fields.refuse(name)
+    fields.ignore("client_metadata")
     fields.refuse("context_management", [])
     fields.refuse("truncation", "disabled")
     fields.number("max_tool_calls", "max_tokens")  # of built-in tools, of which there are none
@@ -213,21 +218,11 @@ def _echoed_sampling(options: GenerationOptions) -> dict[str, Any]:
     }
 
 
-def _echoed_tools(body: Mapping[str, Any], use: ToolUse) -> dict[str, Any]:
-    given = body.get("tool_choice")
+def _echoed_tools(body: Mapping[str, Any], tools: ResponseTools) -> dict[str, Any]:
+    use, given = tools.use, body.get("tool_choice")
     choice: Any = {"type": "function", "name": use.named} if use.mode is ToolMode.NAMED else str(use.mode)
     return {
-        "tools": [_definition(tool) for tool in use.tools],
+        "tools": list(tools.shown),
         "tool_choice": choice if use.tools else given or str(ToolMode.AUTO),
         "parallel_tool_calls": use.is_parallel if use.tools else body.get("parallel_tool_calls") is not False,
-    }
-
-
-def _definition(tool: Tool) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description or None,
-        "parameters": tool.parameters,
-        "strict": tool.is_strict,
     }

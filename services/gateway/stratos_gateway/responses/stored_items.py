@@ -11,7 +11,7 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "functi
 _FIELDS = {
     "message": ("role",),
     "reasoning": ("summary", "content", "encrypted_content"),
-    "function_call": ("call_id", "name", "arguments"),
+    "function_call": ("call_id", "name", "namespace", "arguments"),
     "function_call_output": ("call_id", "output"),
 }
 _MAX_ID_CHARS = 128

@@ -26,7 +26,7 @@ from stratos.reproduce.record.result import ResultPlot, ResultTable, RowResult
 ROWS = (
     ReproducedRow(name="first", module="first", title="First & foremost"),
     ReproducedRow(name="second", module="second", title="Second"),
-    ReproducedRow(name="on-gpu", title="On a GPU"),
+    ReproducedRow(name="on-gpu", module="on_gpu", sections=("decode",), title="On a GPU"),
 )
 RESULT = RowResult(
     answers=[
@@ -69,8 +69,11 @@ def run(
     """Rows that broke, and what was said."""
     said: list[str] = []
     commit = changes.pop("commit", "abc")
+    of_gpus = changes.pop("of_gpus", {})
     conditions = RowConditions(**changes)
-    broken = run_rows(ROWS, conditions, report, commit=commit, again=again, measure=measure, say=said.append)
+    broken = run_rows(
+        ROWS, conditions, report, commit=commit, again=again, of_gpus=of_gpus, measure=measure, say=said.append
+    )
     return broken, said
 
 
@@ -96,6 +99,17 @@ def test_rows_of_other_conditions_or_of_other_code_are_measured_again(tmp_path: 
     assert again.names == ["first", "second"]
 
 
+def test_a_row_of_a_gpu_is_measured_here_or_taken_from_a_committed_report(tmp_path: Path) -> None:
+    here = RowMeasurements()
+    assert run(ReportFile(tmp_path / "here.json"), here, of_gpus=None)[0] == []
+    assert here.names == ["first", "second", "on-gpu"]
+    committed = document("on-gpu", RowConditions()) | {"environment": {"gpu": "a GPU", "file": "gpu-a.json"}}
+    report, elsewhere = ReportFile(tmp_path / "elsewhere.json"), RowMeasurements()
+    said = run(report, elsewhere, of_gpus={"on-gpu": committed})[1]
+    assert (elsewhere.names, said[-1]) == (["first", "second"], "on-gpu: of gpu-a.json, measured on one a GPU")
+    assert report.rows["on-gpu"] == committed
+
+
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "reproduce.json"
     for content in ("{", "[]", '{"version": 0}'):
@@ -109,7 +123,7 @@ def test_the_page_is_one_file_that_fetches_nothing() -> None:
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "<script" not in page
     assert "a claim | &lt;b&gt;" in page
-    assert "Not run: it needs a GPU." in page
+    assert "Not run: it needs a GPU; <code>stratos reproduce on-gpu --gpu</code> runs it." in page
     assert "1,234,567" in page
     ET.fromstring(page[page.index("<svg") : page.index("</svg>") + len("</svg>")])
 
@@ -121,6 +135,12 @@ def test_markdown_has_verdicts_commands_and_where_figures_come_from() -> None:
     assert "others took 50% of the machine" in text
     assert "Not run yet: `stratos reproduce second`." in text
     assert "![A plot](plots/first-0.svg)" in text
+
+
+def test_a_figure_of_a_gpu_names_it() -> None:
+    where = {"gpu": "NVIDIA H100", "driver": "580", "torch": "2.11", "utc": "2026-11-26", "commit": "abc"}
+    text = markdown_report(ROWS, {"on-gpu": document("on-gpu", RowConditions()) | {"environment": where}})
+    assert "1.5 s on one NVIDIA H100, driver 580, torch 2.11, 2026-11-26, commit abc" in text
 
 
 def test_all_files_are_written(tmp_path: Path) -> None:

@@ -239,8 +239,8 @@ def test_one_slow_mask_among_many_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     quick, slow, other = (GrammarMatcher(c, t) for c, t in zip(compiled, (float, slow_time, float), strict=True))
     filler, filled = masks.MaskFiller(core().info.vocab_size, is_parallel=True, clock=SystemClock()), []
     for _ in range(MAX_SLOW_TOKENS + 2):
-        filled.append(filler.start({7: quick, 8: slow, 9: other}).wait())
-    assert all((step[seq] == filled[0][7]).all() for step in filled for seq in (7, 8, 9))
+        filled.append(filler.start({(7, 0): quick, (8, 0): slow, (9, 0): other}).wait())
+    assert all((step[seq, 0] == filled[0][7, 0]).all() for step in filled for seq in (7, 8, 9))
     digit = base_tokenizer().encode_plain("1")[0]
     quick.accept(digit)
     other.accept(digit)

@@ -213,6 +213,33 @@ def test_jobs_of_the_lowest_class_that_wait_for_their_grants_leave_seats_to_a_hi
     assert source.steps_until_done("top") <= 4
 
 
+@pytest.mark.parametrize("parks", [True, False])
+def test_a_receiver_that_missed_a_grant_has_one_seat_until_it_grants(fair_engine, parks):
+    source = Source(fair_engine())
+    for index in range(8):
+        source.late.add(f"a{index}")
+        source.engine.add_prefill(PrefillJob(leg=f"a{index}", token_ids=tuple(prompt_of(600, index)), receiver="a"))
+    for _ in range(4):
+        source.step()
+    assert source.ready == ["a0", "a1", "a2", "a3"]
+    if parks:
+        for leg in list(source.ready):
+            source.engine.park(leg)
+    source.step()
+    source.step()
+    seats = [s for s in source.engine.inspect().sequences if s.queue == "ready"]
+    assert len(seats) == (1 if parks else 4)
+    source.engine.add_prefill(PrefillJob(leg="b", token_ids=tuple(prompt_of(600, 9)), receiver="b"))
+    assert source.steps_until_done("b") <= 4
+    for leg in list(source.ready):
+        source.engine.grant(leg) if leg != "b" else None
+    source.late.clear()
+    for leg in [f"a{index}" for index in range(8)]:
+        if leg not in source.done:
+            source.steps_until_done(leg)
+    assert not source.engine.inspect().sequences
+
+
 def test_tenants_of_one_class_get_equal_tokens_of_a_source(fair_engine):
     source = Source(fair_engine())
     source.engine.add_prefill(job("huge", 20_000, tenant="huge"))

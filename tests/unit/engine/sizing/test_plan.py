@@ -37,6 +37,19 @@ def test_a_small_model_gets_what_its_batch_uses_and_no_more() -> None:
     assert plan(SMALL, SERVER).kv_pool_bytes == chosen.kv_pool_bytes
 
 
+def test_a_draft_model_and_its_kv_are_planned_before_the_pool() -> None:
+    draft = replace(SMALL, num_weights=1_100_000, kv_elements=384)
+    case = SizingCase(need=SMALL, room=LAPTOP, config=runner_config(), scheduler=SchedulerConfig(), draft=draft)
+    pool = 64 * 1024 * 384 * 4
+    assert case.draft_pool_bytes == pool
+    assert case.fixed_bytes("float32")["draft model and its KV"] == pool + draft.weight_bytes("float32")
+    assert "KV of drafts" in [choice.name for choice in plan_engine(case).choices]
+    tight = replace(LAPTOP, free_bytes=500 * MIB)
+    assert plan(SMALL, tight)
+    with pytest.raises(InvalidCheckpoint, match="draft model and its KV"):
+        plan_engine(replace(case, room=tight))
+
+
 @pytest.mark.parametrize(
     ("stored", "room", "dtype"),
     [("bfloat16", SERVER, "bfloat16"), ("float16", SERVER, "float16"), ("float32", SERVER, "float32"),

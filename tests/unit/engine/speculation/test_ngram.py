@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.scheduler.cost_model import StepLoad
 from stratos.engine.sequence import DraftState, Sequence
 from stratos.engine.settings import SchedulerConfig, SpeculationConfig
 from stratos.engine.speculation.draft_lengths import NUM_TRIED, DraftLengths
+from stratos.engine.speculation.making import make_proposer
 from stratos.engine.speculation.ngram import NgramProposer
-from stratos.engine.speculation.planner import make_proposer
+from tests.support.fakes.proposers import proposers
 from tests.support.worlds.engine_driver import drain, expected, make_request
 
 
@@ -47,12 +49,25 @@ def test_the_memory_follows_the_sequence():
 def test_a_stream_with_drafts_of_its_own_tokens_is_the_one_without():
     prompt = [5, 6, 7, 8, 9] * 6
     config = SchedulerConfig(speculation=SpeculationConfig(method="ngram"))
-    engine = EngineCore(FakeRunner(FakeConfig(vocab_size=7)), config, proposer=make_proposer(config.speculation))
+    runner = FakeRunner(FakeConfig(vocab_size=7))
+    engine = EngineCore(runner, config, proposer=make_proposer(config, runner))
     engine.add(make_request([t % 7 for t in prompt], max_tokens=200))
     run = drain(engine)
     assert run.tokens["r", 0] == expected([t % 7 for t in prompt], 200, vocab_size=7)
     assert sum(r.num_drafted for r in run.results) > 0
-    assert make_proposer(SpeculationConfig()) is None
+
+
+def test_by_default_it_drafts_where_drafts_can_be_verified():
+    class Simple(FakeRunner):
+        can_verify = False
+
+    able, simple = FakeRunner(FakeConfig()), Simple(FakeConfig())
+    off = SchedulerConfig(speculation=SpeculationConfig(method="off"))
+    assert isinstance(make_proposer(SchedulerConfig(), able), NgramProposer)
+    assert make_proposer(SchedulerConfig(), simple) is None
+    assert make_proposer(off, able) is None
+    with pytest.raises(InvalidCheckpoint, match="one token per row"):
+        make_proposer(SchedulerConfig(speculation=SpeculationConfig(method="ngram")), simple)
 
 
 def learned(chance: float, token_cost: float) -> tuple[DraftLengths, StepLoad]:
@@ -81,10 +96,20 @@ def test_drafts_that_are_not_run_still_show_whether_they_were_right():
         lengths.learn(sequence, state)
         state.proposed, state.num_known = (5, 6), len(sequence.tokens)
         sequence.tokens.append(9)
-    assert state.chance is not None
-    assert state.chance < 0.05
+    assert lengths.chance(state) < 0.05
     for _ in range(30):
         lengths.learn(sequence, state)
         state.proposed, state.num_known = (5, 6), len(sequence.tokens)
         sequence.tokens.append(5)
-    assert state.chance > 0.9
+    assert lengths.chance(state) > 0.9
+
+
+def test_what_does_not_pay_is_looked_at_less_and_less_often():
+    stream = expected([3, 1, 4], 400)
+    asked = {}
+    for kind, proposer in proposers({("r", 0): stream}, 4096).items():
+        engine = EngineCore(FakeRunner(FakeConfig()), SchedulerConfig(), proposer=proposer)
+        engine.add(make_request([3, 1, 4], max_tokens=400))
+        assert drain(engine).tokens["r", 0] == stream
+        asked[kind] = proposer.num_asked
+    assert asked["wrong"] < 2 * 400 / NgramProposer.max_gap

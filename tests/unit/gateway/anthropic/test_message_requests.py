@@ -17,6 +17,7 @@ from stratos_gateway.openai.requests import Conversation, GenerationBody
 USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "get_weather", "description": "Weather", "input_schema": {"type": "object", "properties": {}}}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Bern"}}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
 B = {"role": "system", "content": "b"}
 EMPTY = {"role": "assistant", "content": ""}
@@ -97,6 +98,15 @@ def test_calls_and_results_become_those_of_a_chat() -> None:
 def test_a_result_may_say_nothing() -> None:
     messages = [USER, assistant(USE), user({"type": "tool_result", "tool_use_id": "toolu_1"})]
     assert conversation(messages=messages).messages[-1] == ChatMessage("tool", "", tool_call_id="toolu_1")
+
+
+def test_a_note_stands_for_an_image_that_a_tool_has_made() -> None:
+    messages = [USER, assistant(USE), user({**RESULT, "content": [text("look"), IMAGE, {"type": "document"}]})]
+    body = parsed(messages=messages)
+    assert conversation(messages=messages).messages[-1].content == (
+        "look\n\n[image left out: this model reads text alone]\n\n[document left out: this model reads text alone]"
+    )
+    assert body.ignored == ("tool_result.image", "tool_result.document")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +193,6 @@ def test_an_answer_that_the_client_has_begun_goes_on(last: dict[str, Any], is_co
 
 
 DEEP: Any = functools.reduce(lambda inner, _: {"a": inner}, range(70), {})
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +210,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": [user({"text": "x"})]}, "messages[0].content[0].type"),
         ({"messages": [user({"type": "text"})]}, "messages[0].content[0].text"),
         ({"messages": [user(text("x", more=1))]}, "messages[0].content[0].more"),
-        ({"messages": [user({**RESULT, "content": [IMAGE]})]}, "messages[0].content[0].content[0]"),
+        ({"messages": [user({**RESULT, "content": [USE]})]}, "messages[0].content[0].content[0]"),
         ({"messages": [user({**RESULT, "tool_use_id": ""})]}, "messages[0].content[0].tool_use_id"),
         ({"messages": [user({**RESULT, "is_error": 1})]}, "messages[0].content[0].is_error"),
         ({"messages": [user(USE)]}, "messages[0].content[0]"),

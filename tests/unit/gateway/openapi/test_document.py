@@ -103,6 +103,8 @@ async def test_document_and_page_are_served_without_a_key_and_load_nothing_from_
     transport = httpx.ASGITransport(full_app(2 << 20))
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         found, page = await client.get("/openapi.json"), await client.get("/docs")
+        root = await client.head("/")
+    assert (root.status_code, root.headers["location"]) == (307, "/docs")
     assert (found.status_code, found.json()) == (200, document())
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in page.headers["content-security-policy"]

@@ -10,7 +10,7 @@ from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PARTS, MAX_MESSAGES
 from stratos.core.requests.tools import ToolCall
 from stratos.text.chat_template import ChatMessage
-from stratos_gateway.responses.items import check_input, with_instructions
+from stratos_gateway.responses.items import check_input, left_out, with_instructions
 
 USER = {"role": "user", "content": "hi"}
 
@@ -129,7 +129,7 @@ def test_what_is_malformed_is_named(given: Any, param: str) -> None:
         ({"role": "user", "content": [{"type": "input_image", "image_url": "https://x"}]}, "input[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}, "input[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_audio"}]}, "input[0].content[0].type"),
-        (output([{"type": "input_image", "image_url": "x"}]), "input[0].output[0].type"),
+        (output([{"type": "input_audio", "data": "x"}]), "input[0].output[0].type"),
         ({"type": "item_reference", "id": "msg_1"}, "input[0].type"),
         ({"type": "web_search_call", "id": "ws_1"}, "input[0].type"),
         ({"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, "input[0].encrypted_content"),
@@ -139,3 +139,20 @@ def test_what_is_not_there_is_refused_by_its_place(item: dict[str, Any], param: 
     with pytest.raises(BadRequest) as caught:
         check_input([item])
     assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+
+
+def test_a_note_stands_for_an_image_that_a_function_has_made() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    given = [USER, call(), output([{"type": "input_text", "text": "look: "}, image])]
+    [_, _, result] = check_input(given)
+    assert result.content == "look: [image left out: this model reads text alone]"
+    assert left_out(given) == ("function_call_output.input_image",)
+    assert left_out([USER, call(), output()]) == left_out("hi") == ()
+
+
+def test_a_call_of_a_namespace_has_the_name_that_the_model_is_told() -> None:
+    [message] = check_input([{**call("close"), "namespace": "agents"}])
+    assert message.tool_calls == (ToolCall("a", "agents__close", "{}"),)
+    with pytest.raises(BadRequest) as caught:
+        check_input([{**call("close"), "namespace": "a b"}])
+    assert caught.value.param == "input[0].namespace"

@@ -40,6 +40,7 @@ EVERYTHING = SamplingParams(
     allowed_token_ids=(1, 2, 3),
     bad_sequences=((4,), (5, 6, 7)),
     grammar=GrammarSpec(GrammarKind.REGEX, "[0-9]+ größer"),
+    drafts_off=True,
     num_logprobs=4,
     watermark=Watermark(key=b"k" * 16, gamma=0.5, delta=1.5, num_context_tokens=2),
     num_prompt_logprobs=0,

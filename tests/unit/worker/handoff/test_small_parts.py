@@ -14,6 +14,7 @@ from stratos.kv_transfer.capabilities import Capabilities, LocalCapabilities
 from stratos.kv_transfer.inproc import InprocHub, inproc_ends
 from stratos.kv_transfer.port.local import LocalPort, PortTransport
 from stratos.kv_transfer.port.receiving import StagingSlots
+from stratos.kv_transfer.port.slot_queue import SlotQueue
 from stratos.kv_transfer.settings import StagingConfig, TransportConfig
 from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from stratos.worker.engine_client.remote_port import RemotePort
@@ -37,7 +38,6 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
-from stratos.worker.handoff.slot_queue import SlotQueue
 from stratos.worker.handoff.transports import Transports
 from tests.support.kv.memory_pages import MemoryPages
 from tests.support.worlds.terms import make_terms

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from stratos.core.kv import BlockLedger, KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.requests.records import ChoiceOutput, RequestKey
-from stratos.engine.contract.results import EngineStatus, StepResult, StepShares
+from stratos.engine.contract.results import FAILED, DraftCount, EngineStatus, StepResult, StepShares
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.worker.meters.memory import MemoryMeter
 from stratos.worker.meters.meters import open_meters
@@ -43,6 +43,27 @@ def test_every_step_that_computed_is_observed_once() -> None:
     assert value("stratos_engine_batch_size_sum") == 6
     assert value("stratos_engine_computed_tokens_total") == 133
     assert value("stratos_engine_output_tokens_total") == 5
+
+
+def test_drafts_are_counted_by_method_and_place() -> None:
+    registry, key = CollectorRegistry(), RequestKey("r", 0)
+    meter, result = StepMeter(registry), step(2, 9)
+    result.drafts = [
+        DraftCount(key=key, method="ngram", num_drafted=3, num_accepted=1, num_cut=2),
+        DraftCount(key=key, method="ngram", num_drafted=1, num_accepted=1),
+        DraftCount(key=key, method=FAILED),
+    ]
+    result.draft_cost_s, result.draft_saved_s = 0.25, 0.5
+    meter.on_step(result)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"stratos_engine_{name}_total", labels)
+
+    places = [{"method": "ngram", "place": str(place)} for place in (1, 2, 3, 4)]
+    assert [value("drafted_tokens", **place) for place in places] == [2, 1, 1, None]
+    assert [value("accepted_tokens", **place) for place in places] == [2, None, None, None]
+    assert value("cut_tokens", method="ngram") == 2
+    assert (value("draft_failures"), value("draft_cost_seconds"), value("draft_saved_seconds")) == (1, 0.25, 0.5)
 
 
 def test_the_rate_is_that_of_the_last_ten_seconds() -> None:

@@ -166,16 +166,22 @@ class Abort(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("phase", "queue_position", "engine_step", "slow_step_ms")
+    __slots__ = ("phase", "queue_position", "engine_step", "slow_step_ms", "num_tokens", "wait_ms", "compute_ms")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
     SLOW_STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
     phase: SourcePhase
     queue_position: int
     engine_step: int
     slow_step_ms: int
-    def __init__(self, phase: _Optional[_Union[SourcePhase, str]] = ..., queue_position: _Optional[int] = ..., engine_step: _Optional[int] = ..., slow_step_ms: _Optional[int] = ...) -> None: ...
+    num_tokens: int
+    wait_ms: int
+    compute_ms: int
+    def __init__(self, phase: _Optional[_Union[SourcePhase, str]] = ..., queue_position: _Optional[int] = ..., engine_step: _Optional[int] = ..., slow_step_ms: _Optional[int] = ..., num_tokens: _Optional[int] = ..., wait_ms: _Optional[int] = ..., compute_ms: _Optional[int] = ...) -> None: ...
 
 class FrameHeader(_message.Message):
     __slots__ = ("leg", "seq", "kv_group", "layer_begin", "layer_end", "token_begin", "token_end", "head_begin", "head_end", "source_rank", "destination_rank", "num_bytes", "checksum", "slot", "pair_seq")

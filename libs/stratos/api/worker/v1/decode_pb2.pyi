@@ -27,6 +27,7 @@ class PrefillPath(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PREFILL_PATH_LOCAL_PROMPT_LOGPROBS: _ClassVar[PrefillPath]
     PREFILL_PATH_EXTERNAL: _ClassVar[PrefillPath]
     PREFILL_PATH_LOCAL_TAIL: _ClassVar[PrefillPath]
+    PREFILL_PATH_LOCAL_SPILL: _ClassVar[PrefillPath]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -41,6 +42,7 @@ PREFILL_PATH_LOCAL_FALLBACK: PrefillPath
 PREFILL_PATH_LOCAL_PROMPT_LOGPROBS: PrefillPath
 PREFILL_PATH_EXTERNAL: PrefillPath
 PREFILL_PATH_LOCAL_TAIL: PrefillPath
+PREFILL_PATH_LOCAL_SPILL: PrefillPath
 
 class SessionRequest(_message.Message):
     __slots__ = ("hello", "submit", "cancel", "attach", "usage_ack")
@@ -87,7 +89,7 @@ class Welcome(_message.Message):
     def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "num_logprobs", "allowed_token_ids", "bad_sequences", "grammar", "num_prompt_logprobs", "watermark")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "num_logprobs", "allowed_token_ids", "bad_sequences", "grammar", "num_prompt_logprobs", "watermark", "drafts_off")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +115,7 @@ class SamplingParams(_message.Message):
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    DRAFTS_OFF_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -131,7 +134,8 @@ class SamplingParams(_message.Message):
     grammar: Grammar
     num_prompt_logprobs: int
     watermark: Watermark
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_sequences: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., num_prompt_logprobs: _Optional[int] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ...) -> None: ...
+    drafts_off: bool
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., num_logprobs: _Optional[int] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_sequences: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., num_prompt_logprobs: _Optional[int] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., drafts_off: _Optional[bool] = ...) -> None: ...
 
 class Watermark(_message.Message):
     __slots__ = ("key", "gamma", "delta", "num_context_tokens")
@@ -351,21 +355,33 @@ class Receipt(_message.Message):
     numerics_id: str
     def __init__(self, num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_transferred_tokens: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., prefill_path: _Optional[_Union[PrefillPath, str]] = ..., prefill_worker_id: _Optional[str] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., transfer_ns: _Optional[int] = ..., numerics_id: _Optional[str] = ...) -> None: ...
 
+class DraftUse(_message.Message):
+    __slots__ = ("num_drafted", "num_accepted", "num_cut")
+    NUM_DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_CUT_FIELD_NUMBER: _ClassVar[int]
+    num_drafted: int
+    num_accepted: int
+    num_cut: int
+    def __init__(self, num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_cut: _Optional[int] = ...) -> None: ...
+
 class RequestOutput(_message.Message):
-    __slots__ = ("request_id", "attempt", "deltas", "error", "receipt", "prompt_logprobs")
+    __slots__ = ("request_id", "attempt", "deltas", "error", "receipt", "prompt_logprobs", "drafts")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     deltas: _containers.RepeatedCompositeFieldContainer[ChoiceDelta]
     error: _common_pb2.ErrorDetail
     receipt: Receipt
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PositionLogprobs]
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., deltas: _Optional[_Iterable[_Union[ChoiceDelta, _Mapping]]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PositionLogprobs, _Mapping]]] = ...) -> None: ...
+    drafts: DraftUse
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., deltas: _Optional[_Iterable[_Union[ChoiceDelta, _Mapping]]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PositionLogprobs, _Mapping]]] = ..., drafts: _Optional[_Union[DraftUse, _Mapping]] = ...) -> None: ...
 
 class StepOutputs(_message.Message):
     __slots__ = ("engine_step", "outputs", "num_submits")

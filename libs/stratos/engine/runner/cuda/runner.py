@@ -293,7 +293,7 @@ class CudaRunner(TorchRunner):
         if handle.logits is not None:
             complete = specs or {}
             rows = [complete.get(seq_id, spec) for seq_id, spec in handle.sampled]
-            by_row = {i: masks[seq] for i, (seq, _) in enumerate(handle.sampled) if seq in masks} if masks else None
+            by_row = {i: masks[s, 0] for i, (s, _) in enumerate(handle.sampled) if (s, 0) in masks} if masks else None
             handle.pending = self._gpu_sampler.start(handle.logits, rows, by_row)
             places = handle.places
             if places is None:

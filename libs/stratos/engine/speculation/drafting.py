@@ -1,0 +1,187 @@
+"""The drafts of a step's sequences: forced by a grammar, else a proposer's, and cut before what is never accepted.
+
+Of each kind of draft it is learned how often it is right.  A sequence whose drafts do not run is looked at less and
+less often, so that they cost nothing where they do not pay.  Where drafting itself takes time, how much is drafted is
+chosen before; a look at a sequence whose drafts do not pay is then a probe of two tokens that do not run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence as Series
+from dataclasses import dataclass
+
+from stratos.common.clock import Clock
+from stratos.engine.contract.results import FAILED, DraftCount
+from stratos.engine.scheduler.cost_model import StepLoad
+from stratos.engine.sequence import DraftState, Sequence
+from stratos.engine.speculation.draft_lengths import DraftLengths
+from stratos.engine.speculation.proposer import DraftAsk, Proposer
+
+_log = logging.getLogger(__name__)
+GRAMMAR = "grammar"
+"""Who drafted what a grammar forces."""
+NUM_PROBED, PROBED_ONE_IN = 2, 8
+"""Tokens of a probe, and sequences of which one is probed though drafts did not pay for those before."""
+MAX_LOOK_S = 1.0
+"""A proposer that takes longer is not asked for these sequences again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Drafts of a sequence for the step that is planned."""
+
+    sequence: Sequence
+    state: DraftState
+    drafts: tuple[int, ...]
+    length: int | None = None
+    """Drafted tokens that run, where that was chosen before they were drafted."""
+
+
+class Drafting:
+    """Asks for drafts, and keeps what becomes of them.
+
+    Args:
+        proposer: drafts where no grammar forces tokens.
+        vocab_size: tokens that there are.
+        end_token_ids: nothing follows them, so they are not drafted.
+        lengths: learns how often drafts are right; ``None`` where all of them run.
+        clock: notices a proposer that takes too long.
+    """
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        vocab_size: int,
+        end_token_ids: tuple[int, ...],
+        lengths: DraftLengths | None,
+        clock: Clock,
+    ) -> None:
+        self._proposer, self._vocab_size, self._ends, self._lengths = proposer, vocab_size, end_token_ids, lengths
+        self._clock = clock
+        self._known: dict[int, Sequence] = {}
+        self._counts: list[DraftCount] = []
+
+    def take_counts(self) -> list[DraftCount]:
+        """Counts of what was cut, or failed, since they were taken last."""
+        counts, self._counts = self._counts, []
+        return counts
+
+    def let_go(self) -> None:
+        """Tell the proposer of sequences that have ended."""
+        for sequence in [sequence for sequence in self._known.values() if not sequence.is_open]:
+            del self._known[sequence.seq_id]
+            try:
+                self._proposer.forget(sequence)
+            except Exception:
+                _log.exception("the proposer of drafts cannot forget a sequence")
+
+    def offers(self, wanted: Series[tuple[Sequence, int]], load: StepLoad) -> list[Offer]:
+        """Drafts of sequences.
+
+        Args:
+            wanted: each with the longest draft that it may have.
+            load: of the step without drafts.
+        """
+        offers, asks = list[Offer](), list[DraftAsk]()
+        for sequence, most in wanted:
+            state = sequence.drafting = sequence.drafting or DraftState()
+            if self._lengths is not None:
+                self._lengths.learn(sequence, state)
+            forced = tuple(sequence.grammar.forced()[:most]) if sequence.grammar is not None else ()
+            if forced:
+                offers.append(self._offer(DraftAsk(sequence, state, most), GRAMMAR, forced))
+            elif not state.is_off and len(sequence.tokens) >= state.next_look:
+                self._known[sequence.seq_id] = sequence
+                asks.append(DraftAsk(sequence, state, most))
+        return offers + (self._asked(asks, load) if asks else [])
+
+    def pause(self, sequence: Sequence, state: DraftState) -> None:
+        """No draft of the sequence runs: look at it again some tokens later."""
+        if self._lengths is not None:
+            state.gap = min(max(1, 2 * state.gap), self._proposer.max_gap)
+            state.next_look = len(sequence.tokens) + state.gap
+
+    def resume(self, state: DraftState) -> None:
+        """A draft of the sequence runs."""
+        state.gap = state.next_look = 0
+
+    def _offer(self, ask: DraftAsk, method: str, drafts: tuple[int, ...], length: int | None = None) -> Offer:
+        state = ask.state
+        state.method, state.proposed, state.num_known = method, drafts, len(ask.sequence.tokens)
+        return Offer(ask.sequence, state, drafts, length)
+
+    def _asked(self, asks: list[DraftAsk], load: StepLoad) -> list[Offer]:
+        """Drafts of the proposer."""
+        asks, lengths = self._affordable(asks, load)
+        if not asks or not self._look_ahead(asks):
+            return []
+        offers = []
+        for ask, length in zip(asks, lengths, strict=True):
+            drafts = self._cut(ask.sequence, self._proposed(ask))
+            if drafts:
+                offers.append(self._offer(ask, self._proposer.name, drafts, length))
+            elif length is None:
+                self.pause(ask.sequence, ask.state)
+        return offers
+
+    def _affordable(self, asks: list[DraftAsk], load: StepLoad) -> tuple[list[DraftAsk], list[int | None]]:
+        """Wishes cut to what pays, where drafting itself costs, and how much of each draft runs then."""
+        name, lengths = self._proposer.name, self._lengths
+        if lengths is None or not self._proposer.is_costly:
+            return asks, [None] * len(asks)
+        offered = [(lengths.chance(ask.state, name), ask.max_tokens) for ask in asks]
+        chosen, kept, runs = lengths.choose(load, offered, self._proposer.token_s), list[DraftAsk](), list[int | None]()
+        for ask, count in zip(asks, chosen, strict=True):
+            if not count:
+                self.pause(ask.sequence, ask.state)
+                if name not in ask.state.chances and ask.sequence.seq_id % PROBED_ONE_IN:
+                    continue
+            kept.append(DraftAsk(ask.sequence, ask.state, count or min(NUM_PROBED, ask.max_tokens)))
+            runs.append(count)
+        return kept, runs
+
+    def _look_ahead(self, asks: list[DraftAsk]) -> bool:
+        begin_s = self._clock.now()
+        try:
+            self._proposer.look_ahead(asks)
+            is_well = self._clock.now() - begin_s <= MAX_LOOK_S
+        except Exception:
+            _log.exception("the proposer of drafts failed; the requests go on without them")
+            is_well = False
+        for ask in () if is_well else asks:
+            self._fail(ask)
+        return is_well
+
+    def _proposed(self, ask: DraftAsk) -> tuple[int, ...]:
+        """Checked tokens of the proposer; one that fails is not asked for this sequence again."""
+        try:
+            drafts = tuple(self._proposer.propose(ask.sequence, ask.state, ask.max_tokens))[: ask.max_tokens]
+            if any(not 0 <= token < self._vocab_size for token in drafts):
+                raise ValueError("a drafted token is not in the vocabulary")
+        except Exception:
+            _log.exception("the proposer of drafts failed; the request goes on without them")
+            self._fail(ask)
+            return ()
+        return drafts
+
+    def _cut(self, sequence: Sequence, drafts: tuple[int, ...]) -> tuple[int, ...]:
+        """The drafts before an end, which the target draws itself, and before what the grammar forbids."""
+        for place, token in enumerate(drafts):
+            if token in self._ends:
+                drafts = drafts[:place]
+                break
+        if sequence.grammar is None or not drafts:
+            return drafts
+        num_allowed = sequence.grammar.num_allowed(drafts)
+        if num_allowed < len(drafts):
+            self._count(sequence, self._proposer.name, num_cut=len(drafts) - num_allowed)
+        return drafts[:num_allowed]
+
+    def _fail(self, ask: DraftAsk) -> None:
+        ask.state.is_off = True
+        self._count(ask.sequence, FAILED)
+
+    def _count(self, sequence: Sequence, method: str, num_cut: int = 0) -> None:
+        assert sequence.request is not None
+        self._counts.append(DraftCount(key=sequence.request.key, method=method, num_cut=num_cut))

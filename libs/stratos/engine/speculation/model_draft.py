@@ -1,0 +1,192 @@
+"""Drafts by a small model, which draws with the request's own noise: so it often draws what the target will.
+
+It has a runner and a KV pool of its own, a group apart from the target's blocks: nothing of it is handed off, cached
+or preempted.  A sequence without room there has no drafts.  A draft's KV is kept as far as its tokens were accepted;
+after a hand-off, a prefix hit or a recovery the prompt is computed here, a part in each step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence as Series
+from dataclasses import dataclass, field
+
+from stratos.common.clock import Clock
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import PlanRow, SampleSpec, StepPlan
+from stratos.engine.contract.runner import Runner
+from stratos.engine.kv_cache.block_manager import BlockManager
+from stratos.engine.sequence import DraftState, Sequence
+from stratos.engine.speculation.proposer import DraftAsk, Proposer
+
+CATCH_UP = 256
+"""Tokens of prompts that one step computes: a stream waits for it."""
+COST_RATE = 0.1
+
+
+@dataclass(slots=True)
+class _Table:
+    """State of a sequence at the draft model."""
+
+    params: SamplingParams
+    tokens: list[int] = field(default_factory=list)
+    """Tokens whose KV is there."""
+    blocks: list[int] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
+    """Tokens drafted in this step."""
+
+    def keep_common(self, tokens: Series[int]) -> None:
+        """Let go of KV of drafts that were not accepted; the last token always runs again."""
+        own, end = self.tokens, min(len(self.tokens), len(tokens) - 1)
+        while end and own[end - 1] != tokens[end - 1]:
+            end -= 1
+        del own[end:]
+
+
+class ModelProposer(Proposer):
+    """Drafts with ``runner``, all sequences of a step together.
+
+    Args:
+        runner: of the draft model, whose vocabulary is the target's.
+        clock: times its passes.
+    """
+
+    name = "draft"
+    max_gap = 128
+    is_costly = True
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._runner, self._clock = runner, clock
+        info = runner.info
+        self._blocks = BlockManager(info.num_blocks, info.geometry.block_size, enable_prefix_cache=False)
+        self._max_len = info.max_model_len
+        self._tables: dict[int, _Table] = {}
+        self._ended: list[int] = []
+        self._num_plans = 0
+        self._token_s = 0.0
+
+    @property
+    def token_s(self) -> float:
+        return self._token_s
+
+    @property
+    def blocks(self) -> BlockManager:
+        """Ledger of its KV."""
+        return self._blocks
+
+    def look_ahead(self, asks: Series[DraftAsk]) -> None:
+        try:
+            self._draft(asks)
+        except Exception:
+            self._runner.abandon()
+            for seq_id in list(self._tables):
+                self._drop(seq_id)
+            raise
+
+    def propose(self, sequence: Sequence, state: DraftState, max_tokens: int) -> Series[int]:
+        table = self._tables.get(sequence.seq_id)
+        return table.drafts[:max_tokens] if table is not None else ()
+
+    def forget(self, sequence: Sequence) -> None:
+        self._drop(sequence.seq_id)
+
+    def _draft(self, asks: Series[DraftAsk]) -> None:
+        left, ready = CATCH_UP, list[DraftAsk]()
+        rows: list[PlanRow] = []
+        for ask in asks:
+            table = self._table(ask.sequence)
+            missing = len(ask.sequence.tokens) - len(table.tokens)
+            count = min(missing, left)
+            if not count or not self._grow(table, len(table.tokens) + count + ask.max_tokens):
+                continue
+            left -= count
+            is_ready = count == missing
+            rows.append(self._row(ask.sequence, table, ask.sequence.tokens[len(table.tokens) :][:count], is_ready))
+            if is_ready:
+                ready.append(ask)
+        self._run(rows, ready)
+        for number in range(1, max((ask.max_tokens for ask in ready), default=0)):
+            again = [
+                ask
+                for ask in ready
+                if ask.max_tokens > number and len(self._tables[ask.sequence.seq_id].drafts) == number
+            ]
+            if not again:
+                break
+            tables = [self._tables[ask.sequence.seq_id] for ask in again]
+            rows = [self._row(a.sequence, t, t.drafts[-1:], True) for a, t in zip(again, tables, strict=True)]
+            begin = self._clock.now()
+            self._run(rows, again)
+            self._token_s += (COST_RATE if self._token_s else 1.0) * (
+                (self._clock.now() - begin) / len(rows) - self._token_s
+            )
+
+    def _run(self, rows: list[PlanRow], asks: Series[DraftAsk]) -> None:
+        """One pass; the token that each row samples is drafted."""
+        if not rows:
+            return
+        plan = StepPlan(step=self._num_plans, rows=tuple(rows), ended=tuple(self._ended))
+        self._num_plans, self._ended = self._num_plans + 1, []
+        handle = self._runner.launch(plan)
+        self._runner.sample(handle)
+        sampled = {token.seq_id: token.token_id for token in self._runner.collect(handle).tokens}
+        for row in rows:
+            self._tables[row.seq_id].tokens += row.token_ids
+        for ask in asks:
+            if (token := sampled.get(ask.sequence.seq_id)) is not None:
+                self._tables[ask.sequence.seq_id].drafts.append(token)
+
+    def _table(self, sequence: Sequence) -> _Table:
+        table = self._tables.get(sequence.seq_id)
+        if table is None:
+            assert sequence.request is not None
+            params = dataclasses.replace(
+                sequence.request.request.sampling, num_logprobs=None, num_prompt_logprobs=None, grammar=None
+            )
+            table = self._tables[sequence.seq_id] = _Table(params)
+        table.drafts = []
+        table.keep_common(sequence.tokens)
+        return table
+
+    def _grow(self, table: _Table, num_tokens: int) -> bool:
+        missing = self._blocks.blocks_for(num_tokens) - len(table.blocks)
+        if num_tokens > self._max_len:
+            return False
+        taken = self._blocks.allocate(missing) if missing > 0 else []
+        table.blocks += taken or []
+        return taken is not None
+
+    def _row(self, sequence: Sequence, table: _Table, tokens: list[int], is_sampled: bool) -> PlanRow:
+        start = len(table.tokens)
+        end = self._blocks.blocks_for(start + len(tokens))
+        return PlanRow(
+            seq_id=sequence.seq_id,
+            token_ids=tuple(tokens),
+            start=start,
+            block_table=tuple(table.blocks[:end]),
+            sample=_spec(sequence, table) if is_sampled else None,
+        )
+
+    def _drop(self, seq_id: int) -> None:
+        table = self._tables.pop(seq_id, None)
+        if table is not None:
+            self._blocks.release(table.blocks)
+            self._ended.append(seq_id)
+
+
+def _spec(sequence: Sequence, table: _Table) -> SampleSpec:
+    """How the target samples the place after the newest draft."""
+    assert sequence.request is not None
+    request, drafts = sequence.request.request, table.drafts
+    num_prompt = len(request.prompt_ids)
+    emitted = (*sequence.tokens[num_prompt:], *drafts) if table.params.needs_output_ids else ()
+    return SampleSpec(
+        key=request.key,
+        choice=sequence.choice,
+        seed=request.seed,
+        position=len(sequence.tokens) + len(drafts),
+        params=table.params,
+        prompt_ids=request.prompt_ids,
+        output_ids=emitted,
+        num_output_tokens=sequence.num_output + len(drafts),
+    )

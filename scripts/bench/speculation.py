@@ -1,0 +1,153 @@
+"""Measure speculation: time with drafts and without, by turns over one runner, of streams that must be equal.
+
+    python scripts/demo/widen_model.py models/base /tmp/widened --layers 22
+    python -m scripts.bench.speculation --target /tmp/widened --out FILE.json
+
+The first command makes a target whose pass costs many times the draft model's.  Loads: an edit that copies its prompt,
+code of files that no model has seen, and random tokens, of which hardly any draft is right.  A figure is the median
+over rounds of the ratio within a round, of CPU time of the engine's one thread, as the machine may be shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from scripts.bench.harness import MODEL, by_turns, flag, run_bench, show
+from scripts.demo.demo_corpus import build_corpus
+from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
+from stratos.engine.speculation.making import make_proposer
+from stratos.text.tokenizer import Tokenizer
+
+PROMPT, OUTPUT = 300, 96
+LOADS = ("edit", "code", "random")
+
+
+def load(folder: Path, pool_mib: int) -> TorchRunner:
+    """A runner of one thread."""
+    return TorchRunner.load(RunnerConfig(model_path=folder, num_threads=1, kv_pool_bytes=pool_mib << 20))
+
+
+def prompts(load: str, count: int) -> list[list[int]]:
+    """Prompts of the load, ``PROMPT`` tokens each; the same every time."""
+    rng, tokenizer = random.Random(load), Tokenizer.load(MODEL)
+    if load == "random":
+        return [[rng.randrange(10, 4096) for _ in range(PROMPT)] for _ in range(count)]
+    texts = sorted(build_corpus()["base"].held_out, key=len, reverse=True)[:40]
+    found = []
+    for text in rng.choices(texts, k=count):
+        ids = tokenizer.encode_plain(text[:20_000])
+        begin = rng.randrange(max(1, len(ids) - PROMPT))
+        code = ids[begin : begin + PROMPT]
+        # an edit repeats its text from the beginning: the model goes on copying
+        found.append(code if load == "code" else [*code[: 2 * PROMPT // 3], *code[: PROMPT // 3]])
+    return found
+
+
+def requests(load: str, num_streams: int, temperature: float) -> list[EngineRequest]:
+    """So many streams at once."""
+    sampling = SamplingParams(temperature=temperature, max_tokens=OUTPUT, ignore_eos=True)
+    return [
+        EngineRequest(
+            key=RequestKey(f"r{i}", 0),
+            prompt_ids=tuple(ids),
+            choices=(ChoiceState(index=0),),
+            sampling=sampling,
+            seed=i,
+        )
+        for i, ids in enumerate(prompts(load, num_streams))
+    ]
+
+
+class Arm:
+    """An engine over the runner with its own settings; it lives through all rounds, as a worker does."""
+
+    def __init__(self, runner: TorchRunner, speculation: SpeculationConfig, draft: TorchRunner | None = None) -> None:
+        config = SchedulerConfig(speculation=speculation, step_time_budget_ms=0)
+        self.engine = EngineCore(runner, config, proposer=make_proposer(config, runner, draft))
+
+    def run(self, wanted: list[EngineRequest]) -> tuple[float, dict[str, list[int]], int, int]:
+        """CPU seconds of the streams after their prompts, the streams, and tokens drafted and accepted."""
+        streams: dict[str, list[int]] = {}
+        for request in wanted:
+            self.engine.add(request)
+        while len(streams) < len(wanted):
+            self._take(streams)
+        begin, num_drafted, num_accepted = time.thread_time(), 0, 0
+        while self.engine.has_work:
+            drafted, accepted = self._take(streams)
+            num_drafted, num_accepted = num_drafted + drafted, num_accepted + accepted
+        seconds = time.thread_time() - begin
+        self.engine.forget_tenant("")
+        return seconds, streams, num_drafted, num_accepted
+
+    def _take(self, streams: dict[str, list[int]]) -> tuple[int, int]:
+        result = self.engine.step()
+        for output in result.outputs:
+            streams.setdefault(output.key.request_id, []).extend(output.token_ids)
+        return result.num_drafted, result.num_accepted
+
+
+def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: float, rounds: int) -> dict[str, Any]:
+    """Every arm by turns, beside the first one, which has no drafts."""
+    wanted = requests(load, num_streams, temperature)
+    runs = by_turns(rounds, arms, lambda name, turn: arms[name].run(wanted))
+    base = next(iter(arms))
+    row: dict[str, Any] = {"load": load, "streams": num_streams, "temperature": temperature}
+    for name, found in runs.items():
+        assert all(run[1] == runs[base][0][1] for run in found), f"{name} changed a stream"
+        ratios = [own[0] / other[0] for own, other in zip(runs[base], found, strict=True)]
+        row[name] = {
+            "speedup": round(statistics.median(ratios), 3),
+            "all": [round(ratio, 3) for ratio in ratios],
+            "drafted": found[-1][2],
+            "accepted": found[-1][3],
+        }
+    show(row)
+    return row
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """All loads, for each number of streams."""
+    runner, draft = load(args.target, args.pool_mib), load(args.draft, args.pool_mib)
+    arms = {"off": Arm(runner, SpeculationConfig(method="off"))}
+    for name in args.methods.split(","):
+        method, _, count = name.partition(":")
+        if count:  # "draft:4" runs all of 4 drafted tokens, whether that pays or not
+            speculation = SpeculationConfig(method=method, num_speculative_tokens=int(count), is_adaptive=False)
+        else:
+            speculation = SpeculationConfig(method=method)
+        arms[name] = Arm(runner, speculation, draft)
+    rows = [
+        compare(arms, load, num_streams, temperature, args.rounds)
+        for num_streams in map(int, args.streams.split(","))
+        for load in args.loads.split(",")
+        for temperature in map(float, args.temperatures.split(","))
+    ]
+    return {"target": args.target.name, "numerics": runner.info.identity.numerics_id, "prompt": PROMPT,
+            "output": OUTPUT, "rounds": args.rounds, "rows": rows}  # fmt: skip
+
+
+if __name__ == "__main__":
+    run_bench(
+        __doc__,
+        bench,
+        flag("--target", type=Path, default=MODEL, help="folder of the target"),
+        flag("--draft", type=Path, default=MODEL.parent / "draft", help="folder of the draft model"),
+        flag(
+            "--methods", default="ngram,suffix,draft", help="compared with none; draft:4 runs 4 tokens, paying or not"
+        ),
+        flag("--temperatures", default="0,1", help="of the streams"),
+        flag("--streams", default="1,8,32", help="streams at once"),
+        flag("--loads", default=",".join(LOADS), help="edit, code, random"),
+        flag("--rounds", type=int, default=3, help="rounds, each of every arm"),
+        flag("--pool-mib", type=int, default=512, help="KV pool"),
+    )

@@ -1,0 +1,186 @@
+"""Drafts by a small model: the same streams, a KV group of its own that adds up, and refusals by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stratos.common.clock import FakeClock, SystemClock
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.requests.records import RequestKey
+from stratos.engine.core import EngineCore
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
+from stratos.engine.sizing.fit import draft_config
+from stratos.engine.speculation.making import check_draft, make_proposer
+from stratos.engine.speculation.model_draft import CATCH_UP, ModelProposer
+from tests.support.paths import BASE_MODEL
+from tests.support.reference.base_tokenizer import base_tokenizer
+from tests.support.worlds.core_driver import Outcomes, run
+from tests.support.worlds.core_driver import make_request as make_model_request
+from tests.support.worlds.engine_driver import Run, drain, expected, make_request
+from tests.support.worlds.plan_driver import load_runner
+
+ALL_DRAFTS = SchedulerConfig(speculation=SpeculationConfig(method="draft", is_adaptive=False))
+DRAFT_MODEL = BASE_MODEL.parent / "draft"
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def proposer_of(**fake: int) -> ModelProposer:
+    return ModelProposer(FakeRunner(FakeConfig(**{"block_size": 4, **fake})), FakeClock())
+
+
+def engine_of(proposer: ModelProposer, config: SchedulerConfig = ALL_DRAFTS) -> EngineCore:
+    return EngineCore(FakeRunner(FakeConfig(block_size=4)), config, proposer=proposer)
+
+
+def assert_at_rest(engine: EngineCore, proposer: ModelProposer) -> None:
+    engine.add(make_request([1], "last", max_tokens=1))
+    drain(engine)
+    proposer.blocks.verify()
+    assert proposer.blocks.num_free == proposer.blocks.num_blocks
+
+
+def test_the_same_model_as_draft_is_always_right():
+    proposer = proposer_of()
+    engine = engine_of(proposer)
+    for i in range(3):
+        engine.add(make_request([*PROMPT, i], f"r{i}", max_tokens=30))
+    result = drain(engine)
+    for i in range(3):
+        assert result.tokens[f"r{i}", 0] == expected([*PROMPT, i], 30)
+    counts = [(r.num_drafted, r.num_accepted) for r in result.results if r.num_drafted]
+    assert sum(drafted for drafted, _ in counts) == sum(accepted for _, accepted in counts) > 0
+    assert_at_rest(engine, proposer)
+
+
+@pytest.mark.parametrize("fake", [{"worker_weight": 2}, {"num_blocks": 4}, {"max_model_len": 12}, {"block_size": 3}])
+def test_another_model_and_a_small_pool_change_no_token(fake):
+    proposer = proposer_of(**fake)
+    engine = engine_of(proposer)
+    for i in range(3):
+        engine.add(make_request([*PROMPT, i], f"r{i}", n=2, max_tokens=20))
+    result = drain(engine)
+    for i in range(3):
+        assert result.tokens[f"r{i}", 1] == expected([*PROMPT, i], 20)
+    assert_at_rest(engine, proposer)
+
+
+def test_a_long_prompt_is_computed_in_parts_and_drafted_for_then():
+    proposer, prompt = proposer_of(num_blocks=600), list(range(3 * CATCH_UP - 8))
+    engine = EngineCore(FakeRunner(FakeConfig(block_size=4, num_blocks=600)), ALL_DRAFTS, proposer=proposer)
+    engine.add(make_request(prompt, max_tokens=24))
+    result = drain(engine)
+    assert result.tokens["r", 0] == expected(prompt, 24)
+    steps = [r.num_drafted for r in result.results if r.outputs]
+    assert (steps[1], steps[2], steps[3] > 0) == (0, 0, True)
+
+
+def test_an_abort_gives_the_blocks_back():
+    proposer = proposer_of()
+    engine = engine_of(proposer)
+    engine.add(make_request(PROMPT, max_tokens=200))
+    driven = Run(engine)
+    for _ in range(4):
+        driven.step()
+    assert proposer.blocks.num_free < proposer.blocks.num_blocks
+    engine.abort(RequestKey("r", 0))
+    assert_at_rest(engine, proposer)
+
+
+@pytest.mark.parametrize("place", ["launch", "collect"])
+def test_a_draft_model_that_raises_is_given_up_for_its_sequences(place: str):
+    runner = FakeRunner(FakeConfig(block_size=4))
+    proposer = ModelProposer(runner, FakeClock())
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("the test breaks the draft model")
+
+    setattr(runner, place, fails)
+    engine = engine_of(proposer)
+    engine.add(make_request(PROMPT, max_tokens=12))
+    result = drain(engine)
+    assert result.tokens["r", 0] == expected(PROMPT, 12)
+    assert [c.method for r in result.results for c in r.drafts] == ["failed"]
+    proposer.blocks.verify()
+    assert proposer.blocks.num_free == proposer.blocks.num_blocks
+
+
+def test_a_draft_model_that_takes_too_long_is_given_up():
+    proposer, clock = proposer_of(), FakeClock()
+    look_ahead = proposer.look_ahead
+
+    def slow(asks):
+        clock.advance(60)
+        look_ahead(asks)
+
+    proposer.look_ahead = slow  # type: ignore[method-assign]
+    engine = EngineCore(FakeRunner(FakeConfig(block_size=4)), ALL_DRAFTS, clock, proposer)
+    engine.add(make_request(PROMPT, max_tokens=12))
+    result = drain(engine)
+    assert result.tokens["r", 0] == expected(PROMPT, 12)
+    assert [c.method for r in result.results for c in r.drafts] == ["failed"]
+
+
+@pytest.fixture(scope="module")
+def target() -> TorchRunner:
+    return load_runner(BASE_MODEL, kv_pool_bytes=8 << 20)
+
+
+@pytest.fixture(scope="module")
+def draft() -> TorchRunner:
+    return load_runner(DRAFT_MODEL, kv_pool_bytes=8 << 20)
+
+
+def outcomes_of(target: TorchRunner, draft: TorchRunner | None, temperature: float) -> tuple[Outcomes, int]:
+    proposer = None if draft is None else ModelProposer(draft, SystemClock())
+    engine, num_accepted = EngineCore(target, ALL_DRAFTS, proposer=proposer), 0
+    step = engine.step
+
+    def counted():
+        nonlocal num_accepted
+        result = step()
+        num_accepted += result.num_accepted
+        return result
+
+    engine.step = counted  # type: ignore[method-assign]
+    prompt = base_tokenizer().encode_plain("def get(self, name):\n    return self.values[")
+    params = {"temperature": temperature, "num_logprobs": 1, "max_tokens": 32, "presence_penalty": 0.3}
+    wanted = [make_model_request(prompt, f"r{i}", n=1 + i, seed=i, **params) for i in range(2)]
+    return run(engine, *wanted), num_accepted
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_shipped_pair_gives_the_same_streams_and_drafts_with_the_same_noise(target, draft, temperature):
+    before, _ = outcomes_of(target, None, temperature)
+    after, num_accepted = outcomes_of(target, draft, temperature)
+    assert after == before
+    assert num_accepted > 10
+
+
+def test_what_is_no_draft_model_of_this_one_is_refused_by_name(target, draft, tmp_path: Path):
+    check_draft(target, draft)
+    with pytest.raises(InvalidCheckpoint, match="a draft model is smaller"):
+        check_draft(draft, target)
+    definition = json.loads((DRAFT_MODEL / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = definition["model"]["vocab"]
+    first, second = list(vocabulary)[300:302]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    shutil.copytree(DRAFT_MODEL, tmp_path / "other")
+    (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(definition), encoding="utf-8")
+    other = load_runner(tmp_path / "other")
+    with pytest.raises(InvalidCheckpoint, match="has another vocabulary"):
+        check_draft(target, other)
+    with pytest.raises(InvalidCheckpoint, match=r"set speculation\.model_path"):
+        make_proposer(ALL_DRAFTS, target)
+    (tmp_path / "other" / "model.safetensors").unlink()
+    config = replace(ALL_DRAFTS, speculation=SpeculationConfig(method="draft", model_path=tmp_path / "other"))
+    wanted = draft_config(RunnerConfig(model_path=BASE_MODEL, num_threads=1), config)
+    assert wanted is not None
+    with pytest.raises(InvalidCheckpoint):
+        TorchRunner.load(wanted)
