@@ -24,17 +24,18 @@ greedy = {"extra_body": {"temperature": 0}}
 
 counted = client.messages.count_tokens(**question).input_tokens
 message = client.messages.create(**question, **greedy, max_tokens=24)
-assert (message.type, message.role, message.stop_reason) == ("message", "assistant", "max_tokens")
+assert (message.type, message.role) == ("message", "assistant")
+assert message.stop_reason in ("max_tokens", "end_turn")
 assert message.usage.input_tokens + message.usage.cache_read_input_tokens == counted
-assert message.usage.output_tokens == 24
+assert message.usage.output_tokens <= 24
 text = message.content[0].text
 print(repr(text))
 
 with client.messages.stream(**question, **greedy, max_tokens=24) as stream:
     assert "".join(stream.text_stream) == text
     final = stream.get_final_message()
-assert (final.content[0].text, final.stop_reason) == (text, "max_tokens")
-assert final.usage.output_tokens == 24
+assert (final.content[0].text, final.stop_reason) == (text, message.stop_reason)
+assert final.usage.output_tokens == message.usage.output_tokens
 
 named = {"type": "tool", "name": "get_weather"}
 with client.messages.stream(**question, **greedy, max_tokens=200, tools=[tool], tool_choice=named) as stream:

@@ -76,6 +76,16 @@ class Drafting:
             except Exception:
                 _log.exception("the proposer of drafts cannot forget a sequence")
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Let the proposer drop what a tenant has left; its open sequences go on without drafts and leave nothing."""
+        self.let_go()
+        for sequence in [sequence for sequence in self._known.values() if sequence.terms.tenant == tenant]:
+            del self._known[sequence.seq_id]
+            self._proposer.forget(sequence)
+            if sequence.drafting is not None:
+                sequence.drafting.is_off = True
+        self._proposer.forget_tenant(tenant)
+
     def offers(self, wanted: Series[tuple[Sequence, int]], load: StepLoad) -> list[Offer]:
         """Drafts of sequences.
 

@@ -33,7 +33,6 @@ class DraftPlanner:
         self._context, self._lengths = context, DraftLengths() if is_adaptive else None
         info = context.info
         self._drafting = Drafting(proposer, info.vocab_size, info.eos_token_ids, self._lengths, context.clock)
-        self._proposer = proposer
 
     def add(self, scheduled: list[tuple[Sequence, int]], result: StepResult) -> None:
         """Set the drafts of the sequences of a step, and take their blocks."""
@@ -71,7 +70,7 @@ class DraftPlanner:
 
     def forget_tenant(self, tenant: str) -> None:
         """Drop what the tenant's requests have left with the proposer."""
-        self._proposer.forget_tenant(tenant)
+        self._drafting.forget_tenant(tenant)
 
     def _most(self, sequence: Sequence) -> int:
         """Longest draft that the sequence may have in this step."""

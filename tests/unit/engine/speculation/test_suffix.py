@@ -13,7 +13,7 @@ from stratos.engine.speculation.suffix import (
     SuffixProposer,
     TenantTexts,
 )
-from tests.support.worlds.engine_driver import drain, expected, make_request
+from tests.support.worlds.engine_driver import Run, drain, expected, make_request
 
 TEXT = list(range(100, 140))
 
@@ -86,4 +86,20 @@ def test_an_engine_drafts_from_ended_requests_until_the_tenant_is_forgotten():
         assert run.tokens[f"r{i}", 0] == stream
         drafted.append(sum(r.num_accepted for r in run.results))
     assert drafted[1] >= 30
-    assert (drafted[0], drafted[2]) == (0, 0)
+    assert (drafted[0], drafted[2], drafted[3]) == (0, 0, 0)
+
+
+def test_a_stream_that_is_open_when_its_tenant_is_forgotten_leaves_nothing():
+    config = SchedulerConfig(speculation=SpeculationConfig(method="suffix", is_adaptive=False))
+    proposer, prompt = SuffixProposer(), [3, 1, 4, 1, 5]
+    engine = EngineCore(FakeRunner(FakeConfig()), config, proposer=proposer)
+    engine.add(make_request(prompt, max_tokens=40, tenant="a"))
+    driven = Run(engine)
+    for _ in range(4):
+        driven.step()
+    engine.forget_tenant("a")
+    driven.drain()
+    assert driven.tokens["r", 0] == expected(prompt, 40)
+    engine.add(make_request([1], "other", max_tokens=2, tenant="b"))
+    drain(engine)
+    assert proposer.num_tokens == 0
