@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 MIB = 1 << 20
 SLOT_TOKENS, SLOT_UNIT_BYTES = 128, MIB // 16
 LEAST_SLOT_BYTES, MOST_SLOT_BYTES, MOST_RING_BYTES = MIB, 16 * MIB, 128 * MIB
-"""Of slots that follow the model. On a H100 the first token of a prompt of 512 tokens of an 8B model (64 MiB of KV) came
+"""Of slots that follow the model. On a H100 the first token of a 512-token prompt of an 8B model (64 MiB of KV) came
 after 139 ms by slots of 1 MiB, 54 ms by 16 MiB, 51 ms by 64 MiB; without a hand-off after 31 ms."""
 
 
