@@ -23,8 +23,8 @@ from typing import Any
 import httpx
 
 from scripts.bench.harness import by_turns, flag, run_bench, show
-from scripts.bench.platform_process import Platform, running_platform
 from stratos.cli.local.running import find_platform, list_processes
+from stratos.reproduce.load.local_platform import Platform, running_platform
 
 NUM_STREAMS, VICTIM = 8, "decode-0"
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return "

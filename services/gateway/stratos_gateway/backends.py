@@ -65,6 +65,7 @@ from stratos_gateway.ledger.settings import seal_limits
 from stratos_gateway.limits.own_share import gateway_name
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
+from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.oidc.credentials import KeysAndTokens
 from stratos_gateway.oidc.fetching import fetch_keys
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
@@ -79,13 +80,13 @@ from stratos_gateway.settings import GatewaySettings
 
 
 async def open_backends(
-    settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics, dialer: Dialer
+    settings: GatewaySettings, models: ModelSet, stack: AsyncExitStack, metrics: GatewayMetrics, dialer: Dialer
 ) -> Backends:
     """Connect lazily to routers and Redis; what was opened is closed by ``stack``."""
     clock, connect = SystemClock(), partial(RouterClient, dialer=dialer)
     addresses = PeerAddresses(settings.router_addresses, clock)
-    name = settings.model.served_name
-    routers = RouterSet(addresses, name, connect, settings.routers, settings.convictions, metrics, clock, Random())
+    name, convictions = models.home.base.name, settings.convictions
+    routers = RouterSet(addresses, models.name_of, connect, settings.routers, convictions, metrics, clock, Random())
     stack.push_async_callback(routers.close)
     redis = open_redis(settings.redis_url.get_secret_value())
     stack.push_async_callback(redis.aclose)

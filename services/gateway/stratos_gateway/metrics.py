@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from stratos.common.shed_reason import ShedReason
 from stratos.core.generation import Receipt
@@ -22,7 +22,7 @@ _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5,
 
 # fmt: off
 MODEL_INFO = gauge(
-    "stratos_model_info", "1 for the model of the gateway: its name and its digest, to join other series with.",
+    "stratos_model_info", "1 for each model of the gateway: its name and its digest, to join other series with.",
     "model", "model_digest",
 )
 # fmt: on
@@ -63,7 +63,7 @@ class GatewayMetrics(Instruments):
 
     Args:
         registry: of the process.
-        model: name of the base model, a label.
+        model: name of the gateway's first base model: the label of requests that no model was found for.
         max_tenants: with series of their own.
     """
 
@@ -201,17 +201,19 @@ class GatewayMetrics(Instruments):
         self._registry = registry
         self.batch_window_left.set(DAY_S)
         self.tenants = TenantLabels(max_tenants)
-        self._running: dict[tuple[str, int], RequestMeters] = {}
+        self._running: dict[tuple[str, int, str], RequestMeters] = {}
+        self._model_info: Gauge | None = None
 
-    def running(self, tenant: str, priority_class: int) -> RequestMeters:
-        """The instruments of a tenant's requests of one class."""
-        key = self.tenants.label_of(tenant), priority_class
+    def running(self, tenant: str, priority_class: int, model: str = "") -> RequestMeters:
+        """The instruments of a tenant's requests of one class for one base model; "" is the first one."""
+        model = model or self.model
+        key = self.tenants.label_of(tenant), priority_class, model
         if (meters := self._running.get(key)) is None:
             # What the platform asks itself is in no customer's percentile.
-            labels = self.model, "platform" if tenant == PLATFORM_TENANT else str(priority_class)
+            labels = model, "platform" if tenant == PLATFORM_TENANT else str(priority_class)
             own = key[0], *labels
             for outcome in AnswerOutcome if tenant != PLATFORM_TENANT else ():  # a rate needs the zero before
-                self.outcomes.labels(self.model, str(priority_class), outcome)
+                self.outcomes.labels(model, str(priority_class), outcome)
             meters = self._running[key] = RequestMeters(
                 ttft=self._ttft.labels(*labels),
                 itl=self._itl.labels(*labels),
@@ -221,9 +223,11 @@ class GatewayMetrics(Instruments):
             )
         return meters
 
-    def show_model(self, digest: str) -> None:
-        """Show which digest the model's name stands for: routers and autoscaler know digests alone."""
-        MODEL_INFO.open(self._registry).labels(self.model, digest).set(1)
+    def show_model(self, name: str, digest: str) -> None:
+        """Show which digest a model's name stands for: routers and autoscaler know digests alone."""
+        if self._model_info is None:
+            self._model_info = MODEL_INFO.open(self._registry)
+        self._model_info.labels(name, digest).set(1)
 
     def show_causes(self, causes: Iterable[str]) -> None:
         """Show every cause of a recovery from the start, so that a rate sees the first one."""

@@ -32,7 +32,8 @@ from stratos_gateway.limits.leases import NO_LEASES, Leases
 from stratos_gateway.limits.peer_gateways import ExchangeGateways
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
-from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.loading import load_models
+from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
 from stratos_gateway.response_cache.shared import SharedAnswers
@@ -91,7 +92,7 @@ class Backends:
     """Why no request can be served with what they know; quick, thread-safe."""
 
 
-OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics, Dialer], Awaitable[Backends]]
+OpenBackends = Callable[[GatewaySettings, ModelSet, AsyncExitStack, GatewayMetrics, Dialer], Awaitable[Backends]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ class GatewayParts:
 
     settings: GatewaySettings
     surroundings: Surroundings
-    model: ServedModel
+    models: ModelSet
     metrics: GatewayMetrics
     backends: Backends
     billing: Billing | None
@@ -131,17 +132,17 @@ class GatewayParts:
 
 
 async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, around: Surroundings) -> GatewayParts:
-    """Read the model's files, connect to what is called.
+    """Read the models' files, connect to what is called.
 
     Raises:
-        InvalidCheckpoint: the model cannot be served.
+        InvalidCheckpoint: a model cannot be served.
         BadRequest: another process has the ledger's spool.
     """
     clock, stack = around.clock, around.stack
-    model = await asyncio.to_thread(ServedModel.load, settings.model)
-    stack.callback(model.grammars.close)
-    metrics = _open_metrics(settings, model, around.registry)
-    backends = await open_backends(settings, stack, metrics, around.dialer)
+    models = await load_models(settings.all_models)
+    stack.callback(models.close)
+    metrics = _open_metrics(settings, models, around.registry)
+    backends = await open_backends(settings, models, stack, metrics, around.dialer)
     for collector in backends.collectors:
         around.registry.register(collector)
     billing = None
@@ -168,7 +169,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         streams=streams,
         settings=settings,
         surroundings=around,
-        model=model,
+        models=models,
         metrics=metrics,
         backends=backends,
         billing=billing,
@@ -177,7 +178,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         embeddings=embeddings,
         admission=admission,
         bodies=BodyPlaces(limits.max_open_bodies, limits.max_open_bodies_per_tenant, metrics.open_bodies.set),
-        recent_load=RecentLoad(new_incarnation(), model.base.digest, lambda: admission.num_open, clock),
+        recent_load=RecentLoad(new_incarnation(), clock),
         fleet=FleetAccess(
             routers=backends.routers,
             prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),
@@ -192,8 +193,9 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     )
 
 
-def _open_metrics(settings: GatewaySettings, model: ServedModel, registry: CollectorRegistry) -> GatewayMetrics:
-    metrics = GatewayMetrics(registry, model.base.name, settings.observe.max_tenant_series)
-    metrics.show_model(model.base.digest)
+def _open_metrics(settings: GatewaySettings, models: ModelSet, registry: CollectorRegistry) -> GatewayMetrics:
+    metrics = GatewayMetrics(registry, models.home.base.name, settings.observe.max_tenant_series)
+    for model in models:
+        metrics.show_model(model.base.name, model.base.digest)
     metrics.show_causes(Cause)
     return metrics

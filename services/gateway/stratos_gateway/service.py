@@ -83,7 +83,7 @@ class GatewayService(Service):
         ]
 
     async def open(self) -> None:
-        """Read the model's files, connect, bind the HTTP ports."""
+        """Read the models' files, connect, bind the HTTP ports."""
         settings, clock = self._settings, SystemClock()
         around = Surroundings(
             clock=clock, registry=self.metrics, tracing=self.tracing, dialer=self.dialer, stack=self._stack
@@ -109,7 +109,8 @@ class GatewayService(Service):
         )
         self._stack.callback(self._http.close)
         self._open_admin(parts, edge, book, tls)
-        _log.info("model %s, digest %s", parts.model.base.name, parts.model.base.digest)
+        for model in parts.models:
+            _log.info("model %s, digest %s", model.base.name, model.base.digest)
 
     def _open_admin(self, parts: GatewayParts, edge: Edge, book: RequestBook, api: ssl.SSLContext | None) -> None:
         settings, stores = self._settings, parts.backends.admin

@@ -33,7 +33,7 @@ from stratos_gateway.streams.settings import StreamsConfig
 
 
 class GatewaySettings(ServiceSettings):
-    """One gateway process, one base model."""
+    """One gateway process, and the base models that it serves."""
 
     env_prefix = "STRATOS_GATEWAY_"
 
@@ -71,6 +71,9 @@ class GatewaySettings(ServiceSettings):
     trace_sampled_by_clients: bool = False
     """A request whose traceparent is sampled gets a trace whatever the share is: for callers that you trust with it."""
     model: ModelConfig
+    more_models: tuple[ModelConfig, ...] = ()
+    """Further base models of this gateway, as JSON: objects with the fields of `model`, of which `path` must be there.
+    All gateways of a deployment have the same `model`, which a request without a name means, and the same others."""
     requests: RequestsConfig = RequestsConfig()
     limits: LimitsConfig = LimitsConfig()
     ledger: LedgerConfig = LedgerConfig()
@@ -93,6 +96,11 @@ class GatewaySettings(ServiceSettings):
     batches: BatchesConfig = BatchesConfig()
     policies: ContentPoliciesConfig = ContentPoliciesConfig()
     overflow: OverflowConfig = OverflowConfig()
+
+    @property
+    def all_models(self) -> tuple[ModelConfig, ...]:
+        """The base models, the first one first."""
+        return self.model, *self.more_models
 
     @field_validator("snapshot")
     @classmethod

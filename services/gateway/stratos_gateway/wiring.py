@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from starlette.types import ASGIApp
@@ -54,7 +55,7 @@ from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
-from stratos_gateway.scoring.dialects import scoring_dialects
+from stratos_gateway.scoring.dialects import SCORING_DIALECTS
 from stratos_gateway.scoring.sending import ScoreSender
 from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.join import StreamJoin
@@ -71,7 +72,7 @@ def steps(parts: GatewayParts) -> list[Step]:
     """Steps around every request that computes, the outermost first."""
     clock = parts.surroundings.clock
     receipts = None if parts.billing is None else parts.billing.receipts
-    limiter = TenantLimiter(parts.leaser, clock, parts.model.base.digest[:16])
+    limiter = TenantLimiter(parts.leaser, clock)
     billing = parts.billing
     classifier = _open_classifier(parts)
     resident = classifier if parts.settings.policies.classifier_is_resident else NoClassifier(NOT_RESIDENT)
@@ -91,16 +92,16 @@ def steps(parts: GatewayParts) -> list[Step]:
 def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
     """Sources of a generation's answer, tried in order; the last one always answers."""
     cache, external = _open_cache(parts), _open_external(parts)
-    fleet, admission, tokenizer = parts.fleet, parts.admission, parts.model.tokenizer
+    fleet, admission = parts.fleet, parts.admission
     kept: list[Source[ChunkOutput]] = [] if cache is None else [CacheSource(cache, parts.backends.shared_answers)]
     elsewhere: list[Source[ChunkOutput]] = []
     if external is not None:
-        elsewhere = [WorkersSource(fleet, admission, tokenizer, external.patience), external]
-    return [RecordedSource(), *kept, *elsewhere, WorkersSource(fleet, admission, tokenizer)]
+        elsewhere = [WorkersSource(fleet, admission, external.patience), external]
+    return [RecordedSource(), *kept, *elsewhere, WorkersSource(fleet, admission)]
 
 
 def _stream_join(parts: GatewayParts, desk: StreamDesk) -> StreamJoin:
-    workers = WorkersSource(parts.fleet, parts.admission, parts.model.tokenizer)
+    workers = WorkersSource(parts.fleet, parts.admission)
     return StreamJoin(desk, workers, parts.settings.streams, parts.metrics, parts.queued.set)
 
 
@@ -108,9 +109,7 @@ def preparation_tools(parts: GatewayParts, catalogue: ModelCatalogue, kept: Resp
     """Tools that all generation routes prepare with."""
     settings = parts.settings
     return PreparationTools(
-        model=parts.model,
         catalogue=catalogue,
-        default_max_tokens=settings.model.default_max_tokens,
         prompts=PromptRenderer(parts.backends.content),
         watermarks=read_policy(settings.watermark),
         responses=kept,
@@ -126,15 +125,14 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     vectors = VectorSource(
         parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s, settle
     )
-    embedding = EmbeddingPreparer(parts.model, catalogue)
-    scores, workers = ScoreSender(parts.fleet, parts.model.tokenizer), sources[-1:]
-    judging = scoring_dialects(parts.model.score_head)
+    embedding = EmbeddingPreparer(catalogue)
+    scores, workers = ScoreSender(parts.fleet), sources[-1:]
     return {
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
-        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, workers, scores) for d in judging},
+        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, workers, scores) for d in SCORING_DIALECTS},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
         "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [ModerationSource()], ReadySender()),
-        **ready_endpoints(edge, around, TokenCounting(model=parts.model, catalogue=catalogue)),
+        **ready_endpoints(edge, around, TokenCounting(catalogue=catalogue)),
     }
 
 
@@ -163,7 +161,7 @@ def build_gateway(
 ) -> BuiltGateway:
     """Put the parts together."""
     settings, backends = parts.settings, parts.backends
-    catalogue = ModelCatalogue(parts.model.base, backends.adapters, backends.blocks)
+    catalogue = ModelCatalogue(parts.models, backends.adapters, backends.blocks)
     kept = Responses(backends.responses, by_default=settings.responses.store_by_default)
     tools = preparation_tools(parts, catalogue, kept)
     endpoints = build_endpoints(parts, edge, tools)
@@ -173,7 +171,7 @@ def build_gateway(
     responses = None
     if backends.streams is not None:
         preparer = GenerationPreparer(tools, RESPONSE)
-        responses = BackgroundResponses(backends.streams, preparer, parts.model.tokenizer)
+        responses = BackgroundResponses(backends.streams, preparer)
     routes = build_routes(
         endpoints=endpoints,
         cancel_stream=streams.cancel,
@@ -185,9 +183,9 @@ def build_gateway(
         receipt=ReceiptRoute(edge.authenticate, parts.billing),
         responses=ResponseRoutes(edge.authenticate, kept, responses, resume),
         catalogue=catalogue,
-        health=DeepHealth(parts.model, parts.fleet, parts.embeddings, settings.health),
+        health=DeepHealth(parts.models, parts.fleet, parts.embeddings, settings.health),
         not_ready_reason=not_ready_reason,
-        tokenizer=tokenizer_info(parts.model),
+        tokenizer=partial(tokenizer_info, catalogue),
     )
     sampling = TraceSampling(settings.trace_sample_ratio, settings.trace_sampled_by_clients)
     tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
@@ -229,11 +227,11 @@ def _open_cache(parts: GatewayParts) -> ResponseCache | None:
 
 
 def _open_external(parts: GatewayParts) -> ExternalSource | None:
-    config, tokenizer = parts.settings.overflow, parts.model.tokenizer
+    config = parts.settings.overflow
     if not config.url:
         return None
     clock = parts.surroundings.clock
-    client = OverflowClient(config, lambda text: len(tokenizer.encode_plain(text)), clock)
+    client = OverflowClient(config, clock)
     parts.surroundings.stack.push_async_callback(client.close)
     meter = None if parts.billing is None else parts.billing.meter
     return ExternalSource(client, parts.admission, clock, parts.metrics, meter)

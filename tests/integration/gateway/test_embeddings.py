@@ -5,30 +5,28 @@ from __future__ import annotations
 import asyncio
 import base64
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
-from stratos.common.errors import BadRequest, Busy, Draining, StratosError
+from stratos.api.worker.v1 import embed_pb2
+from stratos.common.errors import BadRequest, Busy, Draining
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.placement import Outcome, Work, WorkerRole
 from stratos.core.requests.embedding import PoolingKind
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
-from stratos.rpc.serving.interceptors import _abort
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos_gateway.embedding.run import MAX_GROUP_INPUTS
 from stratos_gateway.ledger.billing import LedgerAccess
-from tests.support.fakes.scripted_worker import ScriptedWorker
+from tests.support.fakes.scripted_embedder import ScriptedEmbedder
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import base_digest, shipped_tokenizer
 from tests.support.waiting import eventually
@@ -46,41 +44,6 @@ def expected(ids: list[int] | tuple[int, ...], **fields: Any) -> Any:
 
 def encode(text: str) -> list[int]:
     return shipped_tokenizer().encode(text, add_special_tokens=True)
-
-
-@dataclass
-class ScriptedEmbedder(ScriptedWorker, embed_pb2_grpc.EmbedServiceServicer):
-    """Answers the number of tokens of each input; faults are fields."""
-
-    role = WorkerRole.PREFILL
-    errors: list[StratosError] = field(default_factory=list)
-    may_fail: Callable[[], bool] = lambda: True
-    """An error is answered once this holds."""
-    dies: bool = False
-    blocks: bool = False
-    calls: list[embed_pb2.EmbedRequest] = field(default_factory=list)
-    num_cancelled: int = 0
-
-    async def start(self) -> None:
-        self.listen()
-        embed_pb2_grpc.add_EmbedServiceServicer_to_server(self, self.server)
-        await self.server.start()
-
-    async def Embed(self, request: embed_pb2.EmbedRequest, context: Any) -> embed_pb2.EmbedResponse:
-        self.calls.append(request)
-        if self.errors:
-            await eventually(self.may_fail, "the error may be answered")
-            await _abort(context, self.errors.pop(0))
-        if self.dies:
-            await self.stop()
-        if self.blocks:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                self.num_cancelled += 1
-                raise
-        vectors = [array("f", [len(entry.token_ids)]).tobytes() for entry in request.inputs]
-        return embed_pb2.EmbedResponse(embeddings=[embed_pb2.Embedding(values=v) for v in vectors])
 
 
 @pytest.fixture

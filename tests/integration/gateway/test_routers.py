@@ -81,7 +81,9 @@ async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> Asyn
     metrics, config = GatewayMetrics(registry), RoutersConfig()
     clock = SystemClock()
     known = PeerAddresses(addresses, clock)
-    routers = RouterSet(known, MODEL_NAME, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
+    routers = RouterSet(
+        known, lambda digest: MODEL_NAME, RouterClient, config, ConvictionConfig(), metrics, clock, Random()
+    )
     running = asyncio.create_task(routers.run())
     try:
         await eventually(lambda: registry.get_sample_value("stratos_routers", {"state": "up"}) == len(addresses))

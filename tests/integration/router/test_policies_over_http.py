@@ -135,7 +135,9 @@ async def platform(tmp_path: Path, *slow: str, **settings: str) -> AsyncIterator
 async def running_routers(address: str) -> AsyncIterator[RouterSet]:
     clock, metrics = SystemClock(), GatewayMetrics(CollectorRegistry())
     known = PeerAddresses([address], clock)
-    routers = RouterSet(known, "base", RouterClient, RoutersConfig(), ConvictionConfig(), metrics, clock, Random(1))
+    routers = RouterSet(
+        known, lambda digest: "base", RouterClient, RoutersConfig(), ConvictionConfig(), metrics, clock, Random(1)
+    )
     running = asyncio.create_task(routers.run())
     try:
         yield routers

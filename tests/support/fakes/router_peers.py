@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -129,7 +129,7 @@ class RouterWorld:
 
 
 @asynccontextmanager
-async def router_set(*addresses: str) -> AsyncIterator[RouterWorld]:
+async def router_set(*addresses: str, name_of: Callable[[str], str] | None = None) -> AsyncIterator[RouterWorld]:
     """Run a set over these addresses, which the name "routers" resolves to."""
     peers: dict[str, FakePeer] = {}
     known, clock, registry = list(addresses), FakeClock(), CollectorRegistry()
@@ -141,7 +141,9 @@ async def router_set(*addresses: str) -> AsyncIterator[RouterWorld]:
         return list(known)
 
     found, metrics = PeerAddresses(["routers:1"], clock, resolve), GatewayMetrics(registry)
-    routers = RouterSet(found, MODEL_NAME, connect, CONFIG, CONVICTIONS, metrics, clock, Random(1))
+    routers = RouterSet(
+        found, name_of or (lambda digest: MODEL_NAME), connect, CONFIG, CONVICTIONS, metrics, clock, Random(1)
+    )
     world = RouterWorld(peers, clock, routers, registry, known)
     running = asyncio.create_task(routers.run())
     try:

@@ -94,7 +94,7 @@ class LimitedGateway:
         self.name = name
         self.leases = VirtualLeases(server, name, clock)
         self.leaser = parts.leaser(self.leases, clock, LimitsConfig())
-        self.limiter = parts.limiter(self.leaser, clock, "m")
+        self.limiter = parts.limiter(self.leaser, clock)
         self._book = book
         self._tasks = [asyncio.create_task(self.leaser.run())]
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stratos.core.files.model_files import read_model_files
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.settings import ModelConfig
+from stratos_gateway.preparation.generation import PreparationTools
 from tests.support.paths import BASE_MODEL
 
 VOCAB_SIZE = 4096
@@ -19,6 +24,12 @@ VOCAB_SIZE = 4096
 def served_model() -> ServedModel:
     """What a gateway knows of it."""
     return ServedModel.load(ModelConfig(path=BASE_MODEL, name="base"))
+
+
+def preparation_tools(model: ServedModel, *, max_tokens: int = 16, **tools: Any) -> PreparationTools:
+    """Tools of a gateway that serves one model, with an output limit of its own."""
+    catalogue = ModelCatalogue(ModelSet([replace(model, default_max_tokens=max_tokens)]))
+    return PreparationTools(**{"catalogue": catalogue, **tools})
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from stratos.store.keys import KeyTerms
 from stratos.store.redis import open_redis
 from stratos_gateway.backends import open_backends
 from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.parts import Backends
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
@@ -80,9 +81,9 @@ async def admin_world(redis_url: str, folder: Path, **overrides: Any) -> AsyncIt
     router = FakeRouter([worker])
 
     async def backends(
-        settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics, dialer: Dialer
+        settings: GatewaySettings, models: ModelSet, stack: AsyncExitStack, metrics: GatewayMetrics, dialer: Dialer
     ) -> Backends:
-        return replace(await open_backends(settings, stack, metrics, dialer), routers=router)
+        return replace(await open_backends(settings, models, stack, metrics, dialer), routers=router)
 
     values: dict[str, Any] = {
         "http_listen": "127.0.0.1:0",

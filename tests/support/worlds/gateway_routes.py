@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -35,23 +36,22 @@ from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.limits.settings import LimitsConfig
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.moderation.route import ModerationPreparer, ModerationSource
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS
-from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.preparation.generation import GenerationPreparer
 from stratos_gateway.responses.state import Responses
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
 from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
-from stratos_gateway.scoring.dialects import scoring_dialects
+from stratos_gateway.scoring.dialects import SCORING_DIALECTS
 from stratos_gateway.scoring.sending import ScoreSender
 from stratos_gateway.streams.routes import RecordedStreams, StreamResume
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
 from stratos_gateway.tokenization.source import ReadySender
-from tests.support.reference.shipped_model import served_model
+from tests.support.reference.shipped_model import preparation_tools, served_model
 
 
 class Full:
@@ -79,8 +79,8 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
     """All routes of one gateway that has the shipped model."""
     metrics, full, unreached = GatewayMetrics(CollectorRegistry()), Full(), cast("Any", None)
     clock = clock or SystemClock()
-    catalogue = ModelCatalogue(served_model().base)
-    tools = PreparationTools(model=served_model(), catalogue=catalogue, default_max_tokens=16)
+    tools = preparation_tools(served_model())
+    catalogue = tools.catalogue
     fleet = FleetAccess(
         routers=full,
         prompt_digests=PromptDigests(b"secret"),
@@ -95,20 +95,20 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
     )
     bodies = BodyPlaces(64, 64, metrics.open_bodies.set)
     edge = Edge(authenticator=full, admission=admission, bodies=bodies, limits=limits, clock=clock)
-    steps = [LimitsStep(TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock, "base"))]
-    workers = [WorkersSource(fleet, admission, served_model().tokenizer)]
+    steps = [LimitsStep(TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock))]
+    workers = [WorkersSource(fleet, admission)]
     sender, vectors = ChunkSender(limits), [VectorSource(fleet, admission, unreached, 5.0)]
-    embedding = EmbeddingPreparer(served_model(), catalogue)
-    scores, judging = ScoreSender(fleet, served_model().tokenizer), scoring_dialects(served_model().score_head)
+    embedding = EmbeddingPreparer(catalogue)
+    scores = ScoreSender(fleet)
     streams = RecordedStreams(edge.authenticate, None)
     resume = StreamResume(streams, {})
     return build_routes(
         endpoints={
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
-            **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, scores) for d in judging},
+            **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, scores) for d in SCORING_DIALECTS},
             "/v1/embeddings": Endpoint(edge, embedding, steps, vectors, VectorSender()),
             "/v1/moderations": Endpoint(edge, ModerationPreparer(), steps, [ModerationSource()], ReadySender()),
-            **ready_endpoints(edge, steps, TokenCounting(model=served_model(), catalogue=catalogue)),
+            **ready_endpoints(edge, steps, TokenCounting(catalogue=catalogue)),
         },
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, None),
@@ -121,7 +121,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         catalogue=catalogue,
         health=unreached,
         not_ready_reason=str,
-        tokenizer=tokenizer_info(served_model()),
+        tokenizer=partial(tokenizer_info, catalogue),
     )
 
 

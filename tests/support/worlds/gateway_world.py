@@ -26,6 +26,7 @@ from stratos.rpc.serving.process import serve_async
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.limits.leases import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.parts import Backends
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.service import GatewayService
@@ -341,7 +342,7 @@ async def gateway_world(
         content = FakeContent()
 
         async def open_backends(
-            settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics, ___: Dialer
+            settings: GatewaySettings, _: ModelSet, __: AsyncExitStack, ___: GatewayMetrics, ____: Dialer
         ) -> Backends:
             return Backends(
                 routers=routers or router,

@@ -23,7 +23,7 @@ from stratos.core.requests.convictions import Conviction, ConvictionConfig, Conv
 from stratos.core.requests.records import FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.routing.fleet_state import Member
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.journal import ChoiceJournal

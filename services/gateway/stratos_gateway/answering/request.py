@@ -14,13 +14,12 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import StratosError
-from stratos.core.ledger.usage import MeterTag
-from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
-from stratos.core.trace import NO_TRACE, TraceContext
+from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import AnswerIdentity, Renderer
@@ -60,40 +59,16 @@ class Prepared:
     """Texts of its input, for content policies."""
     refusal: Callable[[], StratosError | None]
     """Why its model is not served any more."""
+    base_model: str = ""
+    """Served name of the base model that answers, a label; empty where none does."""
+    model_digest: str = ""
+    """Digest of that model; empty where no worker is asked."""
     constrained: str = ""
     """Kind of the grammar that its output obeys."""
 
     def describe(self, exchange: Exchange) -> None:
         """Note in the access log, and in the trace, what is known before it runs."""
-        exchange.facts.model = self.model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationSpec:
-    """One prompt to generate from, checked and resolved."""
-
-    terms: RequestTerms
-    model_digest: str
-    prompt_ids: tuple[int, ...]
-    sampling: SamplingParams
-    seed: int
-    trace: TraceContext = NO_TRACE
-    session_key: int = 0
-    """Hash of the client's own name for its session, salted; 0 for none."""
-    continues_prompt: bool = False
-    """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
-    shown_ids: frozenset[int] = frozenset()
-    """Special tokens that are text of the output: marks that its reader looks for."""
-    meter: MeterTag | None = None
-    """Tag that it is billed by; ``None`` is not billed."""
-    promised_itl_us: int | None = None
-    """p99 of the ITLs of its tenant's windows; ``None`` where none is promised."""
-    request_id: str = ""
-    """Id of the generation; empty draws one."""
-    epoch: int = 1
-    """Number of its owner, see ``AnswerIdentity``."""
-    can_be_convicted: bool = True
-    """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
+        exchange.facts.model, exchange.facts.base_model = self.model, self.base_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +79,8 @@ class PreparedGeneration(Prepared):
     specs: tuple[GenerationSpec, ...]
     """One per prompt."""
     renderer: Renderer
+    tokenizer: Tokenizer
+    """Tokenizer of the base model."""
     keep: Callable[[Usage], Awaitable[None]]
     """Keeps the answer before its client is told of its end; raises ``StratosError`` where that fails."""
     identity: AnswerIdentity
@@ -112,7 +89,7 @@ class PreparedGeneration(Prepared):
 
     def describe(self, exchange: Exchange) -> None:
         """Its model, and a header with the fields that mean nothing here."""
-        exchange.facts.model = self.model
+        super(PreparedGeneration, self).describe(exchange)
         if self.body.ignored:
             exchange.headers.append((IGNORED_HEADER, ", ".join(self.body.ignored).encode()))
 

@@ -11,7 +11,6 @@ from stratos.common.errors import DependencyDown, StreamGone
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.store.sealed.stream_store import Found, StreamRecord
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.preparation.generation import GenerationPreparer
 from stratos_gateway.streams.asking import stream_of_response
 from stratos_gateway.streams.codec import decode_head
@@ -26,13 +25,11 @@ class BackgroundResponses:
     Args:
         store: of records.
         preparer: of requests for responses.
-        tokenizer: of the model.
     """
 
-    def __init__(self, store: SealedStreams, preparer: GenerationPreparer, tokenizer: Tokenizer) -> None:
+    def __init__(self, store: SealedStreams, preparer: GenerationPreparer) -> None:
         self._store = store
         self._preparer = preparer
-        self._tokenizer = tokenizer
 
     def stream_of(self, tenant: Tenant, response_id: str) -> str:
         """The stream of a background response; "" for any other id."""
@@ -77,4 +74,4 @@ class BackgroundResponses:
         if record.found is Found.NONE or head is None:
             raise StreamGone("this response is kept no more")
         prepared = await self._preparer.prepare(orjson.loads(head.body), tenant, NO_TRACE)
-        return standing_response(prepared, record, self._tokenizer)
+        return standing_response(prepared, record)

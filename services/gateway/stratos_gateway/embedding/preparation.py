@@ -15,10 +15,10 @@ from stratos.core.requests.limits import check_input_lengths
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import PROVIDER
+from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.request import Prepared
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
-from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, parse_embedding
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 
@@ -33,7 +33,8 @@ class PreparedEmbedding(Prepared):
 
     def describe(self, exchange: Exchange) -> None:
         """All is known before it runs."""
-        exchange.facts.model, exchange.facts.num_prompt_tokens = self.model, self.num_tokens
+        super(PreparedEmbedding, self).describe(exchange)
+        exchange.facts.num_prompt_tokens = self.num_tokens
         exchange.span.set(
             provider=PROVIDER,
             operation=self.operation,
@@ -47,49 +48,47 @@ class EmbeddingPreparer:
     """Preparation of the embeddings route.
 
     Args:
-        model: tokenizer, limits, how it embeds.
         catalogue: names of models.
     """
 
     prompt_param = "input"
 
-    def __init__(self, model: ServedModel, catalogue: ModelCatalogue) -> None:
-        self._model = model
+    def __init__(self, catalogue: ModelCatalogue) -> None:
         self._catalogue = catalogue
 
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedEmbedding:
         """Check, resolve and encode; large inputs are encoded in a thread, beside the streams of others."""
-        model, arrived_unix_ms = self._model, int(time.time() * 1000)
+        lookup, arrived_unix_ms = await self._catalogue.look_up(tenant, body.get("model")), int(time.time() * 1000)
+        model = lookup.served
         counts = num_token_ids(body.get("input"))
         check_counts(counts, model.max_input_tokens, self.prompt_param)
         num_ids, base = sum(counts), model.base
         parsed = await off_loop(num_ids, partial(parse_embedding, body, base.vocab_size, base.embedding))
-        target = await self._catalogue.resolve(tenant, parsed.model)
+        target = lookup.target
         call = await self._call(parsed, target, tenant, trace)
         has_policy = bool(tenant.plan.content_policy)
-        texts = await off_loop(num_ids, partial(self._texts, parsed)) if has_policy else ()
+        texts = await off_loop(num_ids, partial(_texts, parsed, model.tokenizer)) if has_policy else ()
         return PreparedEmbedding(
             model=parsed.model,
             operation="embeddings",
+            base_model=base.name,
+            model_digest=base.digest,
             num_tokens=sum(map(len, call.inputs)),
             num_sequences=1,
             texts=texts,
             refusal=partial(self._catalogue.refusal, target),
             body=parsed,
             call=call,
-            meter=meter_tag(base, tenant, target, "embedding", trace, arrived_unix_ms, parsed.metadata),
+            meter=meter_tag(tenant, target, "embedding", trace, arrived_unix_ms, parsed.metadata),
         )
 
-    def _texts(self, body: EmbeddingBody) -> list[str]:
-        decode = self._model.tokenizer.decode
-        return [entry if isinstance(entry, str) else decode(entry, skip_special=False) for entry in body.inputs]
-
     async def _call(self, body: EmbeddingBody, target: ModelTarget, tenant: Tenant, trace: TraceContext) -> EmbedCall:
-        config = self._model.base.embedding
+        model = target.served
+        config = model.base.embedding
         if config is None:
             raise BadRequest("this model does not embed", param="model", code="unsupported_operation")
-        inputs = await self._model.encode_inputs(body.inputs)
-        check_input_lengths([len(ids) for ids in inputs], tenant.plan.max_prompt_tokens, self._model.base.max_model_len)
+        inputs = await model.encode_inputs(body.inputs)
+        check_input_lengths([len(ids) for ids in inputs], tenant.plan.max_prompt_tokens, model.base.max_model_len)
         return EmbedCall(
             terms=tenant.terms(target.adapter, new_nonce()),
             model_digest=target.model_digest,
@@ -99,3 +98,7 @@ class EmbeddingPreparer:
             num_dimensions=body.num_dimensions,
             trace=trace,
         )
+
+
+def _texts(body: EmbeddingBody, tokenizer: Tokenizer) -> list[str]:
+    return [e if isinstance(e, str) else tokenizer.decode(e, skip_special=False) for e in body.inputs]

@@ -12,7 +12,7 @@ from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.output import ChunkOutput
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.generation import NO_WAITING, Generation, Waiting
 from stratos_gateway.generation.journal import ChoiceJournal

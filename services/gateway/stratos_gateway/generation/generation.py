@@ -29,7 +29,7 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.trace import TraceContext
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal
@@ -77,7 +77,9 @@ class Generation:
     ) -> None:
         self.request_id = spec.request_id or new_id("gen")
         self.spec = spec
-        self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us)
+        self.transcript = Transcript(
+            choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us, spec.model
+        )
         self.error: StratosError | None = None
         self.is_ended = False
         self.trail: list[AttemptTrail] = []

@@ -11,7 +11,6 @@ from stratos.common.errors import StratosError, WaitTooLong
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.receipt import MAX_ITEMS
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.draft import Draft, charged_counts, is_platform_failure, outcome_of
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
@@ -31,7 +30,6 @@ class GeneratedOutput(Fanout):
 
     Args:
         request: of the client.
-        tokenizer: shared.
         fleet: shared.
         waiting: how long, and since when, it may wait for a worker.
         journals: of every prompt's choices, where another gateway began the answer.
@@ -40,12 +38,11 @@ class GeneratedOutput(Fanout):
     def __init__(
         self,
         request: ClientRequest[PreparedGeneration],
-        tokenizer: Tokenizer,
         fleet: FleetAccess,
         waiting: Waiting,
         journals: Sequence[Sequence[ChoiceJournal]] | None = None,
     ) -> None:
-        options = request.prepared.options
+        options, tokenizer = request.prepared.options, request.prepared.tokenizer
         specs = [replace(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
         super().__init__(specs, options.n, (options.stop, options.include_stop), tokenizer, fleet, waiting, journals)
         self._may_overflow = waiting.overflow_after_s > 0
@@ -107,17 +104,13 @@ class WorkersSource:
     Args:
         fleet: shared.
         admission: ends them where they lose their place.
-        tokenizer: of the model.
         patience: requests that may be answered elsewhere are all it takes, and it gives them up after so long;
             ``None`` takes every request and lets it wait.
     """
 
-    def __init__(
-        self, fleet: FleetAccess, admission: Admission, tokenizer: Tokenizer, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, fleet: FleetAccess, admission: Admission, patience: Patience | None = None) -> None:
         self._fleet = fleet
         self._admission = admission
-        self.tokenizer = tokenizer
         self._patience = patience
 
     @asynccontextmanager
@@ -145,7 +138,7 @@ class WorkersSource:
         journals: Sequence[Sequence[ChoiceJournal]] | None = None,
     ) -> AsyncIterator[GeneratedOutput]:
         """Run the generations from where the journals stand; they are cancelled at the end."""
-        output = GeneratedOutput(request, self.tokenizer, self._fleet, waiting, journals)
+        output = GeneratedOutput(request, self._fleet, waiting, journals)
         async with output:
             with self._admission.ends_by(request.place, output.fail, lambda: output.num_output_tokens > 0):
                 yield output

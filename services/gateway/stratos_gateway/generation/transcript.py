@@ -36,6 +36,7 @@ class Transcript:
         fleet: FleetAccess,
         notify: Callable[[], None],
         promised_itl_us: int | None = None,
+        model: str = "",
     ) -> None:
         self.choices = tuple(choices)
         self.receipt: Receipt | None = None
@@ -50,7 +51,7 @@ class Transcript:
         """Cached prompt tokens, as the gateway that began the answer was told; ``None`` where this one began it."""
         self._num_prompt_tokens = num_prompt_tokens
         self._metrics = fleet.metrics
-        self._meters = fleet.metrics.running(terms.label, terms.priority_class)
+        self._meters = fleet.metrics.running(terms.label, terms.priority_class, model)
         self._clock = fleet.clock
         self._notify = notify
         self._started_s = fleet.clock.now()

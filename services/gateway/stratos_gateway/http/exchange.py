@@ -35,6 +35,8 @@ class RequestFacts:
     priority_class: int = 0
     model: str = ""
     """Name that the client uses, once such a model was found."""
+    base_model: str = ""
+    """Served name of the base model that answers, a label of metrics."""
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0

@@ -26,6 +26,8 @@ class Cost:
     num_tokens: int
     """Tokens of its prompts and of its longest possible output."""
     num_sequences: int
+    model: str = ""
+    """Served name of the base model, in names of buckets; revisions of a model share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +88,16 @@ class LimitReservation:
 
 
 class TenantLimiter:
-    """The limits of every tenant, for the one base model of this gateway.
+    """The limits of every tenant, which hold for each base model by itself.
 
     Args:
         leaser: keeps the slices.
         clock: monotonic.
-        model: base model, in names of buckets.
     """
 
-    def __init__(self, leaser: Leaser, clock: Clock, model: str) -> None:
+    def __init__(self, leaser: Leaser, clock: Clock) -> None:
         self._leaser = leaser
         self._clock = clock
-        self._model = model
 
     def claim(self, tenant: Tenant, cost: Cost) -> LimitReservation:
         """Claims of a request on the tenant's limits; nothing is taken yet.
@@ -167,11 +167,10 @@ class TenantLimiter:
             ("requests", plan.requests_per_min, 1),
             ("tokens", plan.tokens_per_min, cost.num_tokens),
         ]
-        return [
-            self._claim(tenant.id, plan, kind, limit, amount) for kind, limit, amount in wanted if limit is not None
-        ]
+        owner = f"{cost.model}:{tenant.id}"
+        return [self._claim(owner, plan, kind, limit, amount) for kind, limit, amount in wanted if limit is not None]
 
-    def _claim(self, tenant: str, plan: Plan, kind: str, limit: int, amount: int) -> Claim:
+    def _claim(self, owner: str, plan: Plan, kind: str, limit: int, amount: int) -> Claim:
         if kind == "sequences":
             terms = BucketTerms(capacity=limit, rate_per_s=0)
         else:
@@ -180,4 +179,4 @@ class TenantLimiter:
             raise RequestOverRate(
                 f"this request needs {amount} {kind}, and the plan allows {terms.capacity:.0f} at once"
             )
-        return Claim(kind, self._leaser.bucket(f"{kind}:{self._model}:{tenant}", terms), amount, limit)
+        return Claim(kind, self._leaser.bucket(f"{kind}:{owner}", terms), amount, limit)

@@ -34,7 +34,7 @@ class LimitsStep(Step):
             yield
             return
         prepared = request.prepared
-        cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences)
+        cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences, model=prepared.base_model)
         reservation = self._limiter.claim(request.tenant, cost)
         request.num_claimed_tokens = cost.num_tokens
         try:

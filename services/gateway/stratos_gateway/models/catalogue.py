@@ -1,7 +1,8 @@
 """Model names -> digests, at the edge, once per request.
 
-The base model is known from its files, adapters from the followed snapshot.  A name that is not known is an error,
-never the base model.  A name that the plan or the key does not allow takes the way of an unknown one, outages included.
+Base models are known from their files, adapters from the followed snapshot; an adapter belongs to its base model.  A
+name that is not known is an error, never another model.  A name that the plan or the key does not allow takes the way
+of an unknown one, outages included.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stratos.common.errors import ModelNotFound, PermissionDenied
+from stratos.common.errors import ModelNotFound, PermissionDenied, StratosError
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
-from stratos.core.files.embedding_files import EmbeddingConfig
 from stratos.core.ledger.usage import MeterTag, cost_tags
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
+from stratos_gateway.models.base_model import BaseModel
+from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.served_model import ServedModel
 
 HIDDEN = "/"
 """A name that no adapter can have; it is looked up in the place of one that is not allowed."""
@@ -27,84 +30,91 @@ class ModelTarget:
     """Model and adapter that a request runs on."""
 
     name: str
-    model_digest: str
+    """Name that the client uses."""
+    served: ServedModel
+    """The base model: its tokenizer, template and limits."""
     adapter: AdapterRef = BASE_MODEL
     owner: str | None = None
     """Owner of the adapter, "" for one of all tenants; ``None`` for the base model."""
 
+    @property
+    def model_digest(self) -> str:
+        """SHA-256 (hex) of the base model."""
+        return self.served.base.digest
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseModel:
-    """Facts of the one base model of this gateway."""
 
-    name: str
-    digest: str
-    max_model_len: int
-    vocab_size: int
-    created_unix_s: int
-    can_generate: bool = True
-    can_chat: bool = True
-    can_score: bool = False
-    embedding: EmbeddingConfig | None = None
-    """How it embeds; ``None`` when it does not."""
-    size: str = ""
-    """Row of the plans' prices."""
-    quantization: str = ""
-    """Scheme of its weights; empty: floats."""
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Answer to what a request names, before its body is checked: a body is told its own errors first."""
 
-    def describe(self) -> dict[str, Any]:
-        """Capabilities, for a list of models; adapters can do the same."""
-        routes = {
-            "chat.completions": self.can_chat and self.can_generate,
-            "completions": self.can_generate,
-            "embeddings": self.embedding is not None,
-            "score": self.can_score,
-            "rerank": self.can_score,
-        }
-        sizes = {} if self.embedding is None else {"embedding_dimensions": self.embedding.size}
-        return {"capabilities": [name for name, is_there in routes.items() if is_there], **sizes}
+    served: ServedModel
+    """The base model that the body is checked for; the gateway's first one where the name stands for nothing."""
+    found: ModelTarget | StratosError
+
+    @property
+    def target(self) -> ModelTarget:
+        """Target of the request; raises like ``ModelCatalogue.resolve``."""
+        if isinstance(self.found, StratosError):
+            raise self.found
+        return self.found
 
 
 class ModelCatalogue:
-    """Names of the base model and of every tenant's adapters.
+    """Names of the base models and of every tenant's adapters.
 
     Args:
-        base: the base model.
-        adapters: where adapters are looked up; ``None`` serves the base model alone.
+        models: base models of this gateway.
+        adapters: where adapters are looked up; ``None`` serves base models alone.
         blocks: what is refused for now.
     """
 
-    def __init__(self, base: BaseModel, adapters: AdapterSource | None = None, blocks: Blocks = NO_BLOCKS) -> None:
-        self.base = base
+    def __init__(self, models: ModelSet, adapters: AdapterSource | None = None, blocks: Blocks = NO_BLOCKS) -> None:
+        self.models = models
         self._adapters = adapters
         self._blocks = blocks
 
+    async def look_up(self, tenant: Tenant, name: object) -> Lookup:
+        """Look up what the field ``model`` of a body names, whatever is in it; raises nothing."""
+        try:
+            if not isinstance(name, str):
+                raise _unknown("")
+            target = await self.resolve(tenant, name)
+        except StratosError as error:
+            return Lookup(self.models.home, error)
+        return Lookup(target.served, target)
+
     async def resolve(self, tenant: Tenant, name: str) -> ModelTarget:
         """The digests that a name stands for; raises like ``get``."""
-        if self._is_base(tenant, name):
-            return ModelTarget(name=name, model_digest=self.base.digest)
-        adapter = await self._find(tenant, name)
+        if (served := self._base(tenant, name)) is not None:
+            return ModelTarget(name=name, served=served)
+        adapter, served = await self._find(tenant, name)
         ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
-        return ModelTarget(name=name, model_digest=self.base.digest, adapter=ref, owner=adapter.tenant)
+        return ModelTarget(name=name, served=served, adapter=ref, owner=adapter.tenant)
 
     def refusal(self, target: ModelTarget) -> PermissionDenied | None:
         """Why what runs on a target may not go on: it was blocked since."""
-        is_blocked = self._blocks.is_model_blocked(self.base.name) or (
+        is_blocked = self._blocks.is_model_blocked(target.served.base.name) or (
             target.owner is not None and self._blocks.is_adapter_blocked(target.owner, target.name)
         )
         return _refused(target.name) if is_blocked else None
 
     async def list(self, tenant: Tenant) -> list[dict[str, Any]]:
-        """The tenant's models in OpenAI's shape, the base model first; without those that are refused."""
-        base, blocks = self.base.name, self._blocks
-        own = [self._base_entry()] if tenant.may_use(base) and not blocks.is_model_blocked(base) else []
-        if blocks.is_model_blocked(base) or self._adapters is None:
-            return own
-        return own + [
-            self._adapter_entry(adapter)
-            for adapter in self._adapters.list(tenant.name)
-            if self._fits(adapter) and tenant.may_use(adapter.name) and not self._is_blocked(adapter)
+        """The tenant's models in OpenAI's shape, base models first; without those that are refused."""
+        blocks, adapters = self._blocks, () if self._adapters is None else self._adapters.list(tenant.name)
+        own = [
+            _base_entry(served.base)
+            for served in self.models
+            if tenant.may_use(served.base.name) and not blocks.is_model_blocked(served.base.name)
         ]
+        shown = (
+            (adapter, served)
+            for adapter in adapters
+            if tenant.may_use(adapter.name)
+            and not self._is_blocked(adapter)
+            and (served := self._base_of(adapter)) is not None
+            and not blocks.is_model_blocked(served.base.name)
+        )
+        return own + [_adapter_entry(adapter, served.base) for adapter, served in shown]
 
     async def get(self, tenant: Tenant, name: str) -> dict[str, Any]:
         """One model in OpenAI's shape.
@@ -114,55 +124,68 @@ class ModelCatalogue:
             PermissionDenied: it is blocked.
             DependencyDown: the name is not known, and cannot be looked up now.
         """
-        if self._is_base(tenant, name):
-            return self._base_entry()
-        return self._adapter_entry(await self._find(tenant, name))
+        if (served := self._base(tenant, name)) is not None:
+            return _base_entry(served.base)
+        adapter, served = await self._find(tenant, name)
+        return _adapter_entry(adapter, served.base)
 
-    def _is_base(self, tenant: Tenant, name: str) -> bool:
-        if name != self.base.name or not tenant.may_use(name):
-            return False
+    def _base(self, tenant: Tenant, name: str) -> ServedModel | None:
+        served = self.models.get(name)
+        if served is None or not tenant.may_use(name):
+            return None
         if self._blocks.is_model_blocked(name):
             raise _refused(name)
-        return True
+        return served
 
-    async def _find(self, tenant: Tenant, name: str) -> Adapter:
-        sought = name if tenant.may_use(name) and name != self.base.name else HIDDEN
+    async def _find(self, tenant: Tenant, name: str) -> tuple[Adapter, ServedModel]:
+        sought = name if tenant.may_use(name) and self.models.get(name) is None else HIDDEN
         adapter = await self._adapters.find(tenant.name, sought) if self._adapters is not None else None
-        if adapter is None or not self._fits(adapter):
-            raise ModelNotFound(f"the model {name[:100]!r} does not exist", param="model")
-        if self._is_blocked(adapter) or self._blocks.is_model_blocked(self.base.name):
+        served = None if adapter is None else self._base_of(adapter)
+        if adapter is None or served is None:
+            raise _unknown(name)
+        if self._is_blocked(adapter) or self._blocks.is_model_blocked(served.base.name):
             raise _refused(name)
-        return adapter
+        return adapter, served
 
     def _is_blocked(self, adapter: Adapter) -> bool:
         return self._blocks.is_adapter_blocked(adapter.tenant, adapter.name)
 
-    def _fits(self, adapter: Adapter) -> bool:
-        """Whether an adapter is one of this gateway's base model, and not hidden by its name."""
-        return adapter.base_model_digest == self.base.digest and adapter.name != self.base.name
+    def _base_of(self, adapter: Adapter) -> ServedModel | None:
+        """The base model of an adapter; ``None`` where this gateway has another one, or a model hides its name."""
+        if self.models.get(adapter.name) is not None:
+            return None
+        return self.models.of_digest(adapter.base_model_digest)
 
-    def _base_entry(self) -> dict[str, Any]:
-        base = self.base
-        return {
-            "id": base.name,
-            "object": "model",
-            "created": base.created_unix_s,
-            "owned_by": "stratos",
-            "root": base.name,
-            "parent": None,
-            "max_model_len": base.max_model_len,
-            "quantization": base.quantization or None,
-            **base.describe(),
-        }
 
-    def _adapter_entry(self, adapter: Adapter) -> dict[str, Any]:
-        return {
-            **self._base_entry(),
-            "id": adapter.name,
-            "created": adapter.created_unix_s,
-            "root": adapter.digest,
-            "parent": self.base.name,
-        }
+def _base_entry(base: BaseModel) -> dict[str, Any]:
+    return {
+        "id": base.name,
+        "object": "model",
+        "created": base.created_unix_s,
+        "owned_by": "stratos",
+        "root": base.name,
+        "parent": None,
+        "revision": base.digest,
+        "max_model_len": base.max_model_len,
+        "quantization": base.quantization or None,
+        **base.describe(),
+    }
+
+
+def _adapter_entry(adapter: Adapter, base: BaseModel) -> dict[str, Any]:
+    return {
+        **_base_entry(base),
+        "id": adapter.name,
+        "created": adapter.created_unix_s,
+        "owned_by": adapter.tenant or "stratos",
+        "root": adapter.digest,
+        "parent": base.name,
+        "revision": adapter.digest,
+    }
+
+
+def _unknown(name: str) -> ModelNotFound:
+    return ModelNotFound(f"the model {name[:100]!r} does not exist", param="model")
 
 
 def _refused(name: str) -> PermissionDenied:
@@ -173,7 +196,6 @@ NO_METADATA: Mapping[str, str] = {}
 
 
 def meter_tag(
-    base: BaseModel,
     tenant: Tenant,
     target: ModelTarget,
     route: str,
@@ -184,7 +206,6 @@ def meter_tag(
     """The tag of a request.
 
     Args:
-        base: of this gateway.
         tenant: whose key it carries.
         target: what it runs on.
         route: of its dialect, or "embedding".
@@ -192,6 +213,7 @@ def meter_tag(
         arrived_unix_ms: now, by this gateway's clock.
         metadata: of the request, of which short texts are cost tags.
     """
+    base = target.served.base
     return MeterTag(
         key_id=tenant.key_id,
         model=base.name,

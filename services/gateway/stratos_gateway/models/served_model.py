@@ -1,4 +1,4 @@
-"""The gateway's model as far as text goes: tokenizer, chat template, length limits."""
+"""A base model as far as text goes: tokenizer, chat template, length limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stratos.engine.checkpoint.quantisation_config import weights_label
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, ChatTemplate, TemplateUse, read_template
 from stratos.text.output.chat_format import ChatFormat, chat_format
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.models.catalogue import BaseModel
+from stratos_gateway.models.base_model import BaseModel
 from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.score_head import Pair, ScoreHead, read_score_head
 from stratos_gateway.models.settings import ModelConfig
@@ -55,6 +55,8 @@ class ServedModel:
     grammars: GrammarCheck
     score_head: ScoreHead | None = None
     """How it judges documents; ``None`` when it does not."""
+    default_max_tokens: int = 512
+    """Output limit of a request that names none."""
 
     @classmethod
     def load(cls, config: ModelConfig) -> ServedModel:
@@ -90,6 +92,7 @@ class ServedModel:
             max_input_tokens=config.max_input_tokens,
             grammars=GrammarCheck(path, files.vocab_size, files.eos_token_ids),
             score_head=head,
+            default_max_tokens=config.default_max_tokens,
         )
 
     def unbounded(self) -> ServedModel:

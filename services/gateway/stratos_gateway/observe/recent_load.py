@@ -1,10 +1,11 @@
-"""Load of this gateway, reported to routers: requests open now, and times of the last minute's answers."""
+"""Load of this gateway by model, reported to routers: requests open now, and times of the last minute's answers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,60 +31,88 @@ class _Second:
     num_violations: int = 0
 
 
+@dataclass(slots=True)
+class _Model:
+    """One base model."""
+
+    num_open: int = 0
+    seconds: deque[_Second] = field(default_factory=deque)
+
+    def second(self, now: float) -> _Second:
+        self.forget(now)
+        if not self.seconds or now - self.seconds[-1].begin_s >= 1.0:
+            self.seconds.append(_Second(now))
+        return self.seconds[-1]
+
+    def forget(self, now: float) -> None:
+        while self.seconds and self.seconds[0].begin_s <= now - WINDOW_S:
+            self.seconds.popleft()
+
+
 class RecentLoad:
     """Belongs to the event loop.
 
     Args:
         gateway: incarnation of this process.
-        model_digest: of the model that it serves.
-        num_open: requests that are open now.
         clock: monotonic.
     """
 
-    def __init__(self, gateway: str, model_digest: str, num_open: Callable[[], int], clock: Clock) -> None:
+    def __init__(self, gateway: str, clock: Clock) -> None:
         self._gateway = gateway
-        self._model_digest = model_digest
-        self._num_open = num_open
         self._clock = clock
-        self._seconds: deque[_Second] = deque()
+        self._models: dict[str, _Model] = {}
 
-    def note(self, times: Times, kept: Mapping[str, bool]) -> None:
+    @contextmanager
+    def open(self, model_digest: str) -> Iterator[None]:
+        """A request for tokens or vectors of a model is open; without a digest none is."""
+        if not model_digest:
+            yield
+            return
+        model = self._models.setdefault(model_digest, _Model())
+        model.num_open += 1
+        try:
+            yield
+        finally:
+            model.num_open -= 1
+            model.second(self._clock.now())  # told until the window is over, so that its end is seen
+
+    def note(self, model_digest: str, times: Times, kept: Mapping[str, bool]) -> None:
         """An answer has ended.
 
         Args:
+            model_digest: of the model that answered.
             times: that were measured.
             kept: whether each promised time was kept; empty where the plan promises none.
         """
-        second = self._second()
+        second = self._models.setdefault(model_digest, _Model()).second(self._clock.now())
         if times.ttft_us is not None:
             second.first_tokens[ttft_place(times.ttft_us / 1e6)] += 1
         if kept:
             second.num_judged += 1
             second.num_violations += not all(kept.values())
 
-    def now(self) -> GatewayLoad:
-        """The report of this moment."""
-        self._second()
-        counts = zip(*(second.first_tokens for second in self._seconds), strict=True)
-        return GatewayLoad(
-            gateway=self._gateway,
-            model_digest=self._model_digest,
-            num_open=self._num_open(),
-            num_judged=sum(second.num_judged for second in self._seconds),
-            num_violations=sum(second.num_violations for second in self._seconds),
-            first_tokens=tuple(map(sum, counts)),
-        )
+    def now(self) -> list[GatewayLoad]:
+        """The reports of this moment: of each model with an open request, or an answer within the window."""
+        now = self._clock.now()
+        for model in self._models.values():
+            model.forget(now)
+        self._models = {digest: m for digest, m in self._models.items() if m.num_open or m.seconds}
+        return [self._load(digest, model) for digest, model in self._models.items()]
 
     async def run(self, listener: LoadListener) -> None:
         """Root task: report until cancelled."""
         while True:
-            await listener.report_load(self.now())
+            for load in self.now():
+                await listener.report_load(load)
             await asyncio.sleep(REPORT_S)
 
-    def _second(self) -> _Second:
-        now = self._clock.now()
-        while self._seconds and self._seconds[0].begin_s <= now - WINDOW_S:
-            self._seconds.popleft()
-        if not self._seconds or now - self._seconds[-1].begin_s >= 1.0:
-            self._seconds.append(_Second(now))
-        return self._seconds[-1]
+    def _load(self, digest: str, model: _Model) -> GatewayLoad:
+        counts = zip(*(second.first_tokens for second in model.seconds), strict=True)
+        return GatewayLoad(
+            gateway=self._gateway,
+            model_digest=digest,
+            num_open=model.num_open,
+            num_judged=sum(second.num_judged for second in model.seconds),
+            num_violations=sum(second.num_violations for second in model.seconds),
+            first_tokens=tuple(map(sum, counts)),
+        )

@@ -52,9 +52,10 @@ class RequestBook:
             self._metrics.shed.labels(facts.shed_reason).inc()
         outcome = _outcome(request, facts)
         if facts.is_inference:
-            meters = self._metrics.running(facts.tenant, facts.priority_class)
+            model = facts.base_model or self._metrics.model
+            meters = self._metrics.running(facts.tenant, facts.priority_class, model)
             meters.duration.observe(duration_s)
-            self._metrics.outcomes.labels(self._metrics.model, str(facts.priority_class), outcome).inc()
+            self._metrics.outcomes.labels(model, str(facts.priority_class), outcome).inc()
         is_probe = request.method == "GET" and not facts.tenant and request.status < HTTPStatus.BAD_REQUEST
         if self._logs_access and not is_probe:
             _write(request, facts, outcome, duration_s)

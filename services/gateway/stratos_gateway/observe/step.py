@@ -33,14 +33,15 @@ class MetricsStep(Step):
     async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
         """Count the answer, however it ends; a request that was not answered took nothing."""
         try:
-            yield
+            with self._recent_load.open(request.prepared.model_digest):
+                yield
         finally:
             if request.output is not None:
                 self._count(request, request.output)
 
     def _count(self, request: ClientRequest[Any], output: Output) -> None:
         tenant, facts, usage = request.tenant, request.exchange.facts, output.usage
-        meters = self._metrics.running(tenant.name, tenant.priority_class)
+        meters = self._metrics.running(tenant.name, tenant.priority_class, request.prepared.base_model)
         meters.prompt_tokens.inc(usage.num_prompt_tokens)
         if not output.counts_tokens_live:
             meters.output_tokens.inc(usage.num_output_tokens)
@@ -49,7 +50,8 @@ class MetricsStep(Step):
         for measured in times:
             self._metrics.count_promises(tenant.plan, measured)
             if output.tells_load:
-                self._recent_load.note(measured, kept_promises(tenant.plan, measured))
+                kept = kept_promises(tenant.plan, measured)
+                self._recent_load.note(request.prepared.model_digest, measured, kept)
         if (reasons := output.finish_reasons) is not None:
             request.exchange.span.set(
                 provider=PROVIDER,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stratos_gateway.overflow.bill import ExternalBill
@@ -24,6 +25,8 @@ class ExternalCall:
     """Counted by our tokenizer."""
     within_s: float
     """Time until its first token is due."""
+    count_tokens: Callable[[str], int]
+    """Number of tokens of a text by our tokenizer, where the endpoint does not say."""
     received_s: float
     """When the last byte of the request was there, monotonic."""
     promised_itl_us: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,14 +25,12 @@ class OverflowClient:
 
     Args:
         config: where it is.
-        count_tokens: of a text, where the endpoint does not say.
         clock: monotonic.
     """
 
-    def __init__(self, config: OverflowConfig, count_tokens: Callable[[str], int], clock: Clock) -> None:
+    def __init__(self, config: OverflowConfig, clock: Clock) -> None:
         key = config.key.get_secret_value()
         self.config = config
-        self._count_tokens = count_tokens
         self._clock = clock
         self._num_open = 0
         self._http = httpx.AsyncClient(
@@ -62,7 +60,7 @@ class OverflowClient:
         self._num_open += 1
         try:
             async with self._events(request.path, body, call.within_s) as events:
-                yield ExternalOutput(events, request.num_choices, self._count_tokens, call, self._clock)
+                yield ExternalOutput(events, request.num_choices, call, self._clock)
         except httpx.HTTPError as error:
             raise WorkerLost(f"the external endpoint failed: {type(error).__name__}") from None
         finally:

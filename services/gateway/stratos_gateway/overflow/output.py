@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,6 @@ class ExternalOutput(ChunkOutput):
     Args:
         events: of the endpoint.
         num_choices: that were asked for.
-        count_tokens: of a text, where the endpoint does not say.
         call: what was asked for, which the endpoint may ignore.
         clock: monotonic.
     """
@@ -44,13 +43,11 @@ class ExternalOutput(ChunkOutput):
         self,
         events: AsyncIterator[dict[str, Any]],
         num_choices: int,
-        count_tokens: Callable[[str], int],
         call: ExternalCall,
         clock: Clock,
     ) -> None:
         self._events = events
         self._choices = [ExternalChoice(call) for _ in range(num_choices)]
-        self._count_tokens = count_tokens
         self._call = call
         self._clock = clock
         self._itls = ItlCounter(call.promised_itl_us)
@@ -93,7 +90,7 @@ class ExternalOutput(ChunkOutput):
     def _num_tokens(self, choice: ExternalChoice) -> int:
         """Count once for all that ask at the end: it takes the event loop milliseconds."""
         if choice.num_tokens is None:
-            choice.num_tokens = self._count_tokens(choice.text)
+            choice.num_tokens = self._call.count_tokens(choice.text)
         return choice.num_tokens
 
     def times(self, received_s: float) -> Sequence[Times]:

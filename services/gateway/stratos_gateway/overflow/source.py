@@ -94,12 +94,13 @@ class ExternalSource:
             yield None
 
     def _call(self, request: ClientRequest[PreparedGeneration]) -> ExternalCall:
-        spec = request.prepared.specs[0]
+        spec, tokenizer = request.prepared.specs[0], request.prepared.tokenizer
         price = self._client.config.price
         return ExternalCall(
             model=request.prepared.model,
             max_tokens=spec.sampling.max_tokens,
             num_prompt_tokens=len(spec.prompt_ids),
+            count_tokens=lambda text: len(tokenizer.encode_plain(text)),
             within_s=request.deadline_s - self._clock.now(),
             received_s=request.received_s,
             promised_itl_us=spec.promised_itl_us,

@@ -16,6 +16,7 @@ from stratos_gateway.anthropic.requests import message_param, parse_message
 from stratos_gateway.completion.forms import BestRenderer, EchoRenderer
 from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm
+from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
 from stratos_gateway.openai.chunks import Usage
@@ -46,6 +47,11 @@ async def complete_alone(kept: Responses, body: GenerationBody, tenant: Tenant) 
 
 async def keep_nothing(kept: Responses, body: GenerationBody, tenant: Tenant, renderer: Renderer, usage: Usage) -> None:
     """Do nothing: the client has all of the answer."""
+
+
+def _for_vocabulary(parse: Callable[[Body, int], GenerationBody], body: Body, model: ServedModel) -> GenerationBody:
+    """Parse a body whose token ids are the model's."""
+    return parse(body, model.base.vocab_size)
 
 
 def render_chat(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
@@ -86,8 +92,8 @@ class Dialect:
     """Id of an answer."""
     continues_prompt: bool
     """The output's text goes on with the prompt's."""
-    parse: Callable[[Body, int], GenerationBody]
-    """Body and vocabulary size to a checked record."""
+    parse: Callable[[Body, ServedModel], GenerationBody]
+    """Body for a base model to a checked record."""
     render: Callable[[Answer, Tokenizer, GenerationBody, Sequence[str]], Renderer]
     """Renderer of an answer to a checked body, whose prompts have these texts."""
     name_param: Callable[[str], str] = str
@@ -109,7 +115,7 @@ CHAT = Dialect(
     prompt_param="messages",
     make_id=partial(new_id, "chatcmpl"),
     continues_prompt=False,
-    parse=parse_chat,
+    parse=partial(_for_vocabulary, parse_chat),
     render=render_chat,
     fill=PromptRenderer.chat_body,
 )
@@ -120,7 +126,7 @@ COMPLETION = Dialect(
     prompt_param="prompt",
     make_id=partial(new_id, "cmpl"),
     continues_prompt=True,
-    parse=parse_completion,
+    parse=partial(_for_vocabulary, parse_completion),
     render=render_completion,
     fill=PromptRenderer.completion_body,
 )
@@ -131,7 +137,7 @@ RESPONSE = Dialect(
     prompt_param="input",
     make_id=new_response_id,
     continues_prompt=False,
-    parse=parse_response,
+    parse=partial(_for_vocabulary, parse_response),
     render=render_response,
     name_param=public_name,
     complete=Responses.complete,
@@ -145,7 +151,7 @@ MESSAGE = Dialect(
     prompt_param="messages",
     make_id=partial(new_id, "msg"),
     continues_prompt=False,
-    parse=parse_message,
+    parse=partial(_for_vocabulary, parse_message),
     render=render_message,
     name_param=message_param,
     fill=PromptRenderer.chat_body,

@@ -14,11 +14,12 @@ from stratos.core.requests.limits import MAX_COUNTED_TOKENS
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.output.parser import OutputShape
-from stratos_gateway.answering.request import GenerationSpec, PreparedGeneration
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.prompt_names import session_key
-from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
+from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.score_head import Pair
-from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.rendering import Answer, AnswerIdentity
 from stratos_gateway.openai.requests import Conversation, GenerationBody
@@ -40,9 +41,7 @@ class PreparationTools:
     """Shared by all generation routes.
 
     Args:
-        model: tokenizer, template, limits.
         catalogue: names of models.
-        default_max_tokens: of a request that names none.
         prompts: templates that requests may name.
         watermarks: whose output is marked.
         responses: kept ones, which requests may go on from.
@@ -50,9 +49,7 @@ class PreparationTools:
         is_metered: requests are billed.
     """
 
-    model: ServedModel
     catalogue: ModelCatalogue
-    default_max_tokens: int
     prompts: PromptRenderer = field(default_factory=lambda: PromptRenderer(NO_CONTENT))
     watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
     responses: Responses = field(default_factory=Responses)
@@ -91,35 +88,36 @@ class GenerationPreparer:
 
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
         """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
-        tools, dialect, model = self._tools, self._dialect, self._tools.model
+        tools, dialect = self._tools, self._dialect
+        lookup = await tools.catalogue.look_up(tenant, body.get("model"))
+        model = lookup.served
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
         body = await dialect.fill(tools.prompts, body, tenant.name)
         counts = num_token_ids(body.get("prompt"))
         is_cut = body.get("truncate_prompt_tokens") is not None
         check_counts(counts, MAX_COUNTED_TOKENS if is_cut else model.max_input_tokens, dialect.prompt_param)
-        parsed = await off_loop(sum(counts), partial(dialect.parse, body, model.base.vocab_size))
+        parsed = await off_loop(sum(counts), partial(dialect.parse, body, model))
         del body  # many times its bytes
         try:
-            return await self._prepared(parsed, sum(counts), tenant, trace)
+            return await self._prepared(parsed, lookup, sum(counts), tenant, trace)
         except StratosError as error:
             if error.param is not None:
                 error.param = dialect.name_param(error.param)
             raise
 
     async def _prepared(
-        self, parsed: GenerationBody, num_ids: int, tenant: Tenant, trace: TraceContext
+        self, parsed: GenerationBody, lookup: Lookup, num_ids: int, tenant: Tenant, trace: TraceContext
     ) -> PreparedGeneration:
         """A checked body resolved and encoded; ``param`` of its errors has the name that chats have."""
-        tools, dialect, model = self._tools, self._dialect, self._tools.model
+        tools, dialect, model = self._tools, self._dialect, lookup.served
         parsed = await dialect.complete(tools.responses, parsed, tenant)
-        options = parsed.options
-        target = await tools.catalogue.resolve(tenant, options.model)
+        target = lookup.target
         parsed, prompts = await encode_prompts(model, parsed, tenant.plan)
         shape = output_shape(model, parsed, prompts)
         parsed = await enforce_calls(model, parsed, shape, tenant.name)
         options = parsed.options
-        texts = await off_loop(max(num_ids, sum(map(len, prompts))), partial(self._texts, parsed, tenant))
+        texts = await off_loop(max(num_ids, sum(map(len, prompts))), partial(_texts, parsed, tenant, model.tokenizer))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
         now_s = tools.wall_clock()
         identity = AnswerIdentity(
@@ -136,11 +134,14 @@ class GenerationPreparer:
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
         """Put together what runs and what renders, from a checked request and the identity of its answer."""
         tools, dialect, parsed = self._tools, self._dialect, checked.parsed
-        options, specs = parsed.options, self._specs(checked, identity)
-        renderer = dialect.render(self._answer(checked, identity), tools.model.tokenizer, parsed, checked.texts)
+        options, specs, served = parsed.options, self._specs(checked, identity), checked.target.served
+        renderer = dialect.render(self._answer(checked, identity), served.tokenizer, parsed, checked.texts)
         return PreparedGeneration(
             model=options.model,
             operation=dialect.operation,
+            base_model=served.base.name,
+            model_digest=identity.model_digest,
+            tokenizer=served.tokenizer,
             num_tokens=sum(len(spec.prompt_ids) + options.n * spec.sampling.max_tokens for spec in specs),
             num_sequences=options.n * len(specs),
             texts=checked.texts,
@@ -154,28 +155,17 @@ class GenerationPreparer:
             rebuilt=partial(self._assembled, checked),
         )
 
-    def _texts(self, body: GenerationBody, tenant: Tenant) -> tuple[str, ...]:
-        """Texts of the input; token ids are decoded where they are echoed, or a content policy reads them."""
-        texts, decode = list[str](), self._tools.model.tokenizer.decode
-        for prompt in body.prompts:
-            if isinstance(prompt, Conversation | Pair):
-                texts += prompt.texts
-            elif isinstance(prompt, str):
-                texts.append(prompt)
-            elif body.echo or tenant.plan.content_policy:
-                texts.append(decode(prompt, skip_special=False))
-        return tuple(texts)
-
     def _specs(self, checked: _Checked, identity: AnswerIdentity) -> tuple[GenerationSpec, ...]:
         """One per prompt; all have the seed."""
         tools, dialect, body, tenant = self._tools, self._dialect, checked.parsed, checked.tenant
         options, target, trace, shape = body.options, checked.target, checked.trace, checked.shape
+        model = target.served
         if options.max_tokens is None:
-            options = replace(options, max_tokens=tools.default_max_tokens)
-        shown = frozenset[int]() if shape is None else frozenset(special_ids(tools.model, shape).values())
+            options = replace(options, max_tokens=model.default_max_tokens)
+        shown = frozenset[int]() if shape is None else frozenset(special_ids(model, shape).values())
         if options.shows_special:
-            shown |= tools.model.tokenizer.special_ids
-        facts = (tools.model.base, tenant, target, dialect.route, trace, identity.arrived_unix_ms, options.metadata)
+            shown |= model.tokenizer.special_ids
+        facts = (tenant, target, dialect.route, trace, identity.arrived_unix_ms, options.metadata)
         tag = meter_tag(*facts) if tools.is_metered else None
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.name)
@@ -185,8 +175,9 @@ class GenerationPreparer:
             GenerationSpec(
                 terms=tenant.terms(identity.adapter, nonce),
                 model_digest=identity.model_digest,
+                model=model.base.name,
                 prompt_ids=prompt,
-                sampling=sampling_params(options, len(prompt), tenant.plan, tools.model, mark),
+                sampling=sampling_params(options, len(prompt), tenant.plan, model, mark),
                 seed=identity.seed,
                 trace=trace,
                 session_key=session_key(tenant.cache_salt, tenant.name, options.session),
@@ -219,3 +210,16 @@ class GenerationPreparer:
             tool_mode=tool_mode(checked.parsed),
             wall_clock=identity.wall_clock or self._tools.wall_clock,
         )
+
+
+def _texts(body: GenerationBody, tenant: Tenant, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Texts of the input; token ids are decoded where they are echoed, or a content policy reads them."""
+    texts = list[str]()
+    for prompt in body.prompts:
+        if isinstance(prompt, Conversation | Pair):
+            texts += prompt.texts
+        elif isinstance(prompt, str):
+            texts.append(prompt)
+        elif body.echo or tenant.plan.content_policy:
+            texts.append(tokenizer.decode(prompt, skip_special=False))
+    return tuple(texts)

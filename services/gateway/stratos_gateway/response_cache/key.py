@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 
 from stratos.core.tenancy.plan import CachePolicy, Plan
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.openai.requests import GenerationOptions
 
 

@@ -13,7 +13,8 @@ from stratos.core.ledger.pricing import Times, TokenCounts
 from stratos.core.tenancy.plan import Plan
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.answering.output import ChunkOutput, merge_chunks
-from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, ResponseCache

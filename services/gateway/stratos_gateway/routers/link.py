@@ -98,7 +98,8 @@ class RouterLink:
         self._exchange = ConvictionExchange(convictions, exchange, clock)
         self._up = asyncio.Event()
         self._doubted = asyncio.Event()
-        self._calls: set[TaskEnd] = set()
+        self._calls: dict[TaskEnd, str] = {}
+        """Name of the model that each call waits for."""
 
     @property
     def address(self) -> str:
@@ -110,19 +111,23 @@ class RouterLink:
         """It answered the last time."""
         return self._up.is_set()
 
-    async def schedule(self, request: PlacementRequest) -> Placement | None:
+    async def schedule(self, request: PlacementRequest, model: str) -> Placement | None:
         """Wait for a placement; ``None`` when another router must be asked.
+
+        Args:
+            request: of an attempt.
+            model: served name, by which calls are sent elsewhere together.
 
         Raises:
             StratosError: the router's refusal.
         """
         try:
             with TaskEnd() as end:
-                self._calls.add(end)
+                self._calls[end] = model
                 try:
                     return await self._peer.schedule(request)
                 finally:
-                    self._calls.remove(end)
+                    del self._calls[end]
         except (WorkerLost, Draining) as error:
             self._doubt(error.message)
         except _Abandoned:
@@ -131,8 +136,14 @@ class RouterLink:
 
     def abandon(self) -> None:
         """Send the calls that wait here elsewhere; a router that only stood still sees them cancelled."""
-        for end in self._calls:
-            end(_Abandoned())
+        self.abandon_unless(lambda model: False)
+
+    def abandon_unless(self, stays: Callable[[str], bool]) -> None:
+        """Send calls that wait here elsewhere, but for those whose model stays."""
+        gone = {model for model in set(self._calls.values()) if not stays(model)}
+        for end, model in self._calls.items():
+            if model in gone:
+                end(_Abandoned())
 
     def report(self, report: AttemptReport) -> None:
         """Tell the router how an attempt ended, now or when it is back."""

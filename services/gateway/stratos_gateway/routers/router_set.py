@@ -4,7 +4,7 @@
     the first choice is back   -> calls that wait elsewhere wait there again, so that one queue has them all
     no router answers          -> calls wait for one event; only the links' own tasks dial, with back-off
 
-Gateways of one model name agree on the active router without talking to each other.
+Gateways agree on the active router of a model name without talking to each other.
 
 Convicted prompts are refused before a router is asked; links exchange convictions with their routers.
 What a request has waited goes along to the next router, so that its order and its time to live stay what they were.
@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from random import Random
 
@@ -38,7 +39,7 @@ class RouterSet:
 
     Args:
         addresses: which routers exist.
-        model_name: that clients use; revisions of a model have one name, and one active router.
+        name_of: served name of a model's digest; revisions of a model have one name, and one active router.
         connect: makes the client of one router.
         config: when one is given up.
         convictions: how long convicted prompts are refused, and how many there may be.
@@ -50,7 +51,7 @@ class RouterSet:
     def __init__(
         self,
         addresses: PeerAddresses,
-        model_name: str,
+        name_of: Callable[[str], str],
         connect: Callable[[str], RouterPeer],
         config: RoutersConfig,
         convictions: ConvictionConfig,
@@ -59,7 +60,7 @@ class RouterSet:
         rng: Random,
     ) -> None:
         self._addresses = addresses
-        self._model_name = model_name
+        self._name_of = name_of
         self._connect = connect
         self._config = config
         self._metrics = metrics
@@ -79,16 +80,16 @@ class RouterSet:
             QueueTimeout: no placement within ``timeout_s``.
             StratosError: a router's refusal.
         """
-        asked_s = self._clock.now()
+        asked_s, model = self._clock.now(), self._name_of(request.model_digest)
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    link = await self._active()
+                    link = await self._active(model)
                     self._refuse_convicted(request)
                     waited_ms = request.waited_ms + round((self._clock.now() - asked_s) * 1000)
                     if waited_ms != request.waited_ms:
                         request, asked_s = replace(request, waited_ms=waited_ms), self._clock.now()
-                    placement = await link.schedule(request)
+                    placement = await link.schedule(request, model)
                     if placement is not None:
                         return placement
         except TimeoutError as error:
@@ -189,19 +190,20 @@ class RouterSet:
             self._is_any_up.clear()
             return
         self._is_any_up.set()
-        active = self._first_up()
         for link in self._links.values():
-            if link is not active:
-                link.abandon()
+            link.abandon_unless(partial(self._is_active, link))
 
-    async def _active(self) -> RouterLink:
+    async def _active(self, model: str) -> RouterLink:
         """The model's first choice among the routers that answer; waits for one."""
-        while (link := self._first_up()) is None:  # one that was up when it woke this call may be away again
+        while (link := self._first_up(model)) is None:  # one that was up when it woke this call may be away again
             await self._is_any_up.wait()
         return link
 
-    def _first_up(self) -> RouterLink | None:
-        up = preferred(self._model_name, [address for address, link in self._links.items() if link.is_up])
+    def _is_active(self, link: RouterLink, model: str) -> bool:
+        return self._first_up(model) is link
+
+    def _first_up(self, model: str) -> RouterLink | None:
+        up = preferred(model, [address for address, link in self._links.items() if link.is_up])
         return self._links[up[0]] if up else None
 
     def suspects(self, tenant: str) -> bool:

@@ -14,12 +14,12 @@ from stratos.common.errors import Overloaded, QueueTimeout, RateLimited, Stratos
 from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenant import PLATFORM_TENANT, Tenant
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.embedding.run import embed_all
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.fleet_access import FleetAccess
-from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.routes.settings import HealthConfig
 
 HEALTH_TENANT = Tenant(name=PLATFORM_TENANT, cache_salt=b"stratos-health")
@@ -48,7 +48,7 @@ class DeepHealth:
     """Runs at most one probe per interval; callers in between share its outcome.
 
     Args:
-        model: what to ask.
+        models: of which the first one is asked.
         fleet: whom to ask.
         embeddings: calls workers, for a model that only embeds.
         config: how often, and for how long.
@@ -56,12 +56,12 @@ class DeepHealth:
 
     def __init__(
         self,
-        model: ServedModel,
+        models: ModelSet,
         fleet: FleetAccess,
         embeddings: EmbeddingClient,
         config: HealthConfig,
     ) -> None:
-        self._model = model
+        self._model = models.home
         self._embeddings = embeddings
         self._fleet = fleet
         self._clock: Clock = fleet.clock

@@ -53,7 +53,7 @@ def build_routes(
     catalogue: ModelCatalogue,
     health: DeepHealth,
     not_ready_reason: Callable[[], str],
-    tokenizer: Mapping[str, Any],
+    tokenizer: Callable[[Tenant, str | None], Awaitable[Mapping[str, Any]]],
 ) -> list[BaseRoute]:
     """The routing table.
 
@@ -70,7 +70,7 @@ def build_routes(
         catalogue: names of models.
         health: the deep probe.
         not_ready_reason: empty where requests can be served.
-        tokenizer: configuration of the model's tokenizer, for those with a key.
+        tokenizer: configuration of a model's tokenizer, for those with a key.
     """
 
     async def list_models(request: Request) -> Response:
@@ -87,8 +87,8 @@ def build_routes(
         return OrjsonResponse(body, status_code=503 if report.state is HealthState.BROKEN else 200)
 
     async def tokenizer_info(request: Request) -> Response:
-        await authenticate(request)
-        return OrjsonResponse(tokenizer)
+        tenant = await authenticate(request)
+        return OrjsonResponse(await tokenizer(tenant, request.query_params.get("model")))
 
     async def ping(_: Request) -> Response:
         return Response(status_code=503 if (await health.report()).state is HealthState.BROKEN else 200)

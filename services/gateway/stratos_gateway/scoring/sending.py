@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.output import ChunkOutput
-from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.http.body import OrjsonResponse
@@ -27,12 +27,10 @@ class ScoreSender:
 
     Args:
         fleet: shared.
-        tokenizer: of the model.
     """
 
-    def __init__(self, fleet: FleetAccess, tokenizer: Tokenizer) -> None:
+    def __init__(self, fleet: FleetAccess) -> None:
         self._fleet = fleet
-        self._tokenizer = tokenizer
 
     def waiting(self, request: ClientRequest[PreparedGeneration]) -> AbstractAsyncContextManager[None]:
         """The client hears nothing before."""
@@ -56,7 +54,7 @@ class ScoreSender:
         if not missing:
             return
         specs = [_with_word(request, request.prepared.specs[chunk.index], word) for chunk, word in missing]
-        async with Fanout(specs, 1, ((), False), self._tokenizer, self._fleet) as fanout:
+        async with Fanout(specs, 1, ((), False), request.prepared.tokenizer, self._fleet) as fanout:
             for found in await fanout.finish():
                 missing[found.index][0].entries.extend(found.entries)
 

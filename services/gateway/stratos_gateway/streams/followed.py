@@ -69,8 +69,7 @@ class FollowedOutput(ChunkOutput):
         self._following = following
         self._request = request
         self._stack = stack
-        prepared, workers = request.prepared, following.workers
-        self._reading = RecordReading(prepared, workers.tokenizer, following.note_end, following.cursor)
+        self._reading = RecordReading(request.prepared, following.note_end, following.cursor)
         self._inner: GeneratedOutput | None = None
         self._num_taken_with = 0
         self._found = found

@@ -234,7 +234,7 @@ class StreamJoin:
             self._on_queued()
         if request.prepared.options.stream:
             return self._show(request, place, found, joined)
-        response = standing_response(request.prepared, found, self._workers.tokenizer)
+        response = standing_response(request.prepared, found)
         answer = request.followed = StandingAnswer(request.prepared, response)
         request.prepared = replace(request.prepared, renderer=answer.renderer, keep=keep_nothing)
 

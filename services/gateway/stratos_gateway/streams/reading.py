@@ -9,7 +9,6 @@ import orjson
 from stratos.common.errors import StratosError, StreamCancelled, StreamGone
 from stratos.core.generation import ChoiceDelta
 from stratos.store.sealed.stream_store import Found, StreamRecord
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.request import PreparedGeneration
 from stratos_gateway.generation.fanout import fresh_journals
 from stratos_gateway.generation.journal import ChoiceJournal
@@ -23,7 +22,6 @@ class RecordReading:
 
     Args:
         prepared: the request of the answer.
-        tokenizer: of its model.
         note_end: told in which second the answer ended.
         cursor: what the client has.
     """
@@ -31,7 +29,6 @@ class RecordReading:
     def __init__(
         self,
         prepared: PreparedGeneration,
-        tokenizer: Tokenizer,
         note_end: Callable[[int], None],
         cursor: Cursor = FROM_THE_START,
     ) -> None:
@@ -39,7 +36,7 @@ class RecordReading:
         stops = options.stop, options.include_stop
         self._num_choices, self._note_end = options.n, note_end
         self._num_prompt_tokens = sum(len(spec.prompt_ids) for spec in prepared.specs)
-        self.journals = [fresh_journals(spec, options.n, stops, tokenizer) for spec in prepared.specs]
+        self.journals = [fresh_journals(spec, options.n, stops, prepared.tokenizer) for spec in prepared.specs]
         """By prompt."""
         for number, choice in enumerate(self.choices):
             choice.cuts = cursor.cuts(number)

@@ -9,7 +9,6 @@ from typing import Any
 
 from stratos.common.errors import StratosError, StreamGone
 from stratos.store.sealed.stream_store import Found, StreamRecord
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
@@ -20,13 +19,12 @@ from stratos_gateway.streams.identity import EndTime
 from stratos_gateway.streams.reading import RecordReading
 
 
-def standing_response(prepared: PreparedGeneration, record: StreamRecord, tokenizer: Tokenizer) -> dict[str, Any]:
+def standing_response(prepared: PreparedGeneration, record: StreamRecord) -> dict[str, Any]:
     """The response of a record.
 
     Args:
         prepared: its request.
         record: from its first block on.
-        tokenizer: of its model.
 
     Raises:
         StreamGone: the record cannot be read.
@@ -35,7 +33,7 @@ def standing_response(prepared: PreparedGeneration, record: StreamRecord, tokeni
     if head is None:
         raise StreamGone("the record of this response cannot be read")
     shown = prepared.rebuilt(replace(head.identity, wall_clock=ended))
-    reading = RecordReading(shown, tokenizer, ended.set)
+    reading = RecordReading(shown, ended.set)
     reading.absorb(record)
     renderer = shown.renderer
     assert isinstance(renderer, ResponseRenderer), "of a response"

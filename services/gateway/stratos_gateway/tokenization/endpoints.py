@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratos.core.tenant import Tenant
 from stratos_gateway.answering.contract import Preparer, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.endpoint import Endpoint
-from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.tokenization.preparation import (
     CountPreparer,
     DetokenizePreparer,
@@ -30,8 +31,13 @@ def ready_endpoints(edge: Edge, steps: Sequence[Step], counting: TokenCounting) 
     return {path: Endpoint(edge, preparer, steps, sources, sender) for path, preparer in preparers.items()}
 
 
-def tokenizer_info(model: ServedModel) -> dict[str, Any]:
-    """The tokenizer's own configuration and the model's chat template, as vLLM tells them."""
+async def tokenizer_info(catalogue: ModelCatalogue, tenant: Tenant, name: str | None) -> dict[str, Any]:
+    """The tokenizer's own configuration and the model's chat template, as vLLM tells them.
+
+    Raises:
+        ModelNotFound: there is no model of that name; without a name the gateway's first one is told of.
+    """
+    model = catalogue.models.home if name is None else (await catalogue.resolve(tenant, name)).served
     return {
         **model.tokenizer.config,
         "tokenizer_class": model.tokenizer.config.get("tokenizer_class", "PreTrainedTokenizerFast"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.answering.request import Prepared
 from stratos_gateway.anthropic.requests import parse_message
-from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
+from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget
 from stratos_gateway.models.served_model import INLINE_CHARS, ServedModel
 from stratos_gateway.openai.requests import Conversation
 from stratos_gateway.preparation.counts import off_loop
@@ -38,21 +38,18 @@ class TokenCounting:
     """Shared by the routes that count tokens.
 
     Args:
-        model: tokenizer and template.
         catalogue: names of models, which a tenant may use or not.
     """
 
-    model: ServedModel
     catalogue: ModelCatalogue
-    unbounded: ServedModel = field(init=False)
-    """The model without its own bounds on prompts."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unbounded", self.model.unbounded())
+    async def look_up(self, tenant: Tenant, name: object) -> Lookup:
+        """The model that is counted for; without a name the gateway's first one, as in vLLM."""
+        return await self.catalogue.look_up(tenant, self.catalogue.models.home.base.name if name is None else name)
 
-    async def text_ids(self, text: str, *, adds_special: bool) -> Sequence[int]:
+    async def text_ids(self, model: ServedModel, text: str, *, adds_special: bool) -> Sequence[int]:
         """Ids of a text, in which special tokens are read as such; raises ``ContextLengthExceeded``."""
-        tokenizer = self.model.tokenizer
+        tokenizer = model.tokenizer
         if tokenizer.min_num_tokens(text) > MAX_COUNTED_TOKENS:
             raise ContextLengthExceeded(f"the text has more than {MAX_COUNTED_TOKENS} tokens", param="prompt")
         encode = partial(tokenizer.encode, text, add_special_tokens=adds_special)
@@ -62,13 +59,9 @@ class TokenCounting:
             error.param = "prompt"
             raise
 
-    async def conversation_ids(self, conversation: Conversation) -> Sequence[int]:
+    async def conversation_ids(self, model: ServedModel, conversation: Conversation) -> Sequence[int]:
         """Ids of a conversation; raises like ``ServedModel.encode_chat``."""
-        return await encode_conversation(self.unbounded, conversation)
-
-    async def resolve(self, tenant: Tenant, name: str) -> ModelTarget:
-        """The model that is counted for; raises like ``ModelCatalogue.resolve``."""
-        return await self.catalogue.resolve(tenant, name)
+        return await encode_conversation(model.unbounded(), conversation)
 
     def prepared(
         self, name: str, target: ModelTarget, operation: str, texts: Sequence[str], answer: Mapping[str, Any]
@@ -77,6 +70,7 @@ class TokenCounting:
         return PreparedAnswer(
             model=name,
             operation=operation,
+            base_model=target.served.base.name,
             num_tokens=0,
             num_sequences=0,
             texts=texts,
@@ -99,26 +93,26 @@ class TokenizePreparer:
 
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
         """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
-        counting, base = self._counting, self._counting.model.base
-        parsed = parse_tokenize(body, base.name)
-        target = await counting.resolve(tenant, parsed.model)
-        prompt = parsed.prompt
+        counting = self._counting
+        lookup = await counting.look_up(tenant, body.get("model"))
+        parsed, model = parse_tokenize(body, lookup.served.base.name), lookup.served
+        target, prompt = lookup.target, parsed.prompt
         if isinstance(prompt, Conversation):
-            ids, texts = await counting.conversation_ids(prompt), prompt.texts
+            ids, texts = await counting.conversation_ids(model, prompt), prompt.texts
         else:
-            ids, texts = await counting.text_ids(prompt, adds_special=parsed.adds_special), (prompt,)
-        answer = await off_loop(len(ids), partial(self._answer, parsed, ids))
+            ids, texts = await counting.text_ids(model, prompt, adds_special=parsed.adds_special), (prompt,)
+        answer = await off_loop(len(ids), partial(_tokenize_answer, parsed, model, ids))
         return counting.prepared(parsed.model, target, "tokenize", texts, answer)
 
-    def _answer(self, body: TokenizeBody, ids: Sequence[int]) -> dict[str, Any]:
-        model = self._counting.model
-        pieces = [model.tokenizer.token_piece(token) for token in ids] if body.tells_pieces else None
-        return {
-            "count": len(ids),
-            "max_model_len": model.base.max_model_len,
-            "tokens": list(ids),
-            "token_strs": pieces,
-        }
+
+def _tokenize_answer(body: TokenizeBody, model: ServedModel, ids: Sequence[int]) -> dict[str, Any]:
+    pieces = [model.tokenizer.token_piece(token) for token in ids] if body.tells_pieces else None
+    return {
+        "count": len(ids),
+        "max_model_len": model.base.max_model_len,
+        "tokens": list(ids),
+        "token_strs": pieces,
+    }
 
 
 class CountPreparer:
@@ -136,11 +130,12 @@ class CountPreparer:
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
         """Check, resolve and count; raises ``StratosError`` with the client's answer."""
         counting = self._counting
-        parsed = parse_message(body, counting.model.base.vocab_size)
-        target = await counting.resolve(tenant, parsed.options.model)
+        lookup = await counting.catalogue.look_up(tenant, body.get("model"))
+        parsed, model = parse_message(body, lookup.served.base.vocab_size), lookup.served
+        target = lookup.target
         [conversation] = parsed.prompts
         assert isinstance(conversation, Conversation), "this dialect's only prompt"
-        answer = {"input_tokens": len(await counting.conversation_ids(conversation))}
+        answer = {"input_tokens": len(await counting.conversation_ids(model, conversation))}
         return counting.prepared(parsed.options.model, target, "count_tokens", conversation.texts, answer)
 
 
@@ -158,12 +153,14 @@ class DetokenizePreparer:
 
     async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
         """Check, resolve and decode; raises ``StratosError`` with the client's answer."""
-        counting, base, given = self._counting, self._counting.model.base, body.get("tokens")
+        counting, given = self._counting, body.get("tokens")
         num_ids = len(given) if isinstance(given, list) else 0
         if num_ids > MAX_COUNTED_TOKENS:
             raise ContextLengthExceeded(f"tokens may hold at most {MAX_COUNTED_TOKENS} ids", param="tokens")
+        lookup = await counting.look_up(tenant, body.get("model"))
+        base = lookup.served.base
         parsed = await off_loop(num_ids, partial(parse_detokenize, body, base.name, base.vocab_size))
-        target = await counting.resolve(tenant, parsed.model)
-        decode: Callable[[], str] = partial(counting.model.tokenizer.decode, parsed.token_ids, skip_special=False)
+        target = lookup.target
+        decode: Callable[[], str] = partial(target.served.tokenizer.decode, parsed.token_ids, skip_special=False)
         text = await off_loop(num_ids, decode)
         return counting.prepared(parsed.model, target, "detokenize", (text,), {"prompt": text})

@@ -12,7 +12,10 @@ import orjson
 import pytest
 
 from stratos.common.errors import Overloaded
+from stratos.core.files.model_files import read_model_files
 from stratos_gateway.files.lines import SLICE_LINES
+from tests.support.reference.second_model import save_second_model
+from tests.support.reference.shipped_model import base_digest
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
 from tests.support.worlds.stream_world import TEXT, stream_worlds
@@ -95,6 +98,21 @@ async def test_every_route_is_computed_in_the_order_of_its_lines(worlds: list[Ad
     assert {row["response"]["status_code"] for row in answers} == {200}
     assert len({row["id"] for row in answers}) == 3
     assert TEXT in str(answers[0]["response"]["body"])
+
+
+async def test_lines_of_one_file_run_on_the_models_that_they_name(redis_url: str, tmp_path: Path) -> None:
+    more = [{"path": save_second_model(tmp_path / "second")}]
+    async with stream_worlds(redis_url, tmp_path, batches=QUICK, more_models=more) as [one, two]:
+        rows = lines(2, "/v1/completions")
+        rows[1]["body"] = {**rows[1]["body"], "model": "second"}
+        found = await ended(two, (await submit(one, rows))["id"])
+        answers = [row["response"]["body"]["model"] for row in await rows_of(one, found["output_file_id"])]
+        assert answers == ["base", "second"]
+        submits = [submit for world in (one, two) for submit in world.worker.submits]
+        assert {(s.model_digest, s.meter.model) for s in submits} == {
+            (base_digest(), "base"),
+            (read_model_files(tmp_path / "second").digest, "second"),
+        }
 
 
 async def test_lines_that_fail_have_a_file_of_their_own(worlds: list[AdminWorld]) -> None:

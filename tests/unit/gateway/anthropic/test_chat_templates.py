@@ -12,10 +12,9 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.text.chat_template import ChatTemplate
 from stratos.text.output.chat_format import chat_format
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.preparation.dialects import MESSAGE
-from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
-from tests.support.reference.shipped_model import served_model, shipped_tokenizer
+from stratos_gateway.preparation.generation import GenerationPreparer
+from tests.support.reference.shipped_model import preparation_tools, served_model, shipped_tokenizer
 
 USER = {"role": "user", "content": "hi"}
 EACH = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -30,7 +29,7 @@ REASONS = EACH + "{# <think> </think> #}"
 async def prompt(template: str, **body: Any) -> str:
     shipped = served_model()
     model = replace(shipped, template=ChatTemplate(template, shipped.tokenizer), chat=chat_format(template))
-    tools = PreparationTools(model=model, catalogue=ModelCatalogue(model.base), default_max_tokens=16)
+    tools = preparation_tools(model)
     fields = {"model": "base", "max_tokens": 2000, "messages": [USER], **body}
     prepared = await GenerationPreparer(tools, MESSAGE).prepare(fields, Tenant(name="t"), NO_TRACE)
     return shipped_tokenizer().decode(prepared.specs[0].prompt_ids)

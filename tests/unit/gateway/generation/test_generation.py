@@ -22,7 +22,7 @@ from stratos.core.generation import Receipt, Submission
 from stratos.core.placement import Outcome
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.sessions.sink import AttemptSink

@@ -12,7 +12,7 @@ from stratos.core.generation import ChoiceDelta
 from stratos.core.requests.records import FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import DEFAULT_TERMS
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.openai.chunks import ChoiceChunk
 from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform

@@ -26,7 +26,8 @@ class Answer(Output):
 
 def request_of(output: Output | None, error: BaseException | None, **scope: object) -> Any:
     return SimpleNamespace(
-        prepared=SimpleNamespace(num_tokens=CLAIMED, num_sequences=1), tenant=None, notices=[], trail={},
+        prepared=SimpleNamespace(num_tokens=CLAIMED, num_sequences=1, base_model="m"),
+        tenant=None, notices=[], trail={},
         exchange=SimpleNamespace(headers=[]), output=output, error=error, num_claimed_tokens=0,
         http=SimpleNamespace(scope=scope),
     )  # fmt: skip

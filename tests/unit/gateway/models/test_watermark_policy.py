@@ -10,12 +10,11 @@ from stratos.common.errors import BadRequest
 from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
 from stratos.rpc.settings import InvalidSettings, describe_settings, load_settings
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.watermark_policy import WatermarkPolicy, read_policy
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION
-from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.preparation.generation import GenerationPreparer
 from stratos_gateway.settings import GatewaySettings
-from tests.support.reference.shipped_model import served_model
+from tests.support.reference.shipped_model import preparation_tools, served_model
 
 KEY = "a secret of 24 bytes, ok"
 REQUIRED = {"MODEL__PATH": "m", "ROUTER_ADDRESSES": '["r:1"]', "REDIS_URL": "redis://r", "KEY_PEPPER": "p"}
@@ -34,8 +33,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, **values: str) -> GatewaySettings:
 
 
 async def marks(policy: WatermarkPolicy, tenant: str = "acme", **body: Any) -> list[Watermark | None]:
-    catalogue = ModelCatalogue(served_model().base)
-    tools = PreparationTools(model=served_model(), catalogue=catalogue, default_max_tokens=16, watermarks=policy)
+    tools = preparation_tools(served_model(), watermarks=policy)
     caller = Tenant(name=tenant)
     completion = await GenerationPreparer(tools, COMPLETION).prepare(
         {"model": "base", "prompt": ["x", "y"], **body}, caller, ""

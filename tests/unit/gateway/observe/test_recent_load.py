@@ -9,20 +9,35 @@ from stratos_gateway.observe.recent_load import RecentLoad
 
 
 def test_a_report_holds_what_is_open_and_the_answers_of_the_last_minute() -> None:
-    clock, num_open = FakeClock(), 3
-    recent = RecentLoad("inc-1", "digest", lambda: num_open, clock)
-    recent.note(Times(ttft_us=2_000_000, itl_us=None), {"ttft": False})
+    clock = FakeClock()
+    recent = RecentLoad("inc-1", clock)
+    recent.note("digest", Times(ttft_us=2_000_000, itl_us=None), {"ttft": False})
     clock.advance(30)
-    recent.note(Times(ttft_us=100_000, itl_us=None), {"ttft": True, "itl": False})
-    recent.note(Times(ttft_us=100_000, itl_us=None), {"ttft": True})
-    recent.note(Times(ttft_us=100_000, itl_us=None), {})
-    recent.note(Times(), {})
-    report = recent.now()
-    assert (report.gateway, report.model_digest, report.num_open) == ("inc-1", "digest", 3)
+    recent.note("digest", Times(ttft_us=100_000, itl_us=None), {"ttft": True, "itl": False})
+    recent.note("digest", Times(ttft_us=100_000, itl_us=None), {"ttft": True})
+    recent.note("digest", Times(ttft_us=100_000, itl_us=None), {})
+    recent.note("digest", Times(), {})
+    with recent.open("digest"), recent.open("digest"), recent.open(""):
+        [report] = recent.now()
+    assert (report.gateway, report.model_digest, report.num_open) == ("inc-1", "digest", 2)
     assert (report.num_judged, report.num_violations, sum(report.first_tokens)) == (3, 2, 4)
     assert ttft_percentile([report], 0.95) == 2.0
     clock.advance(31)
-    report = recent.now()
+    [report] = recent.now()
     assert (report.num_judged, report.num_violations, sum(report.first_tokens)) == (2, 1, 3)
     clock.advance(60)
-    assert ttft_percentile([recent.now()], 0.95) is None
+    assert not recent.now()
+
+
+def test_each_model_has_a_report_of_its_own_until_its_end_was_told() -> None:
+    clock = FakeClock()
+    recent = RecentLoad("inc-1", clock)
+    with recent.open("a"):
+        recent.note("b", Times(ttft_us=100_000, itl_us=None), {})
+        assert {load.model_digest: (load.num_open, sum(load.first_tokens)) for load in recent.now()} == {
+            "a": (1, 0),
+            "b": (0, 1),
+        }
+    assert {load.model_digest: load.num_open for load in recent.now()} == {"a": 0, "b": 0}
+    clock.advance(61)
+    assert not recent.now()

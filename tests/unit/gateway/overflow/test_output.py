@@ -20,7 +20,9 @@ from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.output import ExternalOutput
 
 BILL = ExternalBill(tenant=Tenant(name="t"), tag=MeterTag(model="m"), price=Price(prompt=1_000_000, output=1_000_000))
-CALL = ExternalCall(model="m", max_tokens=10, num_prompt_tokens=5, within_s=1.0, received_s=100.0, bill=BILL)
+CALL = ExternalCall(
+    model="m", max_tokens=10, num_prompt_tokens=5, count_tokens=len, within_s=1.0, received_s=100.0, bill=BILL
+)
 
 
 def piece(text: str, index: int = 0, reason: str | None = None) -> dict[str, Any]:
@@ -44,7 +46,7 @@ class Endless:
 
 
 def output(endpoint: Endless, num_choices: int = 1, call: ExternalCall = CALL) -> ExternalOutput:
-    return ExternalOutput(endpoint.events(), num_choices, len, call, FakeClock(100.0))
+    return ExternalOutput(endpoint.events(), num_choices, call, FakeClock(100.0))
 
 
 @pytest.mark.parametrize("text", ["a", "\u00e9\u4e2d", "x" * 5000])
@@ -89,7 +91,7 @@ async def test_what_the_endpoint_says_of_an_answer_within_bounds_counts() -> Non
 async def test_times_are_measured_from_the_last_byte_and_between_pieces() -> None:
     clock = FakeClock(100.0)
     endpoint = Endless([piece("a"), piece("b"), piece("c", reason="stop")], clock, 0.25)
-    found = ExternalOutput(endpoint.events(), 1, len, replace(CALL, promised_itl_us=200_000), clock)
+    found = ExternalOutput(endpoint.events(), 1, replace(CALL, promised_itl_us=200_000), clock)
     assert found.times(100.0) == [Times()]
     await found.news()
     assert found.times(100.0) == [Times(ttft_us=250_000)]

@@ -24,7 +24,8 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.rpc.tracing import Span
 from stratos_gateway.access.concurrency import Admission, Place
-from stratos_gateway.answering.request import ClientRequest, GenerationSpec, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.ledger.meter import Meter
@@ -34,7 +35,7 @@ from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.source import ExternalSource
 
-CALL = ExternalCall(model="m", max_tokens=100, num_prompt_tokens=5, within_s=1.0, received_s=0.0)
+CALL = ExternalCall(model="m", max_tokens=100, num_prompt_tokens=5, count_tokens=len, within_s=1.0, received_s=0.0)
 PRICE = Price(prompt=2_000_000, output=5_000_000)
 EVENTS: list[dict[str, Any]] = [
     {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]},
@@ -56,7 +57,7 @@ class Endpoint:
     @asynccontextmanager
     async def open(self, request: object, call: ExternalCall) -> AsyncIterator[ExternalOutput]:
         assert call.num_prompt_tokens == 1
-        yield ExternalOutput(events(), 1, len, replace(call, num_prompt_tokens=5), self.clock)
+        yield ExternalOutput(events(), 1, replace(call, num_prompt_tokens=5), self.clock)
 
 
 async def receive() -> dict[str, Any]:
@@ -80,7 +81,7 @@ def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
     )  # fmt: skip
     request.prepared = PreparedGeneration(
         model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(), refusal=lambda: None,
-        body=body, specs=(spec,), renderer=cast("Any", None), keep=cast("Any", None),
+        body=body, specs=(spec,), renderer=cast("Any", None), tokenizer=cast("Any", None), keep=cast("Any", None),
         identity=cast("Any", None), rebuilt=cast("Any", None),
     )  # fmt: skip
     request.declined = WaitTooLong("no room")
@@ -147,7 +148,7 @@ async def test_a_text_of_which_the_endpoint_tells_no_tokens_is_counted_once_for_
         counted.append(text)
         return len(text)
 
-    output = ExternalOutput(events(), 1, count, CALL, FakeClock())
+    output = ExternalOutput(events(), 1, replace(CALL, count_tokens=count), FakeClock())
     assert await output.news()
     assert {output.usage.num_output_tokens for _ in range(5)} == {2}
     assert output.num_limited_tokens == output.receipt.num_prompt_tokens + 2

@@ -22,6 +22,7 @@ from stratos_gateway.completion.requests import DEFAULT_MAX_TOKENS as COMPLETION
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.grammar_check import GrammarCheck
+from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION
@@ -84,10 +85,9 @@ def make_model(
 
 def make_preparation(model: ServedModel | None = None, watermarks: WatermarkPolicy | None = None) -> PreparationTools:
     model = model or make_model()
+    models = ModelSet([replace(model, default_max_tokens=DEFAULT_MAX_TOKENS)])
     return PreparationTools(
-        model=model,
-        catalogue=ModelCatalogue(model.base, FakeAdapters()),
-        default_max_tokens=DEFAULT_MAX_TOKENS,
+        catalogue=ModelCatalogue(models, FakeAdapters()),
         watermarks=watermarks or WatermarkPolicy(),
         wall_clock=lambda: 1234.5,
     )

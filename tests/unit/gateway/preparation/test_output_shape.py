@@ -15,14 +15,13 @@ from stratos.text.detokenizer import Detokenizer
 from stratos.text.output.chat_format import chat_format
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.request import PreparedGeneration
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION
-from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.preparation.generation import GenerationPreparer
 from stratos_gateway.preparation.output_shape import special_ids
 from tests.support.paths import BASE_MODEL
-from tests.support.reference.shipped_model import served_model
+from tests.support.reference.shipped_model import preparation_tools, served_model
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -38,7 +37,7 @@ def model_of(template: str) -> ServedModel:
 
 async def prepared(template: str, **body: Any) -> PreparedGeneration:
     model = model_of(template)
-    tools = PreparationTools(model=model, catalogue=ModelCatalogue(model.base), default_max_tokens=16)
+    tools = preparation_tools(model)
     dialect = COMPLETION if "prompt" in body else CHAT
     fields = {"model": "base", **({} if "prompt" in body else {"messages": MESSAGES}), **body}
     return await GenerationPreparer(tools, dialect).prepare(fields, Tenant(name="t"), NO_TRACE)

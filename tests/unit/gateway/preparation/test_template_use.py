@@ -11,11 +11,10 @@ from stratos.common.errors import BadRequest
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.text.chat_template import ChatTemplate
-from stratos_gateway.answering.request import GenerationSpec
-from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.preparation.dialects import CHAT
-from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
-from tests.support.reference.shipped_model import served_model, shipped_tokenizer
+from stratos_gateway.preparation.generation import GenerationPreparer
+from tests.support.reference.shipped_model import preparation_tools, served_model, shipped_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -27,7 +26,7 @@ CONTINUED = {"add_generation_prompt": False, "continue_final_message": True}
 
 async def spec(**body: Any) -> GenerationSpec:
     model = replace(served_model(), template=ChatTemplate(TEMPLATE, served_model().tokenizer))
-    tools = PreparationTools(model=model, catalogue=ModelCatalogue(model.base), default_max_tokens=16)
+    tools = preparation_tools(model)
     fields = {"model": "base", "messages": MESSAGES, **body}
     return (await GenerationPreparer(tools, CHAT).prepare(fields, Tenant(name="t"), NO_TRACE)).specs[0]
 

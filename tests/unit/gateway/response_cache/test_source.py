@@ -17,7 +17,7 @@ from stratos.core.requests.records import FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
-from stratos_gateway.answering.request import GenerationSpec
+from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.ledger.meter import Meter

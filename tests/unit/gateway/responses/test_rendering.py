@@ -17,12 +17,11 @@ from stratos.core.trace import NO_TRACE
 from stratos.text.chat_template import ChatTemplate
 from stratos.text.output.chat_format import chat_format
 from stratos_gateway.answering.request import PreparedGeneration
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.preparation.dialects import RESPONSE
-from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
-from tests.support.reference.shipped_model import served_model
+from stratos_gateway.preparation.generation import GenerationPreparer
+from tests.support.reference.shipped_model import preparation_tools, served_model
 
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 THINKING = PLAIN + "{{ '<think>\\n' }}{# </think> #}"
@@ -67,9 +66,7 @@ async def prepared(template: str = PLAIN, **body: Any) -> PreparedGeneration:
     template_of = ChatTemplate(template, shipped.tokenizer)
     grammars = cast("GrammarCheck", AnyGrammar())
     model = replace(shipped, template=template_of, chat=chat_format(template), grammars=grammars)
-    tools = PreparationTools(
-        model=model, catalogue=ModelCatalogue(model.base), default_max_tokens=16, wall_clock=lambda: 1234.5
-    )
+    tools = preparation_tools(model, wall_clock=lambda: 1234.5)
     fields = {"model": "base", "input": "hi", **body}
     return await GenerationPreparer(tools, RESPONSE).prepare(fields, Tenant(name="t"), NO_TRACE)
 

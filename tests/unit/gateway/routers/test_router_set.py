@@ -296,3 +296,26 @@ async def test_a_router_that_answers_for_a_moment_alone_leaves_calls_waiting() -
         await eventually(lambda: peer.num_refused > num_refused, "it was up, and refused the reports")
         peer.refuses_reports = False
         assert (await waiting).router_address == peer.address
+
+
+async def test_a_router_that_is_back_takes_the_calls_of_its_own_models_and_leaves_the_others() -> None:
+    names = {f"digest-{number}": f"model-{number}" for number in range(32)}
+    async with router_set(A, B, name_of=names.__getitem__) as world:
+        await both_up(world)
+        digests = {preferred(name, [f"{A}:1", f"{B}:1"])[0]: digest for digest, name in names.items()}
+        assert len(digests) == 2, "both routers are the first choice of some model"
+        returning, standing = world.peers[f"{A}:1"], world.peers[f"{B}:1"]
+        returning.state = "killed"
+        await eventually(lambda: world.metric("stratos_routers", state="away") == 1)
+        standing.holds = True
+        waiting, stays = [
+            asyncio.create_task(world.routers.schedule(make_request(model_digest=digests[peer.address])))
+            for peer in (returning, standing)
+        ]
+        await eventually(lambda: standing.num_waiting == 2)
+        returning.state = "up"
+        assert (await waiting).router_address == returning.address
+        await eventually(lambda: standing.num_waiting == 1)
+        assert len(standing.requests) == 2, "the other call was not sent again"
+        standing.holds = False
+        assert (await stays).router_address == standing.address

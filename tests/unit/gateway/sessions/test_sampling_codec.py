@@ -18,10 +18,9 @@ from stratos.core.tenant import Tenant
 from stratos.rpc.codec.generation import SAMPLING
 from stratos.worker.decode.checks import check_sampling
 from stratos.worker.engine_client.wire import METHODS, decode, encode
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.preparation.dialects import COMPLETION
-from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
-from tests.support.reference.shipped_model import served_model
+from stratos_gateway.preparation.generation import GenerationPreparer
+from tests.support.reference.shipped_model import preparation_tools, served_model
 
 CALLER = Tenant(name="t")
 EVERYTHING = SamplingParams(
@@ -72,11 +71,7 @@ def test_the_travelling_example_sets_every_field() -> None:
 
 
 async def prepared(**body: Any) -> SamplingParams:
-    tools = PreparationTools(
-        model=served_model(),
-        catalogue=ModelCatalogue(served_model().base),
-        default_max_tokens=16,
-    )
+    tools = preparation_tools(served_model())
     ready = await GenerationPreparer(tools, COMPLETION).prepare({"model": "base", "prompt": "x", **body}, CALLER, "")
     return ready.specs[0].sampling
 

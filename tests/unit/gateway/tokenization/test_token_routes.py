@@ -11,10 +11,9 @@ import pytest
 from stratos.core.requests.limits import MAX_COUNTED_TOKENS
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.preparation.dialects import CHAT
-from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
-from tests.support.reference.shipped_model import VOCAB_SIZE, served_model, shipped_tokenizer
+from stratos_gateway.preparation.generation import GenerationPreparer
+from tests.support.reference.shipped_model import VOCAB_SIZE, preparation_tools, served_model, shipped_tokenizer
 from tests.support.worlds.gateway_routes import full_app
 
 TEXT = "def f(x): # Zürich \U0001f600<|end|>"
@@ -66,7 +65,7 @@ async def test_a_conversation_has_the_ids_that_a_chat_runs_with(
 ) -> None:
     found = await ask(client, "/tokenize", model="base", messages=MESSAGES, **more)
     model = served_model()
-    tools = PreparationTools(model=model, catalogue=ModelCatalogue(model.base), default_max_tokens=16)
+    tools = preparation_tools(model)
     body = {"model": "base", "messages": MESSAGES, **more}
     prepared = await GenerationPreparer(tools, CHAT).prepare(body, Tenant(name="t"), NO_TRACE)
     assert tuple(found["tokens"]) == prepared.specs[0].prompt_ids
