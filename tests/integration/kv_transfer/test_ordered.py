@@ -11,9 +11,8 @@ import pytest
 
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import StagingLedger
-from stratos.kv_transfer.groups.nccl import NcclGroups
 from stratos.kv_transfer.registry import find_faults, usable_transports, working_transports
-from stratos.kv_transfer.settings import NcclConfig, TransportConfig
+from stratos.kv_transfer.settings import TransportConfig
 from stratos.kv_transfer.transfer import FrameHeader
 from tests.support.kv.kv_transfer_world import LONG_S, Link, World, header_of, payload_of
 from tests.support.promises import Promised
@@ -98,9 +97,3 @@ def test_without_a_gpu_nccl_is_refused_by_name() -> None:
     assert working_transports(usable_transports(both, has_tls=False), faults) == ("shm",)
     with pytest.raises(ValueError, match="nccl needs a GPU"):
         working_transports(("nccl",), faults)
-
-
-def test_a_lost_peer_of_nccl_does_not_end_the_process() -> None:
-    environment = {"TORCH_NCCL_ENABLE_MONITORING": "1"}
-    NcclGroups(NcclConfig(), environment)
-    assert environment == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "1"}

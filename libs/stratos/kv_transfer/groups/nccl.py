@@ -10,23 +10,15 @@ NCCL does.
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import MutableMapping
 from typing import Any
 
+from stratos.kv_transfer.groups.nccl_comm import NcclComm, load_nccl, make_id
 from stratos.kv_transfer.groups.rendezvous import peer_of
 from stratos.kv_transfer.settings import NcclConfig
 
-_ONE_TAG = 0
-
-
-NO_WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
-"""Torch ends the whole process when a peer is lost or late, unless its environment says so; a lost peer costs a pair.
-"""
-
 
 def find_nccl_fault() -> str:
-    """Why NCCL cannot work in this process, or nothing; imports torch."""
+    """Why NCCL cannot work in this process, or nothing; imports torch, which loads NCCL."""
     try:
         torch: Any = importlib.import_module("torch")
         distributed: Any = importlib.import_module("torch.distributed")
@@ -42,11 +34,8 @@ class NcclGroups:
 
     name = "nccl"
 
-    def __init__(self, config: NcclConfig, environment: MutableMapping[str, str] = os.environ) -> None:
-        for name, value in NO_WATCHDOG.items():
-            environment.setdefault(name, value)
+    def __init__(self, config: NcclConfig) -> None:
         self._torch: Any = importlib.import_module("torch")
-        self._dist: Any = importlib.import_module("torch.distributed")
         self._config = config
 
     def memory(self, num_bytes: int) -> memoryview:
@@ -55,18 +44,21 @@ class NcclGroups:
         return memoryview(pinned.numpy()).cast("B")
 
     def join(self, store: Any, pair: str, rank: int) -> NcclGroup:
-        """The communicator itself is made by the first frame, on both sides."""
-        options = self._dist.ProcessGroupNCCL.Options()
-        options._timeout = self._config.timeout
-        group = self._dist.ProcessGroupNCCL(self._dist.PrefixStore(pair, store), rank, 2, options)
-        return NcclGroup(self._torch, group, peer_of(rank), self._config.device)
+        """The communicator comes to be while the first frame waits for it, on both sides."""
+        library, key = load_nccl(), f"{pair}/id"
+        if rank == 0:
+            store.set(key, make_id(library))
+        unique_id = bytes(store.get(key))
+        with self._torch.cuda.device(self._config.device):
+            comm = NcclComm(library, unique_id, rank)
+        return NcclGroup(self._torch, comm, peer_of(rank), self._config.device)
 
 
 class NcclGroup:
     """One communicator, with a stream of its own."""
 
-    def __init__(self, torch: Any, group: Any, peer: int, device: int) -> None:
-        self._torch, self._group, self._peer = torch, group, peer
+    def __init__(self, torch: Any, comm: NcclComm, peer: int, device: int) -> None:
+        self._torch, self._comm, self._peer = torch, comm, peer
         self._device = torch.device("cuda", device)
         self._stream = torch.cuda.Stream(self._device)
 
@@ -75,18 +67,24 @@ class NcclGroup:
         host = self._torch.frombuffer(memory, dtype=self._torch.uint8)
         with self._torch.cuda.device(self._device), self._torch.cuda.stream(self._stream):
             staged = self._torch.empty(len(memory), dtype=self._torch.uint8, device=self._device)
-            self._group.recv([staged], self._peer, _ONE_TAG).wait()
+            self._comm.receive(staged.data_ptr(), len(memory), self._peer, self._stream.cuda_stream)
             host.copy_(staged, non_blocking=True)
-        self._stream.synchronize()
+            self._finish()
 
     def send(self, memory: memoryview) -> None:
         """From ``memory`` into the device, then to the peer."""
         host = self._torch.frombuffer(bytearray(memory) if memory.readonly else memory, dtype=self._torch.uint8)
         with self._torch.cuda.device(self._device), self._torch.cuda.stream(self._stream):
             staged = host.to(self._device, non_blocking=True)
-            self._group.send([staged], self._peer, _ONE_TAG).wait()
-        self._stream.synchronize()
+            self._comm.send(staged.data_ptr(), len(memory), self._peer, self._stream.cuda_stream)
+            self._finish()
 
     def abort(self) -> None:
         """Kernels that wait for the peer end with it."""
-        self._group.abort()
+        with self._torch.cuda.device(self._device):
+            self._comm.abort()
+
+    def _finish(self) -> None:
+        event = self._torch.cuda.Event()
+        event.record(self._stream)
+        self._comm.wait(event.query)
