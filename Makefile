@@ -33,7 +33,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring pytest check fmt proto \
-  proto-check manifests bench reproduce chaos images e2e clean
+  proto-check manifests bench reproduce chaos speculation images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -82,6 +82,9 @@ test-thorough: setup ## Property tests with all their examples, and what is slow
 	@HYPOTHESIS_PROFILE=thorough OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) tests/unit $(TESTS)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m slow tests $(TESTS)
 
+speculation: setup ## The whole matrix in which drafts must change no bit, planted errors included: an hour of one core
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "slow or not slow" tests/conformance/test_speculation.py tests/unit/engine/speculation $(TESTS)
+
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)
 
@@ -91,8 +94,8 @@ test-monitoring: setup ## Dashboards, rules and alerts in a real Prometheus, whi
 
 # Their pins may collide with ours, so they are installed beside them; the agents need node and npm.
 AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197
-test-clients: setup ## Programs of other makers' SDKs, and coding agents, against a running platform
-	@for env in .venv-clients .venv-clients-2; do \
+test-clients: setup ## Other makers' SDKs, coding agents and schemathesis against a platform
+	@for env in .venv-clients .venv-clients-2 .venv-clients-3; do \
 	  test -x $$env/bin/python || $(PYTHON) -m venv $$env; \
 	  $$env/bin/pip install -q -r tests/clients/requirements/$${env#.}.txt || exit 1; done
 	@npm install --silent --no-audit --no-fund --prefix .agents $(AGENTS)
