@@ -60,7 +60,8 @@ def read(check: GpuCheck) -> RowResult:
                 is_x_log=True, is_y_log=True,
                 lines={
                     f"{text}, {vocabulary // 1000} K": [
-                        (batch, found[vocabulary, batch][f"{way}_ms_per_token"]) for batch in batches
+                        (batch, found[vocabulary, batch][f"{way}_ms_per_token"])
+                        for batch in batches if (vocabulary, batch) in found
                     ]
                     for vocabulary in vocabularies for way, text in WAYS.items() if way in (ways[0], OURS)
                 },
@@ -76,7 +77,11 @@ def read(check: GpuCheck) -> RowResult:
 def _times_ms(results: Mapping[str, Any]) -> dict[tuple[int, int], Mapping[str, Any]]:
     """Results with top-k and top-p by vocabulary and rows."""
     named = ((_NAME.fullmatch(name), value) for name, value in results.items())
-    return {(int(match[2]), int(match[1])): value for match, value in named if match is not None}
+    return {
+        (int(match[2]), int(match[1])): value
+        for match, value in named
+        if match is not None and "differing_tokens" in value  # others had no time left
+    }
 
 
 def _cells(found: Mapping[str, Any], ways: Sequence[str]) -> tuple[float, ...]:
