@@ -120,5 +120,5 @@ class TransportConfig:
     cuda_ipc: CudaIpcConfig = field(default_factory=CudaIpcConfig)
 
     def fitted(self, token_bytes: int) -> TransportConfig:
-        """With the slots of a model of which a token's KV takes ``token_bytes``."""
+        """This configuration with the slots of a model of which a token's KV takes ``token_bytes``."""
         return replace(self, staging=self.staging.fitted(token_bytes))

@@ -23,7 +23,7 @@ POLL_S = 5e-5
 
 
 class UniqueId(ctypes.Structure):
-    """What ranks of one communicator share; handed on by value."""
+    """Id that ranks of one communicator share; handed on by value."""
 
     _fields_ = (("internal", ctypes.c_byte * ID_BYTES),)
 
@@ -53,7 +53,7 @@ def load_nccl() -> Any:
 def make_id(library: Any) -> bytes:
     """A new id, for all ranks of one communicator."""
     found = UniqueId()
-    code = library.ncclGetUniqueId(ctypes.byref(found))
+    code = library.ncclGetUniqueId(ctypes.pointer(found))
     if code != SUCCESS:
         raise RuntimeError(f"nccl: {_text(library, code)}")
     return bytes(found)
@@ -77,7 +77,7 @@ class NcclComm:
         config = _Config(ctypes.sizeof(_Config), CONFIG_MAGIC, CONFIG_VERSION, 0)
         self._check(
             library.ncclCommInitRankConfig(
-                ctypes.byref(self._comm), 2, UniqueId.from_buffer_copy(unique_id), rank, ctypes.byref(config)
+                ctypes.pointer(self._comm), 2, UniqueId.from_buffer_copy(unique_id), rank, ctypes.pointer(config)
             )
         )
 
@@ -117,7 +117,7 @@ class NcclComm:
         with self._lock:
             self._refuse_ended()
             state = ctypes.c_int()
-            self._check(self._library.ncclCommGetAsyncError(self._comm, ctypes.byref(state)))
+            self._check(self._library.ncclCommGetAsyncError(self._comm, ctypes.pointer(state)))
             self._check(state.value)
             return state.value
 

@@ -21,17 +21,17 @@ class PlayedNccl:
         self.on_ask: Callable[[], None] = lambda: None
 
     def ncclGetUniqueId(self, found: Any) -> int:
-        found._obj.internal[0] = 7
+        found.contents.internal[0] = 7
         return SUCCESS
 
     def ncclCommInitRankConfig(self, comm: Any, num_ranks: int, unique_id: Any, rank: int, config: Any) -> int:
-        comm._obj.value = 1
-        self.calls.append(("init", num_ranks, bytes(unique_id)[0], rank, config._obj.blocking))
+        comm.contents.value = 1
+        self.calls.append(("init", num_ranks, bytes(unique_id)[0], rank, config.contents.blocking))
         return IN_PROGRESS
 
     def ncclCommGetAsyncError(self, comm: Any, state: Any) -> int:
         self.on_ask()
-        state._obj.value = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        state.contents.value = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         return SUCCESS
 
     def ncclSend(self, *arguments: Any) -> int:
