@@ -73,6 +73,7 @@ def _fitted(options: UpOptions) -> tuple[UpOptions, str]:
         num_workers=options.prefill + options.decode_limit,
         dtype=options.dtype,
         quantization=options.quantization,
+        kv_dtype=options.kv_cache_dtype,
         max_model_len=options.max_model_len,
     )
     plan, text = plan_workers(ask, read_machine(), os.environ)
