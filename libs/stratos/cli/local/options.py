@@ -29,6 +29,12 @@ class UpOptions:
     """One platform on this machine."""
 
     model_path: Path
+    name: str = ""
+    """Name that clients use as "model"; empty takes the folder's."""
+    more_models: tuple[UpOptions, ...] = ()
+    """Further models behind the same gateways, each with workers of its own as these options say."""
+    num_models: int = 1
+    """Models that share the machine."""
     shipped_model_path: Path | None = None
     """The model folder of this repository, if there is one; its adapters are offered with it alone."""
     gateways: Annotated[int, Option(help="Gateways; they share the port.")] = 1
@@ -110,7 +116,7 @@ class UpOptions:
     @property
     def decode_limit(self) -> int:
         """Upper bound of decode workers. Unasked, none is added on cores that the first ones have already."""
-        num_taken = self.threads_per_worker * (self.prefill + self.decode)
+        num_taken = self.threads_per_worker * self.num_workers
         has_room = num_cores() - num_taken >= self.threads_per_worker
         return self.max_decode or min(self.decode + has_room, MAX_WORKERS)
 
@@ -122,13 +128,18 @@ class UpOptions:
 
     @property
     def model_name(self) -> str:
-        """Name that clients use as "model": the folder's."""
-        return self.model_path.name
+        """Name that clients use as "model"."""
+        return self.name or self.model_path.name
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that start with the platform, of all models."""
+        return self.num_models * (self.prefill + self.decode)
 
     @property
     def threads_per_worker(self) -> int:
         """Cores shared by the workers that start with the platform; one thread is the least."""
-        return self.threads or max(1, num_cores() // max(1, self.prefill + self.decode))
+        return self.threads or max(1, num_cores() // max(1, self.num_workers))
 
     @property
     def uses_shipped_model(self) -> bool:
