@@ -21,7 +21,7 @@ import psutil
 
 from scripts.bench.gateway_cost import engine_settings
 from scripts.bench.harness import flag, run_bench, show, table
-from scripts.bench.platform_process import Platform, running_platform
+from stratos.reproduce.load.local_platform import Platform, running_platform
 
 _ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--gateways", "2", "--no-fork-server")
 _ENDPOINT = "/v1/completions"

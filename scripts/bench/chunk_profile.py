@@ -30,7 +30,7 @@ from scripts.bench.gateway_cost import (
     loop_cpu_s,
 )
 from scripts.bench.harness import flag, run_bench, table
-from scripts.bench.platform_process import Platform, running_platform
+from stratos.reproduce.load.local_platform import Platform, running_platform
 
 RATE_HZ = 200
 _SERVICE, _LIBS = "stratos_gateway/", "stratos/"

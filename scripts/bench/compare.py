@@ -18,7 +18,7 @@ from typing import Any
 
 from scripts.bench.closed_load import closed_load, closed_row
 from scripts.bench.harness import flag, run_bench, show
-from scripts.bench.platform_process import running_platform
+from stratos.reproduce.load.local_platform import running_platform
 
 LEVELS = ((1, 6, 128, 64), (8, 24, 128, 64), (32, 96, 128, 64), (1, 5, 1024, 2))
 """Streams, requests, prompt tokens, output tokens; the last is for TTFT of a long prompt."""

@@ -28,9 +28,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scripts.bench.harness import ROOT, by_turns, flag, run_bench, show, table
-from scripts.bench.platform_process import Platform, running_platform
 from stratos.cli.load.client.http_connection import ConnectionPool, HttpAnswer
 from stratos.cli.load.client.http_sender import OK
+from stratos.reproduce.load.local_platform import Platform, running_platform
 
 STREAMS = (32, 256)
 PROMPT_TOKENS, LONG_TOKENS = 16, 4000

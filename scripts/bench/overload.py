@@ -24,8 +24,8 @@ from typing import Any
 
 from scripts.bench.harness import MODEL, flag, run_bench
 from scripts.bench.open_loop import Answered, OpenLoopClient
-from scripts.bench.platform_process import running_platform
 from stratos.core.rules.quantile import percentile
+from stratos.reproduce.load.local_platform import running_platform
 
 STEP_S, MAX_NUM_SEQS, NUM_TOKENS = 0.02, 8, 10
 """Two workers answer 2 * 8 / (10 * 0.02) = 80 requests a second at most."""

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Measure how long streams pause while a killed decode worker comes back, with one thread or more in each worker.
+"""Measure how long streams pause while a killed or drained decode worker comes back, with one thread or more in each.
 
     python -m scripts.bench.restart_gap --out benchmarks/results/restart-gap.json
+    python -m scripts.bench.restart_gap --signal TERM --decode 3 --streams 24 --threads 1
 
 In turn for each number of threads, several times over: a platform with two decode workers runs eight streams; one
-worker gets SIGKILL; until it serves again every gap between two chunks of a stream is taken.  Victims are the streams
-that the killed worker had, bystanders the others; ``undisturbed`` is the same for the seconds before the kill.
+worker gets SIGKILL, or SIGTERM, which drains it; until it serves again every gap between two chunks of a stream is
+taken.  Victims are the streams that the worker had, bystanders the others; ``undisturbed`` is the same for the seconds
+before the signal.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from typing import Any
 import httpx
 
 from scripts.bench.harness import by_turns, flag, run_bench, show
-from scripts.bench.platform_process import Platform, running_platform
 from stratos.cli.local.running import find_platform, list_processes
+from stratos.reproduce.load.local_platform import Platform, running_platform
 
-NUM_STREAMS, VICTIM = 8, "decode-0"
+VICTIM = "decode-0"
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return "
 WINDOW_S = 6.0
 MOVED = "goes on elsewhere"
@@ -34,7 +36,7 @@ MOVED = "goes on elsewhere"
 
 @dataclass(slots=True)
 class Traffic:
-    """Streams that follow each other in each of the eight places, until ``is_over``."""
+    """Streams that follow each other in each of its places, until ``is_over``."""
 
     times: dict[str, list[float]] = field(default_factory=dict)
     """By request id: when its chunks came."""
@@ -62,13 +64,16 @@ class Traffic:
 
     def longest_gap(self, request_ids: set[str], begin: float, end: float) -> float:
         """Longest time between two chunks of one stream that ends in the window, in seconds."""
-        gaps = [
+        return max(self.gaps(request_ids, begin, end), default=0.0)
+
+    def gaps(self, request_ids: set[str], begin: float, end: float) -> list[float]:
+        """Times between two chunks of one stream that end in the window, in seconds, sorted."""
+        return sorted(
             later - sooner
             for request_id in request_ids
             for sooner, later in zip(self.times[request_id], self.times[request_id][1:], strict=False)
             if begin < later <= end
-        ]
-        return max(gaps, default=0.0)
+        )
 
 
 async def state_of(data_dir: str) -> tuple[str, int]:
@@ -85,19 +90,19 @@ def moved(data_dir: str) -> set[str]:
     return {word.strip(",:;()") for line in lines for word in line.split()}
 
 
-async def one_kill(platform: Platform, name: str) -> dict[str, float]:
-    """Run streams, kill, wait for the return."""
+async def one_kill(platform: Platform, name: str, number: signal.Signals, num_streams: int) -> dict[str, float]:
+    """Run streams, kill or drain, wait for the return."""
     traffic, data_dir = Traffic(), platform.data_dir
     headers = {"authorization": f"Bearer {platform.key}"}
     async with httpx.AsyncClient(base_url=platform.url, headers=headers, timeout=120) as client:
-        tasks = [asyncio.create_task(traffic.run(client, name, place)) for place in range(NUM_STREAMS)]
-        while sum(len(times) >= 10 for times in traffic.times.values()) < NUM_STREAMS:  # noqa: ASYNC110
+        tasks = [asyncio.create_task(traffic.run(client, name, place)) for place in range(num_streams)]
+        while sum(len(times) >= 10 for times in traffic.times.values()) < num_streams:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         start = time.perf_counter()
         await asyncio.sleep(WINDOW_S)
         _, pid = await state_of(data_dir)
         killed = time.perf_counter()
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
         state, new_pid = "", pid
         while state != "serving" or new_pid == pid:
             await asyncio.sleep(0.1)
@@ -107,7 +112,9 @@ async def one_kill(platform: Platform, name: str) -> dict[str, float]:
         traffic.is_over = True
         await asyncio.gather(*tasks)
     running, victims = set(traffic.times), moved(data_dir) & set(traffic.times)
+    gaps = traffic.gaps(victims, killed, back)
     return {
+        "victims_p99_s": round(gaps[int(0.99 * (len(gaps) - 1))], 3) if gaps else 0.0,
         "undisturbed_s": round(traffic.longest_gap(running, start, killed), 3),
         "bystanders_s": round(traffic.longest_gap(running - victims, killed, back), 3),
         "victims_s": round(traffic.longest_gap(victims, killed, back), 3),
@@ -117,27 +124,28 @@ async def one_kill(platform: Platform, name: str) -> dict[str, float]:
     }
 
 
-def measure(threads: int, num_kills: int, turn: int) -> list[dict[str, float]]:
+def measure(args: argparse.Namespace, threads: int, turn: int) -> list[dict[str, float]]:
     """One platform whose workers have so many threads."""
-    rows = []
-    with running_platform("--decode", "2", "--max-decode", "2", "--threads", str(threads)) as platform:
-        for kill in range(num_kills):
-            rows.append(asyncio.run(one_kill(platform, f"t{threads}-{turn}-{kill}")))
+    rows, count, number = [], str(args.decode), signal.Signals[f"SIG{args.signal}"]
+    with running_platform("--decode", count, "--max-decode", count, "--threads", str(threads)) as platform:
+        for kill in range(args.kills):
+            rows.append(asyncio.run(one_kill(platform, f"t{threads}-{turn}-{kill}", number, args.streams)))
             show({"threads": threads, **rows[-1]})
     return rows
 
 
 def summary(rows: list[dict[str, float]]) -> dict[str, Any]:
     """Median and worst of each column."""
-    columns = ("undisturbed_s", "bystanders_s", "victims_s", "back_after_s")
+    columns = ("victims_p99_s", "undisturbed_s", "bystanders_s", "victims_s", "back_after_s")
     return {name: {"median": median(r[name] for r in rows), "max": max(r[name] for r in rows)} for name in columns}
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Each number of threads in turn."""
-    runs = by_turns(args.turns, args.threads, lambda threads, turn: measure(threads, args.kills, turn))
+    runs = by_turns(args.turns, args.threads, lambda threads, turn: measure(args, threads, turn))
     rows = {threads: [row for of_turn in found for row in of_turn] for threads, found in runs.items()}
-    return {"arms": [{"threads": threads, **summary(found), "kills": found} for threads, found in rows.items()]}
+    arms = [{"threads": threads, **summary(found), "kills": found} for threads, found in rows.items()]
+    return {"signal": args.signal, "decode": args.decode, "streams": args.streams, "arms": arms}
 
 
 if __name__ == "__main__":
@@ -145,6 +153,9 @@ if __name__ == "__main__":
         __doc__,
         bench,
         flag("--threads", type=int, nargs="+", default=[1, 2]),
+        flag("--signal", choices=["KILL", "TERM"], default="KILL", help="TERM drains"),
+        flag("--decode", type=int, default=2, help="decode workers"),
+        flag("--streams", type=int, default=8, help="at once"),
         flag("--turns", type=int, default=3),
         flag("--kills", type=int, default=3, help="per turn and value"),
     )

@@ -37,9 +37,9 @@ from scripts.bench.gateway_cost import (
     request_cost,
 )
 from scripts.bench.harness import ROOT, by_turns, flag, run_bench, show, table
-from scripts.bench.platform_process import running_platform
 from scripts.bench.router_packages import PACKAGES, InstalledRouter, install
 from stratos.cli.local.ports import any_free_port
+from stratos.reproduce.load.local_platform import running_platform
 
 OURS = "stratos gateway"
 TEXT_BYTES = 64

@@ -25,9 +25,9 @@ from typing import Any
 
 from scripts.bench.closed_load import closed_load
 from scripts.bench.harness import by_turns, flag, run_bench, show
-from scripts.bench.platform_process import Platform, running_platform
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.running import find_platform, list_processes
+from stratos.reproduce.load.local_platform import Platform, running_platform
 from stratos.rpc.clients.router import RouterClient
 
 SLOTS, EXTRA, NUM_PROMPT, NUM_OUTPUT = 12, 1.25, 32, 16

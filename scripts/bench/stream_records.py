@@ -17,7 +17,7 @@ from typing import Any
 
 from scripts.bench.gateway_cost import chunk_cost, engine_settings, idle_ratio
 from scripts.bench.harness import flag, run_bench, show, table
-from scripts.bench.platform_process import running_platform
+from stratos.reproduce.load.local_platform import running_platform
 
 _ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--no-fork-server")
 

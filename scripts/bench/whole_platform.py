@@ -18,7 +18,7 @@ from typing import Any
 
 from scripts.bench.closed_load import closed_load, closed_row
 from scripts.bench.harness import MODEL, flag, run_bench, show
-from scripts.bench.platform_process import running_platform
+from stratos.reproduce.load.local_platform import running_platform
 
 NUM_PROMPT, NUM_OUTPUT, VOCAB = 128, 64, 4096
 CONCURRENCIES = (1, 8, 32)

@@ -1,7 +1,7 @@
-"""Write the verdicts of committed reports of ``make reproduce`` and of a GPU into docs/numbers.md.
+"""Write figures of committed reports of ``make reproduce`` and of a GPU into docs/numbers.md and the README.
 
-    python -m scripts.docs.reproduced_claims          rewrite the document
-    python -m scripts.docs.reproduced_claims --check  exit 1 when it is out of date
+    python -m scripts.docs.reproduced_claims          rewrite both
+    python -m scripts.docs.reproduced_claims --check  exit 1 when one is out of date
 
 A report is ``benchmarks/results/reproduce-*.json``; rows of a GPU are made from the newest ``gpu-*.json``.  What stands
 between the two marks of the document is made from them.
@@ -16,12 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scripts.docs.four_numbers import REPORT, with_numbers
 from stratos.cli.reproduce.cells import own_text
 from stratos.reproduce.catalogue import ROWS
 from stratos.reproduce.gpu_checks import COMMITTED, committed_checks
 from stratos.reproduce.measuring import gpu_document
 
 ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
 DOCUMENT = ROOT / "docs" / "numbers.md"
 BEGIN, END = "<!-- reproduced claims -->", "<!-- end of reproduced claims -->"
 NONE = "No report is committed yet: `make reproduce` makes one in ten minutes on a machine that does nothing else."
@@ -68,13 +70,24 @@ def _table(name: str, rows: Mapping[str, Any]) -> str:
 def main() -> int:
     """Rewrite or check; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when the document is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when one is out of date")
     is_check = parser.parse_args().check
-    text = DOCUMENT.read_text(encoding="utf-8")
-    fresh = with_claims(text, reports() | gpu_reports())
-    if fresh != text and not is_check:
-        DOCUMENT.write_text(fresh, encoding="utf-8")
-    return 1 if is_check and fresh != text else 0
+    is_old = False
+    for path, fresh in made_documents().items():
+        if fresh != path.read_text(encoding="utf-8"):
+            is_old = True
+            if not is_check:
+                path.write_text(fresh, encoding="utf-8")
+    return int(is_check and is_old)
+
+
+def made_documents() -> dict[Path, str]:
+    """Both documents as the committed reports make them."""
+    found = reports()
+    return {
+        DOCUMENT: with_claims(DOCUMENT.read_text(encoding="utf-8"), found | gpu_reports()),
+        README: with_numbers(README.read_text(encoding="utf-8"), found[REPORT]),
+    }
 
 
 if __name__ == "__main__":

@@ -62,6 +62,12 @@ ROWS = (
         is_paired=True,
         title="A first token's wait for a hand-off, paired",
     ),
+    ReproducedRow(
+        name="policies-on-processes",
+        module="processes.placement",
+        starts_processes=True,
+        title="Placement policies on real processes",
+    ),
     ReproducedRow(name="promises", module="promises", title="Promises missed by window, and credits for them"),
     ReproducedRow(
         name="memory-budget", module="calculated.memory_budget", title="Sequences of 4, 8 and 16 K on one device"

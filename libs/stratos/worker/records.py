@@ -208,10 +208,12 @@ class RequestRecord:
         origin = self.origin or PromptOrigin(path=PrefillPath.UNSPECIFIED)
         scheduled_s = self.stats.first_scheduled_s
         queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.terms.arrival_s, 0.0)
-        num_moved = min(max(self.stats.num_cached_tokens - origin.num_had_tokens, 0), origin.num_kept_tokens)
+        # of a resumed request what it emitted elsewhere may be cached, too, and is no part of the account
+        num_cached = min(self.stats.num_cached_tokens, self.stats.num_prompt_tokens)
+        num_moved = min(max(num_cached - origin.num_had_tokens, 0), origin.num_kept_tokens)
         return Receipt(
             num_prompt_tokens=self.stats.num_prompt_tokens,
-            num_cached_tokens=self.stats.num_cached_tokens - num_moved,
+            num_cached_tokens=num_cached - num_moved,
             num_transferred_tokens=self.stats.num_transferred_tokens + num_moved,
             num_recomputed_tokens=self.stats.num_recomputed_tokens,
             prefill_path=origin.path,

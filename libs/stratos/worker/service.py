@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -210,7 +211,7 @@ class WorkerProcess(Service):
         self.request_stop()
 
     async def drain(self) -> None:
-        """Let what runs end; hand streams back to their gateways shortly before the time is over."""
+        """Hand streams back to their gateways, give successors their KV, and let what is sent or embedded end."""
         self.refuse_new_work()
         opened, left_s = self.opened, min(self._drain_timeout_s, self._settings.drain_timeout_s)
         if self._has_failed:
@@ -219,14 +220,25 @@ class WorkerProcess(Service):
             opened.embedder.fail_all(lost)
         try:
             async with asyncio.timeout(max(left_s - FLUSH_S, left_s / 2)):
+                await self._hand_back()
                 await opened.table.wait_empty()
                 await self._gate.wait_sources_done()
         except TimeoutError:
-            leaving = Draining("this worker is leaving; resume the request elsewhere")
-            opened.table.fail_all(leaving)
-            opened.embedder.fail_all(leaving)
+            opened.table.hand_back()
+            opened.embedder.fail_all(Draining("this worker is leaving; resume the request elsewhere"))
         await opened.table.usage.wait_settled()
         await self._sessions.close_sessions()
+
+    async def _hand_back(self) -> None:
+        """Give streams back once their own time is over, and stay for their successors, which come for the KV."""
+        table, settings = self.opened.table, self._settings
+        with suppress(TimeoutError):
+            async with asyncio.timeout(settings.hand_back_after_s):
+                await table.wait_empty()
+        self._gate.note_handed_back(table.hand_back())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(settings.successor_wait_s):
+                await self._gate.wait_fetched()
 
     async def close(self) -> None:
         if self._opened is not None:

@@ -83,6 +83,11 @@ class WorkerSettings(ServiceSettings):
     """Where the torch engine computes; cuda needs the extra stratosserve[gpu]."""
     orphan_ttl_s: float = Field(5.0, ge=0)
     """Requests of a broken session are freed after this long; a gateway reconnects within a second."""
+    hand_back_after_s: float = Field(0.0, ge=0)
+    """Seconds of a drain in which streams may end by themselves; then they go on at another worker, which fetches their
+    KV from this one. 0 moves them at once; raise it where no other worker serves the model."""
+    successor_wait_s: float = Field(5.0, ge=0)
+    """A draining worker stays for so long at most until the KV of the streams that it handed back was fetched."""
     step_stall_timeout_s: float = Field(5.0, gt=0)
     """Not ready when it computes and its step counter stands still for this long (at least 4 of its slow steps)."""
     self_check_interval_s: float = Field(10.0, ge=0)

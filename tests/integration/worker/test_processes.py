@@ -92,7 +92,7 @@ async def test_both_services_run_and_stop_on_sigterm(tmp_path: Path, world: Worl
 
 async def test_a_signal_behind_the_drain_rpc_does_not_cut_streams(tmp_path: Path, world: World) -> None:
     """An orchestrator asks for the drain and then sends SIGTERM as for every process."""
-    process = Process(WorkerRole.DECODE, tmp_path, fake={"step_s": 0.01})
+    process = Process(WorkerRole.DECODE, tmp_path, fake={"step_s": 0.01}, hand_back_after_s=60.0)
     try:
         await eventually(lambda: process.is_serving, "it serves")
         gateway = await world.gateway(process.address)

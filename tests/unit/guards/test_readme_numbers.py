@@ -63,10 +63,15 @@ def test_a_table_is_found_after_its_link() -> None:
     assert {len(row) for rows in tables("peer-").values() for row in rows} == {4}
 
 
-def test_the_readme_shows_rows_of_the_comparison() -> None:
-    known = {tuple(row[1:]) for row in tables("peer-2core-cpu")["peer-2core-cpu.json"]}
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in README.splitlines() if "tokens/s |" in line
-    ]
-    assert len(rows) == 2
-    assert {tuple(row[1:]) for row in rows} <= known
+def test_the_readme_says_the_ratios_of_the_comparison() -> None:
+    levels = document("peer-2core-cpu.json")["summary"]
+    ratios = {(level["streams"], level["prompt_tokens"]): f"{level['ratio']:.2f}x" for level in levels}
+    sentence = README.partition("Against vLLM's CPU build")[2].partition("([machines")[0]
+    assert re.findall(r"[\d.]+x", sentence) == [ratios[8, 128], ratios[32, 128], ratios[1, 1024]]
+
+
+def test_policies_on_real_processes_are_those_of_their_file() -> None:
+    (table,) = document("policies-processes-2core-cpu.json")["rows"]["policies-on-processes"]["tables"]
+    lines = (ROOT / "docs" / "routing.md").read_text(encoding="utf-8").splitlines()
+    for policy, rate, ratio, hits, p50_ms, p99_ms in table["rows"]:
+        assert f"| `{policy}` | {rate:.1f} | {ratio:.2f} | {hits:.0%} | {p50_ms:.0f} | {p99_ms:.0f} |" in lines

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.docs.reproduced_claims import BEGIN, DOCUMENT, END, NONE, gpu_reports, reports, with_claims
+from scripts.docs.four_numbers import REPORT, with_numbers
+from scripts.docs.reproduced_claims import (
+    BEGIN,
+    DOCUMENT,
+    END,
+    NONE,
+    README,
+    made_documents,
+    reports,
+    with_claims,
+)
 from stratos.cli.reproduce.cells import is_measured
 from stratos.reproduce.catalogue import ROWS
 
+AWAITED = {"policies-on-processes"}
+"""Rows that are younger than the last report: the next one has them."""
 MARKED = f"before\n{BEGIN}\n\nold\n\n{END}\nafter"
 
 
-def test_the_document_has_the_figures_of_the_committed_reports() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    assert BEGIN in text
-    assert with_claims(text, reports() | gpu_reports()) == text, "run python -m scripts.docs.reproduced_claims"
+@pytest.mark.parametrize("path", [DOCUMENT, README], ids=lambda path: path.name)
+def test_a_document_has_the_figures_of_the_committed_reports(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert made_documents()[path] == text, "run python -m scripts.docs.reproduced_claims"
+
+
+def test_the_readme_changes_with_the_report() -> None:
+    text, rows = README.read_text(encoding="utf-8"), copy.deepcopy(reports()[REPORT])
+    assert with_numbers(text, rows) == text
+    table = rows["all-on"]["tables"][0]
+    table["rows"][-1][table["columns"].index("tokens_per_s")] *= 2
+    assert with_numbers(text, rows) != text
 
 
 @pytest.mark.parametrize("name", reports() or [pytest.param("", marks=pytest.mark.skip(reason="no report yet"))])
 def test_a_committed_report_is_whole_and_was_measured_on_a_machine_of_its_own(name: str) -> None:
     known = {row.name: row for row in ROWS if not row.needs_gpu}
     rows = {row: found for row, found in reports()[name].items() if row in known}
-    assert set(rows) == set(known) or (name.startswith("reproduce-full-") and set(rows) < set(known))
+    lacking = set(known) - set(rows)
+    assert lacking <= AWAITED or (name.startswith("reproduce-full-") and set(rows) < set(known))
     assert {row["form"] for row in rows.values()} <= {"short", "full"}
     loaded = {row["name"] for row in rows.values() if row["run"]["loaded"] and is_measured(row)}
     assert [row for row in loaded if not known[row].is_paired] == []

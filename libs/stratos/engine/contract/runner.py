@@ -51,6 +51,7 @@ from stratos.core.device.facts import NO_DEVICE, DeviceFacts
 from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
+from stratos.core.requests.records import EngineRequest
 from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens
 
 
@@ -87,6 +88,16 @@ class RunnerInfo:
     """The GPU that it computes on."""
     overlap: bool = False
     """The next step is planned while this one runs, where ``SchedulerSwitches.overlap`` says nothing else."""
+
+    def handed_ids(self, request: EngineRequest) -> tuple[int, ...]:
+        """Tokens that a hand-off for a request is about: its prompt, and what its only choice emitted.
+
+        The last one is computed at the receiver. What several choices emitted is computed there for each of them, and
+        so is what follows the prompt where a window is bounded: its first blocks may be gone.
+        """
+        if len(request.choices) != 1 or self.window:
+            return request.prompt_ids
+        return request.prompt_ids + request.choices[0].emitted_ids
 
 
 class Runner(ABC):

@@ -63,11 +63,17 @@ class KvAdmission:
         expected_tokens, max_tokens = self.output_lengths.value, request.sampling.max_tokens
         return copied + output_blocks(max_tokens, expected_tokens, num_choices, size, is_resumed=resumed)
 
-    def tail_blocks(self, request: EngineRequest) -> int:
-        """Blocks of what the open choices emitted elsewhere, beside the table of a hand-off, which is of the prompt."""
+    def tail_blocks(self, request: EngineRequest, num_handed: int) -> int:
+        """Blocks of what the open choices emitted elsewhere, beside the table of a hand-off of ``num_handed`` tokens.
+
+        It is of the prompt without its last token; or, of a single choice, of all but its last token, and then there
+        are none.
+        """
         if self.has_slots or not is_resumed(request):
             return 0
         blocks_for, num_tokens = self._blocks.blocks_for, len(request.prompt_ids) - 1
+        if num_handed > num_tokens:
+            return 0
         ends = [blocks_for(num_tokens + len(c.emitted_ids)) for c in request.choices if not c.finished]
         # 9 tokens in blocks of 4, and two choices that emitted 5: both end in block 4. The first has the table of 3 and
         # takes 1; the second shares the 2 full ones and takes 2.
@@ -128,10 +134,10 @@ class KvAdmission:
         sequence.wait.is_refused = not has_room
         return has_room
 
-    def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int, num_budgeted: int) -> bool:
-        """A hand-off of all open choices may take a table of ``num_blocks``, the cached ``prefix`` included."""
-        num_choices = sum(not choice.finished for choice in request.choices)
-        expected = self.output_blocks(request, num_choices) + self.tail_blocks(request)
+    def admits_request(self, request: EngineRequest, prefix: list[int], num_handed: int, num_budgeted: int) -> bool:
+        """A hand-off of ``num_handed`` tokens for all open choices may take its table, the cached prefix included."""
+        num_choices, num_blocks = sum(not choice.finished for choice in request.choices), self.table_blocks(num_handed)
+        expected = self.output_blocks(request, num_choices) + self.tail_blocks(request, num_handed)
         has_room = self._has_room(prefix, num_blocks, expected, num_budgeted, is_resumed=is_resumed(request))
         self.num_refusals += not has_room
         return has_room

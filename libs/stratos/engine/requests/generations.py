@@ -74,10 +74,11 @@ class GenerationTable:
             raise
         state = parent.request
         assert state is not None
-        state.num_cached_tokens = reservation.num_skip_tokens
-        state.num_transferred_tokens = reservation.num_tokens - reservation.num_skip_tokens
+        num_prompt = len(reservation.request.prompt_ids)  # what was emitted elsewhere is no part of the account
+        state.num_cached_tokens = min(reservation.num_skip_tokens, num_prompt)
+        state.num_transferred_tokens = min(reservation.num_tokens, num_prompt) - state.num_cached_tokens
         parent.block_hashes, parent.block_table = reservation.block_hashes, reservation.block_table
-        tail = self._kv.admission.tail_blocks(reservation.request)
+        tail = self._kv.admission.tail_blocks(reservation.request, reservation.num_tokens)
         parent.budget_blocks = len(parent.block_table) + parent.output_blocks + tail
         parent.num_computed = reservation.num_tokens
         parent.num_hashed = len(reservation.prefix_blocks)

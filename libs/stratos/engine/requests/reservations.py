@@ -36,12 +36,14 @@ class ReservationTable:
         if context.scheduler.must_yield(request):
             self._kv.admission.num_refusals += 1
             return None
-        hashes = context.prompt_hashes(request.prompt_ids, request.terms.adapter.digest, request.terms.cache_salt)
+        token_ids = context.info.handed_ids(request)
+        hashes = context.prompt_hashes(token_ids, request.terms.adapter.digest, request.terms.cache_salt)
         prefix = blocks.cache.match(hashes)
-        num_tokens = len(request.prompt_ids) - 1
+        num_tokens = len(token_ids) - 1
         num_blocks = self._kv.admission.table_blocks(num_tokens)
         scheduler = context.scheduler
-        if not self._kv.admission.admits_request(request, prefix, num_blocks, scheduler.num_unused_budget_blocks):
+        num_budgeted = scheduler.num_unused_budget_blocks
+        if not self._kv.admission.admits_request(request, prefix, num_tokens, num_budgeted):
             return None
         blocks.reference(prefix)
         missing = num_blocks - len(prefix)
@@ -56,14 +58,15 @@ class ReservationTable:
         self._states[request.key] = state = ReservedState(
             request, hashes, prefix, reserved, skip, num_tokens, num_batch_slots
         )
-        state.num_output_blocks = self._output_blocks(request, num_choices)
+        state.num_output_blocks = self._output_blocks(state, num_choices)
         scheduler.num_reserved_seqs += num_batch_slots
         scheduler.num_reserved_output_blocks += state.num_output_blocks
         return BlockReservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
 
-    def _output_blocks(self, request: EngineRequest, num_choices: int) -> int:
+    def _output_blocks(self, state: ReservedState, num_choices: int) -> int:
         admission = self._kv.admission
-        return admission.output_blocks(request, num_choices) + admission.tail_blocks(request)
+        tail = admission.tail_blocks(state.request, state.num_tokens)
+        return admission.output_blocks(state.request, num_choices) + tail
 
     def _load(self, hashes: list[bytes]) -> list[int]:
         """Blocks that the next plan fills from host memory; there is room for them."""
@@ -124,7 +127,7 @@ class ReservationTable:
             self.drop(key)
             return
         state.request = dataclasses.replace(state.request, choices=choices)
-        num_output_blocks = self._output_blocks(state.request, num_choices)
+        num_output_blocks = self._output_blocks(state, num_choices)
         num_batch_slots = min(num_choices, scheduler.config.max_batch_slots)
         scheduler.num_reserved_seqs += num_batch_slots - state.num_batch_slots
         scheduler.num_reserved_output_blocks += num_output_blocks - state.num_output_blocks

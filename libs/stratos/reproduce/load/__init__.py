@@ -4,5 +4,5 @@ Read in this order: ``lengths`` (how long outputs are), ``asks`` (requests), ``d
 ``virtual`` (engines without a model, under a clock of their own), ``kv_pool`` (how full one runs), ``sorting_sampler``
 (what ours is compared with), ``loaded`` (models on this machine's engine), ``decode_speed`` (one stream at a length of
 its context), ``paired`` (an interval of paired differences), ``worker_pair`` (a prefill and a decode worker as
-processes).
+processes), ``local_platform`` (all of a platform as processes).
 """

@@ -35,8 +35,9 @@ class PrefillPolicy:
         if request.sampling.grammar is not None:
             await engine.prepare_grammar(request.sampling.grammar)
         terms = request.terms
-        num_cached = await engine.match(request.prompt_ids, terms.adapter.digest, terms.cache_salt)
-        path = self.decide(record, len(request.prompt_ids) - 1 - num_cached)
+        token_ids = engine.info.handed_ids(request)
+        num_cached = await engine.match(token_ids, terms.adapter.digest, terms.cache_salt)
+        path = self.decide(record, len(token_ids) - 1 - num_cached)
         origin = await self._receiver.receive(record, stack) if path is None else PromptOrigin(path=path)
         if origin is not None:
             await self._compute_here(record, origin, stack)
@@ -46,7 +47,7 @@ class PrefillPolicy:
 
         Args:
             record: the request.
-            num_tail_tokens: tokens of its prompt that are not in this worker's prefix cache.
+            num_tail_tokens: tokens that a hand-off would be about and that are not in this worker's prefix cache.
         """
         if not record.submission.prefill:
             return PrefillPath.LOCAL_NO_ENDPOINT

@@ -137,7 +137,7 @@ class HandoffReceiver:
             request_id=request.key.request_id,
             attempt=request.key.attempt,
             leg=new_id("leg"),
-            token_ids=request.prompt_ids[:-1],
+            token_ids=info.handed_ids(request)[:-1],
             compute=source.role is WorkerRole.PREFILL,
             identity=info.identity,
             geometry=info.geometry,

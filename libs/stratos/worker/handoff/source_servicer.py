@@ -38,7 +38,10 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
                 intent, transport = _check(await stream.receive(), shared)
                 label = intent.label
                 logger.debug("request %.400r, attempt %d, wants its prompt's KV", label, intent.attempt)
-                outcome = await _run(SourceLeg(shared, stream, intent, transport), intent, shared)
+                try:
+                    outcome = await _run(SourceLeg(shared, stream, intent, transport), intent, shared)
+                finally:
+                    shared.gate.note_fetched(intent.request_id)
             except StratosError as error:
                 outcome = error.code
                 logger.info("hand-off of request %.400r ended as source: %s", label, error.message)

@@ -25,7 +25,7 @@ from stratos.core.features import required_features
 from stratos.core.generation import Submission
 from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos.core.ledger.usage import MeterTag
-from stratos.core.placement import Outcome, Placement, PlacementRequest
+from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.trace import TraceContext
@@ -51,6 +51,8 @@ class Waiting:
 
 
 NO_WAITING = Waiting()
+MAX_SOURCES = 2
+"""A worker takes no more; those of all versions know a decode worker among them for one that computes nothing."""
 EPOCH_ATTEMPTS = 1000
 """Numbers of attempts that each owner of a stream has: those of a later one are above all of an earlier one, so workers
 and the ledger take them for what they are."""
@@ -250,11 +252,18 @@ class Generation:
             request=request,
             model_digest=spec.model_digest,
             handoff_id=placement.handoff_id,
-            prefill=placement.prefill,
+            prefill=self._sources(placement),
             trace=trace,
             required_features=required_features(request),
             meter=self._meter(),
         )
+
+    def _sources(self, placement: Placement) -> tuple[WorkerRef, ...]:
+        """Where the KV comes from: first a worker that has it and leaves, which gives what it has."""
+        holder = self._attempts.holder
+        if holder is None or holder.incarnation == placement.worker.incarnation:
+            return placement.prefill
+        return (holder, *placement.prefill)[:MAX_SOURCES]
 
     def _meter(self) -> MeterTag | None:
         """A resumed attempt knows what the first one found in a cache: the prompt is charged once."""

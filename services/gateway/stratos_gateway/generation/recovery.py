@@ -135,6 +135,8 @@ class Attempts:
         self._request = request
         self._max_wait_s = max_wait_s
         self._reconnects = reconnects
+        self.holder: WorkerRef | None = None
+        """Worker that has handed the request back and keeps its KV for a while."""
         self._has_output = False
         """The deadline is that of the first token: it is met."""
         is_tenant_suspect = bool(request.prompt_digest) and fleet.routers.suspects(request.terms.tenant)
@@ -235,6 +237,10 @@ class Attempts:
         cause, worker, now_s = loss.cause, placement.worker, self._fleet.clock.now()
         if loss.has_progressed:
             self._idle_since_s, self._has_output = now_s, True
+        if cause is Cause.DRAIN and (loss.has_progressed or self.holder is None):
+            self.holder = worker
+        elif loss.has_progressed:
+            self.holder = None
         if loss.has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
             self._queued_since_s = now_s
         self._num_unsupported += cause is Cause.UNSUPPORTED

@@ -116,7 +116,8 @@ async def test_resumed_request_goes_on_where_it_was(world: World) -> None:
     whole = expected(PROMPT, 8)
     choices = [decode_pb2.ChoiceState(index=0, emitted_ids=whole[:3])]
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,), choices=choices, max_tokens=8, attempt=1)).over()
-    assert stream.tokens[0][3:] == whole[3:]
+    resumed = [*PROMPT, *whole[:3]]
+    assert stream.tokens[0][3:] == expected(resumed, 5), "what it emitted came by hand-off, too, but its last token"
 
 
 async def test_decode_worker_is_a_source_of_what_it_has(world: World) -> None:

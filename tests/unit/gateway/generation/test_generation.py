@@ -238,6 +238,17 @@ async def test_drain_goes_elsewhere_without_counting_as_a_death() -> None:
     assert ran.router.requests[-1].excluded_incarnations == {"inc-1", "inc-2", "inc-3"}
 
 
+async def test_the_kv_of_a_stream_that_was_handed_back_is_fetched_where_it_is() -> None:
+    def hands_back(sink: AttemptSink, submission: Submission) -> None:
+        says(5, loss="drain")(sink, submission)
+
+    ran = await run(hands_back, fails(Draining("leaving, too")), says(6), says(7, ends=True))
+    assert ran.generation.error is None
+    sources = [tuple(ref.incarnation for ref in submission.prefill) for submission in ran.submissions]
+    assert [names[:1] for names in sources] == [sources[0][:1], ("inc-1",), ("inc-1",), sources[0][:1]]
+    assert all(len(names) <= 2 for names in sources)
+
+
 async def test_a_worker_that_answered_busy_is_closed_by_the_version_of_its_status() -> None:
     ran = await run(fails(Busy("full")), says(5), says(6, ends=True))
     first, second, third = ran.router.requests

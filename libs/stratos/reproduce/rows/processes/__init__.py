@@ -1,1 +1,4 @@
-"""Rows of our services as real processes: ``exposed_handoff``."""
+"""Rows of our services as real processes.
+
+Read in this order: ``exposed_handoff``, ``placement``.
+"""

@@ -1,4 +1,4 @@
-"""A platform of ``stratos up`` that a benchmark starts, loads and stops."""
+"""A platform of ``stratos up`` that a row or a benchmark starts, loads and stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
-from scripts.bench.harness import ROOT
+_ROOT = Path(__file__).resolve().parents[4]
 
 
 class Platform:
@@ -39,7 +39,7 @@ class Platform:
         command = [str(program), "up", "--data-dir", data_dir, *extra]
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env={**os.environ, **env}
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=_ROOT, env={**os.environ, **env}
         )
         self.url = self._read(r"(http://\S+/v1)")
         self.key = self._read(r"(sk-[0-9a-f-]+)")
@@ -56,6 +56,8 @@ class Platform:
         """Ctrl-C and wait."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(timeout=60)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @contextmanager

@@ -1,0 +1,112 @@
+"""A worker that leaves hands its streams back at once, and its successor fetches their KV: hardly a token twice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stratos.api.worker.v1 import decode_pb2
+from stratos.core.placement import WorkerRole
+from stratos.engine.fake.runner import fake_generate
+from tests.support.waiting import eventually
+from tests.support.worlds.worker_world import DECODE_WEIGHT, Stream, Worker, World, open_world
+
+PROMPT = [(7 * i) % 4096 for i in range(100)]
+BLOCK_SIZE, TOKEN_BYTES = 16, 8
+PATIENT = {"drain_timeout_s": 100.0, "successor_wait_s": 90.0, "fake": {"step_s": 0.005}}
+"""A worker that misses its successors would stay for the test's whole time."""
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as opened:
+        yield opened
+
+
+def received(worker: Worker) -> int:
+    """Tokens whose KV came to it."""
+    labels = {"direction": "received", "transport": "shm"}
+    return int(worker.metric("stratos_kv_transfer_bytes_total", **labels)) // TOKEN_BYTES
+
+
+def emitted(stream: Stream, index: int = 0) -> decode_pb2.ChoiceState:
+    return decode_pb2.ChoiceState(index=index, emitted_ids=stream.tokens[index])
+
+
+def undisturbed(prompt: list[int], count: int) -> list[int]:
+    return fake_generate(prompt, count, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0)
+
+
+async def test_a_drain_moves_streams_with_their_kv(world: World) -> None:
+    leaving = await world.start(WorkerRole.DECODE, **PATIENT)
+    successor = await world.start(WorkerRole.DECODE, worker_id="decode-1")
+    old, new = await world.gateway(leaving), await world.gateway(successor)
+    prompts = {f"r{i}": PROMPT[i:] for i in range(3)}
+    streams = {name: await old.submit(prompt, request_id=name, max_tokens=200) for name, prompt in prompts.items()}
+    for stream in streams.values():
+        await stream.wait_tokens(40)
+    leaving.process.start_drain(None)
+    for name, prompt in prompts.items():
+        handed_back = await streams[name].over()
+        assert handed_back.error.code == "draining"
+        before = received(successor)
+        num_emitted = len(handed_back.tokens[0])
+        moved = await new.submit(
+            prompt,
+            request_id=name,
+            attempt=1,
+            max_tokens=num_emitted + 20,
+            choices=[emitted(handed_back)],
+            prefill=(leaving.ref,),
+        )
+        await moved.over()
+        assert handed_back.tokens[0] + moved.tokens[0][num_emitted:] == undisturbed(prompt, num_emitted + 20)
+        num_came, num_known = received(successor) - before, len(prompt) + num_emitted
+        assert num_known - num_came <= BLOCK_SIZE, "what is computed again"
+        receipt = moved.receipt
+        assert (receipt.num_transferred_tokens, receipt.num_recomputed_tokens) == (len(prompt), 0)
+        assert receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_TAIL
+    await eventually(leaving.exit_code.done, "it leaves once everything was fetched")
+    assert leaving.exit_code.result() == 0
+    assert successor.metric("stratos_kv_handoffs_total", side="receiver", outcome="part") == 3
+    await successor.wait_baseline()
+
+
+async def test_of_several_choices_the_prompt_moves(world: World) -> None:
+    leaving = await world.start(WorkerRole.DECODE, **PATIENT)
+    successor = await world.start(WorkerRole.DECODE, worker_id="decode-1")
+    old, new = await world.gateway(leaving), await world.gateway(successor)
+    fresh = [decode_pb2.ChoiceState(index=index) for index in range(2)]
+    stream = await old.submit(PROMPT, max_tokens=400, choices=fresh)
+    await stream.wait_tokens(40)
+    leaving.process.start_drain(None)
+    await stream.over()
+    choices, max_tokens = [emitted(stream, 0), emitted(stream, 1)], len(stream.tokens[0]) + 10
+    moved = await new.submit(PROMPT, attempt=1, max_tokens=max_tokens, choices=choices, prefill=(leaving.ref,))
+    await moved.over()
+    for index in range(2):
+        whole = stream.tokens[index] + moved.tokens[index][len(stream.tokens[index]) :]
+        assert whole == undisturbed(PROMPT, max_tokens)
+    assert received(successor) == 96, "the full blocks of the prompt"
+    await eventually(leaving.exit_code.done, "its end")
+
+
+async def test_a_worker_whose_streams_are_not_fetched_leaves_after_its_time(world: World) -> None:
+    leaving = await world.start(WorkerRole.DECODE, **PATIENT | {"successor_wait_s": 0.1})
+    stream = await (await world.gateway(leaving)).submit(PROMPT, max_tokens=400)
+    await stream.wait_tokens(2)
+    leaving.process.start_drain(None)
+    assert (await stream.over()).error.code == "draining"
+    await eventually(leaving.exit_code.done, "its end")
+    assert leaving.exit_code.result() == 0
+
+
+async def test_streams_may_have_time_to_end_by_themselves(world: World) -> None:
+    leaving = await world.start(WorkerRole.DECODE, **PATIENT | {"hand_back_after_s": 90.0})
+    stream = await (await world.gateway(leaving)).submit(PROMPT, max_tokens=60)
+    await stream.wait_tokens(2)
+    leaving.process.start_drain(None)
+    assert (await stream.over()).error is None
+    await eventually(leaving.exit_code.done, "its end")
