@@ -81,7 +81,7 @@ def up(
     from stratos.rpc.forking.client import fork_server_while
 
     with fork_server_while(wanted=fork_server) as server:  # first, so that it imports while this process does
-        from stratos.cli.local.named_models import options_for
+        from stratos.cli.local.options import options_for
         from stratos.cli.local.preflight import find_shipped_model
         from stratos.cli.up import run_up
 

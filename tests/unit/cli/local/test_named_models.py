@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.local.named_models import options_for, parse_model
-from stratos.cli.local.options import UpOptions
+from stratos.cli.local.options import UpOptions, options_for, parse_model
 from stratos.cli.local.topology import Endpoints, autoscaler_settings
 from stratos.common.errors import BadRequest
 
