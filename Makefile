@@ -33,7 +33,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring pytest check fmt proto \
-  proto-check manifests bench reproduce chaos images e2e clean
+  proto-check manifests bench reproduce chaos speculation images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -81,6 +81,9 @@ test-unit: setup ## Unit tests only
 test-thorough: setup ## Property tests with all their examples, and what is slow: minutes longer
 	@HYPOTHESIS_PROFILE=thorough OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) tests/unit $(TESTS)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m slow tests $(TESTS)
+
+speculation: setup ## The whole matrix in which drafts must change no bit, planted errors included: an hour of one core
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "slow or not slow" tests/conformance/test_speculation.py tests/unit/engine/speculation $(TESTS)
 
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)

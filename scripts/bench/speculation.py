@@ -14,6 +14,7 @@ import argparse
 import random
 import statistics
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationCo
 from stratos.engine.speculation.making import make_proposer
 from stratos.text.tokenizer import Tokenizer
 
-PROMPT, OUTPUT = 300, 96
+PROMPT, OUTPUT = 300, 64
 LOADS = ("edit", "code", "random")
 
 
@@ -67,6 +68,18 @@ def requests(load: str, num_streams: int, temperature: float) -> list[EngineRequ
     ]
 
 
+@dataclass(slots=True)
+class SpeculatedRun:
+    """Figures of one run of an arm."""
+
+    seconds: float = 0.0
+    """CPU time."""
+    streams: dict[str, list[int]] = field(default_factory=dict)
+    num_steps: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+
+
 class Arm:
     """An engine over the runner with its own settings; it lives through all rounds, as a worker does."""
 
@@ -74,26 +87,27 @@ class Arm:
         config = SchedulerConfig(speculation=speculation, step_time_budget_ms=0)
         self.engine = EngineCore(runner, config, proposer=make_proposer(config, runner, draft))
 
-    def run(self, wanted: list[EngineRequest]) -> tuple[float, dict[str, list[int]], int, int]:
-        """CPU seconds of the streams after their prompts, the streams, and tokens drafted and accepted."""
-        streams: dict[str, list[int]] = {}
+    def run(self, wanted: list[EngineRequest]) -> SpeculatedRun:
+        """Run the streams out; what is timed begins when each has its first token."""
+        run = SpeculatedRun()
         for request in wanted:
             self.engine.add(request)
-        while len(streams) < len(wanted):
-            self._take(streams)
-        begin, num_drafted, num_accepted = time.thread_time(), 0, 0
+        while len(run.streams) < len(wanted):
+            self._take(run)
+        run.num_drafted = run.num_accepted = run.num_steps = 0
+        begin = time.thread_time()
         while self.engine.has_work:
-            drafted, accepted = self._take(streams)
-            num_drafted, num_accepted = num_drafted + drafted, num_accepted + accepted
-        seconds = time.thread_time() - begin
-        self.engine.forget_tenant("")
-        return seconds, streams, num_drafted, num_accepted
+            self._take(run)
+        run.seconds = time.thread_time() - begin
+        return run
 
-    def _take(self, streams: dict[str, list[int]]) -> tuple[int, int]:
+    def _take(self, run: SpeculatedRun) -> None:
         result = self.engine.step()
         for output in result.outputs:
-            streams.setdefault(output.key.request_id, []).extend(output.token_ids)
-        return result.num_drafted, result.num_accepted
+            run.streams.setdefault(output.key.request_id, []).extend(output.token_ids)
+        run.num_steps += 1
+        run.num_drafted += result.num_drafted
+        run.num_accepted += result.num_accepted
 
 
 def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: float, rounds: int) -> dict[str, Any]:
@@ -103,13 +117,16 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
     base = next(iter(arms))
     row: dict[str, Any] = {"load": load, "streams": num_streams, "temperature": temperature}
     for name, found in runs.items():
-        assert all(run[1] == runs[base][0][1] for run in found), f"{name} changed a stream"
-        ratios = [own[0] / other[0] for own, other in zip(runs[base], found, strict=True)]
+        assert all(run.streams == runs[base][0].streams for run in found), f"{name} changed a stream"
+        ratios = [own.seconds / other.seconds for own, other in zip(runs[base], found, strict=True)]
+        last = found[-1]
         row[name] = {
             "speedup": round(statistics.median(ratios), 3),
             "all": [round(ratio, 3) for ratio in ratios],
-            "drafted": found[-1][2],
-            "accepted": found[-1][3],
+            "step_ms": round(statistics.median(run.seconds / run.num_steps for run in found) * 1e3, 2),
+            "tokens_per_step": round(num_streams * (OUTPUT - 1) / last.num_steps, 3),
+            "drafted": last.num_drafted,
+            "accepted": last.num_accepted,
         }
     show(row)
     return row

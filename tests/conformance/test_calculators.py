@@ -40,6 +40,12 @@ def test_weights_are_those_that_the_engine_counts(folder: Path, dtype: str) -> N
     assert weights == read_need(folder).weight_bytes(dtype)
 
 
+@pytest.mark.parametrize(("scheme", "quantization"), [("int8", "int8"), ("fp8", "fp8"), ("int4-g32", "int4")])
+def test_quantised_weights_are_those_that_the_engine_counts(folder: Path, scheme: str, quantization: str) -> None:
+    weights = weight_steps(find_shape(str(folder)), find_scheme(scheme))[-1].value
+    assert weights == pytest.approx(read_need(folder, quantization).weight_bytes("bfloat16"), rel=1e-3)
+
+
 @pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_a_token_takes_what_the_engine_counts(folder: Path, dtype: str, kv_dtype: str) -> None:

@@ -39,7 +39,7 @@ _DEVICE_SHARE = Formula(
 class KvAsk:
     """Sequences to keep, and how."""
 
-    weights: Annotated[str, "Weights: float32, bfloat16, float16, fp8, int8, int4 or mxfp4."] = "bfloat16"
+    weights: Annotated[str, "Weights: float32, bfloat16, float16, fp8, int8, int4, int4-g32, mxfp4."] = "bfloat16"
     kv_dtype: Annotated[str, "KV: auto (as weights are computed), float32, bfloat16, float16, fp8, int8."] = "auto"
     batch: Annotated[int, "Sequences at once."] = 1
     seq_len: Annotated[int, "Tokens of each sequence, prompt and output."] = 4096

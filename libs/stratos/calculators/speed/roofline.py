@@ -36,7 +36,7 @@ _PROMPT = Formula(
 class ServingAsk:
     """Requests of one kind, and how they are served."""
 
-    weights: Annotated[str, "Weights: float32, bfloat16, float16, fp8, int8, int4 or mxfp4."] = "bfloat16"
+    weights: Annotated[str, "Weights: float32, bfloat16, float16, fp8, int8, int4, int4-g32, mxfp4."] = "bfloat16"
     kv_dtype: Annotated[str, "KV: auto (as weights are computed), float32, bfloat16, float16, fp8, int8."] = "auto"
     prompt_tokens: Annotated[int, "Tokens of a prompt."] = 1024
     output_tokens: Annotated[int, "Tokens of an answer."] = 256

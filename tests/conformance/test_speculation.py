@@ -1,0 +1,181 @@
+"""Speculation over the shipped pair of models: in every situation the streams, log probabilities, shares of tenants
+and cached blocks are those without drafts.  ``make speculation`` runs all of the matrix; some of it runs always.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stratos.core.block_hash import block_hashes
+from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.engine import step_tracker
+from stratos.engine.contract.results import StepResult
+from stratos.engine.requests.generations import GenerationTable
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.step_tracker import LaunchedRow, StepTracker
+from tests.support.fakes.proposers import KnowingProposer
+from tests.support.paths import BASE_MODEL
+from tests.support.worlds.plan_driver import load_runner
+from tests.support.worlds.speculation_matrix import SITUATIONS, Engines, Run, differences, requests
+
+METHODS, COUNTS, WEIGHTS = ("ngram", "suffix", "draft"), (1, 4, 8, 0), ("auto", "int8")
+FEW = [
+    ("auto", "ngram", 8, "batch"),
+    ("auto", "suffix", 4, "alone"),
+    ("auto", "draft", 4, "preempted"),
+    ("auto", "draft", 8, "recovered"),
+    ("auto", "draft", 1, "handed off"),
+    ("int8", "draft", 0, "taken on"),
+]
+ALL = [case for case in itertools.product(WEIGHTS, METHODS, COUNTS, SITUATIONS) if case not in FEW]
+
+
+@functools.cache
+def adapter() -> AdapterFiles:
+    return read_adapter_files(BASE_MODEL.parent / "adapters" / "unit-tests")
+
+
+@pytest.fixture(scope="module")
+def runner_of() -> Callable[[str], TorchRunner]:
+    made: dict[str, TorchRunner] = {}
+
+    def get(weights: str) -> TorchRunner:
+        if weights not in made:
+            folder = BASE_MODEL.parent / "draft" if weights == "draft" else BASE_MODEL
+            quantization = "auto" if weights == "draft" else weights
+            made[weights] = load_runner(folder, kv_pool_bytes=16 << 20, quantization=quantization)
+            if weights != "draft":
+                made[weights].load_adapter(adapter())
+        return made[weights]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def without(runner_of: Callable[[str], TorchRunner]) -> Callable[[str, str], Run]:
+    """What comes out without drafts, by weights and situation."""
+    made: dict[tuple[str, str], Run] = {}
+
+    def get(weights: str, situation: str) -> Run:
+        if (weights, situation) not in made:
+            engines = Engines(runner_of(weights), runner_of("draft"))
+            made[weights, situation] = SITUATIONS[situation](engines, requests(adapter().digest))
+        return made[weights, situation]
+
+    return get
+
+
+def assert_equal(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
+    weights, method, count, situation = case
+    engines = Engines(runner_of(weights), runner_of("draft"), method, count)
+    after = SITUATIONS[situation](engines, requests(adapter().digest))
+    assert differences(without(weights, situation), after) == []
+    assert after.num_drafted > 0
+
+
+@pytest.mark.parametrize("case", FEW, ids=lambda case: "-".join(map(str, case)))
+def test_some_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
+    assert_equal(runner_of, without, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ALL, ids=lambda case: "-".join(map(str, case)))
+def test_the_rest_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
+    assert_equal(runner_of, without, case)
+
+
+# -- planted errors ----------------------------------------------------------------------------------
+
+
+def let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong token is let through, once in 20 rows."""
+    original, rows = step_tracker.accepted_runs, itertools.count(1)
+
+    def wrong(step, tokens):
+        whole = {
+            launched.row.seq_id: [t for t in tokens.tokens if t.seq_id == launched.row.seq_id] for launched in step.rows
+        }
+        runs = original(step, tokens)
+        for seq_id, run in runs.items():
+            if next(rows) % 20 == 0 and len(whole[seq_id]) > len(run):
+                run.append(whole[seq_id][len(run)])
+        return runs
+
+    monkeypatch.setattr(step_tracker, "accepted_runs", wrong)
+
+
+def keep_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks with KV of rejected drafts go into the prefix cache."""
+
+    def before(tracker: StepTracker, launched: LaunchedRow, result: StepResult) -> None:
+        sequence, kv = launched.sequence, tracker.context.kv
+        hashes = block_hashes(sequence.root, [*sequence.tokens, *launched.row.drafts], kv.blocks.block_size)
+        for index in range(sequence.num_hashed, min(len(hashes), len(sequence.block_table))):
+            kv.store(hashes[index], sequence.block_table[index], sequence.terms.tenant)
+
+    wrap_retire(monkeypatch, before)
+
+
+def bill_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are in the shares of tenants, whether they were accepted or not."""
+
+    def before(tracker: StepTracker, launched: LaunchedRow, result: StepResult) -> None:
+        assert launched.sequence.request is not None
+        key = launched.sequence.request.request.key
+        result.shares.requests[key] = result.shares.requests.get(key, 0) + 1
+
+    wrap_retire(monkeypatch, before)
+
+
+def wrap_retire(monkeypatch: pytest.MonkeyPatch, before: Callable) -> None:
+    """Do something with each drafted row just before its step retires."""
+    original = StepTracker.retire
+
+    def wrong(self, step, tokens, result):
+        for launched in step.rows:
+            if launched.row.verify and launched.is_current:
+                before(self, launched, result)
+        original(self, step, tokens, result)
+
+    monkeypatch.setattr(StepTracker, "retire", wrong)
+
+
+def penalise_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rejected draft counts as emitted for the penalties of the next token."""
+    original = GenerationTable.row
+
+    def wrong(self, sequence, count):
+        row = original(self, sequence, count)
+        drafted = sequence.drafting.proposed if sequence.drafting is not None else ()
+        if row.sample is None or not row.sample.output_ids or not drafted:
+            return row
+        return replace(row, sample=replace(row.sample, output_ids=(*row.sample.output_ids, *drafted)))
+
+    monkeypatch.setattr(GenerationTable, "row", wrong)
+
+
+@pytest.mark.parametrize(
+    ("plant", "noticed"),
+    [
+        (let_through, "stream"),
+        (keep_rejected, "prefix cache"),
+        (penalise_drafts, "stream"),
+        (bill_drafts, "shares of tenants"),
+    ],
+)
+def test_a_planted_error_is_noticed(
+    runner_of: Callable, without: Callable, monkeypatch: pytest.MonkeyPatch, plant: Callable, noticed: str
+) -> None:
+    before = without("auto", "batch")
+    streams = {place: outcome.ids for place, outcome in before.choices.items()}
+    proposer = KnowingProposer(streams, 4096, error=1, num_right=2)
+    engines = Engines(runner_of("auto"), runner_of("draft"), "ngram", 8, proposer)
+    assert differences(before, SITUATIONS["batch"](engines, requests(adapter().digest))) == []
+    plant(monkeypatch)
+    found = differences(before, SITUATIONS["batch"](engines, requests(adapter().digest)))
+    assert any(text.startswith(noticed) for text in found), found
