@@ -71,6 +71,7 @@ def _fitted(options: UpOptions) -> tuple[UpOptions, str]:
         num_workers=options.num_workers + options.decode_limit - options.decode,
         dtype=options.dtype,
         quantization=options.quantization,
+        kv_dtype=options.kv_cache_dtype,
         max_model_len=options.max_model_len,
     )
     plan, text = plan_workers(ask, read_machine(), os.environ)

@@ -19,6 +19,8 @@ from typing import Any, Generic, Self, TypeVar, overload
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from stratos.rpc.loop_instruments import LoopCounter, LoopHistogram
+
 InstrumentT = TypeVar("InstrumentT", Counter, Gauge, Histogram)
 NO_VALUES: Mapping[tuple[str, ...], float] = {}
 
@@ -36,6 +38,11 @@ class MetricRow(Generic[InstrumentT]):
     """Upper bounds of a histogram."""
     zeros: tuple[tuple[str, ...], ...] = ()
     """Series shown from the start: a rate needs the zero before the first event."""
+
+    @property
+    def type_name(self) -> str:
+        """Name of its kind to Prometheus."""
+        return next(kind.__name__.lower() for kind in (Counter, Gauge, Histogram) if issubclass(self.kind, kind))
 
     def open(self, registry: CollectorRegistry) -> InstrumentT:
         """Make the instrument."""
@@ -92,6 +99,16 @@ def counter(name: str, text: str, *labels: str, zeros: Iterable[str | tuple[str,
 def histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...]) -> MetricRow[Histogram]:
     """Declare a distribution over buckets with these upper bounds."""
     return MetricRow(Histogram, name, text, labels, buckets)
+
+
+def loop_counter(name: str, text: str, *labels: str) -> MetricRow[Counter]:
+    """Declare a count that the event loop alone raises, with every token."""
+    return MetricRow(LoopCounter, name, text, labels)
+
+
+def loop_histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...]) -> MetricRow[Histogram]:
+    """Declare a distribution that the event loop alone observes, with every token."""
+    return MetricRow(LoopHistogram, name, text, labels, buckets)
 
 
 def rows_of(namespace: Mapping[str, Any]) -> Iterator[MetricRow[Any]]:

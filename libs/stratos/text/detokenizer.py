@@ -8,7 +8,7 @@ A piece never ends inside of a character: the bytes of an unfinished one are hel
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from stratos.text.tokenizer import Tokenizer
 
@@ -23,7 +23,7 @@ class Detokenizer:
         shown_ids: special tokens that give text all the same.
     """
 
-    __slots__ = ("_bytes_of", "_decoder", "_hidden", "_strip_blank")
+    __slots__ = ("_bytes_of", "_held", "_hidden", "_strip_blank")
 
     def __init__(
         self,
@@ -36,19 +36,27 @@ class Detokenizer:
         self._bytes_of = tokenizer.token_bytes
         hidden = tokenizer.special_ids if skip_special else frozenset[int]()
         self._hidden = hidden - shown_ids if shown_ids else hidden
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = b""
+        """Beginning of a character."""
         self._strip_blank = tokenizer.strips_leading_blank and not is_continued
 
-    def push(self, ids: Iterable[int]) -> str:
+    def push(self, ids: Sequence[int]) -> str:
         """Text that is certain after these ids; may be empty."""
         hidden, bytes_of = self._hidden, self._bytes_of
-        return self._trim(self._decoder.decode(b"".join([bytes_of(i) for i in ids if i not in hidden])))
+        if len(ids) == 1:  # as nearly always
+            raw = b"" if ids[0] in hidden else bytes_of(ids[0])
+        else:
+            raw = b"".join([bytes_of(i) for i in ids if i not in hidden])
+        return self._text(raw)
 
     def flush(self) -> str:
         """The rest, at the end of the sequence: an unfinished character becomes U+FFFD."""
-        return self._trim(self._decoder.decode(b"", final=True))
+        return self._text(b"", is_last=True)
 
-    def _trim(self, text: str) -> str:
+    def _text(self, raw: bytes, *, is_last: bool = False) -> str:
+        data = self._held + raw if self._held else raw
+        text, num_used = codecs.utf_8_decode(data, "replace", is_last)
+        self._held = data[num_used:]
         if self._strip_blank and text:
             self._strip_blank = False
             return text.removeprefix(" ")

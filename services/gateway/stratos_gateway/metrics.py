@@ -13,7 +13,7 @@ from stratos.core.generation import Receipt
 from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
-from stratos.rpc.instruments import Instruments, counter, gauge, histogram
+from stratos.rpc.instruments import Instruments, counter, gauge, histogram, loop_counter, loop_histogram
 from stratos.rpc.metrics import TenantLabels
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -72,7 +72,7 @@ class GatewayMetrics(Instruments):
         "stratos_request_ttft_seconds", "Time from a prompt's start to its first token.",
         "model", "class", buckets=_TTFT_BUCKETS_S,
     )
-    _itl = histogram(
+    _itl = loop_histogram(
         "stratos_request_itl_seconds", "Time between consecutive tokens of one choice, as they reach the gateway.",
         "model", "class", buckets=_ITL_BUCKETS_S,
     )
@@ -120,7 +120,7 @@ class GatewayMetrics(Instruments):
     connections = gauge("stratos_http_connections", "Connections of the OpenAI API.")
     connections_refused = counter("stratos_http_connections_refused", "Connections beyond the limit.")
     _prompt_tokens = counter("stratos_prompt_tokens", "Prompt tokens of ended requests.", "tenant", "model", "class")
-    _output_tokens = counter(
+    _output_tokens = loop_counter(
         "stratos_output_tokens", "Output tokens, as they reach the gateway.", "tenant", "model", "class"
     )
     embedding_inputs = counter("stratos_embedding_inputs", "Inputs whose embedding was answered.")

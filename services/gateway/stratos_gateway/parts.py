@@ -150,7 +150,10 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         billing = await Billing.open(backends.ledger, settings.ledger, clock, metrics)
         stack.push_async_callback(billing.close)
     meter, connect_s = None if billing is None else billing.meter, settings.sessions.connect_timeout_s
-    session = partial(WorkerSession, clock=clock, config=settings.sessions, dialer=around.dialer, meter=meter)
+    leaser = Leaser(backends.leases, clock, settings.limits)
+    session = partial(
+        WorkerSession, clock=clock, config=settings.sessions, dialer=around.dialer, meter=meter, gate=leaser
+    )
     sessions = SessionPool(session, clock, connect_s, metrics.sessions.set)
     stack.push_async_callback(sessions.close)
     embeddings = EmbeddingClient(connect_s, clock, around.dialer)
@@ -158,7 +161,6 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     limits = settings.requests
     admission = Admission(limits.max_open, limits.max_open_per_tenant, metrics)
     backends.on_change(admission.recheck)
-    leaser = Leaser(backends.leases, clock, settings.limits)
     stack.push_async_callback(leaser.leave)
     streams = None
     if backends.streams is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import redis
 
 from stratos.api.gateway.v1 import limits_pb2
-from stratos.common.errors import DependencyDown, RateLimited
+from stratos.common.errors import ConcurrencyLimited, DependencyDown, RateLimited, StratosError
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseTurn, lease_args, lease_keys, parse_turn
@@ -56,17 +56,22 @@ class VirtualLeases(Leases):
         self.gateway, self.is_alone = gateway, False
         self.is_cut_off = False
         self.loses_answers = False
+        self.runs = asyncio.Event()
+        """Not set: the process is stopped, wherever it was."""
+        self.runs.set()
         self._server = server
         self._clock = clock
 
     async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
         await asyncio.sleep(LATENCY_S / 2)
+        await self.runs.wait()
         if self._server.is_away or self.is_cut_off:
             raise DependencyDown("no answer")
         self._server.num_calls += 1
         args = lease_args(self.gateway, ttl_s, asks, self._clock.now())
         answer = self._server.script(keys=lease_keys(PREFIX, asks), args=args)
         await asyncio.sleep(LATENCY_S / 2)
+        await self.runs.wait()
         if self.loses_answers:
             raise DependencyDown("the answer is lost")
         return parse_turn(PREFIX, answer)
@@ -83,6 +88,14 @@ class OpenRequest:
     tenant: Tenant
     cost: Cost
     reservation: LimitReservation
+    is_cut: bool = False
+    """The gateway has ended it."""
+
+    def cut(self, error: StratosError) -> None:
+        assert isinstance(error, ConcurrencyLimited)
+        assert not self.is_cut
+        self.is_cut = True
+        self.gateway.settle(self, self.cost.num_tokens)
 
 
 class LimitedGateway:
@@ -119,12 +132,22 @@ class LimitedGateway:
             self._book.refused(tenant, cost, error)
             return error
         self._book.taken(tenant, cost)
-        return OpenRequest(self, tenant, cost, reservation)
+        request = OpenRequest(self, tenant, cost, reservation)
+        reservation.end = request.cut
+        return request
 
     def settle(self, request: OpenRequest, num_tokens: int) -> None:
         """The request has ended."""
         self._book.settled(request.tenant, request.cost, num_tokens, self.name)
         request.reservation.settle(num_tokens)
+
+    def stop(self) -> None:
+        """SIGSTOP; what is asked for here has to wait for ``go_on`` as well."""
+        self.leases.runs.clear()
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.leases.runs.set()
 
     def kill(self) -> None:
         """SIGKILL: nothing is reported any more."""

@@ -112,6 +112,22 @@ class FirstBuckets(Leaser):
         await super()._renew(list(self._buckets.values())[:256])
 
 
+class _NeverLapses(LeasedBucket):
+    def _is_lapsed(self, now: float) -> bool:
+        return False
+
+
+class GoesOnAsBefore(Leaser):
+    """A gateway that stood still takes its slices for its own, whatever Redis has done with them meanwhile."""
+
+    is_shut = False
+
+    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
+        if name not in self._buckets:
+            self._buckets[name] = _NeverLapses(name, terms, self.config, self._clock.now())
+        return super().bucket(name, terms)
+
+
 class ForgetsGateways(Leaser):
     """Without Redis every gateway takes itself for the only one."""
 

@@ -87,6 +87,51 @@ async def lost_answer(url: str, parts: LimitParts | None = None) -> list[str]:
     return [] if num >= unused - 2 else [f"{num} of {unused:.1f} requests are left"]
 
 
+async def stand_still(url: str, seconds: float, parts: LimitParts | None = None) -> list[str]:
+    """A gateway with all slots of a tenant is stopped, others take what they can get, and it goes on."""
+    platform = LimitedGateways(url, 3, parts)
+    tenant, (stopped, *others), found = make_tenant(max_sequences=6), platform.gateways, list[str]()
+    await asyncio.sleep(3.0)
+    first = [await stopped.take(tenant, cost_of()) for _ in range(6)]
+    stopped.stop()
+    await asyncio.sleep(seconds)
+    later = [await gateway.take(tenant, cost_of()) for gateway in others * 2]
+    stopped.go_on()
+    await stopped.leaser.opened()  # nothing is sent before
+    running = [request for request in (*first, *later) if isinstance(request, OpenRequest) and not request.is_cut]
+    if len(running) != 6:
+        found.append(f"{len(running)} sequences run of 6 that may")
+    num_lost = sum(isinstance(request, OpenRequest) for request in later)
+    cut = [isinstance(request, OpenRequest) and request.is_cut for request in first]
+    if cut != [place >= 6 - num_lost for place in range(6)]:
+        found.append(f"{num_lost} slots were lost, and these were cut: {cut}")
+    for request in running:
+        request.gateway.settle(request, 1)
+    await asyncio.sleep(0.5)
+    again = [await gateway.take(tenant, cost_of()) for gateway in platform.gateways * 2]
+    if (num := sum(isinstance(request, OpenRequest) for request in again)) != 6:
+        found.append(f"{num} of 6 slots are there afterwards")
+    platform.close()
+    return found
+
+
+async def old_slice(url: str, parts: LimitParts | None = None) -> list[str]:
+    """A gateway is stopped with a slice of the rate, others spend the whole bucket, and it goes on."""
+    platform = LimitedGateways(url, 2, parts)
+    tenant, (stopped, other) = make_tenant(tokens_per_min=60_000, burst_s=10), platform.gateways
+    platform.book.known_late_s = float("inf")
+    await asyncio.sleep(3.0)
+    await stopped.take(tenant, cost_of(3000))  # so much more stays there
+    stopped.stop()
+    await asyncio.sleep(20.0)
+    while isinstance(await other.take(tenant, cost_of(100)), OpenRequest):
+        pass
+    stopped.go_on()
+    await stopped.take(tenant, cost_of(3000))
+    platform.close()
+    return platform.book.problems(is_exact=False)
+
+
 async def _ask(
     platform: LimitedGateways, seconds: float, per_s: float, requests: Callable[[], Sequence[Awaitable[object]]]
 ) -> None:

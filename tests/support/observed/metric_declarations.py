@@ -50,5 +50,5 @@ def _tables(package: str) -> Iterator[str]:
 
 
 def _declared(section: str, row: MetricRow[Any]) -> Declared:
-    kind = row.kind.__name__.lower()
+    kind = row.type_name
     return Declared(section, row.name + "_total" if kind == "counter" else row.name, kind, row.labels, row.text)

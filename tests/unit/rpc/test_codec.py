@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from stratos.api.common.v1 import common_pb2
 from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import BadRequest, FeatureUnavailable, Internal
@@ -11,7 +14,7 @@ from stratos.core.cache_changes import CacheChanges, CacheLayout
 from stratos.core.placement import Placement
 from stratos.rpc.codec.cache import CACHE_CHANGES, LAYOUT
 from stratos.rpc.codec.fleet import WORKER_STATUS
-from stratos.rpc.codec.generation import delta_from_pb
+from stratos.rpc.codec.generation import delta_from_pb, tokens_from_pb
 from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 from tests.support.worlds.fleet_samples import IDENTITY, make_request, make_status
@@ -54,6 +57,29 @@ def test_an_unknown_finish_reason_is_no_open_choice() -> None:
     delta.MergeFromString(bytes([decode_pb2.ChoiceDelta.FINISH_REASON_FIELD_NUMBER << 3, 99]))
     with pytest.raises(Internal, match="finish reason 99"):
         delta_from_pb(decode_pb2.RequestOutput(request_id="r", deltas=[delta]))
+
+
+TOKENS = decode_pb2.ChoiceDelta(index=1, offset=3, token_ids=[7, 8], finish_reason=decode_pb2.FINISH_REASON_LENGTH)
+
+
+def test_tokens_alone_are_read_as_the_whole_message_would_be() -> None:
+    message = decode_pb2.RequestOutput(request_id="r", attempt=2, deltas=[TOKENS])
+    assert (tokens_from_pb(message),) == delta_from_pb(message).choices
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"deltas": [TOKENS, TOKENS]},
+        {"deltas": []},
+        {"receipt": decode_pb2.Receipt()},
+        {"error": common_pb2.ErrorDetail(code="busy")},
+        {"prompt_logprobs": [decode_pb2.PositionLogprobs()]},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_a_message_with_more_than_tokens_is_not_read_as_tokens(more: dict[str, Any]) -> None:
+    assert tokens_from_pb(decode_pb2.RequestOutput(**{"request_id": "r", "deltas": [TOKENS], **more})) is None
 
 
 def test_unknown_fields_are_found_at_any_depth_and_known_ones_are_not() -> None:

@@ -67,6 +67,7 @@ class UpOptions:
     quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8 from floats at load.")] = (
         "auto"
     )
+    kv_cache_dtype: Annotated[str, Option(help="KV: auto (as --dtype), or int8, fp8 in one byte a number.")] = "auto"
     speculative_config: Annotated[
         str, Option(help='Drafts, e.g. {"method": "ngram", "num_speculative_tokens": 8}; empty: where they pay.')
     ] = ""
@@ -109,6 +110,7 @@ class UpOptions:
             ("--engine", self.engine, ("torch", "fake")),
             ("--dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
             ("--quantization", self.quantization, ("auto", "int8", "int4", "fp8")),
+            ("--kv-cache-dtype", self.kv_cache_dtype, ("auto", "int8", "fp8")),
             ("--transport", self.transport, ("shm", "gloo", "tls")),
         ):
             if text not in allowed:

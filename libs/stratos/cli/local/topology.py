@@ -143,6 +143,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "RUNNER__MODEL_DIGEST": ends.digests.get(options.model_path, ""),
         "RUNNER__DTYPE": options.dtype,
         "RUNNER__QUANTIZATION": options.quantization,
+        "RUNNER__KV_DTYPE": options.kv_cache_dtype,
         "RUNNER__NUM_THREADS": str(options.threads_per_worker),
         **(parse_speculative_config(options.speculative_config) if name.startswith("decode") else {}),
         "TRANSPORT__NAMES": json.dumps([options.transport]),

@@ -10,6 +10,7 @@ neighbours are put together at their upper end, so that it never says less than 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratos.core.ledger.steps import BEYOND, bucket_of
@@ -48,7 +49,7 @@ class ItlCounter:
     def __init__(self, promised_us: int | None = None) -> None:
         self._promised_us = promised_us
         self._num = self._num_over = 0
-        self._counts: Counter[int] = Counter()
+        self._counts: dict[int, int] = {}
 
     def add(self, gap_s: float, num_tokens: int) -> None:
         """So many tokens came together, so long after the one before them."""
@@ -56,16 +57,17 @@ class ItlCounter:
         self._num += num_tokens
         if self._promised_us is not None and itl_us > self._promised_us:
             self._num_over += num_tokens
-        self._counts[bucket_of(itl_us)] += num_tokens
+        bucket = bucket_of(itl_us)
+        self._counts[bucket] = self._counts.get(bucket, 0) + num_tokens
 
     def itls(self) -> Itls:
         """All so far."""
         return Itls(self._num, self._num_over, _joined(self._counts))
 
 
-def _joined(counts: Counter[int]) -> tuple[tuple[int, int], ...]:
+def _joined(counts: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     """Counts in at most ``MAX_STEPS`` steps: by twos, by fours, and so on, each at the upper end."""
-    width, joined = 1, counts
+    width, joined = 1, Counter(counts)
     while len(joined) > MAX_STEPS:
         width, joined = 2 * width, Counter()
         for bucket, count in counts.items():

@@ -168,6 +168,14 @@ def delta_from_pb(message: decode_pb2.RequestOutput, key: RequestKey | None = No
     )
 
 
+def tokens_from_pb(message: decode_pb2.RequestOutput) -> ChoiceDelta | None:
+    """New tokens of one choice from a message that has nothing else, as nearly every one; ``None`` for any other."""
+    deltas = message.deltas
+    if len(deltas) != 1 or message.HasField("receipt") or message.HasField("error") or message.prompt_logprobs:
+        return None
+    return _choice_from_pb(deltas[0])
+
+
 def _choice_to_pb(choice: ChoiceDelta) -> decode_pb2.ChoiceDelta:
     return decode_pb2.ChoiceDelta(
         index=choice.index,

@@ -80,14 +80,23 @@ class Attempt:
             self._transcript.accept_prompt_logprobs(output.prompt_logprobs)
         for choice in output.choices:
             self._accept(choice)
-        if not self.is_settled:
-            self._note_step()
         if output.receipt is not None:
             self._transcript.accept_receipt(output.receipt)
         if output.drafts is not None:
             self._transcript.accept_drafts(self._key.attempt, output.drafts)
         if output.error is not None:
             self._fail_there(output.error)
+        self._tell()
+
+    def on_tokens(self, delta: ChoiceDelta) -> None:
+        """Take news that are tokens of one choice and nothing else."""
+        self._accept(delta)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Let the client's side have what was accepted."""
+        if not self.is_settled:
+            self._note_step()
         if self._transcript.publish() and not self._end.done():
             self._is_over_there = True  # each choice ended there, or its Cancel is on the way
             self._settle(None)

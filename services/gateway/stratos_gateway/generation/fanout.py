@@ -99,16 +99,15 @@ class Fanout(ChunkOutput):
 
     def _on_news(self) -> None:
         """Send what is new from here where the task of the answer only waits for it; ends are for the task."""
-        can_send = self._is_awaited and self.send_now is not None and not self._news.is_set()
-        if not (can_send and self._send_news()):
-            self._news.set()
-
-    def _send_news(self) -> bool:
-        assert self.send_now is not None, "asked before"
-        for generation in self.generations:  # as in ``Transcript.is_complete``
-            if generation.is_ended:
-                return False
-        return self.send_now(self.take)
+        send_now = self.send_now
+        if send_now is not None and self._is_awaited and not self._news.is_set():
+            for generation in self.generations:  # as in ``Transcript.is_complete``
+                if generation.is_ended:
+                    break
+            else:
+                if send_now(self.take):
+                    return
+        self._news.set()
 
     async def news(self) -> list[ChoiceChunk]:
         """Wait for new chunks; empty once, after the last.
@@ -155,13 +154,13 @@ class Fanout(ChunkOutput):
         chunks = []
         for position, generation in enumerate(self.generations):
             for choice in generation.transcript.choices:
-                while (chunk := choice.take()) is not None:
+                chunk = choice.take()
+                while chunk is not None:
                     chunk.index = position * self._num_choices + choice.index
                     if chunk.is_first:
                         chunk.prompt_logprobs = generation.transcript.prompt_logprobs
                     chunks.append(chunk)
-                    if not choice.has_cuts:
-                        break
+                    chunk = choice.take() if choice.has_cuts else None
         return chunks
 
     @property

@@ -52,6 +52,7 @@ class ChoiceJournal:
         """Stop string that ended it."""
         self._detokenizer = detokenizer
         self._stop = stop
+        self._is_matched = stop.is_active
         self.cause: FinishReason | None = None
         """Why its worker ended it; ``None`` where a stop string, or this side, did."""
         self.cuts: list[int] = []
@@ -84,19 +85,19 @@ class ChoiceJournal:
         Raises:
             JournalConflict: the delta leaves a gap or contradicts the journal.
         """
-        if self.is_finished:
+        if self.finish_reason is not None:
             return 0
         if self.cuts:
             return self._accept_cut(delta)
         offset, token_ids, logprobs, finish_reason = delta.offset, delta.token_ids, delta.logprobs, delta.finish_reason
-        known = len(self.ids) - offset
+        before = len(self.ids)
+        known = before - offset
         is_repeated = known > 0 and list(token_ids[:known]) == self.ids[offset : offset + min(known, len(token_ids))]
         if known and not is_repeated:
             raise JournalConflict(f"choice {self.index} has {len(self.ids)} tokens, the delta begins at {offset}")
         fresh = token_ids[known:] if known else token_ids
-        before = len(self.ids)
         hides_last = finish_reason is FinishReason.STOP and len(fresh) > 0
-        if logprobs or self._stop.is_active:
+        if logprobs or self._is_matched:
             self._append_each(fresh, logprobs[known:], hides_last=hides_last)
         else:
             self._append_all(fresh, hides_last=hides_last)
@@ -128,24 +129,24 @@ class ChoiceJournal:
         """A chunk of everything new since the last call, or ``None``."""
         if self._marks:
             return self._take_cut()
-        if self.cuts and not self.is_finished:
+        pending, ids, reason = self._pending, self.ids, self.finish_reason
+        if self.cuts and reason is None:
             return None  # the client has what comes before the cut, and in these chunks
-        pending = self._pending
-        has_finish = self.is_finished and not pending.is_finish_taken
-        if pending.num_taken == len(self.ids) and not has_finish:
+        begin = pending.num_taken
+        if begin == len(ids) and (reason is None or pending.is_finish_taken):
             return None
         chunk = ChoiceChunk(
-            index=self.index,
-            text="".join(pending.text),
-            token_ids=self.ids[pending.num_taken :],
-            entries=pending.entries,
-            finish_reason=self.finish_reason,
-            is_first=not pending.is_started,
+            self.index,
+            "".join(pending.text),
+            ids[begin:],
+            pending.entries,
+            reason,
+            not pending.is_started,
             stop=self.matched_stop,
             cause=self.cause,
         )
-        pending.text, pending.entries, pending.num_taken = [], [], len(self.ids)
-        pending.is_finish_taken, pending.is_started = self.is_finished, True
+        pending.text, pending.entries, pending.num_taken = [], [], len(ids)
+        pending.is_finish_taken, pending.is_started = reason is not None, True
         return chunk
 
     def _take_cut(self) -> ChoiceChunk | None:

@@ -123,14 +123,14 @@ class Transcript:
         if delta.index >= len(self.choices):
             raise JournalConflict(f"the request has no choice {delta.index}")
         choice = self.choices[delta.index]
-        if choice.is_finished:
+        if choice.finish_reason is not None:
             return False
         if delta.finish_reason is FinishReason.ABORT:
             raise JournalConflict(f"the worker gave up choice {delta.index}")
         num_new = choice.accept(delta)
         if num_new:
             self._measure(delta.index, num_new)
-        return choice.is_finished and delta.finish_reason is None
+        return choice.finish_reason is not None and delta.finish_reason is None
 
     def accept_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:
         """Keep those of the first attempt that got so far; later ones do not ask for them."""
@@ -166,7 +166,8 @@ class Transcript:
         if last_s is not None:
             self._meters.itl.observe((now_s - last_s) / num_new)
             self._itls.add(now_s - last_s, num_new)
-        elif not self._token_s:
-            self._meters.ttft.observe(now_s - self._started_s)
+        else:
+            if not self._token_s:
+                self._meters.ttft.observe(now_s - self._started_s)
+            self._first_s[index] = now_s
         self._token_s[index] = now_s
-        self._first_s.setdefault(index, now_s)

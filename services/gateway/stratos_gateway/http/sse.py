@@ -119,7 +119,8 @@ class EventStream:
         """Sent where a stream is silent for long."""
         self._is_ended = False
         self._num_writing = 0
-        self._wrote_s = asyncio.get_running_loop().time()
+        self._now = asyncio.get_running_loop().time
+        self._wrote_s = self._now()
 
     async def write(self, data: bytes) -> None:
         """Send bytes.
@@ -129,7 +130,7 @@ class EventStream:
         """
         if not data:
             return
-        self._wrote_s = asyncio.get_running_loop().time()
+        self._wrote_s = self._now()
         self._num_writing += 1
         try:
             await self._begin()
@@ -146,7 +147,7 @@ class EventStream:
         """Send bytes without a turn of any task, where ``can_write_now``."""
         if data:
             self._parts.write(data)
-            self._wrote_s = asyncio.get_running_loop().time()
+            self._wrote_s = self._now()
 
     @asynccontextmanager
     async def kept_alive(self, idle_s: float) -> AsyncIterator[None]:

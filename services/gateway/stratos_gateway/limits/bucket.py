@@ -4,6 +4,9 @@
     spend ──▶ balance goes down             grant ─▶ the slice is what Redis says    ┘
     give_back ──▶ it goes up (settlement)   miss ──▶ Redis is away: this gateway's share goes on
 
+A slice whose lease has run out gives nothing: this process stood still, and others may have it now.
+The next turn says how many slots of a semaphore they took, which this gateway has in use.
+
 What comes back is spent again at once as far as it undoes what this slice has lost since the last turn; the rest goes
 by Redis, which fills no bucket above its capacity.  Times are seconds of the caller's monotonic clock.
 """
@@ -11,6 +14,7 @@ by Redis, which fills no bucket above its capacity.  Times are seconds of the ca
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from stratos.store.counters.leases import LeaseAsk, LeaseGrant
 from stratos_gateway.limits.debt import Debt
@@ -25,6 +29,13 @@ _SOON_S = 0.01
 """Between two turns: a request waits for what is refilled until the next one."""
 UNKNOWN_AFTER_S = 30.0
 """For an amount that is larger than this gateway's share: it waits for Redis."""
+
+
+class Holder(Protocol):
+    """A request that has slots."""
+
+    def give_up(self) -> None:
+        """End: others have its slots. They are given back as always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +61,12 @@ class LeasedBucket:
         self.name = name
         self.terms = terms
         self.demand = Demand(now)
+        self.holders: dict[Holder, float] = {}
+        """Who has how many slots of a semaphore, the oldest first."""
         self.in_use = 0.0
         """Taken from a semaphore and not given back."""
+        self._reported_use = 0.0
+        """The same, as the last turn reported it."""
         self.has_lease = False
         self.is_contested = False
         """Another gateway lacks what this one may hold unused."""
@@ -65,6 +80,10 @@ class LeasedBucket:
         self._level = self._unused = 0.0
         self._level_at = self._turn_at = now
         self._own: OwnShare | None = None
+        self._leased_until = float("-inf")
+        """Redis has given the slice to no one until then, whatever its clock says."""
+        self._was_lapsed = False
+        """This process had stood still for too long when the last turn ended."""
         self._earned_at = now
         self._pace = EndPace()
 
@@ -88,11 +107,34 @@ class LeasedBucket:
         """Amount that may be taken here now; below 0 where more is in use or was used than is held."""
         return self._held - (self.in_use if self.is_semaphore else self._used)
 
+    @property
+    def num_lost(self) -> float:
+        """Slots in use here that others got while this process stood still."""
+        return max(0.0, self.in_use - self._held) if self.is_semaphore and self._was_lapsed else 0.0
+
+    def end_lost(self) -> int:
+        """Ask the newest holders to end until none has more than this gateway was given; returns how many."""
+        lost, ended = self.num_lost, 0
+        for holder in reversed(list(self.holders)):
+            if lost <= _TINY:
+                break
+            lost -= self.holders.pop(holder)
+            ended += 1
+            holder.give_up()
+        return ended
+
+    def leased_until(self) -> float:
+        """When others may have slots that are in use here; infinity where none is, and without Redis."""
+        return self._leased_until if self.is_semaphore and self.in_use and self._own is None else float("inf")
+
+    def _is_lapsed(self, now: float) -> bool:
+        return self.has_lease and self._own is None and now >= self._leased_until
+
     def has(self, cost: float, now: float) -> bool:
         """Whether the amount may be taken."""
         if self._own is not None:
             self._earn(now)
-        if self.balance + _TINY >= cost:
+        if self.balance + _TINY >= cost and not self._is_lapsed(now):
             return True
         self.demand.refuse(cost, now)
         return False
@@ -152,7 +194,7 @@ class LeasedBucket:
             return True
         since_s = now - self._turn_at
         is_low = self.demand.is_recent(now) and self.balance < self._wish(now) / 2
-        is_new = bool(self.unreported) or is_low
+        is_new = bool(self.unreported) or is_low or self.in_use < self._reported_use
         return since_s > (self._config.interval_s / 2 if is_new else self._config.lease_s / 3)
 
     def is_idle(self, now: float) -> bool:
@@ -169,6 +211,7 @@ class LeasedBucket:
         """
         if self._own is not None:
             self._earn(now)
+        self._was_lapsed = self._is_lapsed(now) or (self._was_lapsed and self._own is not None)
         wish, least = self._wish(now), self.demand.least(now)
         need = self.in_use + self.demand.waiting
         keep = self._kept(wish, least)
@@ -176,7 +219,7 @@ class LeasedBucket:
             wish, least = min(wish, self._most_after_outage(growth, now)), 0.0
             need = min(need, wish)
         self._held, self._used, self._back, self._asked = keep, 0.0, 0.0, self._total
-        self._turn_at, self._new_debt = now, Debt(now)
+        self._turn_at, self._new_debt, self._reported_use = now, Debt(now), self.in_use
         return LeaseAsk(
             bucket=self.name,
             capacity=self.terms.capacity,
@@ -197,7 +240,9 @@ class LeasedBucket:
 
     def grant(self, grant: LeaseGrant, now: float) -> None:
         """The turn's answer; what was taken since ``ask`` is still to be reported."""
+        self._was_lapsed = self._was_lapsed or self._is_lapsed(now)  # perhaps before Redis had the report
         self._held, self._acked = grant.held, self._asked
+        self._leased_until = self._turn_at + self._config.lease_s
         self._debt = self._new_debt
         self._level, self._level_at, self._unused = grant.level, now, grant.unused
         self._earned_at, self.has_lease, self._own, self.is_contested = now, True, None, False
@@ -211,8 +256,10 @@ class LeasedBucket:
             now: seconds.
         """
         if self._own is None:
+            self._was_lapsed = self._is_lapsed(now)
             since_s = max(since_s, now - self.terms.capacity / self.terms.rate_per_s) if self.terms.rate_per_s else now
-            self._own = OwnShare(part=part, slice_held=max(0.0, self.balance), since_s=since_s)
+            slice_held = 0.0 if self._was_lapsed else max(0.0, self.balance)
+            self._own = OwnShare(part=part, slice_held=slice_held, since_s=since_s)
             self._earned_at = since_s
         self._earn(now)
         if self._own.part != part:  # another gateway has come

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
 from stratos.store.counters.leases import LeaseTurn
-from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
 from stratos_gateway.limits.leases import Leases
 from stratos_gateway.limits.own_share import share_ratio, shares_buckets
 from stratos_gateway.limits.settings import LimitsConfig
@@ -56,6 +56,8 @@ class Leaser:
         """Begin of the first of the calls that found no Redis; ``None`` while it answers."""
         self._is_counted = leases.is_alone
         """It is known how many gateways there are; before that, without Redis, this one has no share."""
+        self._open_until = self._found_until = float("inf")
+        """When slots in use here may be others', unless a turn comes before; and once this turn has ended."""
         self.has_heard = False
         """Redis has answered once."""
 
@@ -73,6 +75,24 @@ class Leaser:
     def is_away(self) -> bool:
         """The last call found no Redis."""
         return self._away_at is not None
+
+    @property
+    def is_shut(self) -> bool:
+        """This process stood still for so long that slots in use here may be others': nothing may be sent."""
+        return self._clock.now() >= self._open_until
+
+    async def opened(self) -> None:
+        """Wait until it is known which of them are, and their requests were asked to end."""
+        while self.is_shut:
+            turn = self._next_turn
+            self._wanted.set()
+            await turn.wait()
+
+    def hold(self, bucket: LeasedBucket, holder: Holder, amount: float) -> None:
+        """Slots of a semaphore were taken."""
+        bucket.holders[holder] = amount
+        self._open_until = min(self._open_until, bucket.leased_until())
+        self._found_until = min(self._found_until, bucket.leased_until())
 
     @property
     def settles_in_s(self) -> float:
@@ -149,6 +169,7 @@ class Leaser:
         if due or now - self._called_at >= self._heartbeat_s:
             self._called_at = now
             await self._renew(list(dict.fromkeys(due)))
+        self._open_until = self._found_until
         ended.set()
 
     @property
@@ -162,7 +183,19 @@ class Leaser:
         for name in [name for name, bucket in self._buckets.items() if bucket.is_idle(now)]:
             del self._buckets[name]
         self._holds = any(bucket.balance > 0 for bucket in self._buckets.values())
-        return [bucket for bucket in self._buckets.values() if bucket.is_due(now)]
+        due = [bucket for bucket in self._buckets.values() if bucket.is_due(now)]
+        self._found_until = self._shortest_lease(due, now)
+        return due
+
+    def _shortest_lease(self, due: Sequence[LeasedBucket], now: float) -> float:
+        """Until when slots in use here are leased once the due ones are renewed."""
+        renewed = dict.fromkeys(due)
+        ends = [
+            now + self.config.lease_s if bucket in renewed else bucket.leased_until()
+            for bucket in self._buckets.values()
+            if bucket.in_use and bucket.is_semaphore
+        ]
+        return min(ends, default=float("inf"))
 
     async def _renew(self, due: Sequence[LeasedBucket]) -> None:
         for begin in range(0, max(1, len(due)), _MAX_BUCKETS):
@@ -177,6 +210,8 @@ class Leaser:
             self._on_heard(turn)
             for bucket, grant in zip(some, turn.grants, strict=True):
                 bucket.grant(grant, self._clock.now())
+                if bucket.num_lost and (ended := bucket.end_lost()):
+                    _log.warning("this gateway stood still: %d requests end whose slots others have now", ended)
             for name in self._buckets.keys() & set(turn.wanted):
                 if (bucket := self._buckets[name]).balance > 0:
                     bucket.is_contested, self._urgent[name] = True, bucket

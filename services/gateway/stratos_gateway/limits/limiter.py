@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.clock import Clock
-from stratos.common.errors import ConcurrencyLimited, RateLimited, RequestOverRate
+from stratos.common.errors import ConcurrencyLimited, RateLimited, RequestOverRate, StratosError
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
-from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
 from stratos_gateway.limits.headers import limit_headers
 from stratos_gateway.limits.leaser import Leaser
 
 FIRST_WAIT_S = 1.0
 """Longest time that a tenant's first request at this gateway waits: Redis answers by then, or is known to be away."""
+
+_STOOD_STILL = "this gateway stood still, and other requests of this tenant have its sequences now; try again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +43,14 @@ class Claim:
     limit: int
 
 
-class LimitReservation:
+class LimitReservation(Holder):
     """One request's claims on its tenant's limits; ``settle`` must be called, however it ended."""
 
     def __init__(self, claims: Sequence[Claim], leaser: Leaser, clock: Clock) -> None:
         self.claims = claims
         self.is_taken = False
+        self.end: Callable[[StratosError], None] | None = None
+        """Ends the request whose slots are lost."""
         self._leaser = leaser
         self._clock = clock
 
@@ -76,12 +80,25 @@ class LimitReservation:
             for claim in self.claims
         ]
 
+    def hold(self) -> None:
+        """All of them were taken."""
+        self.is_taken = True
+        for claim in self.claims:
+            if claim.bucket.is_semaphore:
+                self._leaser.hold(claim.bucket, self, claim.amount)
+
+    def give_up(self) -> None:
+        """Tell the request's client why it ends."""
+        if self.end is not None:
+            self.end(ConcurrencyLimited(_STOOD_STILL))
+
     def settle(self, num_tokens: int) -> None:
         """The request has ended and took so many tokens: the rest of its reservation, and its sequences, come back."""
         if not self.is_taken:
             return
         self.is_taken, now = False, self._clock.now()
         for claim in self.claims:
+            claim.bucket.holders.pop(self, None)
             if claim.kind != "requests":
                 back = claim.amount if claim.kind == "sequences" else claim.amount - num_tokens
                 self._leaser.current(claim.bucket).give_back(back, now)
@@ -119,7 +136,7 @@ class TenantLimiter:
             claim.bucket.demand.note(claim.amount, now)
         if not self._spend(claims):
             await self._wait(claims)
-        reservation.is_taken = True
+        reservation.hold()
 
     async def _wait(self, claims: Sequence[Claim]) -> None:
         """Take turns until the claims are taken, as long as the tenant has left what they need, here or elsewhere."""

@@ -36,6 +36,7 @@ class LimitsStep(Step):
         prepared = request.prepared
         cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences, model=prepared.base_model)
         reservation = self._limiter.claim(request.tenant, cost)
+        reservation.end = request.place.end_if_open
         request.num_claimed_tokens = cost.num_tokens
         try:
             try:

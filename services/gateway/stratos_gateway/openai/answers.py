@@ -37,6 +37,7 @@ class ChoicesRenderer(Renderer):
         self._tokenizer = tokenizer
         self._templates: dict[int, TextTemplate] = {}
         """By choice, of events that have a piece of text, as nearly all have."""
+        self._tells_text_alone = not (answer.wants_logprobs or answer.return_token_ids or answer.continuous_usage)
         self._num_sent_tokens = 0
         """Over all choices of a stream."""
 
@@ -62,13 +63,12 @@ class ChoicesRenderer(Renderer):
 
     def is_text_alone(self, chunk: ChoiceChunk) -> bool:
         """Its one event differs from others of the choice in the text alone."""
-        answer = self.answer
-        tells_more = answer.wants_logprobs or answer.return_token_ids or answer.continuous_usage
-        return bool(chunk.text) and not (tells_more or chunk.is_first or chunk.finish_reason is not None)
+        is_inner = not chunk.is_first and chunk.finish_reason is None
+        return is_inner and self._tells_text_alone and bool(chunk.text)
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Events for what is new."""
-        return b"".join([self._event(chunk) for chunk in chunks])
+        return self._event(chunks[0]) if len(chunks) == 1 else b"".join(map(self._event, chunks))
 
     def _event(self, chunk: ChoiceChunk) -> bytes:
         if not self.is_text_alone(chunk):

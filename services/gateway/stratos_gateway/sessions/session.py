@@ -45,6 +45,18 @@ class UsageMeter(Protocol):
         """A worker told what ended attempts took."""
 
 
+class Gate(Protocol):
+    """Holds back what workers say while this process may send nothing."""
+
+    @property
+    def is_shut(self) -> bool:
+        """Asked before each message; quick."""
+        ...
+
+    async def opened(self) -> None:
+        """Wait until it is open."""
+
+
 class WorkerSession:
     """Client side of ``DecodeService.Session``. Belongs to the event loop.
 
@@ -54,6 +66,7 @@ class WorkerSession:
         config: limits of liveness.
         dialer: connects.
         meter: told what ended attempts took, of this session's requests and of gateways that died.
+        gate: before what workers say; ``None`` is always open.
     """
 
     def __init__(
@@ -63,15 +76,18 @@ class WorkerSession:
         config: SessionConfig,
         dialer: Dialer = PLAIN,
         meter: UsageMeter | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.worker = worker
         self._meter = meter
+        self._gate = gate
         self.is_broken = False
         self._features: frozenset[str] = frozenset()
         self._clock = clock
         self._liveness = SessionLiveness(config, clock.now())
-        self._sinks: dict[RequestKey, AttemptSink] = {}
-        self._number_of: dict[RequestKey, int] = {}
+        self._sinks: dict[tuple[str, int], AttemptSink] = {}
+        """By request and attempt, as ``RequestKey`` has them."""
+        self._number_of: dict[tuple[str, int], int] = {}
         """Number of each attempt's Submit, from 1 on."""
         self._num_submits = self._num_taken = 0
         """Submits so far, and how many of them the worker says that it took."""
@@ -180,6 +196,8 @@ class WorkerSession:
         reason = "it ended the session"
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
+                if self._gate is not None and self._gate.is_shut:
+                    await self._gate.opened()
                 self._handle(message)
         except grpc.aio.AioRpcError as error:
             reason = f"{error.code().name.lower()}: {error.details()}"
@@ -199,9 +217,8 @@ class WorkerSession:
             self._liveness.heard(message.step_outputs.engine_step, now_s)
             self._num_taken = message.step_outputs.num_submits
             for output in message.step_outputs.outputs:
-                key = RequestKey(output.request_id, output.attempt)
-                if (sink := self._sinks.get(key)) is not None:
-                    self._deliver(output, key, sink)
+                if (sink := self._sinks.get((output.request_id, output.attempt))) is not None:
+                    self._deliver(output, sink)
         elif kind == "usage_counts":
             if self._meter is not None:
                 self._meter.on_counts(self, counts_from_pb(message.usage_counts))
@@ -215,10 +232,13 @@ class WorkerSession:
                 slow_step_s=progress.slow_step_ms / 1000,
             )
 
-    def _deliver(self, output: decode_pb2.RequestOutput, key: RequestKey, sink: AttemptSink) -> None:
+    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
         """A message that cannot be handled ends its own request: the session belongs to many."""
         try:
-            sink.on_output(codec.delta_from_pb(output, key))
+            if (tokens := codec.tokens_from_pb(output)) is not None:
+                sink.on_tokens(tokens)
+            else:
+                sink.on_output(codec.delta_from_pb(output))
         except Exception:
             sink.on_failure(report_bug(_log, f"in an output of {self.worker.worker_id} for {sink.label}"))
 

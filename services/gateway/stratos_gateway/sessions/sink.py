@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from stratos.common.errors import StratosError
-from stratos.core.generation import RequestDelta
+from stratos.core.generation import ChoiceDelta, RequestDelta
 
 
 class AttemptSink(Protocol):
@@ -17,6 +17,9 @@ class AttemptSink(Protocol):
 
     def on_output(self, output: RequestDelta) -> None:
         """Take news of the request; with ``error`` it is over at the worker."""
+
+    def on_tokens(self, delta: ChoiceDelta) -> None:
+        """Take new tokens of one choice, which are all the news there are."""
 
     def on_failure(self, error: StratosError) -> None:
         """A message could not be handled; the worker still runs the attempt."""

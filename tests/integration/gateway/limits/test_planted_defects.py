@@ -14,12 +14,13 @@ from tests.support.limits.planted import (
     FirstBuckets,
     FirstShortClaim,
     ForgetsGateways,
+    GoesOnAsBefore,
     HurriedClients,
     OneSlotAndOneTurn,
     OneSlotPerTurn,
     UnboundedRefunds,
 )
-from tests.support.limits.scenes import abort_and_burst, outage
+from tests.support.limits.scenes import abort_and_burst, old_slice, outage, stand_still
 from tests.support.virtual_loop import run_virtual
 
 ALONE = LimitCase(num_gateways=1, num_routers=1, num_tenants=1, is_all=True, is_parallel=True)
@@ -49,4 +50,12 @@ def test_a_burst_after_aborts_finds_refunds_above_the_capacity(redis_url: str) -
 
 def test_an_outage_finds_gateways_that_forget_each_other(redis_url: str) -> None:
     problems = run_virtual(outage(redis_url, LimitParts(leaser=ForgetsGateways)))
+    assert any("the law" in problem for problem in problems), problems
+
+
+def test_a_gateway_that_goes_on_as_before_is_found(redis_url: str) -> None:
+    parts = LimitParts(leaser=GoesOnAsBefore)
+    problems = run_virtual(stand_still(redis_url, 4.0, parts))
+    assert any("sequences run of 6" in problem for problem in problems), problems
+    problems = run_virtual(old_slice(redis_url, parts))
     assert any("the law" in problem for problem in problems), problems

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.limits.scenes import abort_and_burst, come_again, lost_answer, outage
+import pytest
+
+from tests.support.limits.scenes import abort_and_burst, come_again, lost_answer, old_slice, outage, stand_still
 from tests.support.virtual_loop import run_virtual
 
 
@@ -20,3 +22,14 @@ def test_a_refused_client_that_comes_again_when_it_was_told_is_accepted_and_not_
 
 def test_a_report_whose_answer_is_lost_counts_once(redis_url: str) -> None:
     assert run_virtual(lost_answer(redis_url)) == []
+
+
+@pytest.mark.parametrize("seconds", [2.0, 2.95, 3.05, 4.0, 30.0])
+def test_a_gateway_that_stood_still_ends_what_others_have_begun_in_its_share_and_no_more(
+    redis_url: str, seconds: float
+) -> None:
+    assert run_virtual(stand_still(redis_url, seconds)) == []
+
+
+def test_a_gateway_that_stood_still_does_not_spend_its_old_slice(redis_url: str) -> None:
+    assert run_virtual(old_slice(redis_url)) == []

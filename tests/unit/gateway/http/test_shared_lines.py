@@ -11,7 +11,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
-from stratos.core.generation import RequestDelta, Submission
+from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
 from stratos.core.placement import WorkerRole
 from stratos_gateway.http.sse import KEEP_ALIVE, EventStream, SlowClient, patient_send
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -33,9 +33,13 @@ class Sink:
         self.heard = asyncio.Event()
 
     def on_output(self, output: RequestDelta) -> None:
+        for choice in output.choices:
+            self.on_tokens(choice)
+
+    def on_tokens(self, delta: ChoiceDelta) -> None:
         if self.is_broken:
             raise IndexError("a bug")
-        self.tokens += [token for choice in output.choices for token in choice.token_ids]
+        self.tokens += delta.token_ids
         self.heard.set()
 
     def on_lost(self, cause: str, *, was_taken: bool = True) -> None: ...
@@ -79,6 +83,42 @@ async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
         assert isinstance(sinks["bad"].failure, Internal)
         assert sinks["good"].tokens == [7]
         assert not session.is_broken
+    finally:
+        await session.close()
+        await worker.server.stop(0)
+
+
+class ShutGate:
+    """Opens when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked, self.open = asyncio.Event(), asyncio.Event()
+
+    @property
+    def is_shut(self) -> bool:
+        return not self.open.is_set()
+
+    async def opened(self) -> None:
+        self.asked.set()
+        await self.open.wait()
+
+
+async def test_what_a_worker_says_waits_while_the_gate_is_shut() -> None:
+    worker, gate = Worker("w"), ShutGate()
+    worker.listen()
+    decode_pb2_grpc.add_DecodeServiceServicer_to_server(worker, worker.server)
+    await worker.server.start()
+    config = SessionConfig(silence_timeout_s=1, step_timeout_s=1)
+    session, sinks = WorkerSession(worker.ref, FakeClock(), config, gate=gate), {"good": Sink(), "bad": Sink()}
+    try:
+        await session.open(10.0)
+        for name, sink in sinks.items():
+            session.submit(Submission(request=make_request([1], name), model_digest="fake"), sink)
+        await gate.asked.wait()
+        assert [sink.tokens for sink in sinks.values()] == [[], []]
+        gate.open.set()
+        await asyncio.gather(*(sink.heard.wait() for sink in sinks.values()))
+        assert [sink.tokens for sink in sinks.values()] == [[7], [7]]
     finally:
         await session.close()
         await worker.server.stop(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratos.store.counters.leases import LeaseGrant
-from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
 from stratos_gateway.limits.settings import LimitsConfig
 
 CONFIG = LimitsConfig()
@@ -31,6 +31,50 @@ def take(found: LeasedBucket, cost: float, now: float) -> bool:
         return False
     found.spend(cost, now)
     return True
+
+
+def renew(found: LeasedBucket, held: float, now: float) -> None:
+    found.ask(now)
+    found.grant(LeaseGrant(held, 0.0, 0.0), now)
+
+
+class Sequence(Holder):
+    """Runs until it is told to give up."""
+
+    def __init__(self) -> None:
+        self.has_given_up = False
+
+    def give_up(self) -> None:
+        self.has_given_up = True
+
+
+def test_a_slice_whose_lease_has_run_out_gives_nothing_until_it_is_renewed() -> None:
+    found = leased(10.0)
+    assert [take(found, 1.0, now) for now in (2.9, 3.0)] == [True, False]
+    assert found.after_s(1.0, 3.0) == 0.0, "the next turn may bring it"
+    renew(found, 5.0, 3.1)
+    assert take(found, 5.0, 6.0)
+
+
+def test_an_answer_that_comes_after_the_lease_has_run_out_renews_nothing() -> None:
+    found = leased(10.0)
+    found.ask(0.5)
+    found.grant(LeaseGrant(10.0, 0.0, 0.0), 3.6)
+    assert not take(found, 1.0, 3.6)
+
+
+@pytest.mark.parametrize(("lease_end", "num_ended"), [(2.9, 0), (3.1, 2)])
+def test_of_slots_that_others_got_the_newest_are_given_up(lease_end: float, num_ended: int) -> None:
+    found, sequences = leased(5.0, SLOTS), [Sequence() for _ in range(5)]
+    for sequence in sequences:
+        take(found, 1.0, 0.1)
+        found.holders[sequence] = 1.0
+    assert found.leased_until() == 3.0
+    renew(found, 3.0, lease_end)
+    assert found.end_lost() == num_ended
+    assert [sequence.has_given_up for sequence in sequences] == [place >= 5 - num_ended for place in range(5)]
+    renew(found, 3.0, lease_end + 0.1)
+    assert found.end_lost() == 0, "once"
 
 
 def test_nothing_is_taken_before_a_lease_and_no_more_than_it_after() -> None:
@@ -139,6 +183,7 @@ def test_a_slot_is_free_again_at_the_pace_at_which_sequences_ended() -> None:
     take(found, 8.0, 0.0)
     assert found.after_s(1.0, 0.0) == 1.0, "no end was seen yet"
     for second in (4.0, 6.0, 8.0):
+        renew(found, 8.0, second)
         found.give_back(1.0, second)
         assert take(found, 1.0, second)
     assert found.after_s(1.0, 10.0) == pytest.approx(2.0)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from stratos.common.errors import BadRequest, Internal, QueueTimeout, StratosError
+from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import LINE
 from stratos_gateway.limits.step import LimitsStep
@@ -29,7 +30,7 @@ def request_of(output: Output | None, error: BaseException | None, **scope: obje
         prepared=SimpleNamespace(num_tokens=CLAIMED, num_sequences=1, base_model="m"),
         tenant=None, notices=[], trail={},
         exchange=SimpleNamespace(headers=[]), output=output, error=error, num_claimed_tokens=0,
-        http=SimpleNamespace(scope=scope),
+        http=SimpleNamespace(scope=scope), place=Place(1),
     )  # fmt: skip
 
 
