@@ -94,8 +94,8 @@ test-monitoring: setup ## Dashboards, rules and alerts in a real Prometheus, whi
 
 # Their pins may collide with ours, so they are installed beside them; the agents need node and npm.
 AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197
-test-clients: setup ## Programs of other makers' SDKs, and coding agents, against a running platform
-	@for env in .venv-clients .venv-clients-2; do \
+test-clients: setup ## Other makers' SDKs, coding agents and schemathesis against a platform
+	@for env in .venv-clients .venv-clients-2 .venv-clients-3; do \
 	  test -x $$env/bin/python || $(PYTHON) -m venv $$env; \
 	  $$env/bin/pip install -q -r tests/clients/requirements/$${env#.}.txt || exit 1; done
 	@npm install --silent --no-audit --no-fund --prefix .agents $(AGENTS)

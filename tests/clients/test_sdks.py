@@ -30,7 +30,7 @@ ENVIRONMENTS = {"litellm_sdk": ".venv-clients-2", "openai_agents_sdk": ".venv-cl
 ON_SHIPPED_MODEL = ("anthropic_sdk", "llama_index_sdk", "pydantic_ai_sdk")
 PROGRAMS = sorted((ROOT / "examples" / "sdk").glob("*.py"))
 OFFLINE = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 
 def python(program: Path) -> Path:
