@@ -19,7 +19,7 @@ FAMILY_OF_SEED = ("llama", "mixtral", "mistral-window", "qwen2-groups-of-7", "qw
 NUM_BLOCKS, NUM_HOST_BLOCKS = 40, 60
 SCHEDULES = [
     (seed, kernels, dtype)
-    for seed, kernels in [*((seed, "best") for seed in range(6)), (0, "torch"), (1, "torch")]
+    for seed, kernels in [*((seed, "best") for seed in range(6)), (0, "torch"), (1, "torch"), (1, "kv-int8")]
     for dtype in ("float32", "bfloat16")
 ]
 KEPT = [
@@ -27,6 +27,7 @@ KEPT = [
     *((seed, "best", "float32") for seed in range(2)),
     (0, "torch", "float32"),
     (1, "torch", "bfloat16"),
+    (1, "kv-int8", "bfloat16"),
 ]
 """Every family, and both types and kernels, with the host tier and without it."""
 

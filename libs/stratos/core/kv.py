@@ -76,13 +76,20 @@ class KvGeometry:
     head_dim: int
     block_size: int
     element_bytes: int
+    scale_bytes: int = 0
+    """Scale behind the numbers of a head of a token, of K and V each."""
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
 
     @property
     def token_bytes(self) -> int:
         """Bytes of one token's KV over all layers and heads."""
-        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * self.element_bytes
+        return self.num_layers * 2 * self.num_kv_heads * self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one token's K, or V, of one head and layer."""
+        return self.head_dim * self.element_bytes + self.scale_bytes
 
     def num_bytes(self, kv_range: KvRange) -> int:
         """Bytes of a range with all heads."""

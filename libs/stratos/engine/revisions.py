@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 REVISIONS = MappingProxyType(
     {
+        "kv-codes": 1,
         "native-attention": 1,
         "native-ops": 1,
         "native-products": 1,

@@ -132,9 +132,9 @@ class RunnerConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Compute and KV type; float32 equals the reference implementation token by token. "auto" takes what the
     checkpoint stores, on a CPU float32 for small models."""
-    kv_dtype: Literal["auto", "fp8"] = "auto"
-    """"auto" keeps KV in ``dtype``; "fp8" (e4m3, on a GPU alone) in one byte a number, scaled as the checkpoint says,
-    and the same at all workers of a model."""
+    kv_dtype: Literal["auto", "int8", "fp8"] = "auto"
+    """"auto" keeps KV in ``dtype``; "int8" (on a CPU alone) and "fp8" (e4m3) in one byte a number. A CPU scales each
+    token and head by itself, a GPU as the checkpoint says. The same at all workers of a model."""
     quantization: Literal["auto", "int8", "int4", "fp8"] = "auto"
     """Weights of linear layers: "auto" as the checkpoint stores them; the others quantise float weights to the nearest
     code at load, on a CPU alone. "int8" cuts activations to bytes per token as well, "int4" has groups of 32."""

@@ -1,4 +1,4 @@
-"""A platform that quantises the shipped model at load: prompts, hand-off, prefix hits, adapters, the receipt."""
+"""A platform that quantises the shipped model at load, and its KV: prompts, hand-off, prefix hits, receipts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ PROMPT = "def read_lines(path):\n    with open(path) as file:\n" * 3
 
 
 def test_a_quantised_model_serves_and_says_so(tmp_path: Path) -> None:
-    with running_platform(tmp_path, "--max-decode", "1", "--quantization", "int8") as platform:
+    with running_platform(
+        tmp_path, "--max-decode", "1", "--quantization", "int8", "--kv-cache-dtype", "int8"
+    ) as platform:
         assert "of them stay quantised" in platform.output
         client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
         schemes = {model.id: model.model_extra["quantization"] for model in client.models.list().data}
@@ -39,6 +41,7 @@ def test_a_quantised_model_serves_and_says_so(tmp_path: Path) -> None:
                 partial(_found, f"{url}/{request_id}/receipt", headers), "the receipt, a moment after the answer"
             )
             assert "int8-rows-at-load.r1" in receipt.text
+            assert "kv-int8.r1" in receipt.text
 
 
 def _found(url: str, headers: dict[str, str]) -> httpx.Response | None:

@@ -18,13 +18,14 @@ from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 from tests.support.worlds.plan_driver import FULL, Driver, Stream
 
 NUM_TOKENS = 5
-KERNELS: dict[str, dict[str, bool]] = {
+KERNELS: dict[str, dict[str, Any]] = {
     "best": {},
     "torch": {"native_kernels": False},
     "layered": {"whole_step": False},
     "onednn": {"native_gemm": False},
     "torch-ops": {"fused_ops": False},
     "torch-unpacked": {"native_kernels": False, "prepacked_gemm": False},
+    "kv-int8": {"kv_dtype": "int8"},
 }
 BUILDS = [name for name in NATIVE_SETS if name in ("amx-twin", "avx512-bf16")]
 """Builds of the C++ kernels beside the best one: the tiles' sums by vectors, and what serves where tiles are masked."""

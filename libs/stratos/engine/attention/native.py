@@ -18,6 +18,7 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.memory.kv_codes import with_codes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import DTYPE_CODES, AttentionStep
@@ -48,23 +49,33 @@ class NativeStep:
 
 
 class NativePagedAttention(AttentionBackend):
-    """Bound to one pool on CPU, in float32 or bfloat16.
+    """Bound to one pool on CPU.
 
     Args:
         library: the compiled kernels.
         pages: the KV pool.
         num_heads: query heads.
         windows: sliding window of each layer.
+        dtype: what is computed; given where pages hold codes.
     """
 
     is_invariant_by_design = True
     libraries = ()
 
-    def __init__(self, library: NativeLibrary, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        library: NativeLibrary,
+        pages: KvPages,
+        num_heads: int,
+        windows: Sequence[int | None],
+        dtype: torch.dtype | None = None,
+    ) -> None:
         geometry = pages.geometry
         assert len(windows) == geometry.num_layers
-        self.name = revised("native-attention", f"native-{library.isa}")
+        self.name = with_codes(revised("native-attention", f"native-{library.isa}"), pages.codes)
+        self._codes = pages.codes.number if pages.codes else 0
         self._library, self._pages, self._is_packed = library, pages.tensor, int(pages.key_unit > 0)
+        self._dtype = DTYPE_CODES[dtype or pages.tensor.dtype]
         self._windows = [window or 0 for window in windows]
         self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
         self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
@@ -110,9 +121,11 @@ class NativePagedAttention(AttentionBackend):
             kv_heads=self._kv_heads,
             head_dim=self._head_dim,
             block_size=self._block_size,
-            dtype=DTYPE_CODES[self._pages.dtype],
+            dtype=self._dtype,
             threads=threads,
             is_packed=self._is_packed,
+            codes=self._codes,
+            row=self._pages.shape[-1],
             scale=self._head_dim**-0.5,
         )
 

@@ -83,8 +83,14 @@ class TorchPagedAttention(TorchAttention):
 
     name = revised("torch-attention", "torch-paged")
 
-    def __init__(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
-        super().__init__(pages, num_heads, windows)
+    def __init__(
+        self,
+        pages: KvPages,
+        num_heads: int,
+        windows: Sequence[int | None],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(pages, num_heads, windows, dtype)
         self._scale = self._head_dim**-0.5
 
     # -- once per step -------------------------------------------------------------------------------
@@ -184,7 +190,7 @@ class TorchPagedAttention(TorchAttention):
         for first in range(0, self._kv_heads, step):
             heads = slice(first, min(first + step, self._kv_heads))
             index = pages[:, :, heads]
-            run = page_rows.index_select(0, index.reshape(-1))
+            run = self._read(page_rows, index.reshape(-1))
             key, value = run.view(*index.shape[:3], -1, self._head_dim).unbind(0)
             yield heads, key, value
 

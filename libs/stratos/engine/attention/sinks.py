@@ -22,6 +22,7 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.paged import DecodeGroup, PagedMetadata, PrefillRow, TorchPagedAttention
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.layers.rotary import RopeRows, StreamingRotary
+from stratos.engine.memory.kv_codes import with_codes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.revisions import revised
 
@@ -61,11 +62,20 @@ class SinkPagedAttention(TorchPagedAttention):
         num_sinks: tokens at the beginning that every token sees, at least one.
         window: tokens that a token sees up to itself.
         rotary: the model's rotation.
+        dtype: what is computed; given where pages hold codes.
     """
 
-    def __init__(self, pages: KvPages, num_heads: int, num_sinks: int, window: int, rotary: StreamingRotary) -> None:
-        super().__init__(pages, num_heads, (window,) * pages.geometry.num_layers)
-        self.name = revised("torch-attention", f"torch-sinks-{num_sinks}-{window}")
+    def __init__(
+        self,
+        pages: KvPages,
+        num_heads: int,
+        num_sinks: int,
+        window: int,
+        rotary: StreamingRotary,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(pages, num_heads, (window,) * pages.geometry.num_layers, dtype)
+        self.name = with_codes(revised("torch-attention", f"torch-sinks-{num_sinks}-{window}"), pages.codes)
         self._num_sinks, self._window, self._rotary = num_sinks, window, rotary
 
     # -- once per step -------------------------------------------------------------------------------
@@ -125,7 +135,7 @@ class SinkPagedAttention(TorchPagedAttention):
 
     def _sinks(self, pages: Tensor, page_rows: Tensor) -> tuple[Tensor, Tensor]:
         """K and V of sinks, [rows, kv_heads, sinks, head_dim]."""
-        run = page_rows.index_select(0, pages.reshape(-1)).view(*pages.shape[:3], -1, self._head_dim)
+        run = self._read(page_rows, pages.reshape(-1)).view(*pages.shape[:3], -1, self._head_dim)
         return run[0, :, :, : self._num_sinks], run[1, :, :, : self._num_sinks]
 
     def _decode_with_sinks(self, group: SinkDecodeGroup, query: Tensor, placed: Tensor, page_rows: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class TorchTiledAttention(TorchAttention):
         out = qkv.new_empty(qkv.shape[0], self._num_heads, self._head_dim)
         for row, context in zip(metadata.rows, metadata.contexts, strict=True):
             shape = (-1, 2, self._kv_heads, KEY_TILE, self._head_dim)
-            tiles = slot_rows.index_select(0, context).float().view(shape)
+            tiles = self._read(slot_rows, context).float().view(shape)
             for first, last in _query_tiles(row):
                 tokens = slice(row.begin + first - row.start, row.begin + last - row.start)
                 out[tokens] = self._attend(query[tokens], first, tiles, self._windows[layer])

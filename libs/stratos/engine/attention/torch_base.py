@@ -9,24 +9,33 @@ import torch
 from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.memory.kv_codes import with_codes
 from stratos.engine.memory.kv_pages import KvPages
 
 
 class TorchAttention(AttentionBackend):
     """Sees a pool [blocks, layers, 2, kv_heads, block_size, head_dim] as two tables.
 
-    A *page row* is one block of one head of K or V, a *slot row* one token of that.  Indices are made for layer 0, once
-    per step; other layers shift the view.  With 3 layers, 2 KV heads and blocks of 16, token 21 of a sequence whose
-    table is (7, 4) lies in block 4 at place 5.  Its page rows in layer 0 are 4 * 3 * 4 + (0, 1, 2, 3) = 48 to 51: K of
-    both heads, then V.  Its slot rows are 48 * 16 + 5, 49 * 16 + 5, ...; layer 1 begins 4 page rows further.
+    A *page row* is one block of one head of K or V, a *slot row* one token of that: numbers, or bytes of codes.
+    Indices are made for layer 0, once per step; other layers shift the view.  With 3 layers, 2 KV heads and blocks of
+    16, token 21 of a sequence whose table is (7, 4) lies in block 4 at place 5.  Its page rows in layer 0 are
+    4 * 3 * 4 + (0, 1, 2, 3) = 48 to 51: K of both heads, then V.  Its slot rows are 48 * 16 + 5, 49 * 16 + 5, ...;
+    layer 1 begins 4 page rows further.
 
     Args:
         pages: the KV pool.
         num_heads: query heads.
         windows: sliding window of each layer.
+        dtype: what is computed; given where pages hold codes.
     """
 
-    def __init__(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        pages: KvPages,
+        num_heads: int,
+        windows: Sequence[int | None],
+        dtype: torch.dtype | None = None,
+    ) -> None:
         geometry = pages.geometry
         assert len(windows) == geometry.num_layers
         self._windows = tuple(windows)
@@ -34,9 +43,11 @@ class TorchAttention(AttentionBackend):
         self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
         self._layer_rows = 2 * self._kv_heads
         self._block_rows = geometry.num_layers * self._layer_rows
-        self._device, self._dtype = pages.tensor.device, pages.tensor.dtype
-        self._page_rows = pages.tensor.view(-1, self._block_size * self._head_dim)
-        self._slot_rows = pages.tensor.view(-1, self._head_dim)
+        self._device, self._dtype, self._codes = pages.tensor.device, dtype or pages.tensor.dtype, pages.codes
+        self.name = with_codes(self.name, pages.codes)
+        row = pages.tensor.shape[-1]
+        self._page_rows = pages.tensor.view(-1, self._block_size * row)
+        self._slot_rows = pages.tensor.view(-1, row)
 
     def _blocks(self, row: RowSpan, positions: np.ndarray) -> np.ndarray:
         """Block of each position; beyond the table the last one, which the caller hides."""
@@ -67,4 +78,13 @@ class TorchAttention(AttentionBackend):
         What is not finite is stored as 0: masked reads of a stale token must not poison a block's next owner.
         """
         written = torch.cat((key, value), 1).view(-1, self._head_dim).nan_to_num_(0.0, 0.0, 0.0)
-        self._layer_slots(layer).index_copy_(0, slots, written)
+        stored = written if self._codes is None else self._codes.rows(written)
+        self._layer_slots(layer).index_copy_(0, slots, stored)
+
+    def _read(self, rows: Tensor, index: Tensor) -> Tensor:
+        """Numbers of some page rows or slot rows, [n, their tokens * head_dim]."""
+        found = rows.index_select(0, index)
+        if self._codes is None:
+            return found
+        floats = self._codes.floats(found.view(-1, self._slot_rows.shape[1]))
+        return floats.to(self._dtype).view(len(index), -1)

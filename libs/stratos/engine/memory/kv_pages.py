@@ -1,7 +1,8 @@
 """The KV pool: one tensor of pages, block-major across layers, and its conversion to and from the wire.
 
-Layout ``[block, layer, 2 (K, V), kv_head, token in block, head_dim]``: a block is one contiguous run over all
-layers.  ``gather`` and ``scatter`` may run in any thread, on blocks that no running step writes.
+Layout ``[block, layer, 2 (K, V), kv_head, token in block, row]``: a block is one contiguous run over all layers.  A row
+is ``head_dim`` numbers, or bytes of codes with their scale (``kv_codes``).  ``gather`` and ``scatter`` may run in any
+thread, on blocks that no running step writes.
 Where a kernel wants K packed (``key_unit``), K of a head lies as ``[16 tokens, unit of head_dim, token, key_unit]`` in
 the same bytes; V does not change, and what leaves or enters in wire layout is converted.
 Pages start as zeros and never hold a non-finite value that a step wrote, so masked reads of stale tokens are harmless.
@@ -19,6 +20,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.memory.copies import to_device
 from stratos.engine.memory.huge_pages import zeroed_bytes
+from stratos.engine.memory.kv_codes import KvCodes
 from stratos.engine.sizing.machine import read_machine
 
 SMALL_PAGE_BYTES = 4096
@@ -49,13 +51,21 @@ class KvPages:
         dtype: type of an element.
         device: where the pool lies.
         key_unit: elements of a head that lie together in packed K; 0 leaves K as rows of heads.
+        codes: what rows hold, where they are bytes (``uint8``) of codes and scales.
     """
 
     def __init__(
-        self, geometry: KvGeometry, num_blocks: int, dtype: torch.dtype, device: torch.device, key_unit: int = 0
+        self,
+        geometry: KvGeometry,
+        num_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        key_unit: int = 0,
+        codes: KvCodes | None = None,
     ) -> None:
-        self.geometry, self.num_blocks, self.key_unit = geometry, num_blocks, key_unit
-        shape = (num_blocks, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, geometry.head_dim)
+        self.geometry, self.num_blocks, self.key_unit, self.codes = geometry, num_blocks, key_unit, codes
+        self._row = geometry.row_bytes // dtype.itemsize
+        shape = (num_blocks, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, self._row)
         num_bytes = num_blocks * geometry.token_bytes * geometry.block_size
         if device.type == "cpu":
             check_memory(num_bytes, "kv_pool_bytes")
@@ -77,7 +87,7 @@ class KvPages:
 
     @torch.inference_mode()
     def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
-        """Read KV in wire layout ``[layers, 2, kv_heads, tokens, head_dim]``; the caller owns the bytes."""
+        """Read KV in wire layout ``[layers, 2, kv_heads, tokens, row]``; the caller owns the bytes."""
         shape = self.wire_shape(block_table, kv_range)
         run = torch.empty(shape, dtype=self.tensor.dtype)
         for wire, page in self._pieces(block_table, kv_range, run):
@@ -104,13 +114,13 @@ class KvPages:
             page.copy_(wire)
 
     def wire_shape(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[int, ...]:
-        """``[layers, 2, kv_heads, tokens, head_dim]`` of a range; ``ValueError`` where it is outside of the table."""
+        """``[layers, 2, kv_heads, tokens, row]`` of a range; ``ValueError`` where it is outside of the table."""
         geometry = self.geometry
         if not 0 <= kv_range.token_begin <= kv_range.token_end <= len(block_table) * geometry.block_size:
             raise ValueError(f"the tokens of {kv_range} are outside of the block table")
         if not 0 <= kv_range.layer_begin <= kv_range.layer_end <= geometry.num_layers:
             raise ValueError(f"the layers of {kv_range} are outside of the model")
-        return (kv_range.num_layers, 2, geometry.num_kv_heads, kv_range.num_tokens, geometry.head_dim)
+        return (kv_range.num_layers, 2, geometry.num_kv_heads, kv_range.num_tokens, self._row)
 
     def _pieces(self, block_table: Sequence[int], kv_range: KvRange, run: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Views of equal shape, of the run in wire layout and of a page, piece by piece."""

@@ -1,4 +1,5 @@
-// Paged attention over pages [block, layer, 2 (K, V), kv_head, token in block, head_dim], for any mix of rows.
+// Paged attention over pages [block, layer, 2 (K, V), kv_head, token in block, row], for any mix of rows.  A row is
+// head_dim numbers, or codes and a scale (kv_codes.h).
 //
 // stratos_attention does one layer of a step: q/k norm, rotation and the write of K and V into the pages, a barrier, then
 // attention by work items.  An item is one KV head and up to ITEM_ROWS query rows (tokens times the heads of the group) of
@@ -10,6 +11,7 @@
 #include <omp.h>
 
 #include "decode_tile.h"
+#include "kv_codes.h"
 #include "region.h"
 
 constexpr int ITEM_ROWS = 256;
@@ -52,35 +54,51 @@ static inline void rotate_head(const float *x, const float *cos, const float *si
         }
 }
 
-template <class T> static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, const T *norm) {
+// K or V of a head that is finite, to where it lies: numbers, units of packed keys, or codes.
+template <class T> static inline void write_head(const Step *, const T *from, T *to, int64_t dim) {
+    memcpy(to, from, dim * sizeof(T));
+}
+template <class T> static inline void write_head(const Step *s, const T *from, uint8_t *to, int64_t dim) {
+    write_row(s->codes, from, to, dim);
+}
+template <class T> static inline void write_packed_key(const T *from, T *to, int64_t place, int64_t dim) {
+    write_key(from, to - place * dim, place, dim);
+}
+template <class T> static inline void write_packed_key(const T *, uint8_t *, int64_t, int64_t) {}  // no codes are packed
+
+template <class T, class P>
+static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, const T *norm) {
     int64_t dim = s->head_dim, rotated = s->num_heads + s->kv_heads;
     T *heads = qkv + token * (rotated + s->kv_heads) * dim;
-    T *page = (T *)s->pages + s->slots[token] + layer * s->layer_stride;
-    const int64_t place = s->slots[token] % s->head_stride / dim;  // in the block
+    P *page = (P *)s->pages + s->slots[token] + layer * s->layer_stride;
+    const int64_t place = s->slots[token] % s->head_stride / s->row;  // in the block
     const float *cos = s->cos + token * dim, *sin = s->sin + token * dim;
     float x[1024];
-    T key[1024];
+    T head[1024];
     for (int64_t h = 0; h < rotated; h++) {
         bool is_key = h >= s->num_heads;
         load_head(heads + h * dim, x, dim);
         if (norm) norm_head(x, norm + h * dim, dim, s->norm_eps);
-        T *stored = page + (h - s->num_heads) * s->head_stride;
-        T *out = !is_key ? heads + h * dim : s->is_packed ? key : stored;
-        rotate_head(x, cos, sin, out, dim, is_key);
-        if (is_key && s->is_packed) write_key(key, stored - place * dim, place, dim);
+        rotate_head(x, cos, sin, is_key ? head : heads + h * dim, dim, is_key);
+        if (!is_key) continue;
+        P *stored = page + (h - s->num_heads) * s->head_stride;
+        if (s->is_packed)
+            write_packed_key(head, stored, place, dim);
+        else
+            write_head(s, head, stored, dim);
     }
     for (int64_t h = 0; h < s->kv_heads; h++) {
         const T *value = heads + (rotated + h) * dim;
-        T *out = page + s->kv_stride + h * s->head_stride;
         for (int64_t d = 0; d < dim; d += LANES)
-            vstore(out + d, vfinite(vload(value + d, (int)(dim - d)), largest<T>()), (int)(dim - d));
+            vstore(head + d, vfinite(vload(value + d, (int)(dim - d)), largest<T>()), (int)(dim - d));
+        write_head(s, head, page + s->kv_stride + h * s->head_stride, dim);
     }
 }
 
 // -- attention -----------------------------------------------------------------------------------------------------------
 
 struct Scratch {  // of one thread; offsets in floats
-    float *keys, *values, *query, *out, *scores, *weights, *maxima, *totals;
+    float *keys, *values, *query, *out, *scores, *weights, *maxima, *totals, *wide;
 
     Scratch(char *base, int64_t dim) {
         int64_t padded = padded_dim(dim);
@@ -92,9 +110,10 @@ struct Scratch {  // of one thread; offsets in floats
         weights = scores + MOST_ROWS * TILE;
         maxima = weights + MOST_ROWS * TILE;
         totals = maxima + ITEM_ROWS;
+        wide = totals + ITEM_ROWS;
     }
     static int64_t bytes(int64_t dim) {
-        return 4 * (2 * padded_dim(dim) * (TILE + ITEM_ROWS) + 2 * MOST_ROWS * TILE + 2 * ITEM_ROWS) + 64;
+        return 4 * (padded_dim(dim) * (3 * TILE + 2 * ITEM_ROWS) + 2 * MOST_ROWS * TILE + 2 * ITEM_ROWS) + 64;
     }
 };
 
@@ -106,14 +125,20 @@ template <class T, class U> static void copy_query(const T *head, float *units, 
     memset(units + given, 0, (whole_steps<U>(given) - given) * sizeof(float));
 }
 
+struct TileScales {  // of the rows of a tile that are codes; null: of none
+    const float *keys = nullptr, *values = nullptr;
+};
+
 // Softmax weights of one row over a tile; returns the factor for what was summed before.
 template <class U>
 static float tile_weights(float *scores, float *weights, int columns, int begin, int end, float scale, float *maximum,
-                          float *total) {
+                          float *total, const TileScales &scales = TileScales()) {
     const vec hidden = vset(-__builtin_inff());
     vec seen = hidden;
     for (int c = 0; c < columns; c += LANES) {
-        vec x = vkeep(vmul(vload(scores + c), vset(scale)), begin - c, end - c, hidden);
+        vec score = vload(scores + c);
+        if (scales.keys) score = vmul(score, vload(scales.keys + c));
+        vec x = vkeep(vmul(score, vset(scale)), begin - c, end - c, hidden);
         vstore(scores + c, x);
         seen = vmax(seen, x);
     }
@@ -128,7 +153,7 @@ static float tile_weights(float *scores, float *weights, int columns, int begin,
     vec sum = vset(0);
     for (int c = 0; c < columns; c += LANES) {
         vec p = vexp2(vsub(vload(scores + c), vset(now)));
-        store_weights<U>(weights, c, p);
+        store_weights<U>(weights, c, scales.values ? vmul(p, vload(scales.values + c)) : p);
         sum = vadd(sum, p);
     }
     *maximum = now;
@@ -137,21 +162,21 @@ static float tile_weights(float *scores, float *weights, int columns, int begin,
 }
 
 // Pointers to K of the keys of one tile, null for keys outside of [begin, end); returns how many columns are needed.
-template <class T, int SPAN>
-static int keys_of_tile(const Step *s, const T *head, const int64_t *table, int64_t tile, int64_t begin, int64_t end,
-                     const T **rows) {
+template <class P, int SPAN>
+static int keys_of_tile(const Step *s, const P *head, const int64_t *table, int64_t tile, int64_t begin, int64_t end,
+                        const P **rows) {
     int count = (int)(least(end, tile + TILE) - tile), columns = (count + SPAN - 1) / SPAN * SPAN;
     for (int k = 0; k < columns; k++) {
         int64_t key = tile + k;
         bool is_seen = key >= begin && key < end;
-        rows[k] = is_seen ? head + table[key / s->block_size] * s->block_stride + key % s->block_size * s->head_dim : 0;
+        rows[k] = is_seen ? head + table[key / s->block_size] * s->block_stride + key % s->block_size * s->row : 0;
     }
     return columns;
 }
 
 // Asks for K and V of a tile while another one is computed: they lie in pieces that the processor does not foresee.
-template <class T> static inline void fetch_rows(const Step *s, const T *const *rows, int columns) {
-    const int lines = (int)((s->head_dim * sizeof(T) + 63) / 64);
+template <class P> static inline void fetch_rows(const Step *s, const P *const *rows, int columns) {
+    const int lines = (int)((s->row * sizeof(P) + 63) / 64);
     for (int k = 0; k < columns; k++) {
         if (!rows[k]) continue;
         prefetch<_MM_HINT_T1>((const float *)rows[k], lines);
@@ -165,15 +190,43 @@ template <class T> static void store_result(const float *sums, float total, T *t
         vstore(target + d, vadd(vdiv(vload(sums + d), vset(total)), vset(0)), (int)(dim - d));
 }
 
-template <class T> static void run_item(const Step *s, int64_t layer, int64_t window, const Item *item, T *qkv, T *out,
-                                        const Scratch &t) {
+// K and V of a tile as its products read them; `rows` are those of V when it returns.
+template <class T, class U>
+static TileScales pack_tile(const Step *s, const T **rows, int columns, int64_t padded, const Scratch &t, float (*)[TILE]) {
+    const int dim = (int)s->head_dim;
+    if (s->is_packed)
+        copy_keys<T, U>(rows, columns, dim, t.keys);
+    else
+        pack_keys<T, U>(rows, columns, dim, t.keys);
+    for (int k = 0; k < columns; k++)
+        if (rows[k]) rows[k] += s->kv_stride;
+    pack_values<T>(rows, columns, dim, (int)padded, t.values);
+    return TileScales();
+}
+
+template <class T, class U>
+static TileScales pack_tile(const Step *s, const uint8_t **rows, int columns, int64_t padded, const Scratch &t,
+                            float (*scales)[TILE]) {
+    const int dim = (int)s->head_dim;
+    const T *wide[TILE];
+    widen_rows(s->codes, rows, columns, dim, (T *)t.wide, padded, wide, scales[0]);
+    pack_keys<T, U>(wide, columns, dim, t.keys);
+    for (int k = 0; k < columns; k++)
+        if (rows[k]) rows[k] += s->kv_stride;
+    widen_rows(s->codes, rows, columns, dim, (T *)t.wide, padded, wide, scales[1]);
+    pack_values<T>(wide, columns, dim, (int)padded, t.values);
+    return TileScales{scales[0], scales[1]};
+}
+
+template <class T, class P>
+static void run_item(const Step *s, int64_t layer, int64_t window, const Item *item, T *qkv, T *out, const Scratch &t) {
     typedef typename UnitsOf<T>::type U;
     const Row *row = s->rows + item->row;
     const int64_t dim = s->head_dim, padded = padded_dim(dim), group = s->num_heads / s->kv_heads;
     const int64_t num_rows = (item->last - item->first) * group, width = (s->num_heads + 2 * s->kv_heads) * dim;
     const int64_t position = row->start + item->first, end = row->start + item->last;
     const int64_t begin = window ? most(0, position + 1 - window) : 0;
-    const T *head = (const T *)s->pages + layer * s->layer_stride + item->kv_head * s->head_stride;
+    const P *head = (const P *)s->pages + layer * s->layer_stride + item->kv_head * s->head_stride;
     const float scale = s->scale * LOG2_E;
     const int num_blocks = (int)num_blocks_of<U>(num_rows), units = (int)whole_steps<U>(dim / U::PER_UNIT);
     ItemScope<U> scope;
@@ -186,24 +239,19 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
     }
     memset(t.out, 0, num_rows * padded * sizeof(float));
 
-    const T *tiles[2][TILE];
+    const P *tiles[2][TILE];
+    float scales[2][TILE];
     const int64_t *table = s->tables + row->table;
-    int next_columns = keys_of_tile<T, U::SPAN>(s, head, table, begin / TILE * TILE, begin, end, tiles[0]);
+    int next_columns = keys_of_tile<P, U::SPAN>(s, head, table, begin / TILE * TILE, begin, end, tiles[0]);
     fetch_rows(s, tiles[0], next_columns);
     for (int64_t tile = begin / TILE * TILE, turn = 0; tile < end; tile += TILE, turn = 1 - turn) {
-        const T **rows = tiles[turn];
+        const P **rows = tiles[turn];
         const int columns = next_columns;
         if (tile + TILE < end) {
-            next_columns = keys_of_tile<T, U::SPAN>(s, head, table, tile + TILE, begin, end, tiles[1 - turn]);
+            next_columns = keys_of_tile<P, U::SPAN>(s, head, table, tile + TILE, begin, end, tiles[1 - turn]);
             fetch_rows(s, tiles[1 - turn], next_columns);
         }
-        if (s->is_packed)
-            copy_keys<T, U>(rows, columns, (int)dim, t.keys);
-        else
-            pack_keys<T, U>(rows, columns, (int)dim, t.keys);
-        for (int k = 0; k < columns; k++)
-            if (rows[k]) rows[k] += s->kv_stride;
-        pack_values<T>(rows, columns, (int)dim, (int)padded, t.values);
+        const TileScales of_tile = pack_tile<T, U>(s, rows, columns, padded, t, scales);
         for (int b = 0; b < num_blocks; b++) {
             int64_t first = block_begin<U>(num_rows, b), last = block_begin<U>(num_rows, b + 1);
             int64_t lowest = position + first / group, highest = position + (last - 1) / group;
@@ -216,7 +264,7 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
                 int64_t at = position + (first + i) / group;
                 int hide = window ? (int)most(0, at + 1 - window - tile) : 0, stop = (int)least(TILE, at + 1 - tile);
                 factors[i] = tile_weights<U>(t.scores + i * TILE, t.weights + i * TILE, seen, hide, (int)most(0, stop),
-                                             scale, t.maxima + first + i, t.totals + first + i);
+                                             scale, t.maxima + first + i, t.totals + first + i, of_tile);
             }
             multiply<U>(scope, count, t.values, padded, t.weights, TILE, seen / U::PER_UNIT, t.out + first * padded, padded,
                         factors, (int)padded, Fetch());
@@ -325,15 +373,15 @@ template <class T> static void run_token(const Step *s, int64_t layer, int64_t w
     }
 }
 
-template <class T>
+template <class T, class P>
 static void attend(const Step *s, int64_t layer, int64_t window, T *qkv, T *out, const T *norm) {
 #pragma omp for schedule(static)
-    for (int64_t token = 0; token < s->num_tokens; token++) write_token(s, layer, token, qkv, norm);
+    for (int64_t token = 0; token < s->num_tokens; token++) write_token<T, P>(s, layer, token, qkv, norm);
     Scratch scratch(s->scratch + omp_get_thread_num() * s->scratch_bytes, s->head_dim);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < s->num_items; i++) {
         const Item *item = s->items + i;
-        if constexpr (UnitsOf<T>::type::STEP == 1) {  // no pages are packed for tile instructions
+        if constexpr (UnitsOf<T>::type::STEP == 1 && sizeof(P) > 1) {  // no pages of tiles or codes are packed
             if (s->is_packed && item->last - item->first == 1) {
                 const int64_t after = i + omp_get_num_threads();  // likely the next one of this thread
                 const Item *following = after < s->num_items ? s->items + after : nullptr;
@@ -341,12 +389,20 @@ static void attend(const Step *s, int64_t layer, int64_t window, T *qkv, T *out,
                 continue;
             }
         }
-        run_item(s, layer, window, item, qkv, out, scratch);
+        run_item<T, P>(s, layer, window, item, qkv, out, scratch);
     }
 }
 
+template <class T>
+static void attend_pages(const Step *s, int64_t layer, int64_t window, T *qkv, T *out, const T *norm) {
+    if (s->codes)
+        attend<T, uint8_t>(s, layer, window, qkv, out, norm);
+    else
+        attend<T, T>(s, layer, window, qkv, out, norm);
+}
+
 void region_attention(const Step *s, int64_t layer, int64_t window, void *qkv, void *out, const void *norm) {
-    DISPATCH(s->dtype, attend(s, layer, window, (T *)qkv, (T *)out, (const T *)norm));
+    DISPATCH(s->dtype, attend_pages(s, layer, window, (T *)qkv, (T *)out, (const T *)norm));
 }
 
 // -- once per step -------------------------------------------------------------------------------------------------------
@@ -395,7 +451,7 @@ void stratos_plan(Step *s) {
         for (int64_t i = 0; i < row->num_tokens; i++) {
             int64_t at = row->start + i;
             s->slots[row->begin + i] = s->tables[row->table + at / s->block_size] * s->block_stride +
-                                       at % s->block_size * s->head_dim;
+                                       at % s->block_size * s->row;
         }
         for (int64_t first = 0; first < row->num_tokens; first += tokens) {
             int64_t last = least(row->num_tokens, first + tokens);

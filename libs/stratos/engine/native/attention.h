@@ -25,6 +25,8 @@ struct Step {  // mirrored by native/structures.py
     int64_t num_heads, kv_heads, head_dim, block_size;
     int64_t dtype, threads;
     int64_t is_packed;  // K lies as packed_keys.h says
+    int64_t codes;      // pages are bytes, of rows as kv_codes.h says; 0: numbers of `dtype`
+    int64_t row;        // elements of the pages, from a token of a head to the next one
     float scale, norm_eps;
 };
 

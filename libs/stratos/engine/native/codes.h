@@ -45,16 +45,7 @@ template <int64_t SCHEME, int J> struct Widened<1, SCHEME, J> {  // one float
     static inline vec of(ivec words, ivec zero) {
         if (SCHEME == INT4_CODES) return to_floats(isub(iand(ishr<AT>(words), iset(15)), zero));
         if (SCHEME == INT8_CODES) return to_floats(ishr_signed<24>(ishl<(BITS == 8 ? 24 - AT : 0)>(words)));
-        const ivec code = ishr<AT>(words), size = iand(code, iset(0x7f));  // 4 bits of exponent, 3 of fraction
-        const vec normal = as_floats(iadd(ishl<20>(size), iset(120 << 23)));
-        const vec number = where_less(size, iset(8), vmul(to_floats(size), vset(0x1p-9f)), normal);
-        return as_floats(ior(_sign(code), as_integers(number)));
-    }
-    static inline ivec _sign(ivec code) { return ishl<24>(iand(code, iset(0x80))); }
-    static inline ivec as_integers(vec x) {
-        ivec bits;
-        memcpy(&bits, &x, sizeof bits);
-        return bits;
+        return e4m3_floats(ishr<AT>(words));
     }
 };
 

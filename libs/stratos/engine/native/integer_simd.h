@@ -46,3 +46,13 @@ static inline vec where_less(ivec a, ivec b, vec then, vec otherwise) {
 static inline vec to_floats(ivec x) { return _mm256_cvtepi32_ps(x); }
 static inline ivec to_integers(vec x) { return _mm256_cvtps_epi32(x); }
 #endif
+
+// Numbers of the e4m3 codes in the lowest bytes: 4 bits of exponent, 3 of fraction.
+static inline vec e4m3_floats(ivec code) {
+    const ivec size = iand(code, iset(0x7f));
+    const vec normal = as_floats(iadd(ishl<20>(size), iset(120 << 23)));
+    const vec number = where_less(size, iset(8), vmul(to_floats(size), vset(0x1p-9f)), normal);
+    ivec bits;
+    memcpy(&bits, &number, sizeof bits);
+    return as_floats(ior(ishl<24>(iand(code, iset(0x80))), bits));
+}

@@ -22,7 +22,7 @@ class AttentionStep(ctypes.Structure):
                 *("scratch_bytes", "block_stride", "layer_stride", "kv_stride", "head_stride"),
                 *("num_rows", "num_tokens", "num_items"),
                 *("num_heads", "kv_heads", "head_dim", "block_size"),
-                *("dtype", "threads", "is_packed"),
+                *("dtype", "threads", "is_packed", "codes", "row"),
             )
         ),
         ("scale", c_float),

@@ -19,6 +19,7 @@ from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.ops import LayerOps, TorchOps
+from stratos.engine.memory.kv_codes import KV_CODES, KvCodes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.sampling.native_sampler import NativeSampler
@@ -45,6 +46,8 @@ class Kernels:
     """Triton's attention: each context is split by its own length."""
     has_fp8_kv: bool = False
     """Triton's attention: pages are in fp8."""
+    kv_codes: KvCodes | None = None
+    """On a CPU: what pages hold in place of numbers."""
     has_pdl: bool = False
     """Triton's kernels of a layer are launched while the one before still runs."""
     packs_keys: bool = True
@@ -73,6 +76,8 @@ class Kernels:
         """``KvPages.key_unit`` for the attention backend; of ``dtype`` are the pages."""
         if self.is_triton or self.library is None or not self.packs_keys or geometry.head_dim > MAX_HEAD_DIM:
             return 0
+        if self.kv_codes is not None:
+            return 0
         return key_unit(self.library, geometry, dtype)
 
     def sampler(self, config: RunnerConfig, eos_token_ids: Sequence[int], vocab_size: int) -> NativeSampler | None:
@@ -89,7 +94,7 @@ class Kernels:
         dtype: torch.dtype,
         kv_scales: Tensor | None = None,
     ) -> AttentionBackend:
-        """The attention backend over a pool; ``kv_scales`` for pages in fp8, which ``dtype`` computes with."""
+        """The attention backend over a pool, computing in ``dtype``; ``kv_scales`` for a GPU's pages in fp8."""
         if self.is_triton:
             from stratos.engine.attention.triton_paged import TritonPagedAttention
 
@@ -105,20 +110,22 @@ class Kernels:
                 has_pdl=self.has_pdl,
             )
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
-            return NativePagedAttention(self.library, pages, num_heads, windows)
+            return NativePagedAttention(self.library, pages, num_heads, windows, dtype)
         kernel = TorchTiledAttention if self.is_exact else TorchPagedAttention
-        return kernel(pages, num_heads, windows)
+        return kernel(pages, num_heads, windows, dtype)
 
 
 def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> Kernels:
     """Take Triton's kernels where they are asked for; else load the C++ ones where they are wanted and usable.
 
     Raises:
-        InvalidCheckpoint: Triton is asked for and not installed, fp8 KV without it, or a build of the C++ kernels that
+        InvalidCheckpoint: Triton is asked for and not installed, KV in int8 with it, or a build of the C++ kernels that
             this machine cannot run.
     """
-    has_fp8_kv, switches = config.kv_dtype == "fp8", config.kernels
+    switches = config.kernels
     if switches.triton_kernels:
+        if config.kv_dtype == "int8":
+            raise InvalidCheckpoint("kv_dtype int8 is for CPUs: set it to fp8 or auto on a GPU")
         has_pdl = switches.dependent_launch and _can_launch_early(device)
         ops: LayerOps = _triton_ops(has_pdl) if switches.fused_ops else TorchOps()
         return Kernels(
@@ -128,17 +135,15 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
             is_triton=True,
             splits_kv=switches.split_kv,
             balances_kv=switches.balanced_kv,
-            has_fp8_kv=has_fp8_kv,
+            has_fp8_kv=config.kv_dtype == "fp8",
             has_pdl=has_pdl,
         )
-    if has_fp8_kv:
-        raise InvalidCheckpoint("kv_dtype fp8 needs the kernels of a GPU: set device to cuda, or kv_dtype to auto")
     library = _library(config.native_isa) if switches.native_kernels and device.type == "cpu" else None
     is_exact = config.exact and device.type == "cpu"
     ops = ExactTorchOps() if is_exact else TorchOps()
     if library is not None and switches.fused_ops:
         ops = NativeOps(library, dtype)
-    return Kernels(ops, library, is_exact, packs_keys=switches.packed_keys)
+    return Kernels(ops, library, is_exact, packs_keys=switches.packed_keys, kv_codes=KV_CODES.get(config.kv_dtype))
 
 
 def _can_launch_early(device: torch.device) -> bool:

@@ -62,7 +62,7 @@ class Streaming:
         """The backend: without sinks it is a sliding window, which every backend has."""
         if not self.num_sinks:
             return kernels.attention(pages, self.model.num_heads, self.model.windows, dtype, kv_scales)
-        backend = SinkPagedAttention(pages, self.model.num_heads, self.num_sinks, self.window, self.rotary)
+        backend = SinkPagedAttention(pages, self.model.num_heads, self.num_sinks, self.window, self.rotary, dtype)
         _log.warning("attention sinks: attention runs on %s, the C++ and Triton kernels have no sinks", backend.name)
         return backend
 

@@ -139,15 +139,16 @@ class TorchRunner(Runner):
         weights = chosen_scheme(config.quantization, model)
         keeps = linear.keeps_codes
         reader = CheckpointReader(files, model, dtype, target, config.quantization, keeps_codes=keeps)
-        kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
-        geometry = _geometry(model, config.block_size, kv_dtype)
+        codes = kernels.kv_codes
+        kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
+        geometry = _geometry(model, config.block_size, kv_dtype, codes.scale_bytes if codes else 0)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
         key_unit = 0 if streams else kernels.key_unit(geometry, kv_dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
         # memory node.
         with ThreadPoolExecutor(1, "kv-pool") as pool_thread, one_thread():
-            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target, key_unit)
+            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target, key_unit, codes)
             decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
             pages = making_pages.result()
         threads = None
@@ -170,7 +171,7 @@ class TorchRunner(Runner):
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
-                kv_dtype=config.kv_dtype if kernels.has_fp8_kv else config.dtype,
+                kv_dtype=codes.identity if codes else config.kv_dtype if kernels.has_fp8_kv else config.dtype,
                 rope_variant=streams.variant if streams else model.rope.variant,
                 numerics_id=numerics_id(target, config.dtype, libraries, *names, *schemes, *promised),
             ),
@@ -321,11 +322,12 @@ def _report_non_finite(
     return num_sound
 
 
-def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype) -> KvGeometry:
+def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype, scale_bytes: int) -> KvGeometry:
     return KvGeometry(
         num_layers=model.num_layers,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
         block_size=block_size,
         element_bytes=dtype.itemsize,
+        scale_bytes=scale_bytes,
     )

@@ -23,7 +23,7 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
 ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0}
 """Of an element that is quantised at load, scales included."""
-TABLE_BYTES = 4
+TABLE_BYTES, KV_SCALE_BYTES = 4, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,8 @@ class ModelNeed:
     """Elements that every step reads: all tensors but the table in which a token's row is looked up."""
     code_bytes: int = 0
     """Weights that stay codes, in whatever type the rest is."""
+    kv_rows: int = 0
+    """Heads of K and of V of one token, in all layers."""
     widened: tuple[str, ...] = ()
     """Types of blocks of a GGUF file that are floats in memory."""
 
@@ -73,9 +75,11 @@ class ModelNeed:
             code_bytes=self.code_bytes + code_bytes,
         )
 
-    def token_bytes(self, dtype: str, kv_dtype: str = "auto") -> int:
-        """KV of one token."""
-        return self.kv_elements * (1 if kv_dtype == "fp8" else DTYPE_BYTES[dtype])
+    def token_bytes(self, dtype: str, kv_dtype: str = "auto", *, has_scales: bool = False) -> int:
+        """KV of one token; codes may have scales beside them (``memory.kv_codes``)."""
+        if kv_dtype == "auto":
+            return self.kv_elements * DTYPE_BYTES[dtype]
+        return self.kv_elements + has_scales * KV_SCALE_BYTES * self.kv_rows
 
 
 def read_need(folder: Path, rounding: str = "auto", *, keeps_codes: bool = True) -> ModelNeed:
@@ -135,6 +139,7 @@ def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNe
         num_weights=num_stored + twice,
         table_bytes=2 * model.max_model_len * model.head_dim * TABLE_BYTES,
         kv_elements=2 * model.num_layers * model.kv_size,
+        kv_rows=2 * model.num_layers * model.num_kv_heads,
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
         widest=max(2 * model.intermediate_size, model.q_size + 2 * model.kv_size, model.hidden_size),

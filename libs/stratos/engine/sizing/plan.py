@@ -53,7 +53,7 @@ def plan_engine(case: SizingCase) -> EnginePlan:
     if longest > need.max_model_len:
         raise InvalidCheckpoint(f"max_model_len={longest} is more than the model's context of {need.max_model_len}")
     dtype, why_dtype = _choose_dtype(case)
-    token_bytes = need.token_bytes(dtype, config.kv_dtype)
+    token_bytes = need.token_bytes(dtype, config.kv_dtype, has_scales=not room.is_gpu)
     least_len = longest if case.set_model_len else min(longest, LEAST_TOKENS)
     least = config.kv_pool_bytes or (case.tokens_for(least_len) if case.bounds_context else 1) * token_bytes
     fixed = case.fixed_bytes(dtype)

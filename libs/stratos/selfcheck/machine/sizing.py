@@ -47,6 +47,7 @@ class WorkerAsk:
     """At most, of all roles."""
     dtype: str = "auto"
     quantization: str = "auto"
+    kv_dtype: str = "auto"
     max_model_len: int = 0
 
 
@@ -74,7 +75,12 @@ def worker_settings(ask: WorkerAsk, env: Mapping[str, str]) -> WorkerEngineSetti
     Raises:
         BadRequest: a variable has a value that it cannot have.
     """
-    runner = {"dtype": ask.dtype, "quantization": ask.quantization, "max_model_len": ask.max_model_len}
+    runner = {
+        "dtype": ask.dtype,
+        "quantization": ask.quantization,
+        "kv_dtype": ask.kv_dtype,
+        "max_model_len": ask.max_model_len,
+    }
     values: dict[str, Any] = {"runner": runner}
     for cls in (PrefillEngineSettings, WorkerEngineSettings):
         values = _merged(values, _read_groups(cls, env))

@@ -118,9 +118,8 @@ def test_blocks_are_copied_and_handed_over_byte_by_byte(model_path: Path) -> Non
     assert bytes(target.gather((6, 5), KvRange(0, 7, 0, 2))) == bytes(run)
 
 
-def test_without_a_gpus_kernels_it_is_refused(model_path: Path) -> None:
-    with pytest.raises(InvalidCheckpoint, match="fp8 needs the kernels of a GPU"):
-        load(model_path, TorchRunner, kv_dtype="fp8")
+def test_kv_of_a_cpu_has_other_scales_and_another_identity(model_path: Path) -> None:
+    assert load(model_path, TorchRunner, kv_dtype="fp8").info.identity.kv_dtype == "fp8-token"
     assert load(model_path, TorchRunner).info.identity.kv_dtype == "float32"
 
 
