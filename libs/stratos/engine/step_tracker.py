@@ -222,6 +222,8 @@ class StepTracker:
             launched.count_out()
             error = tokens.errors.get(sequence.seq_id)
             if error is not None:
+                if error not in _CLASSES:
+                    self._forget(sequence)
                 self.fail(sequence, _CLASSES.get(error, Internal)(error), result)
                 continue
             sequence.num_computed += launched.own_count
@@ -268,6 +270,12 @@ class StepTracker:
         result.drafts.append(count)
         if launched.is_current:
             self._kv.tables.end_drafts(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """A row that is not finite may have read damaged KV: no other sequence may find its blocks any more."""
+        size = self._kv.blocks.block_size
+        num_full = min(len(sequence.block_table), len(sequence.tokens) // size)
+        self._kv.forget(sequence.hash_chain(num_full, size))
 
     def fail(self, sequence: Sequence, error: StratosError, result: StepResult) -> None:
         """End the whole request, or job, that ``sequence`` belongs to."""

@@ -111,6 +111,22 @@ def test_a_fault_that_does_not_come_back_costs_nobody_anything(faulty, call, hit
     assert_at_rest(engine)
 
 
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_blocks_of_a_row_that_is_not_finite_are_hit_by_no_other(make_engine, is_damaged):
+    engine, prefix = make_engine(poison_token=666), tuple(range(40))
+    engine.add(make_request(prefix, "first"))
+    drain(engine)
+    assert engine.match((*prefix, 1), "", b"") == 32
+    engine.add(make_request((*prefix, 666 if is_damaged else 667), "bad"))
+    assert set(drain(engine).errors) == ({"bad"} if is_damaged else set())
+    assert engine.match((*prefix, 1), "", b"") == (0 if is_damaged else 32)
+    engine.add(make_request((*prefix, 1), "next"))
+    run = drain(engine)
+    assert run.tokens["next", 0] == expected((*prefix, 1))
+    assert run.stats["next"].num_cached_tokens == (0 if is_damaged else 32)
+    assert_at_rest(engine)
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_a_job_that_raises_ends_alone(faulty, call):
     engine, _ = faulty(call, config=SchedulerConfig(max_num_batched_tokens=4))

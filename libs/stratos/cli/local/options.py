@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from stratos.common.errors import BadRequest
+from stratos.text.gguf.folder import is_gguf
 
 DataDirOption = Annotated[Path, Option("--data-dir", help="Where the platform keeps its data.")]
 DEFAULT_DATA_DIR = Path(".stratos")
@@ -20,6 +24,8 @@ MAX_THREADS = 1024
 GPU_MEMORY = 0.9
 """Of a GPU's memory for all workers: what kernels load at their first use is in no plan."""
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+MODEL_FLAG = "--model"
 SPECULATIVE_FLAG = "--speculative-config"
 METHODS = ("auto", "off", "ngram", "suffix", "draft")
 PLANNED_METHODS = ("self",)
@@ -31,6 +37,12 @@ class UpOptions:
     """One platform on this machine."""
 
     model_path: Path
+    name: str = ""
+    """Name that clients use as "model"; empty takes the folder's."""
+    more_models: tuple[UpOptions, ...] = ()
+    """Further models behind the same gateways, each with workers of its own as these options say."""
+    num_models: int = 1
+    """Models that share the machine."""
     shipped_model_path: Path | None = None
     """The model folder of this repository, if there is one; its adapters are offered with it alone."""
     gateways: Annotated[int, Option(help="Gateways; they share the port.")] = 1
@@ -122,7 +134,7 @@ class UpOptions:
         """Upper bound of decode workers. Unasked, none is added on cores that the first ones have already, or a GPU."""
         if self.device == "cuda":
             return self.max_decode or self.decode
-        num_taken = self.threads_per_worker * (self.prefill + self.decode)
+        num_taken = self.threads_per_worker * self.num_workers
         has_room = num_cores() - num_taken >= self.threads_per_worker
         return self.max_decode or min(self.decode + has_room, MAX_WORKERS)
 
@@ -140,17 +152,22 @@ class UpOptions:
     @property
     def gpu_share(self) -> float:
         """Part of the one GPU's memory that each worker may take."""
-        return GPU_MEMORY / (self.prefill + self.decode_limit)
+        return GPU_MEMORY / (self.num_workers + self.decode_limit - self.decode)
 
     @property
     def model_name(self) -> str:
-        """Name that clients use as "model": the folder's."""
-        return self.model_path.name
+        """Name that clients use as "model"."""
+        return self.name or self.model_path.name
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that start with the platform, of all models."""
+        return self.num_models * (self.prefill + self.decode)
 
     @property
     def threads_per_worker(self) -> int:
         """Cores shared by the workers that start with the platform; one thread is the least."""
-        return self.threads or max(1, num_cores() // max(1, self.prefill + self.decode))
+        return self.threads or max(1, num_cores() // max(1, self.num_workers))
 
     @property
     def uses_shipped_model(self) -> bool:
@@ -202,3 +219,48 @@ def _draft_folder(model: object) -> str:
 
 def _bad_drafts(why: str) -> BadRequest:
     return BadRequest(f"{SPECULATIVE_FLAG} {why}", param=SPECULATIVE_FLAG)
+
+
+def options_for(models: Sequence[str], shipped: Path | None, make: Callable[..., UpOptions]) -> UpOptions:
+    """Options of a platform with these models, the first of which is the gateways' home.
+
+    Args:
+        models: as the flags have them; none takes the shipped model.
+        shipped: the shipped model, if there is one.
+        make: options from a model's path, its name, and what the other flags say.
+
+    Raises:
+        BadRequest: there is no model, two have one name, or a further one has a name that no process can have.
+    """
+    if not models and shipped is None:
+        raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
+    made = [
+        make(model_path=path, name=name, num_models=max(1, len(models)), shipped_model_path=shipped)
+        for name, path in (parse_model(text) for text in models or [str(shipped)])
+    ]
+    names = [options.model_name for options in made]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise BadRequest(
+                f"{MODEL_FLAG}: {count} models have the name {name!r}; give it as {MODEL_FLAG} NAME=PATH",
+                param=MODEL_FLAG,
+            )
+    for name in names[1:]:
+        if not _NAME.match(name):
+            text = (
+                f"{MODEL_FLAG}: {name!r} cannot name the workers of a model; give another one as {MODEL_FLAG} NAME=PATH"
+            )
+            raise BadRequest(text, param=MODEL_FLAG)
+    return replace(made[0], more_models=tuple(made[1:]))
+
+
+def parse_model(text: str) -> tuple[str, Path]:
+    """Name and path of a model; the name is empty where only a path is given, as every path is that exists."""
+    name, is_named, rest = text.partition("=")
+    path = Path(text)
+    if is_named and _NAME.match(name) and not path.exists():
+        path = Path(rest)
+    else:
+        name = ""
+    # a GGUF file's link is not followed: its name is the model's, and what tells the parts
+    return name, path.absolute() if is_gguf(path) else path.resolve()
