@@ -54,8 +54,7 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
         elif options.engine == "torch":
             fitted = [_fitted(more) for more in options.more_models]
             options, sizes = _fitted(replace(options, more_models=tuple(more for more, _ in fitted)))
-            sizes = "
-".join([sizes, *(text for _, text in fitted)])
+            sizes = "\n".join([sizes, *(text for _, text in fitted)])
         data = DataDir(options.data_dir)
         data.prepare()
         run = data.new_run()

@@ -7,9 +7,9 @@ softmax, and writes the result, or, when the context is split, a partial result 
 - decode: one query, so the matrix is the heads of a group; contexts are split over programs to fill the GPU, each into
   as many parts as its length asks for (``items``), or all into equally many.
 - prefill: many queries in one large matrix (warp-group products), no split; only tiles at the diagonal are masked.
-- exact: one shape for everything, parts of ``EXACT_SPLIT`` tokens and tiles by absolute position, all masked alike, parts
-  joined from the first to the last.  A row of a product does not depend on the others, and neither a masked tile nor an
-  empty part changes a bit: so a token's result depends neither on the batch nor on its chunk.
+- exact: one shape for everything, parts of ``EXACT_SPLIT`` tokens and tiles by absolute position, all masked alike,
+  parts joined from the first to the last.  A row of a product does not depend on the others, and neither a masked tile
+  nor an empty part changes a bit: so a token's result depends neither on the batch nor on its chunk.
 
 The grid depends on sizes of buffers alone, so a launch can be captured in a CUDA graph; rows without a context write
 zeros.  Pages in fp8 are widened before each product; their scales are applied to the scores and to the result.
