@@ -44,7 +44,7 @@ class Section:
 SECTIONS = {
     "tests": Section("suites", "run", 230, "kernels, runner and models of every family against references"),
     "decode": Section("steps", "decode", 110, "decode steps of the 8B shape against the roofline, by batch"),
-    "ablations": Section("steps", "ablations", 130, "the same with each switch off, each candidate on"),
+    "ablations": Section("steps", "ablations", 130, "the same with each switch off"),
     "adapters": Section("steps", "adapters", 70, "decode steps with 0 to 32 adapters, grouped and one by one"),
     "attention": Section("attention", "run", 100, "the attention kernel alone: GB/s, TFLOP/s, other program shapes"),
     "sampling": Section("sampling", "run", 60, "sampling on the device against logits to the host and a sort there"),
@@ -53,6 +53,7 @@ SECTIONS = {
         "handoff", "run", 60, "KV into the pages of another process; what of it a first token waits for"
     ),
     "products": Section("products", "run", 60, "matrix products of few rows against the copy bandwidth"),
+    "platform": Section("platform", "run", 240, "the whole platform on one GPU: a killed worker, throughput by HTTP"),
 }
 """In the order in which they run: what matters most comes first, should time run out."""
 TOTAL_LIMIT_S = 560
@@ -66,7 +67,7 @@ HELPFUL = ("transformers", "pytest")
 def main() -> int:
     """Parse arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="name sections and candidates, and end")
+    parser.add_argument("--list", action="store_true", help="name sections, and end")
     parser.add_argument("--only", help="comma-separated sections; default: all")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--commit", default="", help="of this checkout, where git is not there to say it")
@@ -90,12 +91,7 @@ def main() -> int:
 
 
 def _listed() -> str:
-    """Sections, then the kernels that are off until a measurement."""
-    from stratos.engine.candidates import GPU_CANDIDATES
-
-    sections = [f"{name:10} up to {s.limit_s:3} s  {s.topic}" for name, s in SECTIONS.items()]
-    candidates = [f"{c.switch:16}  {c.name}, measured by {', '.join(c.sections)}" for c in GPU_CANDIDATES]
-    return "\n".join([*sections, "", "candidates, off until a GPU has measured them:", *candidates])
+    return "\n".join(f"{name:10} up to {s.limit_s:3} s  {s.topic}" for name, s in SECTIONS.items())
 
 
 def _extend_path() -> None:

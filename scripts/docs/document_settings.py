@@ -4,8 +4,7 @@
 python -m scripts.docs.document_settings          rewrite the parts between the markers
 python -m scripts.docs.document_settings --check  exit 1 when one is out of date
 
-docs/configuration.md has the settings of ``first_settings``, docs/configuration-all.md has all, docs/gpu.md has the
-candidates of ``stratos.engine.candidates``.
+docs/configuration.md has the settings of ``first_settings``, docs/configuration-all.md has all.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from scripts.docs.first_settings import FIRST, FirstSettings
-from stratos.engine.candidates import GPU_CANDIDATES
 from stratos.rpc.settings import ServiceSettings, Setting, settings_of
 from stratos.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_PAGE, FULL_PAGE = ROOT / "docs" / "configuration.md", ROOT / "docs" / "configuration-all.md"
-GPU_PAGE = ROOT / "docs" / "gpu.md"
 BEGIN, END = "<!-- settings: begin, made by scripts/docs/document_settings.py -->", "<!-- settings: end -->"
 SERVICES = ("gateway", "router", "prefill_worker", "decode_worker", "lora_registry", "autoscaler")
 
@@ -156,17 +153,6 @@ def full_part() -> str:
     return "\n\n".join([BEGIN, *parts, END])
 
 
-def candidates_part() -> str:
-    """The part between the markers of the page about GPUs."""
-    rows = [
-        f"| `RUNNER__KERNELS__{candidate.switch.upper()}` | {cell(candidate.gain)} | {', '.join(candidate.sections)} "
-        f"| {', '.join(f'`{name}`' for name in candidate.code)} |"
-        for candidate in GPU_CANDIDATES
-    ]
-    head = "| setting | gain to be shown | section of `gpu_check.py` | code below `libs/stratos/engine` |"
-    return "\n\n".join([BEGIN, "\n".join([head, "|---|---|---|---|", *rows]), END])
-
-
 def rewritten(text: str, part: str) -> str:
     """The document with ``part`` where the generated one is."""
     head, _, rest = text.partition(BEGIN)
@@ -180,7 +166,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when a document is out of date")
     is_check = parser.parse_args().check
     stale = 0
-    for page, part in ((FIRST_PAGE, first_part()), (FULL_PAGE, full_part()), (GPU_PAGE, candidates_part())):
+    for page, part in ((FIRST_PAGE, first_part()), (FULL_PAGE, full_part())):
         text = page.read_text(encoding="utf-8")
         fresh = rewritten(text, part)
         if is_check and text != fresh:

@@ -18,6 +18,8 @@ from stratos.engine.triton_kernels.attention import AttentionRows, ExactSlice, T
 
 HEADS, KV_HEADS, DIM, BLOCK = 32, 8, 128, 16
 CASES = [(batch, context) for batch in (1, 8, 64) for context in (1024, 8192, 32768)]
+MIXED = [32768] * 2 + [512] * 62
+"""Contexts of a batch that few long prompts share with many short ones."""
 TUNED = [(1, 8192), (64, 1024)]
 DECODE_SHAPES = [(tile, warps, stages) for tile in (32, 64, 128) for warps in (4, 8) for stages in (2, 4, 6)]
 PREFILL_SHAPES = [(128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2)]
@@ -38,6 +40,11 @@ def run(rig: Rig) -> None:
     equal: dict[str, Any] = {"balances_kv": False}
     rig.attempt(f"decode_equal_parts_{batch}x{context}", lambda: _decode(rig, bandwidth, batch, context, **equal))
     rig.attempt(f"decode_exact_{batch}x{context}", lambda: _decode(rig, bandwidth, batch, context, is_exact=True))
+    mixed = [40, 3] if rig.is_rehearsal else MIXED
+    rig.attempt("decode_mixed", lambda: _decode(rig, bandwidth, len(mixed), max(mixed), contexts=mixed))
+    rig.attempt(
+        "decode_mixed_equal_parts", lambda: _decode(rig, bandwidth, len(mixed), max(mixed), contexts=mixed, **equal)
+    )
     for batch, context in [(2, 40)] if rig.is_rehearsal else TUNED:
         for shape in DECODE_SHAPES[:1] if rig.is_rehearsal else DECODE_SHAPES:
             name = f"tune_decode_{batch}x{context}_tile{shape[0]}_warps{shape[1]}_stages{shape[2]}"
@@ -49,32 +56,39 @@ def run(rig: Rig) -> None:
 
 
 class _Bench:
-    """Pages of as many layers as it takes to outgrow the cache, all rows of one kind."""
+    """Pages of as many layers as it takes to outgrow the cache; ``contexts`` differ where they are given."""
 
-    def __init__(self, rig: Rig, batch: int, tokens: int, context: int, **options: Any) -> None:
+    def __init__(
+        self, rig: Rig, batch: int, tokens: int, context: int, *, contexts: list[int] | None = None, **options: Any
+    ) -> None:
         heads, kv_heads, dim = (4, 2, 16) if rig.is_rehearsal else (HEADS, KV_HEADS, DIM)
         self.is_fp8 = options.pop("is_fp8", False)
         dtype = torch.float8_e4m3fn if self.is_fp8 else rig.dtype
+        self.contexts = contexts or [context] * batch
         blocks = -(-context // BLOCK)
-        layer_bytes = batch * blocks * BLOCK * 2 * kv_heads * dim * dtype.itemsize
+        num_blocks = sum(-(-each // BLOCK) for each in self.contexts)
+        token_bytes = 2 * kv_heads * dim * dtype.itemsize
+        layer_bytes = num_blocks * BLOCK * token_bytes
         layers = 2 if rig.is_rehearsal else max(2, min(32, CACHE_BYTES // layer_bytes))
         geometry = KvGeometry(
             num_layers=layers, num_kv_heads=kv_heads, head_dim=dim, block_size=BLOCK, element_bytes=dtype.itemsize
         )
-        pages = KvPages(geometry, batch * blocks, dtype, rig.device)
+        pages = KvPages(geometry, num_blocks, dtype, rig.device)
         if not self.is_fp8:
             pages.tensor.normal_()
         if self.is_fp8:
             options["kv_scales"] = torch.ones(layers, 2, kv_heads, device=rig.device)
-        self.layers, self.layer_bytes, self.context = layers, layer_bytes, context
+        self.layers, self.moved_bytes = layers, sum(self.contexts) * token_bytes
         self.kernel = TritonPagedAttention(pages, heads, (None,) * layers, dtype=rig.dtype, **options)
-        tables = torch.randperm(batch * blocks, device=rig.device).to(torch.int32).view(batch, blocks)
+        shuffled, tables = torch.randperm(num_blocks, device=rig.device).to(torch.int32), []
+        for part in shuffled.split([-(-each // BLOCK) for each in self.contexts]):
+            tables.append(torch.nn.functional.pad(part, (0, blocks - len(part))))
         self.rows = AttentionRows(
             query_blocks=torch.zeros(0, 2, dtype=torch.int32),
             query_begins=torch.arange(batch, dtype=torch.int32, device=rig.device) * tokens,
             query_counts=torch.full((batch,), tokens, dtype=torch.int32, device=rig.device),
-            contexts=torch.full((batch,), context, dtype=torch.int32, device=rig.device),
-            block_tables=tables,
+            contexts=torch.tensor(self.contexts, dtype=torch.int32, device=rig.device),
+            block_tables=torch.stack(tables),
         )
         self.query = torch.randn(batch * tokens, heads, dim, dtype=rig.dtype, device=rig.device)
         self.out = torch.empty_like(self.query)
@@ -88,14 +102,14 @@ class _Bench:
         if is_split and cut is not None:
             # as many items as a captured decode step has, those that it does not need included
             of_rows = np.array([row for row, _ in query_blocks], dtype=np.int32)
-            items = cut.items(of_rows, np.full_like(of_rows, self.context), cut.capacity(len(of_rows)))
+            items = cut.items(of_rows, np.array(self.contexts, dtype=np.int32)[of_rows], cut.capacity(len(of_rows)))
             rows = replace(rows, items=torch.from_numpy(items).to(self.query.device))
         parts = self.kernel.parts_of(rows) if is_split else None
         scales = self.kernel.kv_scales
 
         pieces: Sequence[ExactSlice | None] = [None]
         if self.kernel.is_exact:
-            pieces = self.kernel.exact_slices([(row, 1, self.context) for row, _ in query_blocks])
+            pieces = self.kernel.exact_slices([(row, 1, self.contexts[row]) for row, _ in query_blocks])
 
         def work(layer: int) -> None:
             layer_scales = None if scales is None else scales[layer]
@@ -126,7 +140,7 @@ def _decode(
         differs["differs_by"] = bench.difference(chosen, TileShape(chosen.rows, *shape), rows)
         chosen = TileShape(chosen.rows, *shape)
     seconds = rig.seconds(bench.works(chosen, rows, not is_exact))
-    moved = batch * context * bench.layer_bytes // (batch * -(-context // BLOCK) * BLOCK)
+    moved = bench.moved_bytes
     return {
         "us": round(seconds * 1e6, 1),
         "gb_per_s": round(moved / seconds / 1e9, 1),

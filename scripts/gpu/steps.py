@@ -12,7 +12,6 @@ from scripts.gpu.random_model import BLOCK, RandomModel, adapter_name
 from scripts.gpu.rig import Rig
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos.engine.candidates import GPU_CANDIDATES
 from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
 from stratos.engine.runner.cuda.runner import CudaRunner
 
@@ -26,12 +25,9 @@ VARIANTS: dict[str, tuple[dict[str, bool], bool, SamplingParams]] = {
     "overlap_off": ({}, False, GREEDY),
     "graphs_off": ({"cuda_graphs": False}, True, GREEDY),
     "fused_ops_off": ({"fused_ops": False}, True, GREEDY),
-    **{f"{candidate.switch}_on": ({candidate.switch: True}, True, GREEDY) for candidate in GPU_CANDIDATES},
-    "gemm_choice_and_dependent_launch_on": (
-        {"gemm_choice": True, "dependent_launch": True},
-        True,
-        GREEDY,
-    ),
+    "gemm_choice_off": ({"gemm_choice": False}, True, GREEDY),
+    "prepare_kernel_off": ({"prepare_kernel": False}, True, GREEDY),
+    "dependent_launch_off": ({"dependent_launch": False}, True, GREEDY),
     "split_kv_off": ({"split_kv": False}, True, GREEDY),
     "balanced_kv_off": ({"balanced_kv": False}, True, GREEDY),
     "sampled": ({}, True, SAMPLED),
@@ -40,7 +36,7 @@ VARIANTS: dict[str, tuple[dict[str, bool], bool, SamplingParams]] = {
     "untruncated_split_sampler_off": ({"split_sampler": False}, True, UNTRUNCATED),
     "sampled_sampler_off": ({"triton_sampler": False}, True, SAMPLED),
 }
-"""Switches of the runner, each candidate on; overlap, and how tokens are sampled."""
+"""Switches of the runner; overlap, and how tokens are sampled."""
 
 
 def decode(rig: Rig) -> None:
@@ -54,7 +50,7 @@ def decode(rig: Rig) -> None:
 
 
 def ablations(rig: Rig) -> None:
-    """Section ``ablations``: each switch off in turn, each candidate on."""
+    """Section ``ablations``: each switch off in turn."""
     model, bench = _model(rig)
     batches = (2,) if rig.is_rehearsal else tuple(batch for batch in bench.batches if batch in ABLATED)
     for name, (switches, overlap, params) in VARIANTS.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 from scripts.openapi.examples import EXAMPLES
@@ -15,10 +16,11 @@ from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import LIMITS, MAX_METADATA_CHARS, MAX_METADATA_KEYS, Limit
 from stratos_gateway.batches.routes import parse_batch
 from stratos_gateway.models.score_head import ScoreHead
+from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.moderation.requests import parse_moderation
 from stratos_gateway.openai.embedding_requests import parse_embedding
 from stratos_gateway.preparation.dialects import DIALECTS, MESSAGE, no_template
-from stratos_gateway.scoring.dialects import scoring_dialects
+from stratos_gateway.scoring.dialects import SCORING_DIALECTS
 from stratos_gateway.tokenization.requests import parse_detokenize, parse_tokenize
 
 _VOCAB_SIZE = 256
@@ -27,8 +29,7 @@ Parser = Callable[[dict[str, Any]], object]
 
 def parsers() -> Mapping[str, Parser]:
     """What checks the bodies of each route, by its path."""
-    head = ScoreHead(yes_id=1, no_id=2, template=cast("Any", None))  # no prompt is made here
-    rows = (*DIALECTS, *scoring_dialects(head))
+    rows = (*DIALECTS, *SCORING_DIALECTS)
     return {
         **{row.path: partial(_parse_row, row.parse) for row in rows},
         "/v1/messages/count_tokens": partial(_parse_row, MESSAGE.parse),
@@ -40,8 +41,10 @@ def parsers() -> Mapping[str, Parser]:
     }
 
 
-def _parse_row(parse: Callable[[dict[str, Any], int], object], body: dict[str, Any]) -> object:
-    return parse(body, _VOCAB_SIZE)
+def _parse_row(parse: Callable[[dict[str, Any], ServedModel], object], body: dict[str, Any]) -> object:
+    """Parse for a model of which parsers see no more: its vocabulary, and a head whose prompts are not made here."""
+    head = ScoreHead(yes_id=1, no_id=2, template=cast("Any", None))
+    return parse(body, cast("Any", SimpleNamespace(base=SimpleNamespace(vocab_size=_VOCAB_SIZE), score_head=head)))
 
 
 def body_schema(path: str, parse: Parser) -> dict[str, Any]:

@@ -358,7 +358,7 @@ def _num_descriptors():
 
 
 async def test_gloo_on_an_address_of_another_machine_says_so(tmp_path):
-    settings = TransportConfig(names=("gloo",), gloo=GlooConfig(host="192.0.2.1"))
+    settings = TransportConfig(names=("gloo",), gloo=GlooConfig(host="192.0.2.1")).fitted(1)
     port = LocalPort(port_transports(settings), FilePages(tmp_path, is_on_device=False))
     receiver = StagingSlots("gloo", "inc-d", settings.staging, port)
     with pytest.raises(Overloaded, match=r"cannot listen on 192\.0\.2\.1"):

@@ -221,6 +221,6 @@ def test_host_swaps_have_a_stream_of_their_own(is_fenced: bool) -> None:
         pages.tensor[9].add_(1)  # launched after: it must find the copy
     assert swap.wait() > 0
     torch.cuda.synchronize()
-    expected = before[2] + (0 if is_fenced else 1)
+    expected = before[2] if is_fenced else before[2] + 1  # adding 0 would turn -0.0 into 0.0
     assert torch.equal(pages.tensor[9].view(torch.int16), expected.view(torch.int16))
     assert torch.equal(host.slots[0].cuda().view(torch.int16), pages.tensor[1].view(torch.int16))

@@ -67,7 +67,12 @@ app.add_typer(watermark_app, name="watermark")
 def up(
     *,
     model: Annotated[
-        Path | None, typer.Option(help="Hugging Face model folder, or a GGUF file; default: the shipped model.")
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]PATH",
+            help="Hugging Face model folder, or a GGUF file; default: the shipped model. Repeated: further models, "
+            "each with workers of its own.",
+        ),
     ] = None,
     make: Callable[..., UpOptions],
     fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
@@ -76,19 +81,12 @@ def up(
     from stratos.rpc.forking.client import fork_server_while
 
     with fork_server_while(wanted=fork_server) as server:  # first, so that it imports while this process does
+        from stratos.cli.local.options import options_for
         from stratos.cli.local.preflight import find_shipped_model
         from stratos.cli.up import run_up
-        from stratos.common.errors import BadRequest
-        from stratos.text.gguf.folder import is_gguf
 
         with explained_errors():
-            shipped = find_shipped_model()
-            if model is None and shipped is None:
-                raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
-            path = model or shipped or Path()
-            # a GGUF file's link is not followed: its name is the model's, and what tells the parts
-            path = path.absolute() if is_gguf(path) else path.resolve()
-            options = make(model_path=path, shipped_model_path=shipped)
+            options = options_for(model or [], find_shipped_model(), make)
         code = run_up(options, server)
     raise typer.Exit(code)
 

@@ -49,8 +49,12 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
         options = with_model_folder(options)
         check_options(options)
         sizes = ""
-        if options.engine == "torch":
-            options, sizes = _fitted(options)
+        if options.device == "cuda":
+            sizes = f"each worker: {options.gpu_share:.0%} of the GPU's memory"
+        elif options.engine == "torch":
+            fitted = [_fitted(more) for more in options.more_models]
+            options, sizes = _fitted(replace(options, more_models=tuple(more for more, _ in fitted)))
+            sizes = "\n".join([sizes, *(text for _, text in fitted)])
         data = DataDir(options.data_dir)
         data.prepare()
         run = data.new_run()
@@ -66,7 +70,7 @@ def _fitted(options: UpOptions) -> tuple[UpOptions, str]:
     """The options with sizes for every worker, and the text that explains them."""
     ask = WorkerAsk(
         model_path=options.model_path,
-        num_workers=options.prefill + options.decode_limit,
+        num_workers=options.num_workers + options.decode_limit - options.decode,
         dtype=options.dtype,
         quantization=options.quantization,
         kv_dtype=options.kv_cache_dtype,

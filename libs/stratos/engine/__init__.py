@@ -7,5 +7,5 @@ Two wings meet at ``contract``.  The host wing never imports torch: ``core``, ``
 
 Read in this order: ``settings`` (what an operator sets), ``contract``, ``core``, ``step_loop``, ``scheduler``,
 ``kv_cache``, ``requests``, ``speculation``, then ``runner``, ``models``, ``attention``, ``sampling``; at last
-``switches`` (what benchmarks alone turn) and ``candidates`` (kernels of a GPU that no measurement has decided yet).
+``switches`` (what benchmarks alone turn).
 """

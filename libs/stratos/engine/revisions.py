@@ -20,7 +20,7 @@ REVISIONS = MappingProxyType(
         "torch-attention": 1,
         "torch-ops": 1,
         "torch-products": 1,
-        "triton-attention": 1,
+        "triton-attention": 2,
         "triton-ops": 1,
         "triton-products": 1,
     }

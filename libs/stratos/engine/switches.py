@@ -54,7 +54,7 @@ class Baselines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSwitches:
-    """Kernels of a runner: ablation switches for benchmarks, and candidates that no GPU has measured yet."""
+    """Kernels of a runner: ablation switches for benchmarks."""
 
     native_kernels: bool = True
     """C++ kernels for attention and layer operations on CPU, where setup could build them."""
@@ -97,15 +97,15 @@ class KernelSwitches:
     that are launched."""
     cuda_graphs: bool = True
     """On a GPU, capture decode steps once and replay them; off launches every kernel again."""
-    gemm_choice: bool = False
+    gemm_choice: bool = True
     """On a GPU, measure at start which kernel is fastest for the matrix products of decode steps of up to 64 rows: the
-    framework's libraries or our own. A candidate: off until it has been measured on one; it lengthens the start."""
-    prepare_kernel: bool = False
+    framework's libraries or our own; off takes the framework's choice. It lengthens the start by seconds."""
+    prepare_kernel: bool = True
     """On a GPU, make the inputs of a decode step by one kernel within the captured step, from one copy of what the host
-    sends, instead of some fifteen small kernels before it. A candidate: off until it has been measured on one."""
-    dependent_launch: bool = False
+    sends; off launches some fifteen small kernels before it."""
+    dependent_launch: bool = True
     """On a GPU of compute capability 9.0 or more, launch small kernels and attention of a layer while the kernel before
-    them still runs (programmatic dependent launch). A candidate: off until it has been measured on one."""
+    them still runs (programmatic dependent launch); off waits for its end."""
 
     @property
     def captures_adapters(self) -> bool:

@@ -26,7 +26,7 @@ from stratos.kv_transfer.device.rings import staging_of
 from stratos.kv_transfer.device.sender import DeviceAttacher
 from stratos.kv_transfer.device.trial import find_fault
 from stratos.kv_transfer.groups.gloo import gloo_ends
-from stratos.kv_transfer.groups.nccl import NcclGroups, has_nccl
+from stratos.kv_transfer.groups.nccl import NcclGroups, find_nccl_fault
 from stratos.kv_transfer.groups.ordered import ordered_ends
 from stratos.kv_transfer.inproc import InprocHub, inproc_ends
 from stratos.kv_transfer.port.local import PortTransport
@@ -112,6 +112,7 @@ _TRANSPORTS: Mapping[str, _Transport] = {
         ends=lambda parts: ordered_ends(parts.config.staging, parts.config.nccl, NcclGroups(parts.config.nccl)),
         reach=Reach.DEVICES,
         is_encrypted=False,
+        fault=lambda _: find_nccl_fault(),
     ),
 }
 TRANSPORTS = tuple(_TRANSPORTS)
@@ -147,8 +148,6 @@ def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_page
     Raises:
         ValueError: none is left, or one is named where it cannot run; the message names the setting.
     """
-    if "nccl" in config.names and not has_nccl():
-        raise ValueError("the KV transport nccl needs a GPU and torch with NCCL; take it out of transport.names")
     if "cuda_ipc" in config.names and not has_device_pages:
         raise ValueError("the KV transport cuda_ipc needs device cuda and runner.kernels.copy_stream")
     if "cuda_ipc" in config.names:

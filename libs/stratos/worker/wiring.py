@@ -127,12 +127,13 @@ def _context(
     dialer: Dialer,
 ) -> HandoffContext:
     metrics = WorkerMetrics(registry, settings.device_label, settings.observe.max_tenant_series)
+    transport = settings.transport.fitted(engine.info.geometry.token_bytes)
     transports = Transports(
-        _names(settings.transport, engine, has_tls=dialer.tls is not None),
+        _names(transport, engine, has_tls=dialer.tls is not None),
         engine.data_port,
         incarnation,
-        settings.transport,
-        find_capabilities(settings.transport.shm_directory, engine.info.device),
+        transport,
+        find_capabilities(transport.shm_directory, engine.info.device),
     )
     slot_queue = SlotQueue(settings.handoff.slot_wait_s)
     return HandoffContext(

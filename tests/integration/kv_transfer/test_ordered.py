@@ -11,7 +11,7 @@ import pytest
 
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import StagingLedger
-from stratos.kv_transfer.registry import usable_transports
+from stratos.kv_transfer.registry import find_faults, usable_transports, working_transports
 from stratos.kv_transfer.settings import TransportConfig
 from stratos.kv_transfer.transfer import FrameHeader
 from tests.support.kv.kv_transfer_world import LONG_S, Link, World, header_of, payload_of
@@ -91,5 +91,9 @@ async def test_a_frame_that_cannot_be_sent_ends_the_pair_at_once(world: World, p
 
 
 def test_without_a_gpu_nccl_is_refused_by_name() -> None:
+    both = TransportConfig(names=("nccl", "shm"))
+    faults = find_faults(both)
+    assert "nccl needs a GPU" in faults["nccl"]
+    assert working_transports(usable_transports(both, has_tls=False), faults) == ("shm",)
     with pytest.raises(ValueError, match="nccl needs a GPU"):
-        usable_transports(TransportConfig(names=("nccl", "shm")), has_tls=False)
+        working_transports(("nccl",), faults)

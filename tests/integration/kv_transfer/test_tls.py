@@ -179,7 +179,7 @@ async def test_an_unusable_certificate_of_the_sender_leaves_the_pair_as_it_is(wo
 async def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "staging").mkdir()
     world = World("tls", tmp_path / "staging")
-    settings = TransportConfig(tls=TlsTransportConfig(host="192.0.2.1"))
+    settings = TransportConfig(tls=TlsTransportConfig(host="192.0.2.1")).fitted(1)
     ends = make_ends("tls", settings, tls=world.contexts(PeerRole.DECODE_WORKER))
     port = LocalPort({"tls": PortTransport(make=lambda: ends)}, world.pages)
     receiver = StagingSlots("tls", "inc-d", settings.staging, port)

@@ -1,18 +1,21 @@
-"""One end of a pair over groups that pair frames by order, as a process: ``group_pair MAKER receive|send [OFFER]``.
+"""One end of a pair over groups that pair frames by order, as a process: ``group_pair MAKER ROLE [OFFER]``.
 
-The receiver prints its offer, then a line once every frame has arrived as it was sent; the sender a line once all left.
-MAKER is ``nccl`` or ``ordered-gloo``.
+The receiver prints its offer, then a line once every frame has arrived as it was sent, or a line once it has given the
+pair up; the sender a line once all left.  MAKER is ``nccl`` or ``ordered-gloo``; ROLE ``receive``, ``send``, or
+``send-half``, whose last frames never leave.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sys
 from dataclasses import asdict
 from typing import Any
 
+from stratos.common.errors import StratosError
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import RequestKey
 from stratos.kv_transfer.framing import checksum
@@ -27,7 +30,7 @@ from tests.support.kv.ordered_gloo import OrderedGloo
 
 SIZES = (1, 4097, 1 << 20, 3 << 20)
 STAGING = StagingConfig(slot_bytes=max(SIZES), slots_per_pair=len(SIZES))
-TIMEOUT_S = 60.0
+TIMEOUT_S = float(os.environ.get("PAIR_TIMEOUT_S", "60"))
 LEG = "leg-1"
 
 
@@ -56,19 +59,23 @@ async def receive(config: Any, maker: Any) -> None:
     print(json.dumps(asdict(offer)), flush=True)
     for header, _ in frames():
         receiver.announce_frame(offer.pair, header)
-    for header, payload in frames():
-        await receiver.wait_arrived(offer.pair, LEG, header.seq, timeout_s=TIMEOUT_S)
-        key = RequestKey(LEG, header.seq)
-        assert await port.receive(offer.pair, key, header) == header.checksum
-        assert pages.written[key] == payload
-    print("all frames are right", flush=True)
+    try:
+        for header, payload in frames():
+            await receiver.wait_arrived(offer.pair, LEG, header.seq, timeout_s=TIMEOUT_S)
+            key = RequestKey(LEG, header.seq)
+            assert await port.receive(offer.pair, key, header) == header.checksum
+            assert pages.written[key] == payload
+        said = "all frames are right"
+    except (StratosError, TimeoutError) as error:
+        said = f"the pair is lost after {len(pages.written)} frames: {type(error).__name__}"
     await receiver.close()
     await port.close()
+    print(said, flush=True)
 
 
-async def send(config: Any, maker: Any, offer: TransportOffer) -> None:
+async def send(config: Any, maker: Any, offer: TransportOffer, num_frames: int) -> None:
     pair = await ordered_ends(STAGING, config, maker).connect(offer)
-    for header, payload in frames():
+    for header, payload in frames()[:num_frames]:
         await pair.send(header, payload)
     print("all frames have left", flush=True)
     sys.stdin.readline()  # a group ends with its first end: not before the other one has everything
@@ -83,7 +90,8 @@ def main() -> None:
     if role == "receive":
         asyncio.run(receive(config, maker))
     else:
-        asyncio.run(send(config, maker, TransportOffer(**json.loads(sys.argv[3]))))
+        num_frames = len(SIZES) // 2 if role == "send-half" else len(SIZES)
+        asyncio.run(send(config, maker, TransportOffer(**json.loads(sys.argv[3])), num_frames))
 
 
 if __name__ == "__main__":

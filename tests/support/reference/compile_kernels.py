@@ -1,6 +1,7 @@
 """Compiles every kernel for sm_90 as Llama-3.1-8B uses it and prints what came out as JSON.
 
-Its arguments name the precisions: bf16, with the kernels that have one variant only, fp16, fp8.
+Its arguments name the precisions: bf16, with the kernels that have one variant only, fp16, fp8; or a compute
+capability, such as 80, for which attention is compiled with the heads of other models.
 
 A test runs it in a process of its own.  Launches go through the classes that serve, over buffers of the sizes that
 serve, so constants and alignments of the compiled variants are those of a GPU.
@@ -19,7 +20,7 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.attention.projections import QkNorm
-from stratos.engine.attention.triton_paged import TritonPagedAttention
+from stratos.engine.attention.triton_paged import Shapes, TritonPagedAttention
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.layers.triton_ops import TritonOps
 from stratos.engine.memory.kv_pages import KvPages
@@ -41,6 +42,10 @@ PRECISIONS = {
     "fp8": (torch.float8_e4m3fn, torch.bfloat16),
 }
 """Of the pages, and of the products."""
+SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 120: 99 * 1024}
+"""Of one program, by compute capability: A100, L4 and RTX 4090, H100, RTX 5090."""
+OTHER_HEADS = ((14, 2, 64, None), (32, 32, 96, 2048), (32, 8, 128, None), (8, 8, 256, 1024))
+"""Query heads, KV heads, head size, window: groups of 7 and 1."""
 WIDE = {name: re.compile(rf"\b{name}\.global\S*\.v(?:2\.b64|4\.b32)") for name in ("ld", "st")}
 """Loads and stores of 16 bytes."""
 
@@ -72,6 +77,20 @@ def _attend(pages_type: torch.dtype, dtype: torch.dtype) -> None:
     _forward(attention, dtype, BLOCK, prompt, norm=True)
     exact = _attention(pages_type, dtype, is_exact=True)
     _forward(exact, dtype, 1, tables.metadata(exact, 1), norm=False)
+
+
+def _attend_with_other_heads(shared_bytes: int) -> None:
+    dtype = torch.bfloat16
+    for heads, kv_heads, dim, window in OTHER_HEADS:
+        geometry = KvGeometry(num_layers=1, num_kv_heads=kv_heads, head_dim=dim, block_size=BLOCK, element_bytes=2)
+        shapes = Shapes.for_model(dtype, heads // kv_heads, dim, shared_bytes)
+        for is_exact in (False, True):
+            attention = TritonPagedAttention(
+                KvPages(geometry, 1, dtype, CPU), heads, (window,), dtype=dtype, is_exact=is_exact, shapes=shapes
+            )
+            rows = [RowSpan(0, BLOCK, 0, (0,)), RowSpan(BLOCK, 1, 3, (0,))]
+            qkv, factors = torch.zeros(BLOCK + 1, (heads + 2 * kv_heads) * dim, dtype=dtype), torch.zeros(17, dim)
+            attention.forward(0, qkv, RopeRows(factors, factors), None, attention.prepare(rows))
 
 
 def _layer(dtype: torch.dtype) -> None:
@@ -157,6 +176,11 @@ def _report(record: Compiled, config: str) -> list[dict[str, Any]]:
 def main() -> None:
     found = []
     for config in sys.argv[1:]:
+        if config.isdecimal():
+            with compiled(int(config)) as record:
+                _attend_with_other_heads(SHARED_BYTES[int(config)])
+            found += _report(record, config)
+            continue
         pages_type, dtype = PRECISIONS[config]
         with compiled() as record:
             _attend(pages_type, dtype)

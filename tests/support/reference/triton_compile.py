@@ -1,4 +1,4 @@
-"""Compiles kernels for sm_90 without a GPU: launch functions run as always, but a launch ends after the compiler.
+"""Compiles kernels for a GPU without one: launch functions run as always, but a launch ends after the compiler.
 
 Use ``compiled`` in a process that does not interpret kernels.
 """
@@ -20,11 +20,14 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 
-class _Hopper:
+@dataclass(frozen=True)
+class _Target:
     """As much of a driver as compiling needs."""
 
+    capability: int
+
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
         return 0
@@ -41,8 +44,8 @@ class Compiled:
 
 
 @contextmanager
-def compiled() -> Iterator[Compiled]:
-    """Within the block every launch compiles for sm_90 and is recorded, and nothing runs."""
+def compiled(capability: int = 90) -> Iterator[Compiled]:
+    """Within the block every launch compiles for a compute capability and is recorded, and nothing runs."""
     record, run = Compiled(), JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -52,7 +55,7 @@ def compiled() -> Iterator[Compiled]:
             known.append(kernel)
         return kernel
 
-    driver.set_active(_Hopper())
+    driver.set_active(_Target(capability))
     JITFunction.run = compile_only  # type: ignore[method-assign]
     try:
         yield record

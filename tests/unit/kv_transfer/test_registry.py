@@ -18,7 +18,7 @@ from stratos.kv_transfer.settings import TransportConfig
 from tests.support.kv.memory_pages import MemoryPages
 from tests.support.servers.certificates import CertificateFolder
 
-CONFIG = TransportConfig()
+CONFIG = TransportConfig().fitted(1)
 
 
 @pytest.mark.parametrize("name", ["", "nixl", "SHM"])
@@ -44,7 +44,7 @@ def test_a_missing_device_is_named():
 
 
 async def test_every_known_name_makes_both_ends(tmp_path):
-    settings, hub = TransportConfig(shm_directory=tmp_path / "staging"), InprocHub()
+    settings, hub = TransportConfig(shm_directory=tmp_path / "staging").fitted(1), InprocHub()
     tls = TlsContexts(CertificateFolder(tmp_path / "tls").files(PeerRole.DECODE_WORKER))
     for name in TRANSPORTS:
         transport = PortTransport(make=partial(make_ends, name, settings, hub=hub, tls=tls, device="GPU-a"))

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from stratos.kv_transfer.settings import StagingConfig
 from stratos.kv_transfer.staging import SlotLedger, StagingState
 from tests.support.examples import examples
 
@@ -86,3 +87,13 @@ def test_a_slot_outside_of_the_ring_is_refused():
 def test_a_ring_without_slots_is_refused():
     with pytest.raises(ValueError, match="at least one slot"):
         SlotLedger(0)
+
+
+def test_slots_follow_the_model_unless_they_are_set() -> None:
+    small, large, huge = (StagingConfig().fitted(token_bytes) for token_bytes in (6 * 1024, 32 * 1024, 10 << 20))
+    assert (small.slot_bytes, small.slots_per_pair) == (1 << 20, 16)
+    assert (large.slot_bytes, large.slots_per_pair) == (128 * 32 * 1024, 16)
+    assert (huge.slot_bytes, huge.slots_per_pair) == (16 << 20, 8)
+    asked = StagingConfig(slot_bytes=4096, slots_per_pair=2)
+    assert asked.fitted(32 * 1024) is asked
+    assert StagingConfig(slots_per_pair=3).fitted(1).slots_per_pair == 3

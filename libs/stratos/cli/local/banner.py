@@ -12,7 +12,7 @@ PROMPT = "Write the function read_lines. Return a list of all lines of a file."
 
 def banner(facts: PlatformFacts, options: UpOptions) -> str:
     """The text; its first URL is the base URL that all gateways serve."""
-    models = ", ".join((facts.model, *facts.adapters))
+    models = ", ".join((facts.model, *(more.model_name for more in options.more_models), *facts.adapters))
     return f"""
 StratosServe is up: {_processes(options)}
 
@@ -44,7 +44,8 @@ def _processes(options: UpOptions) -> str:
         "prefill worker": options.prefill,
         "decode worker": options.decode,
     }
-    return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+    text = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+    return f"{text} (workers of each of {options.num_models} models)" if options.more_models else text
 
 
 def curl_line(facts: PlatformFacts) -> str:

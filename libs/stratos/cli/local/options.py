@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from stratos.common.errors import BadRequest
+from stratos.text.gguf.folder import is_gguf
 
 DataDirOption = Annotated[Path, Option("--data-dir", help="Where the platform keeps its data.")]
 DEFAULT_DATA_DIR = Path(".stratos")
 MAX_WORKERS = 16
 MAX_REPLICAS = 8
 MAX_THREADS = 1024
+GPU_MEMORY = 0.9
+"""Of a GPU's memory for all workers: what kernels load at their first use is in no plan."""
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+MODEL_FLAG = "--model"
 SPECULATIVE_FLAG = "--speculative-config"
 METHODS = ("auto", "off", "ngram", "suffix", "draft")
 PLANNED_METHODS = ("self",)
@@ -29,6 +37,12 @@ class UpOptions:
     """One platform on this machine."""
 
     model_path: Path
+    name: str = ""
+    """Name that clients use as "model"; empty takes the folder's."""
+    more_models: tuple[UpOptions, ...] = ()
+    """Further models behind the same gateways, each with workers of its own as these options say."""
+    num_models: int = 1
+    """Models that share the machine."""
     shipped_model_path: Path | None = None
     """The model folder of this repository, if there is one; its adapters are offered with it alone."""
     gateways: Annotated[int, Option(help="Gateways; they share the port.")] = 1
@@ -50,6 +64,7 @@ class UpOptions:
     ] = ""
     s3_endpoint_url: Annotated[str, Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")] = ""
     engine: Annotated[str, Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch"
+    device: Annotated[str, Option(help="Where workers compute: cpu, or cuda: one GPU that they share.")] = "cpu"
     dtype: Annotated[str, Option(help="Type of weights and KV: auto, float32, bfloat16 or float16.")] = "auto"
     """"auto" takes what suits model and machine."""
     quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8 from floats at load.")] = (
@@ -64,7 +79,9 @@ class UpOptions:
     kv_pool_bytes: int = 0
     """KV pool of each worker; 0 lets each choose for itself."""
     threads: Annotated[int, Option(help="Threads of each worker; 0 shares the cores among them.")] = 0
-    transport: Annotated[str, Option(help="KV transport between workers: shm, gloo or tls.")] = "shm"
+    transport: Annotated[str, Option(help="KV transport between workers: shm, gloo, tls, or on a GPU cuda_ipc.")] = (
+        "shm"
+    )
     mtls: Annotated[bool, Option("--mtls", help="Certificates and encryption between all processes.")] = False
     """Each call is then allowed only what the role of its caller may do."""
     otlp_endpoint: Annotated[str, Option(help="Collector of traces, e.g. http://localhost:4317.")] = ""
@@ -96,25 +113,35 @@ class UpOptions:
             raise BadRequest(f"--max-model-len must not be negative, not {self.max_model_len}", param="--max-model-len")
         for flag, text, allowed in (
             ("--engine", self.engine, ("torch", "fake")),
+            ("--device", self.device, ("cpu", "cuda")),
             ("--dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
             ("--quantization", self.quantization, ("auto", "int8", "int4", "fp8")),
             ("--kv-cache-dtype", self.kv_cache_dtype, ("auto", "int8", "fp8")),
-            ("--transport", self.transport, ("shm", "gloo", "tls")),
+            ("--transport", self.transport, ("shm", "gloo", "tls", "cuda_ipc")),
         ):
             if text not in allowed:
                 raise BadRequest(f"{flag} must be one of {', '.join(allowed)}, not {text!r}", param=flag)
         parse_speculative_config(self.speculative_config)
         if (self.transport == "tls") > self.mtls:
             raise BadRequest("--transport tls needs --mtls", param="--transport")
+        if self.transport == "cuda_ipc" and self.device != "cuda":
+            raise BadRequest("--transport cuda_ipc needs --device cuda", param="--transport")
         if self.transport == "gloo" and self.mtls:
             raise BadRequest("--transport gloo does not encrypt; with --mtls take tls", param="--transport")
 
     @property
     def decode_limit(self) -> int:
-        """Upper bound of decode workers. Unasked, none is added on cores that the first ones have already."""
-        num_taken = self.threads_per_worker * (self.prefill + self.decode)
+        """Upper bound of decode workers. Unasked, none is added on cores that the first ones have already, or a GPU."""
+        if self.device == "cuda":
+            return self.max_decode or self.decode
+        num_taken = self.threads_per_worker * self.num_workers
         has_room = num_cores() - num_taken >= self.threads_per_worker
         return self.max_decode or min(self.decode + has_room, MAX_WORKERS)
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """Names for the workers, best first: from one GPU to another process of it, else by the host's memory."""
+        return ("cuda_ipc", "shm") if self.transport == "cuda_ipc" else (self.transport,)
 
     def pool_of(self, worker: str) -> str:
         """The label of a worker, such as that of decode-1."""
@@ -123,14 +150,24 @@ class UpOptions:
         return labels[int(number)].strip() if number.isdigit() and int(number) < len(labels) else ""
 
     @property
+    def gpu_share(self) -> float:
+        """Part of the one GPU's memory that each worker may take."""
+        return GPU_MEMORY / (self.num_workers + self.decode_limit - self.decode)
+
+    @property
     def model_name(self) -> str:
-        """Name that clients use as "model": the folder's."""
-        return self.model_path.name
+        """Name that clients use as "model"."""
+        return self.name or self.model_path.name
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that start with the platform, of all models."""
+        return self.num_models * (self.prefill + self.decode)
 
     @property
     def threads_per_worker(self) -> int:
         """Cores shared by the workers that start with the platform; one thread is the least."""
-        return self.threads or max(1, num_cores() // max(1, self.prefill + self.decode))
+        return self.threads or max(1, num_cores() // max(1, self.num_workers))
 
     @property
     def uses_shipped_model(self) -> bool:
@@ -182,3 +219,48 @@ def _draft_folder(model: object) -> str:
 
 def _bad_drafts(why: str) -> BadRequest:
     return BadRequest(f"{SPECULATIVE_FLAG} {why}", param=SPECULATIVE_FLAG)
+
+
+def options_for(models: Sequence[str], shipped: Path | None, make: Callable[..., UpOptions]) -> UpOptions:
+    """Options of a platform with these models, the first of which is the gateways' home.
+
+    Args:
+        models: as the flags have them; none takes the shipped model.
+        shipped: the shipped model, if there is one.
+        make: options from a model's path, its name, and what the other flags say.
+
+    Raises:
+        BadRequest: there is no model, two have one name, or a further one has a name that no process can have.
+    """
+    if not models and shipped is None:
+        raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
+    made = [
+        make(model_path=path, name=name, num_models=max(1, len(models)), shipped_model_path=shipped)
+        for name, path in (parse_model(text) for text in models or [str(shipped)])
+    ]
+    names = [options.model_name for options in made]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise BadRequest(
+                f"{MODEL_FLAG}: {count} models have the name {name!r}; give it as {MODEL_FLAG} NAME=PATH",
+                param=MODEL_FLAG,
+            )
+    for name in names[1:]:
+        if not _NAME.match(name):
+            text = (
+                f"{MODEL_FLAG}: {name!r} cannot name the workers of a model; give another one as {MODEL_FLAG} NAME=PATH"
+            )
+            raise BadRequest(text, param=MODEL_FLAG)
+    return replace(made[0], more_models=tuple(made[1:]))
+
+
+def parse_model(text: str) -> tuple[str, Path]:
+    """Name and path of a model; the name is empty where only a path is given, as every path is that exists."""
+    name, is_named, rest = text.partition("=")
+    path = Path(text)
+    if is_named and _NAME.match(name) and not path.exists():
+        path = Path(rest)
+    else:
+        name = ""
+    # a GGUF file's link is not followed: its name is the model's, and what tells the parts
+    return name, path.absolute() if is_gguf(path) else path.resolve()

@@ -88,7 +88,7 @@ class LocalPlatform:
         self._store_url = options.object_store_url or f"file://{data.store_path}"
         self._supervisor_address = ""
         self._has_own_redis = False
-        self._model_digest = ""
+        self._digests: dict[Path, str] = {}
         self._is_started = False
 
     def views(self) -> list[ProcessView]:
@@ -98,7 +98,9 @@ class LocalPlatform:
         """One more worker, for the autoscaler."""
         if not self._is_started:
             raise Overloaded("the platform is still starting; its own workers come first")
-        limit = self._options.decode_limit if role == "decode" else max(1, self._options.prefill)
+        options = self._options
+        limit = options.decode_limit if role == "decode" else max(1, options.prefill)
+        limit += len(options.more_models) * (options.decode if role == "decode" else options.prefill)
         return await self._supervisor.start_worker(role, partial(self._worker_spec, role), limit)
 
     async def begin_drain(self, name: str) -> None:
@@ -120,13 +122,12 @@ class LocalPlatform:
         listeners = self._open_ports()
         await self._serve_supervisor()
         options = self._options
-        with contextlib.suppress(InvalidCheckpoint):  # a process that reads the folder says what is wrong with it
-            self._model_digest = await asyncio.to_thread(remembered_digest, options.model_path, self._data.digests_file)
+        for path in (options.model_path, *(more.model_path for more in options.more_models)):
+            with contextlib.suppress(InvalidCheckpoint):  # a process that reads the folder says what is wrong with it
+                self._digests[path] = await asyncio.to_thread(remembered_digest, path, self._data.digests_file)
         async with asyncio.TaskGroup() as tasks:
-            for i in range(options.prefill):
-                tasks.create_task(self._supervisor.launch(self._worker_spec("prefill", f"prefill-{i}")))
-            for i in range(options.decode):
-                tasks.create_task(self._supervisor.launch(self._worker_spec("decode", f"decode-{i}")))
+            for spec in self._first_workers():
+                tasks.create_task(self._supervisor.launch(spec))
             router_tasks = [
                 tasks.create_task(self._supervisor.launch(self._spec(f"router-{i}", "router", self._router())))
                 for i in range(options.routers)
@@ -283,13 +284,13 @@ class LocalPlatform:
         if not has_store or not options.uses_shipped_model or options.engine == "fake":
             return ()
         return await publish_shipped_adapters(
-            options.model_path, handed_digest=self._model_digest, store_url=self._store_url,
+            options.model_path, handed_digest=self._digests.get(options.model_path, ""), store_url=self._store_url,
             s3_endpoint_url=options.s3_endpoint_url, registry=RegistryAddress.local(registry_address, self._tls_folder),
         )  # fmt: skip
 
     async def _wait_fleet(self, router_address: str) -> None:
         """A router has a status of every worker, so the first request finds a place."""
-        wanted = self._options.prefill + self._options.decode
+        wanted = self._options.num_workers
         async with RouterClient(router_address, dialer=self._dialer) as router:
             try:
                 async with asyncio.timeout(FLEET_TIMEOUT_S):
@@ -298,9 +299,22 @@ class LocalPlatform:
             except TimeoutError:
                 raise DependencyDown("the workers run, but a router does not call all of them live") from None
 
-    def _worker_spec(self, role: str, name: str) -> ProcessSpec:
-        settings = topology.worker_settings(name, self._options, self._ends(), self._paths)
-        sizes = unset_alone(topology.worker_sizes(self._options), f"STRATOS_{role.upper()}_WORKER_", os.environ)
+    def _first_workers(self) -> list[ProcessSpec]:
+        """Workers that start with the platform; those of further models have their model in their name."""
+        options = self._options
+        kinds = [("", options), *((f"{more.model_name}-", more) for more in options.more_models)]
+        return [
+            self._worker_spec(role, f"{role}-{label}{i}", of)
+            for label, of in kinds
+            for role, count in (("prefill", options.prefill), ("decode", options.decode))
+            for i in range(count)
+        ]
+
+    def _worker_spec(self, role: str, name: str, of: UpOptions | None = None) -> ProcessSpec:
+        """A worker of the model that ``of`` has, the first one without it."""
+        options = of or self._options
+        settings = topology.worker_settings(name, options, self._ends(), self._paths)
+        sizes = unset_alone(topology.worker_sizes(options), f"STRATOS_{role.upper()}_WORKER_", os.environ)
         worker_role: Role = "prefill" if role == "prefill" else "decode"
         return self._spec(name, f"{role}_worker", settings | sizes, role=worker_role)
 
@@ -321,7 +335,7 @@ class LocalPlatform:
             supervisor=self._supervisor_address,
             pepper=self._credentials.pepper,
             platform_key=self._platform_key,
-            model_digest=self._model_digest,
+            digests=self._digests,
         )
 
 

@@ -67,6 +67,8 @@ def with_model_folder(options: UpOptions) -> UpOptions:
         InvalidCheckpoint: the file cannot be served.
         BadRequest: the folder cannot be written.
     """
+    more = tuple(with_model_folder(one) for one in options.more_models)
+    options = replace(options, more_models=more)
     if not is_gguf(options.model_path):
         return options
     data = DataDir(options.data_dir)
@@ -76,9 +78,10 @@ def with_model_folder(options: UpOptions) -> UpOptions:
 
 def check_options(options: UpOptions) -> None:
     """Everything that can be checked without starting a process."""
-    check_model_folder(options.model_path)
-    if options.engine == "torch":
-        check_checkpoint(options.model_path)
+    for one in (options, *options.more_models):
+        check_model_folder(one.model_path)
+        if options.engine == "torch":
+            check_checkpoint(one.model_path)
     if options.observe:
         find_prometheus()
     if options.object_store_url.startswith("s3://") or not options.object_store_url:

@@ -61,8 +61,9 @@ class Endpoints:
     supervisor: str = ""
     pepper: str = field(default="", repr=False)
     platform_key: str = field(default="", repr=False)
-    model_digest: str = ""
-    """Computed once in a run; processes hash the model themselves where it is empty or out of date."""
+    digests: Mapping[Path, str] = field(default_factory=dict)
+    """Digest of each model's folder, computed once in a run; processes hash a model themselves where it is missing or
+    out of date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,9 @@ def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> d
     """Settings of the lora-registry."""
     return {
         "REDIS_URL": ends.redis_url,
-        "REGISTRAR__RESERVED_NAMES": json.dumps([options.model_name]),
+        "REGISTRAR__RESERVED_NAMES": json.dumps(
+            [options.model_name, *(more.model_name for more in options.more_models)]
+        ),
         "REGISTRAR__WORK_FOLDER": str(paths.work_path),
         **_object_store(options, ends),
     }
@@ -134,16 +137,17 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "WORKER_ID": name,
         "POOL": options.pool_of(name),
         "ENGINE": options.engine,
+        "DEVICE": options.device,
         "FAKE__MODEL_PATH": str(options.model_path),
-        "FAKE__MODEL_DIGEST": ends.model_digest,
+        "FAKE__MODEL_DIGEST": ends.digests.get(options.model_path, ""),
         "RUNNER__MODEL_PATH": str(options.model_path),
-        "RUNNER__MODEL_DIGEST": ends.model_digest,
+        "RUNNER__MODEL_DIGEST": ends.digests.get(options.model_path, ""),
         "RUNNER__DTYPE": options.dtype,
         "RUNNER__QUANTIZATION": options.quantization,
         "RUNNER__KV_DTYPE": options.kv_cache_dtype,
         "RUNNER__NUM_THREADS": str(options.threads_per_worker),
         **(parse_speculative_config(options.speculative_config) if name.startswith("decode") else {}),
-        "TRANSPORT__NAMES": json.dumps([options.transport]),
+        "TRANSPORT__NAMES": json.dumps(options.transports),
         "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),
         "ADAPTER_CACHE__DIRECTORY": str(paths.work_path / f"adapters-{name}"),
         **_object_store(options, ends),
@@ -152,10 +156,15 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
 
 def worker_sizes(options: UpOptions) -> dict[str, str]:
     """Share of the machine that a worker takes, unless its own environment sets it."""
+    if options.device == "cuda":
+        return {"RUNNER__GPU_MEMORY_UTILIZATION": f"{options.gpu_share:.3f}"} | _max_model_len(options)
     return {
         "RUNNER__KV_POOL_BYTES": str(options.kv_pool_bytes),
-        "RUNNER__MAX_MODEL_LEN": str(options.max_model_len),
-    }
+    } | _max_model_len(options)
+
+
+def _max_model_len(options: UpOptions) -> dict[str, str]:
+    return {"RUNNER__MAX_MODEL_LEN": str(options.max_model_len)}
 
 
 def gateway_settings(
@@ -174,17 +183,38 @@ def gateway_settings(
         "SNAPSHOT__COPY_PATH": str(copy_path),
         "LEDGER__SPOOL_PATH": str(copy_path.with_suffix(".ledger")),
         "MODEL__PATH": str(options.model_path),
-        "MODEL__DIGEST": ends.model_digest,
+        "MODEL__DIGEST": ends.digests.get(options.model_path, ""),
         "MODEL__NAME": options.model_name,
         "MODEL__MAX_MODEL_LEN": str(options.max_model_len),
         "MODEL__QUANTIZATION": options.quantization,
+        **_more_models(options, ends),
         **_object_store(options, ends),
     }
 
 
+def _more_models(options: UpOptions, ends: Endpoints) -> dict[str, str]:
+    models = [
+        {
+            "path": str(more.model_path),
+            "digest": ends.digests.get(more.model_path, ""),
+            "name": more.model_name,
+            "max_model_len": more.max_model_len,
+            "quantization": more.quantization,
+        }
+        for more in options.more_models
+    ]
+    return {"MORE_MODELS": json.dumps(models)} if models else {}
+
+
 def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
-    """Settings of the autoscaler, which asks this supervisor for workers."""
-    decode = {"role": "decode", "min_workers": options.decode, "max_workers": options.decode_limit}
+    """Settings of the autoscaler, which asks this supervisor for workers of the first model."""
+    decode: dict[str, str | int] = {
+        "role": "decode",
+        "min_workers": options.decode,
+        "max_workers": options.decode_limit,
+    }
+    if options.more_models:  # whose workers are none of this pool
+        decode["model_digest"] = ends.digests.get(options.model_path, "").partition("@")[0]
     return {
         "SUPERVISOR_ADDRESS": ends.supervisor,
         "ROUTER_ADDRESSES": json.dumps(ends.routers),

@@ -9,7 +9,8 @@ graph brings its own static tensors instead (``TritonMetadata``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from stratos.engine.triton_kernels.rope_kv import rotate_and_store
 TARGET_PROGRAMS = 528
 """Decode programs that fill the GPU: four for each of Hopper's 132 multiprocessors."""
 MAX_PARTS = 64
+HOPPER_SHARED_BYTES = 227 * 1024
 EXACT_SCRATCH_BYTES = 1 << 27
 """For sums of parts in exact mode: 16 queries of an 8B model at 256K tokens."""
 
@@ -42,20 +44,38 @@ class Shapes:
     exact: TileShape
 
     @classmethod
-    def for_model(cls, dtype: torch.dtype, group: int, head_dim: int) -> Shapes:
-        """Shapes for Hopper: warp-group products want 64 rows a group, and a stage of K and V must fit into 227 KiB.
+    def for_model(
+        cls, dtype: torch.dtype, group: int, head_dim: int, shared_bytes: int = HOPPER_SHARED_BYTES
+    ) -> Shapes:
+        """The shapes that were fastest on a H100, as far as a stage of K and V fits into a program's shared memory.
 
-        A decode program keeps two tiles on their way (Triton spends two stages on each, one of them on the block table)
-        in so few registers that five programs fit on a multiprocessor: 64 rows of 8 KV heads run at once.
+        Warp-group products want 64 rows a group.  Stages change no bit of a result; tiles do.  Two are enough for
+        decode, where many programs share a multiprocessor: six were slower by a tenth.
+
+        Args:
+            dtype: of the products.
+            group: query heads of a KV head.
+            head_dim: of K and V.
+            shared_bytes: most shared memory of one program; the default is a Hopper's.
         """
         padded_group = 1 << (group - 1).bit_length()
         if dtype == torch.float32:
             plain = TileShape(max(16, padded_group), 16, 4, 2)
             return cls(plain, plain, plain)
-        is_wide = head_dim > 128
-        decode = TileShape(max(16, padded_group), 32, 4, 4 if is_wide else 6)
-        prefill = TileShape(max(64 if is_wide else 128, padded_group), 32 if is_wide else 64, 8, 3)
-        return cls(decode, prefill, TileShape(max(64, padded_group), 32 if is_wide else 64, 4, 3))
+        tile = 32 if head_dim > 128 else 64
+
+        def first_fitting(*shapes: TileShape) -> TileShape:
+            padded = [replace(shape, rows=max(shape.rows, padded_group)) for shape in shapes]
+            sizes = [2 * head_dim * (shape.rows + 2 * shape.num_stages * shape.tile) for shape in padded]
+            return next((s for s, size in zip(padded, sizes, strict=True) if size <= shared_bytes), padded[-1])
+
+        smaller = (TileShape(64, tile, 4, 3), TileShape(64, tile, 4, 2), TileShape(32, 32, 4, 2))
+        largest = TileShape(64, 32, 8, 3) if head_dim > 128 else TileShape(128, 128, 8, 2)
+        return cls(
+            decode=first_fitting(TileShape(16, 32, 4, 2)),
+            prefill=first_fitting(largest, *smaller),
+            exact=first_fitting(TileShape(64, tile, 4, 3), TileShape(64, tile, 4, 2)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +137,9 @@ class TritonPagedAttention(AttentionBackend):
         self.name = revised("triton-attention", kernel)
         self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
         group = num_heads // self._kv_heads
-        self.shapes = shapes or Shapes.for_model(dtype or pages.tensor.dtype, group, self._dim)
+        self.shapes = shapes or Shapes.for_model(
+            dtype or pages.tensor.dtype, group, self._dim, _shared_bytes(self._device)
+        )
         self._queries_per_block = {
             shape: shape.rows // (1 << (group - 1).bit_length())
             for shape in (self.shapes.decode, self.shapes.prefill, self.shapes.exact)
@@ -299,3 +321,11 @@ class TritonPagedAttention(AttentionBackend):
 def _shifted(norm: QkNorm) -> Tensor:
     """Weights with the offset, in float32 where there is one: the kernel computes in it."""
     return norm.weight.float() + norm.offset if norm.offset else norm.weight
+
+
+def _shared_bytes(device: torch.device) -> int:
+    """Most shared memory of one program on a device."""
+    if device.type != "cuda":
+        return HOPPER_SHARED_BYTES
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)

@@ -27,8 +27,8 @@ from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, 
 from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.settings import RunnerConfig
 
-PDL_CAPABILITY = (9, 0)
-"""Compute capability of a GPU with programmatic dependent launch: Hopper and later."""
+PDL_CAPABILITY, FP8_CAPABILITY = (9, 0), (8, 9)
+"""Compute capabilities from which on a GPU has programmatic dependent launch (Hopper), and e4m3 (Ada)."""
 _log = logging.getLogger(__name__)
 
 
@@ -141,7 +141,9 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     if switches.triton_kernels:
         if config.kv_dtype == "int8":
             raise InvalidCheckpoint("kv_dtype int8 is for CPUs: set it to fp8 or auto on a GPU")
-        has_pdl = switches.dependent_launch and _can_launch_early(device)
+        if config.kv_dtype == "fp8" and _is_older(device, FP8_CAPABILITY):
+            raise InvalidCheckpoint("kv_dtype fp8 needs a GPU of compute capability 8.9 or later: set kv_dtype to auto")
+        has_pdl = switches.dependent_launch and device.type == "cuda" and not _is_older(device, PDL_CAPABILITY)
         ops: LayerOps = _triton_ops(has_pdl) if switches.fused_ops else TorchOps()
         return Kernels(
             ops,
@@ -161,12 +163,9 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     return Kernels(ops, library, is_exact, packs_keys=switches.packed_keys, kv_codes=KV_CODES.get(config.kv_dtype))
 
 
-def _can_launch_early(device: torch.device) -> bool:
-    """The device has programmatic dependent launch."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= PDL_CAPABILITY:
-        return True
-    _log.warning("kernels.dependent_launch has no effect on %s", device)
-    return False
+def _is_older(device: torch.device, capability: tuple[int, int]) -> bool:
+    """A GPU that does not have this compute capability yet."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < capability
 
 
 def _triton_ops(has_pdl: bool) -> LayerOps:

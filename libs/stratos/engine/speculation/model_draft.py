@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.contract.plan import PlanRow, SampleSpec, StepPlan
 from stratos.engine.contract.runner import Runner
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -21,7 +22,8 @@ from stratos.engine.speculation.proposer import DraftAsk, Proposer
 
 CATCH_UP = 256
 """Tokens of prompts that one step computes: a stream waits for it."""
-COST_RATE = 0.1
+TIMED_PASSES = 32
+"""Passes whose median is what a drafted token takes: on a shared machine some take many times as long."""
 
 
 @dataclass(slots=True)
@@ -63,11 +65,11 @@ class ModelProposer(Proposer):
         self._tables: dict[int, _Table] = {}
         self._ended: list[int] = []
         self._num_plans = 0
-        self._token_s = 0.0
+        self._token_ns = RecentQuantile(0.5, default=0, window=TIMED_PASSES, min_samples=4)
 
     @property
     def token_s(self) -> float:
-        return self._token_s
+        return self._token_ns.value / 1e9
 
     @property
     def blocks(self) -> BlockManager:
@@ -115,21 +117,20 @@ class ModelProposer(Proposer):
                 break
             tables = [self._tables[ask.sequence.seq_id] for ask in again]
             rows = [self._row(a.sequence, t, t.drafts[-1:], True) for a, t in zip(again, tables, strict=True)]
-            begin = self._clock.now()
             self._run(rows, again)
-            self._token_s += (COST_RATE if self._token_s else 1.0) * (
-                (self._clock.now() - begin) / len(rows) - self._token_s
-            )
 
     def _run(self, rows: list[PlanRow], asks: Series[DraftAsk]) -> None:
         """One pass; the token that each row samples is drafted."""
         if not rows:
             return
+        begin_s = self._clock.now()
         plan = StepPlan(step=self._num_plans, rows=tuple(rows), ended=tuple(self._ended))
         self._num_plans, self._ended = self._num_plans + 1, []
         handle = self._runner.launch(plan)
         self._runner.sample(handle)
         sampled = {token.seq_id: token.token_id for token in self._runner.collect(handle).tokens}
+        if plan.num_tokens <= 2 * len(rows):  # else it computes a prompt
+            self._token_ns.add(round((self._clock.now() - begin_s) / len(rows) * 1e9))
         for row in rows:
             self._tables[row.seq_id].tokens += row.token_ids
         for ask in asks:

@@ -6,15 +6,13 @@ softmax, and writes the result, or, when the context is split, a partial result 
 
 - decode: one query, so the matrix is the heads of a group; contexts are split over programs to fill the GPU, each into
   as many parts as its length asks for (``items``), or all into equally many.
-- prefill: many queries in one large matrix (warp-group products), no split, tiles before the diagonal are not masked.
-- exact: one shape for everything, parts of ``EXACT_SPLIT`` tokens and tiles by absolute position, every tile masked
-  alike, parts joined one by one from the first to the last.  A row of a matrix product does not depend on the other
-  rows, and neither a masked tile nor an empty part changes a bit: so a token's result depends neither on the batch nor
-  on the chunk that it was computed in.
+- prefill: many queries in one large matrix (warp-group products), no split; only tiles at the diagonal are masked.
+- exact: one shape for everything, parts of ``EXACT_SPLIT`` tokens and tiles by absolute position, all masked alike,
+  parts joined from the first to the last.  A row of a product does not depend on the others, and neither a masked tile
+  nor an empty part changes a bit: so a token's result depends neither on the batch nor on its chunk.
 
-The grid depends on sizes of buffers alone (rows, KV heads, parts), so a launch can be captured in a CUDA graph; rows
-without a context write zeros.  Pages in fp8 are widened to the type of the queries before each product; their scales
-are applied to the scores and to the result.
+The grid depends on sizes of buffers alone, so a launch can be captured in a CUDA graph; rows without a context write
+zeros.  Pages in fp8 are widened before each product; their scales are applied to the scores and to the result.
 """
 
 from dataclasses import dataclass
@@ -211,8 +209,11 @@ def _attention_kernel(
     places = (begin + query).to(tl.int64) * (NUM_KV_HEADS * GROUP) + kv_head * GROUP + head
     is_element = is_query[:, None] & (dims < DIM)[None, :]
     q = tl.load(queries + places[:, None] * DIM + dims[None, :], mask=is_element, other=0.0)
+    if HAS_SCALES and queries.dtype.element_ty == tl.bfloat16:
+        # e4m3 becomes float16 in one instruction, bfloat16 in several
+        q = tl.clamp(q.to(tl.float32), -65504.0, 65504.0).to(tl.float16)
 
-    # tokens that some query of the block sees: from the window of the first one to the last one itself
+    # tokens that some query of the block sees
     low = context - num_queries + first_query
     high = tl.minimum(low + ROWS // GROUP_PADDED, context)
     start = 0
@@ -309,7 +310,7 @@ def attend(
         scale: of the scores.
         window: tokens that a token sees, itself included; ``None`` for all before it.
         shape: of a program; ``rows`` at least the padded group.
-        parts: split every context; rows must have one query each.
+        parts: split every context; rows have one query each.
         kv_scales: float32 [2, kv_heads] for pages in fp8.
         exact: fix the order of every sum; needs ``parts=None`` and one ``shape`` for all launches.
         has_pdl: launched as ``dependent_launch`` says; not in exact mode.

@@ -17,7 +17,7 @@ from stratos.engine.native.isa import SOURCE_FOLDER
 from stratos.engine.sizing.machine import Machine, read_machine
 from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import EnginePlan
-from stratos.kv_transfer.settings import TransportConfig
+from stratos.kv_transfer.settings import StagingConfig, TransportConfig
 from stratos.pki.audit import check_files
 from stratos.pki.local import role_config
 from stratos.pki.stores import CERTIFICATE
@@ -53,7 +53,7 @@ def examine(ask: DoctorAsk, env: Mapping[str, str]) -> list[Finding]:
     fleet = checks.PlannedFleet(num_workers=ask.workers.num_workers, threads=ask.threads, device=ask.device)
     plan = _plan(ask.workers, machine, env)
     redis, store_problem = asyncio.run(_ask_stores(ask))
-    shm, staging = TransportConfig().shm_directory, TransportConfig().staging
+    shm, staging = TransportConfig().shm_directory, _staging(ask.workers, plan)
     has_kernels = any(SOURCE_FOLDER.glob("kernels-*.so"))
     return [
         checks.check_processor(machine, settings.runner, SOURCE_FOLDER),
@@ -76,6 +76,12 @@ def _plan(ask: WorkerAsk, machine: Machine, env: Mapping[str, str]) -> EnginePla
         return plan_workers(ask, machine, env)[0]
     except StratosError as error:
         return error.message
+
+
+def _staging(ask: WorkerAsk, plan: EnginePlan | str) -> StagingConfig:
+    """Slots for the model, or the smallest where it does not fit or cannot be read: the memory check says so."""
+    token_bytes = 0 if isinstance(plan, str) else read_need(ask.model_path).token_bytes(plan.dtype)
+    return TransportConfig().staging.fitted(token_bytes)
 
 
 def _length(ask: WorkerAsk, plan: EnginePlan | str) -> list[Finding]:

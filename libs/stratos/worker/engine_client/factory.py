@@ -11,12 +11,15 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles
 from stratos.core.files.model_files import read_json
+from stratos.core.kv import KvGeometry
 from stratos.engine.contract.runner import Runner
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeRunner
+from stratos.engine.settings import RunnerConfig
 from stratos.engine.sizing.device import device_choices, kernels_choice
 from stratos.engine.sizing.fit import draft_config
 from stratos.engine.sizing.machine import read_machine
+from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import EnginePlan
 from stratos.engine.sizing.report import choices_block, machine_line
 from stratos.engine.speculation.making import make_proposer
@@ -40,13 +43,14 @@ def drive_engine(engine: EngineCore, settings: WorkerSettings) -> ThreadEngine:
     """A client with the transports that the settings name, in this process."""
     device = engine.info.device.uuid
     faults = find_faults(settings.transport, device=device)
-    return ThreadEngine(engine, transports=transports_of(settings, device=device), faults=faults)
+    transports = transports_of(settings, engine.info.geometry, device=device)
+    return ThreadEngine(engine, transports=transports, faults=faults)
 
 
-def transports_of(settings: WorkerSettings, *, device: str) -> dict[str, PortTransport]:
-    """Transports of a data port in this process; ``device`` is the UUID of its GPU."""
+def transports_of(settings: WorkerSettings, geometry: KvGeometry, *, device: str) -> dict[str, PortTransport]:
+    """Transports of a data port in this process, with slots for KV of ``geometry``; ``device``: UUID of its GPU."""
     tls = None if settings.tls is None else TlsContexts(TlsFiles(settings.tls))
-    return port_transports(settings.transport, tls=tls, device=device)
+    return port_transports(settings.transport.fitted(geometry.token_bytes), tls=tls, device=device)
 
 
 def make_engine(settings: WorkerSettings) -> EngineCore:
@@ -112,10 +116,18 @@ def _log_choices(settings: WorkerSettings, plan: EnginePlan) -> None:
 
 def transport_bytes(settings: WorkerSettings) -> int:
     """Staging memory that lies in the memory of the device: rings on a GPU, slots in host memory on a CPU."""
+    transport = settings.transport
+    if not transport.staging.slot_bytes:
+        transport = transport.fitted(_token_bytes(settings.runner))
     if settings.device == "cuda":
-        return planned_bytes(settings.transport)
-    staging = settings.transport.staging
+        return planned_bytes(transport)
+    staging = transport.staging
     return STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
+
+
+def _token_bytes(config: RunnerConfig) -> int:
+    need = read_need(config.model_folder(), config.quantization)
+    return need.token_bytes(need.stored_dtype if config.dtype == "auto" else config.dtype, config.kv_dtype)
 
 
 def _cuda_runner(settings: WorkerSettings) -> Runner:

@@ -7,13 +7,13 @@ result is published when the real time has caught up.  A call that comes before 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stratos.common.clock import Clock, FakeClock
 from stratos.common.errors import WorkerLost
 from stratos.core.device.payload import Payload
-from stratos.core.kv import KvRange
+from stratos.core.kv import KvGeometry, KvRange
 from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.plan import StepPlan
 from stratos.engine.contract.results import EngineStatus, StepResult
@@ -57,7 +57,7 @@ class SimulatedEngine(EngineClient):
         costs: how long a step takes.
         scheduler: of the engine.
         clock: real time.
-        transports: of the data port.
+        transports: of the data port, for KV of the geometry that it is called with.
     """
 
     has_device_pages = False
@@ -68,14 +68,14 @@ class SimulatedEngine(EngineClient):
         costs: StepCosts,
         scheduler: SchedulerConfig,
         clock: Clock,
-        transports: Mapping[str, PortTransport] | None = None,
+        transports: Callable[[KvGeometry], Mapping[str, PortTransport]] = lambda _: {},
     ) -> None:
         super().__init__()
-        self.data_port = LocalPort(transports or {}, self)
         self._clock = clock
         self._engine_clock = FakeClock(start=clock.now())
         self._engine = EngineCore(TimedRunner(config, costs, self._engine_clock), scheduler, self._engine_clock)
         self.info = self._engine.info
+        self.data_port = LocalPort(transports(self.info.geometry), self)
         self._timer: asyncio.Handle | None = None
         """The begin or the end of a step; there is none while nothing is to be done."""
         self._is_open = False

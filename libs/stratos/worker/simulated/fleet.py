@@ -79,8 +79,13 @@ class SimulatedFleet(Service):
         worker.address = join_address(settings.advertise_host or host, port)
 
     def _make_engine(self, config: FakeConfig, settings: WorkerSettings) -> EngineClient:
-        transports = transports_of(settings, device="")
-        return SimulatedEngine(config, self._settings.costs, settings.scheduler, self._clock, transports)
+        return SimulatedEngine(
+            config,
+            self._settings.costs,
+            settings.scheduler,
+            self._clock,
+            lambda geometry: transports_of(settings, geometry, device=""),
+        )
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """Root tasks of all workers."""

@@ -1,4 +1,4 @@
-"""Every kernel compiles for sm_90 as an 8B model uses it, and fits into a Hopper multiprocessor; needs no GPU."""
+"""Every kernel compiles for sm_90 as an 8B model uses it, attention for other GPUs and heads, too; needs no GPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.support.servers.module_command import module_command
 pytestmark = pytest.mark.timeout(600)  # 30 s of CPU in one fixture, however busy the machine is
 SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
+OTHER_SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: SHARED_BYTES, 120: 99 * 1024}
+"""Of one program, by compute capability: A100, L4 and RTX 4090, H100, RTX 5090."""
 SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
 ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_items_kernel", "merge_kernel", "_rope_kv_kernel"}
@@ -65,6 +67,10 @@ def config(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def kernels(pytestconfig: pytest.Config, config: str) -> list[dict[str, Any]]:
+    return compiled_kernels(pytestconfig, config)
+
+
+def compiled_kernels(pytestconfig: pytest.Config, config: str) -> list[dict[str, Any]]:
     # Triton names what it compiled by sources and compiler, so what an earlier run left is as good as compiling again.
     environment = {**os.environ, "TRITON_CACHE_DIR": str(pytestconfig.cache.mkdir("triton"))}
     environment.pop("TRITON_INTERPRET", None)
@@ -110,3 +116,13 @@ def test_enough_decode_programs_fit_on_a_multiprocessor(kernels: list[dict[str, 
     balanced, split, whole = _plain_attention(kernels)[:3]
     for kernel in (balanced, split, whole):
         assert min(REGISTERS // (kernel["registers"] * THREADS), SHARED_BYTES // kernel["shared"]) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", sorted(OTHER_SHARED_BYTES))
+def test_attention_fits_into_other_gpus_with_the_heads_of_other_models(
+    pytestconfig: pytest.Config, capability: int
+) -> None:
+    found = [kernel for kernel in compiled_kernels(pytestconfig, str(capability)) if "attention" in kernel["kernel"]]
+    assert len(found) >= 12  # four kinds of heads: decode, prompt, exact
+    assert max(kernel["shared"] for kernel in found) <= OTHER_SHARED_BYTES[capability]

@@ -27,7 +27,7 @@ from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.preparation.dialects import DIALECTS
-from stratos_gateway.scoring.dialects import scoring_dialects
+from stratos_gateway.scoring.dialects import SCORING_DIALECTS
 from tests.support.paths import BASE_MODEL
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, PLAN
@@ -67,7 +67,7 @@ PRICED = replace(PLAN, prices={"default": Price(prompt=2_000_000, cached=500_000
 QUICK: dict[str, Any] = {"interval_s": 0.02, "count_wait_s": 0.2, "budget_interval_s": 0.05}
 ROUTES = pytest.mark.parametrize("route", BODIES)
 ALL_ROUTES = pytest.mark.parametrize("route", [*BODIES, *SCORED])
-ALL_DIALECTS = (*DIALECTS, *scoring_dialects(None))
+ALL_DIALECTS = (*DIALECTS, *SCORING_DIALECTS)
 
 
 def test_every_dialect_is_walked() -> None:

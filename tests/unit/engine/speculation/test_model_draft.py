@@ -111,6 +111,21 @@ def test_a_draft_model_that_raises_is_given_up_for_its_sequences(place: str):
     assert proposer.blocks.num_free == proposer.blocks.num_blocks
 
 
+def test_one_slow_pass_says_nothing_about_the_others():
+    clock, runner = FakeClock(), FakeRunner(FakeConfig(block_size=4))
+    proposer, launch, times = ModelProposer(runner, clock), runner.launch, iter([0.0, 0.001, 0.5, *[0.001] * 100])
+
+    def timed(plan):
+        clock.advance(next(times))
+        return launch(plan)
+
+    runner.launch = timed  # type: ignore[method-assign]
+    engine = engine_of(proposer)
+    engine.add(make_request(PROMPT, max_tokens=30))
+    drain(engine)
+    assert proposer.token_s == pytest.approx(0.001)
+
+
 def test_a_draft_model_that_takes_too_long_is_given_up():
     proposer, clock = proposer_of(), FakeClock()
     look_ahead = proposer.look_ahead

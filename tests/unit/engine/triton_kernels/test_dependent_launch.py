@@ -24,9 +24,9 @@ def test_only_gpus_that_have_it_take_it_and_only_when_it_is_on(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], is_taken: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert chosen("cuda", dependent_launch=True) is is_taken
-    assert not chosen("cuda")
-    assert not chosen("cpu", dependent_launch=True)
+    assert chosen("cuda") is is_taken
+    assert not chosen("cuda", dependent_launch=False)
+    assert not chosen("cpu")
 
 
 def test_a_plain_launch_has_no_option_of_it() -> None:

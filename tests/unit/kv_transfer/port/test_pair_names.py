@@ -13,7 +13,7 @@ from stratos.kv_transfer.settings import TransportConfig
 from stratos.kv_transfer.transfer import FrameHeader
 from tests.support.kv.memory_pages import MemoryPages
 
-CONFIG = TransportConfig()
+CONFIG = TransportConfig().fitted(1)
 
 
 def header_of(payload: bytes, slot: int) -> FrameHeader:

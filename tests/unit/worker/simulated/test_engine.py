@@ -60,7 +60,7 @@ async def test_tokens_are_the_fake_engines_and_steps_take_their_time() -> None:
 async def test_kv_is_written_through_its_data_port(tmp_path: Path) -> None:
     config = TransportConfig(names=("shm",), shm_directory=tmp_path / "shm", staging=STAGING)
     costs = StepCosts(step_s=0.0, prompt_token_s=0.0, sequence_s=0.0)
-    engine = SimulatedEngine(FakeConfig(), costs, SchedulerConfig(), SystemClock(), port_transports(config))
+    engine = SimulatedEngine(FakeConfig(), costs, SchedulerConfig(), SystemClock(), lambda _: port_transports(config))
     await engine.start()
     assert await engine.reserve(request()) is not None
     kv_range = KvRange(0, len(PROMPT) - 1, 0, 1)

@@ -23,7 +23,7 @@ WAYS = {
     "split": "ours on the device",
 }
 """Reports before 2026-11-26 have no first one."""
-OURS = "split"
+OURS, DIFFERING = "split", "differing_tokens"
 _NAME = re.compile(r"top_k_top_p_(\d+)x(\d+)")
 
 
@@ -31,8 +31,8 @@ def read(check: GpuCheck) -> RowResult:
     """Every vocabulary and batch of section ``sampling``."""
     found = _times_ms(check.results("sampling"))
     vocabularies, batches = (sorted({key[place] for key in found}) for place in (0, 1))
-    num_different = sum(sum(one["differing_tokens"].values()) for one in found.values())
-    num_tokens = sum(batch * len(one["differing_tokens"]) for (_, batch), one in found.items())
+    num_different = sum(sum(one[DIFFERING].values()) for one in found.values())
+    num_tokens = sum(batch * len(one[DIFFERING]) for (_, batch), one in found.items())
     ways = [way for way in WAYS if all(f"{way}_ms_per_token" in one for one in found.values())]
     one_row = found[SMALL, 1][f"{ways[0]}_ms_per_token"]
     how = f"vocabulary of 32,000, one row, logits on an {check.device}"
@@ -60,7 +60,8 @@ def read(check: GpuCheck) -> RowResult:
                 is_x_log=True, is_y_log=True,
                 lines={
                     f"{text}, {vocabulary // 1000} K": [
-                        (batch, found[vocabulary, batch][f"{way}_ms_per_token"]) for batch in batches
+                        (batch, found[vocabulary, batch][f"{way}_ms_per_token"])
+                        for batch in batches if (vocabulary, batch) in found
                     ]
                     for vocabulary in vocabularies for way, text in WAYS.items() if way in (ways[0], OURS)
                 },
@@ -74,9 +75,9 @@ def read(check: GpuCheck) -> RowResult:
 
 
 def _times_ms(results: Mapping[str, Any]) -> dict[tuple[int, int], Mapping[str, Any]]:
-    """Results with top-k and top-p by vocabulary and rows."""
+    """Results with top-k and top-p by vocabulary and rows; those for which there was no time are left out."""
     named = ((_NAME.fullmatch(name), value) for name, value in results.items())
-    return {(int(match[2]), int(match[1])): value for match, value in named if match is not None}
+    return {(int(match[2]), int(match[1])): value for match, value in named if match and DIFFERING in value}
 
 
 def _cells(found: Mapping[str, Any], ways: Sequence[str]) -> tuple[float, ...]:

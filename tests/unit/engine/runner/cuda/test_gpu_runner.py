@@ -235,7 +235,10 @@ def test_mixtures_of_experts_decode_in_captured_steps(tmp_path: Path) -> None:
 
 
 def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path, portable: Tokens) -> None:
-    off = ("split_kv", "balanced_kv", "triton_sampler", "fused_ops", "grouped_lora", "grouped_experts")
+    off = (
+        "split_kv", "balanced_kv", "triton_sampler", "fused_ops", "grouped_lora", "grouped_experts", "prepare_kernel",
+        "gemm_choice",
+    )  # fmt: skip
     baseline = config(model_path, **dict.fromkeys(off, False))
     assert generate(CudaRunner.load(baseline, DEVICE), 1) == portable
 

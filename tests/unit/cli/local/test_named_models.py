@@ -1,0 +1,53 @@
+"""Models of ``stratos up``: names and paths as flags give them, and how the machine is shared."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from stratos.cli.local.options import UpOptions, options_for, parse_model
+from stratos.cli.local.topology import Endpoints, autoscaler_settings
+from stratos.common.errors import BadRequest
+
+MAKE = partial(UpOptions, prefill=1, decode=2, threads=1, max_decode=3)
+
+
+def test_a_path_may_have_a_name_before_it(tmp_path: Path) -> None:
+    odd = tmp_path / "a=b"
+    odd.mkdir()
+    assert parse_model("small=/models/draft") == ("small", Path("/models/draft"))
+    assert parse_model("/models/draft") == ("", Path("/models/draft"))
+    assert parse_model(str(odd)) == ("", odd)
+
+
+def test_without_a_flag_the_shipped_model_is_the_only_one() -> None:
+    options = options_for([], Path("/models/base"), MAKE)
+    assert (options.model_name, options.more_models, options.num_workers) == ("base", (), 3)
+    with pytest.raises(BadRequest, match="no shipped model"):
+        options_for([], None, MAKE)
+
+
+def test_further_models_share_the_machine_and_their_workers_are_not_the_scaled_pool() -> None:
+    options = options_for(["/models/base", "small=/models/draft"], None, MAKE)
+    [small] = options.more_models
+    assert (options.model_name, small.model_name, small.model_path) == ("base", "small", Path("/models/draft"))
+    assert options.num_workers == small.num_workers == 6
+    ends = Endpoints(digests={Path("/models/base"): "d1@state", Path("/models/draft"): "d2@state"})
+    [pool] = json.loads(autoscaler_settings(options, ends)["POOLS"])
+    assert pool == {"role": "decode", "min_workers": 2, "max_workers": 3, "model_digest": "d1"}
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        (["/a/base", "/b/base"], "2 models have the name 'base'"),
+        (["x=/a/base", "x=/b/other"], "2 models have the name 'x'"),
+        (["/a/base", "/b/with space"], "cannot name the workers"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(models: list[str], said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        options_for(models, None, MAKE)
