@@ -25,7 +25,7 @@ from stratos.engine.sizing.case import Room, SizingCase
 from stratos.engine.sizing.need import ModelNeed
 
 _COPY = Formula("output_copy_bytes", "vocab_size * hidden_size * element_bytes")
-_ROTARY = Formula("rotary_bytes", "2 * max_model_len * head_dim * 4")
+_ROTARY = Formula("rotary_bytes", "2 * num_rotations * max_model_len * head_dim * 4")
 _WEIGHTS = Formula("weights_bytes", "product_bytes + kept_bytes + output_copy_bytes + rotary_bytes")
 _TOTAL = Formula("total_bytes", "weights_bytes + kv_bytes + runtime_bytes")
 _DEVICE_WEIGHTS = Formula(
@@ -83,7 +83,8 @@ def weight_steps(shape: ModelShape, scheme: WeightScheme) -> tuple[Figure, ...]:
         steps.append(_COPY(why, vocab_size=shape.vocab_size, hidden_size=shape.hidden_size, element_bytes=element))
     else:
         steps.append(Figure("output_copy_bytes", 0, source="the output layer is a table of its own"))
-    steps.append(_ROTARY("cosines and sines", max_model_len=shape.max_model_len, head_dim=shape.head_dim))
+    sizes = {"num_rotations": shape.num_rotations, "max_model_len": shape.max_model_len, "head_dim": shape.head_dim}
+    steps.append(_ROTARY("cosines and sines", **sizes))
     return *steps, _WEIGHTS(**{step.name: step.value for step in steps})
 
 

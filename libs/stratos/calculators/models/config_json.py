@@ -59,6 +59,7 @@ def _decoder_shape(fields: Fields) -> ModelShape:
         attention_size=config.q_size,
         adapter_features=sum(sum(shape) for i in layers for shape in config.projection_shapes(i).values()),
         is_served=True,
+        num_rotations=len(set(config.ropes)),
     )
 
 
