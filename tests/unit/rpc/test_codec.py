@@ -67,17 +67,22 @@ def test_tokens_alone_are_read_as_the_whole_message_would_be() -> None:
     assert (tokens_from_pb(message),) == delta_from_pb(message).choices
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"deltas": [TOKENS, TOKENS]},
-        {"deltas": []},
-        {"receipt": decode_pb2.Receipt()},
-        {"error": common_pb2.ErrorDetail(code="busy")},
-        {"prompt_logprobs": [decode_pb2.PositionLogprobs()]},
-    ],
-    ids=lambda more: next(iter(more)),
-)
+MORE: list[dict[str, Any]] = [
+    {"deltas": [TOKENS, TOKENS]},
+    {"deltas": []},
+    {"receipt": decode_pb2.Receipt()},
+    {"error": common_pb2.ErrorDetail(code="busy")},
+    {"prompt_logprobs": [decode_pb2.PositionLogprobs()]},
+    {"drafts": decode_pb2.DraftUse(num_drafted=1)},
+]
+
+
+def test_every_field_that_is_no_key_has_a_row() -> None:
+    fields = {field.name for field in decode_pb2.RequestOutput.DESCRIPTOR.fields} - {"request_id", "attempt"}
+    assert {name for more in MORE for name in more} == fields
+
+
+@pytest.mark.parametrize("more", MORE, ids=lambda more: next(iter(more)))
 def test_a_message_with_more_than_tokens_is_not_read_as_tokens(more: dict[str, Any]) -> None:
     assert tokens_from_pb(decode_pb2.RequestOutput(**{"request_id": "r", "deltas": [TOKENS], **more})) is None
 

@@ -249,7 +249,6 @@ LOGPROBS = ["message.output_text.logprobs"]
         ("text.format.json_schema", {"format": {"type": "json_schema", "name": "x", "json_schema": {}}}),
         ("tool_choice.type", {"type": "allowed_tools"}),
         ("tool_choice.name", {"type": "function", "name": "gone"}),
-        ("tools[0].type", [{"type": "web_search"}]),
         ("tools[0].name", [{"type": "function", "name": "a b"}]),
         ("tools[0].function", [{"type": "function", "name": "f", "function": {}}]),
         ("tools[0].parameters", [{"type": "function", "name": "f", "parameters": []}]),

@@ -89,7 +89,8 @@ async def test_every_route_is_computed_in_the_order_of_its_lines(worlds: list[Ad
     one, two = worlds
     rows = lines(3, url)
     begun = await submit(one, rows, metadata={"job": "nightly"})
-    assert (begun["status"], begun["metadata"]) == ("validating", {"job": "nightly"})
+    assert begun["status"] in ("validating", "in_progress")  # a gateway may have begun already
+    assert begun["metadata"] == {"job": "nightly"}
     found = await ended(two, begun["id"])
     assert (found["status"], found["error_file_id"]) == ("completed", None)
     assert found["request_counts"] == {"total": 3, "completed": 3, "failed": 0}

@@ -27,6 +27,8 @@ async def ask(http: httpx.AsyncClient, method: str, path: str, **more: Any) -> h
             answer = await http.request(method, path, headers=CLOSE, timeout=10, **more)
         except httpx.HTTPError:
             continue
+        if answer.status_code == 503:  # a gateway that had no time for its store says so
+            continue
         assert answer.status_code == 200, answer.text
         return answer
 
