@@ -47,7 +47,7 @@ SECTIONS = {
     "ablations": Section("steps", "ablations", 130, "the same with each switch off"),
     "adapters": Section("steps", "adapters", 70, "decode steps with 0 to 32 adapters, grouped and one by one"),
     "attention": Section("attention", "run", 100, "the attention kernel alone: GB/s, TFLOP/s, other program shapes"),
-    "sampling": Section("sampling", "run", 60, "sampling on the device against logits to the host and a sort there"),
+    "sampling": Section("sampling", "run", 90, "sampling on the device against logits to the host and a sort there"),
     "prefill": Section("steps", "prefill", 60, "prompts of the 8B shape"),
     "handoff": Section(
         "handoff", "run", 60, "KV into the pages of another process; what of it a first token waits for"
