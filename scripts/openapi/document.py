@@ -53,7 +53,9 @@ def error_codes() -> Mapping[int, list[str]]:
 
 
 def _kinds(base: type[StratosError]) -> list[type[StratosError]]:
-    return [kind for child in base.__subclasses__() for kind in (child, *_kinds(child))]
+    # others are of hand-offs, and known or not by what has been imported
+    children = [child for child in base.__subclasses__() if child.__module__ == StratosError.__module__]
+    return [kind for child in children for kind in (child, *_kinds(child))]
 
 
 def _operation(method: str, path: str, operation: Operation) -> dict[str, Any]:

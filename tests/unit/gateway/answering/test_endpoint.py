@@ -106,7 +106,7 @@ class Preparer:
     async def prepare(self, body: Any, tenant: Tenant, trace: object) -> Any:
         return SimpleNamespace(
             options=SimpleNamespace(stream=self._stream), renderer=Renderer(), describe=lambda exchange: None,
-            refusal=lambda: None, num_tokens=1000, num_sequences=1,
+            refusal=lambda: None, num_tokens=1000, num_sequences=1, base_model="base",
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from stratos.core.requests.records import FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
+from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.generation.fanout import Fanout
@@ -52,9 +53,11 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
     assert key is not None
     cache.keep(key, TENANT.id, ANSWER, 60)
     request: Any = SimpleNamespace(
-        prepared=SimpleNamespace(num_tokens=1000, num_sequences=1, options=OPTIONS, specs=(SPEC,)), tenant=TENANT,
+        prepared=SimpleNamespace(
+            num_tokens=1000, num_sequences=1, options=OPTIONS, specs=(SPEC,), base_model="base"
+        ), tenant=TENANT,
         notices=[], trail={}, exchange=SimpleNamespace(headers=[]), output=None, error=None, screen=None,
-        is_recorded=False, num_claimed_tokens=0, http=SimpleNamespace(scope={}),
+        is_recorded=False, num_claimed_tokens=0, http=SimpleNamespace(scope={}), place=Place(1),
     )  # fmt: skip
     try:
         async with (
