@@ -108,6 +108,8 @@ class AdapterCache:
         self._fetching: dict[str, asyncio.Task[AdapterFiles]] = {}
         self._using: Counter[str] = Counter()
         """Callers that may be reading a folder now: it stays on disk."""
+        self._brought: Counter[str] = Counter()
+        """Holds to come whose adapter ``have_near`` found in the store: counted there, not as found on disk."""
         self._undoing = BackgroundTasks()
         """Pins of callers that were cancelled."""
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -132,7 +134,9 @@ class AdapterCache:
                 if not attempt:
                     self._metrics.adapter_holds.labels("engine").inc()
                 return
-            if not attempt:
+            if not attempt and self._brought[digest]:
+                self._brought[digest] -= 1
+            elif not attempt:
                 self._metrics.adapter_holds.labels("disk" if digest in self._checked else "store").inc()
             with self._in_use(digest):
                 files = await self.fetch(digest, adapter.uri)
@@ -150,7 +154,16 @@ class AdapterCache:
         Raises as ``hold``.
         """
         stack.enter_context(self._in_use(adapter.digest))
+        if adapter.digest not in self._checked:
+            self._metrics.adapter_holds.labels("store").inc()
+            self._brought[adapter.digest] += 1
+            stack.callback(self._forget_brought, adapter.digest)
         await self.fetch(adapter.digest, adapter.uri)
+
+    def _forget_brought(self, digest: str) -> None:
+        """Leave no count where the hold never came, or for an adapter that none brings any more."""
+        self._brought[digest] = max(0, self._brought[digest] - 1)
+        self._brought += Counter()  # drops zeros
 
     async def _pin(self, digest: str) -> bool:
         """Pin an adapter; a caller that is cancelled in between leaves no pin, although the engine gets the call."""

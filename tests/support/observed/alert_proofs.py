@@ -214,7 +214,7 @@ PROOFS: dict[str, Proof] = {
             f'stratos_engine_draft_cost_seconds_total{{{R}, instance="i"}}': "0+6x40 240+0x40",
             f'stratos_engine_draft_saved_seconds_total{{{R}, instance="i"}}': "0+3x80",
         },
-        fires_at=18,
+        fires_at=23,
         resolved_at=60,
     ),
     "StratosRedisFills": Proof(

@@ -49,7 +49,7 @@ ENGINE = Dashboard(
             queries=(
                 Query(
                     f"{rate('stratos_engine_accepted_tokens_total', 'method, place')}"
-                    f" / ({rate('stratos_engine_drafted_tokens_total', 'method, place')} > 0)",
+                    f" / {rate('stratos_engine_drafted_tokens_total', 'method, place')}",
                     "{{method}} {{place}}",
                 ),
             ),
