@@ -84,7 +84,7 @@ def test_some_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[
 
 
 OPEN = {(weights, "suffix", 4, "handed off") for weights in ("auto", "int8")}
-"""Cases that fail, each time in the same token: a defect of the product whose cause is not found (docs/known-limits)."""
+"""Cases that fail, each time in the same token: a defect of the product, of unknown cause (docs/known-limits.md)."""
 
 
 @pytest.mark.slow

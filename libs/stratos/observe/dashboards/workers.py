@@ -49,7 +49,7 @@ ENGINE = Dashboard(
             queries=(
                 Query(
                     f"{rate('stratos_engine_accepted_tokens_total', 'method, place')}"
-                    f" / {rate('stratos_engine_drafted_tokens_total', 'method, place')}",
+                    f" / {rate('stratos_engine_drafted_tokens_total', 'method, place')} or vector(0)",
                     "{{method}} {{place}}",
                 ),
             ),
