@@ -84,3 +84,22 @@ def test_a_body_that_was_not_signed_is_not_kept(server: ObjectServer) -> None:
     meddled.meta.events.register("before-send.s3.PutObject", swap)
     assert refused(meddled.put_object, Bucket="stratos", Key="k", Body=b"true") == "XAmzContentSHA256Mismatch"
     assert refused(client(server).get_object, Bucket="stratos", Key="k") == "NoSuchKey"
+
+
+def test_a_refused_body_is_read_so_that_its_connection_serves_the_next_request(server: ObjectServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+    for _ in range(2):
+        connection.request("PUT", "/stratos/key", body=b"x" * 70_000)
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("Connection"), answer.read()[:7]) == (403, None, b"<Error>")
+    connection.close()
+
+
+def test_the_answer_to_a_body_that_is_too_long_to_be_read_says_that_the_connection_ends(server: ObjectServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+    connection.putrequest("PUT", "/stratos/key")
+    connection.putheader("Content-Length", str(1 << 30))
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Connection"), answer.read()[:7]) == (403, "close", b"<Error>")
+    connection.close()

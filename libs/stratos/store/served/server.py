@@ -58,6 +58,7 @@ class _ObjectHandler(BaseHTTPRequestHandler):
     server: ObjectServer
     protocol_version = "HTTP/1.1"
     timeout = 60  # of a client that sends or takes nothing
+    _num_unread = 0  # bytes of the request's body
 
     def do_GET(self) -> None:
         if self.path == HEALTH_PATH:
@@ -68,6 +69,8 @@ class _ObjectHandler(BaseHTTPRequestHandler):
         self._serve()
 
     def do_PUT(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        self._num_unread = int(length) if length.isdigit() else 0
         self._serve()
 
     def do_DELETE(self) -> None:
@@ -130,12 +133,12 @@ class _ObjectHandler(BaseHTTPRequestHandler):
             num_bytes -= len(chunk)
 
     def _put(self, key: str) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or "aws-chunked" in self.headers.get("Content-Encoding", ""):
+        sized = self.headers.get("Content-Length", "").isdigit()
+        if not sized or "aws-chunked" in self.headers.get("Content-Encoding", ""):
             self.close_connection = True
             return self._refuse(HTTPStatus.NOT_IMPLEMENTED, "NotImplemented")
         with tempfile.NamedTemporaryFile(dir=self.server.scratch) as part:
-            digest = self._receive(part.file, int(length))
+            digest = self._receive(part.file)
             signed = self.headers["x-amz-content-sha256"]
             if signed != "UNSIGNED-PAYLOAD" and not hmac.compare_digest(digest, signed):
                 return self._refuse(HTTPStatus.BAD_REQUEST, "XAmzContentSHA256Mismatch")
@@ -150,16 +153,20 @@ class _ObjectHandler(BaseHTTPRequestHandler):
         self.send_response(HTTPStatus.NO_CONTENT)
         self.end_headers()
 
-    def _receive(self, file: IO[bytes], num_bytes: int) -> str:
+    def _read_body(self) -> bytes:
+        """The next bytes of the body; none when it is over, or its client ended it early."""
+        chunk = self.rfile.read(min(_CHUNK_BYTES, self._num_unread))
+        self._num_unread -= len(chunk)
+        return chunk
+
+    def _receive(self, file: IO[bytes]) -> str:
         """Write the body into ``file``; returns its SHA-256. One that ends early is cut, and its digest another."""
         digest = hashlib.sha256()
-        while num_bytes > 0 and (chunk := self.rfile.read(min(_CHUNK_BYTES, num_bytes))):
+        while chunk := self._read_body():
             digest.update(chunk)
             file.write(chunk)
-            num_bytes -= len(chunk)
         file.flush()
-        if num_bytes:
-            self.close_connection = True
+        if self._num_unread:
             raise BadRequest("the body ended before its length")
         return digest.hexdigest()
 
@@ -167,11 +174,15 @@ class _ObjectHandler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")  # or its client sends the next request into a closed one
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def _refuse(self, status: HTTPStatus, code: str) -> None:
-        if self.command == "PUT":
-            self.close_connection = True  # its body was not read
+        # Closing over unread bytes resets the connection, and the answer may be lost with it.
+        while 0 < self._num_unread <= _CHUNK_BYTES and self._read_body():
+            pass
+        self.close_connection |= self._num_unread > 0
         self._answer(status, f"<Error><Code>{code}</Code><Message>{status.phrase}</Message></Error>".encode())
