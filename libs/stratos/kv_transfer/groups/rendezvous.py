@@ -114,7 +114,7 @@ async def _enter(offer: TransportOffer, config: GroupConfig, join: Join, threads
 
     try:
         return await threads.submit(enter)
-    except RuntimeError as err:
+    except (RuntimeError, OSError) as err:  # OSError: the library of the group is not there
         raise WorkerLost(f"could not join the KV transfer pair {offer.pair} at {offer.address}: {err}") from err
 
 

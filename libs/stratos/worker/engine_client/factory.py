@@ -118,16 +118,17 @@ def transport_bytes(settings: WorkerSettings) -> int:
     """Staging memory that lies in the memory of the device: rings on a GPU, slots in host memory on a CPU."""
     transport = settings.transport
     if not transport.staging.slot_bytes:
-        transport = transport.fitted(_token_bytes(settings.runner))
+        transport = transport.fitted(_token_bytes(settings.runner, has_scales=settings.device != "cuda"))
     if settings.device == "cuda":
         return planned_bytes(transport)
     staging = transport.staging
     return STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
 
 
-def _token_bytes(config: RunnerConfig) -> int:
+def _token_bytes(config: RunnerConfig, *, has_scales: bool) -> int:
     need = read_need(config.model_folder(), config.quantization)
-    return need.token_bytes(need.stored_dtype if config.dtype == "auto" else config.dtype, config.kv_dtype)
+    dtype = need.stored_dtype if config.dtype == "auto" else config.dtype
+    return need.token_bytes(dtype, config.kv_dtype, has_scales=has_scales)
 
 
 def _cuda_runner(settings: WorkerSettings) -> Runner:
