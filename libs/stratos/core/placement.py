@@ -178,6 +178,6 @@ def router_of(handoff_id: str) -> str:
 
 
 def service_tag_of(handoff_id: str) -> ServiceTag | None:
-    """What the id says of its tenant's service; ``None`` where that is nothing."""
+    """Service of its tenant as the id tells it; ``None`` where it tells nothing."""
     found = _TAG.search(handoff_id.partition("@")[0])
     return None if found is None else ServiceTag(int(found[1]), float(found[2]), float(found[3]))

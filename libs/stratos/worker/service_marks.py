@@ -1,7 +1,7 @@
 """Marks of service: what routers that stand by learn of tenants from the placements of the active one.
 
 A hand-off's id says where its tenant stands in the virtual time of the router that placed it.  A worker keeps the
-highest mark of each tenant and class, so that a router that takes over, or starts anew, goes on where the one before
+highest mark of each tenant and class, so that a router that takes over, or is new, goes on where the one before
 it was.
 """
 
@@ -40,7 +40,7 @@ class ServiceMarks:
         return key
 
     def all_keys(self) -> set[MarkKey]:
-        """What a stream that begins is to be told."""
+        """Keys that a stream is told of at its beginning."""
         return set(self._marks)
 
     def of_others(self, keys: set[MarkKey], router: str) -> tuple[ServiceMark, ...]:

@@ -104,7 +104,7 @@ class StatusFeed:
             del self._placed_at[router]
 
     def open(self) -> StatusStream:
-        """A stream begins; whoever reads it takes what it has to tell."""
+        """A stream begins; its reader takes what there is to tell."""
         watcher = StatusStream(self._marks.all_keys())
         self._watchers.add(watcher)
         return watcher

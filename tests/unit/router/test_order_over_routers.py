@@ -110,7 +110,7 @@ def test_a_router_that_takes_over_knows_what_tenants_have_got(by_output: bool) -
     assert forgetful["t0"] > 10, "without marks both begin as equals"
 
 
-def test_a_router_that_starts_anew_learns_from_the_workers_where_tenants_are() -> None:
+def test_a_new_router_learns_from_the_workers_where_tenants_are() -> None:
     served = served_after_a_change(1)
     assert served["t0"] <= 4
     assert served["t1"] > PACE

@@ -233,7 +233,7 @@ class PlacementQueue:
                     queue.settle(tenant, num_tokens * self._settings.output_token_cost)
 
     def tag(self, ticket: Ticket) -> ServiceTag | None:
-        """What other routers are to know of a request that is being dispatched; ``None`` for embeddings."""
+        """Tag of a request that is being dispatched, for other routers; ``None`` for embeddings."""
         if ticket.request.work is not Work.GENERATION:
             return None
         model = self._models[_queue_key(ticket.request)]

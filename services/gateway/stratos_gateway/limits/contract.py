@@ -1,4 +1,4 @@
-"""What limits ask of those who send a request's output."""
+"""Contract of limits with those who send a request's output."""
 
 from __future__ import annotations
 
