@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import orjson
 
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.usage import cost_tags
@@ -24,8 +22,6 @@ from stratos.core.requests.grammar import (
 )
 from stratos.core.requests.limits import LIMITS, MAX_SESSION_CHARS, check_metadata, check_number
 
-MAX_MEMO_BYTES = 512
-
 
 class Fields:
     """A JSON object that is emptied by reading.
@@ -38,14 +34,6 @@ class Fields:
     def __init__(self, content: dict[str, Any], path: str = "") -> None:
         self._left = dict(content)
         self.path = path
-
-    def memo_key(self, without: Sequence[str]) -> bytes | None:
-        """Text of what is left, for a memo; ``None`` where that is long, or has one of some fields."""
-        left = self._left
-        if any(name in left for name in without):
-            return None
-        text = orjson.dumps(left, option=orjson.OPT_SORT_KEYS)
-        return text if len(text) <= MAX_MEMO_BYTES else None
 
     def take(self, name: str) -> Any:
         """The value of a field, ``None`` when it is absent or null."""

@@ -6,7 +6,6 @@ anything unknown is refused too: a misspelt parameter must not be lost silently.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +28,6 @@ from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
 from stratos_gateway.models.score_head import Pair
 from stratos_gateway.openai.fields import (
     SAMPLING_ROWS,
-    SESSION_FIELDS,
     Fields,
     WantedGrammar,
     ignored_fields,
@@ -178,33 +176,10 @@ def check_tools_and_grammar(tools: ToolUse, options: GenerationOptions) -> None:
         raise BadRequest(text, param=options.grammar.param, code="unsupported_parameter")
 
 
-_MEMO: OrderedDict[tuple[bytes, int, float | None, float | None], GenerationOptions] = OrderedDict()
-"""Options of requests that said the same: clients ask with the same ones again and again, and checking them takes a
-twentieth of a request's CPU.  They follow from the text alone, and nothing changes them."""
-_MAX_MEMO = 512
-_OF_ONE_REQUEST = ("metadata", *SESSION_FIELDS)
-"""Fields that differ from request to request, or say who asks."""
-
-
 def shared_options(
     fields: Fields, vocab_size: int, *, max_tokens: float | None, num_logprobs: float | None
 ) -> GenerationOptions:
     """Read what chats and completions share, and the end of the body; raises like ``take_options``."""
-    text = fields.memo_key(_OF_ONE_REQUEST)
-    if text is None:
-        return _shared_options(fields, vocab_size, max_tokens=max_tokens, num_logprobs=num_logprobs)
-    key = text, vocab_size, max_tokens, num_logprobs
-    found = _MEMO.get(key)
-    if found is None:
-        found = _MEMO[key] = _shared_options(fields, vocab_size, max_tokens=max_tokens, num_logprobs=num_logprobs)
-        if len(_MEMO) > _MAX_MEMO:
-            _MEMO.popitem(last=False)
-    return found
-
-
-def _shared_options(
-    fields: Fields, vocab_size: int, *, max_tokens: float | None, num_logprobs: float | None
-) -> GenerationOptions:
     stream, num_prompt_logprobs = fields.flag("stream"), fields.number("prompt_logprobs", "num_prompt_logprobs")
     if stream and num_prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
