@@ -47,7 +47,7 @@ def runner_of() -> Callable[[str], TorchRunner]:
     def get(weights: str) -> TorchRunner:
         if weights not in made:
             folder = BASE_MODEL.parent / "draft" if weights == "draft" else BASE_MODEL
-            quantization = "auto" if weights == "draft" else weights
+            quantization = "auto" if weights == "draft" else weights.split()[0]
             made[weights] = load_runner(folder, kv_pool_bytes=16 << 20, quantization=quantization)
             if weights != "draft":
                 made[weights].load_adapter(adapter())
@@ -58,13 +58,14 @@ def runner_of() -> Callable[[str], TorchRunner]:
 
 @pytest.fixture(scope="module")
 def without(runner_of: Callable[[str], TorchRunner]) -> Callable[[str, str], Run]:
-    """What comes out without drafts, by weights and situation."""
+    """What comes out without drafts, by weights and situation: in each the streams of requests that are alone."""
     made: dict[tuple[str, str], Run] = {}
 
     def get(weights: str, situation: str) -> Run:
         if (weights, situation) not in made:
-            engines = Engines(runner_of(weights), runner_of("draft"))
+            engines = Engines(runner_of(weights), runner_of("draft"), runner_of(f"{weights} source"))
             made[weights, situation] = SITUATIONS[situation](engines, requests(adapter().digest))
+            assert made[weights, situation].choices == get(weights, "alone").choices
         return made[weights, situation]
 
     return get
@@ -72,7 +73,7 @@ def without(runner_of: Callable[[str], TorchRunner]) -> Callable[[str, str], Run
 
 def assert_equal(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
     weights, method, count, situation = case
-    engines = Engines(runner_of(weights), runner_of("draft"), method, count)
+    engines = Engines(runner_of(weights), runner_of("draft"), runner_of(f"{weights} source"), method, count)
     after = SITUATIONS[situation](engines, requests(adapter().digest))
     assert differences(without(weights, situation), after) == []
     assert after.num_drafted > 0
@@ -83,16 +84,8 @@ def test_some_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[
     assert_equal(runner_of, without, case)
 
 
-OPEN = {(weights, "suffix", 4, "handed off") for weights in ("auto", "int8")}
-"""Cases that fail, each time in the same token: a defect of the product, of unknown cause (docs/known-limits.md)."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.xfail(reason="an open defect")] * (case in OPEN)) for case in ALL],
-    ids=lambda case: "-".join(map(str, case)),
-)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: "-".join(map(str, case)))
 def test_the_rest_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
     assert_equal(runner_of, without, case)
 
@@ -182,7 +175,7 @@ def test_a_planted_error_is_noticed(
     before = without("auto", "batch")
     streams = {place: outcome.ids for place, outcome in before.choices.items()}
     proposer = KnowingProposer(streams, 4096, error=1, num_right=2)
-    engines = Engines(runner_of("auto"), runner_of("draft"), "ngram", 8, proposer)
+    engines = Engines(runner_of("auto"), runner_of("draft"), runner_of("auto source"), "ngram", 8, proposer)
     assert differences(before, SITUATIONS["batch"](engines, requests(adapter().digest))) == []
     plant(monkeypatch)
     found = differences(before, SITUATIONS["batch"](engines, requests(adapter().digest)))

@@ -107,12 +107,14 @@ class Engines:
     Args:
         runner: verifies; shared by all.
         draft: of the draft model.
+        source: computes prompts that are handed off: pages of its own, as in a process of its own.
         method: of speculation; "off" for none.
         count: drafted tokens of a row at most; 0: as many as pay.
     """
 
     runner: TorchRunner
     draft: TorchRunner
+    source: TorchRunner
     method: str = "off"
     count: int = 0
     proposer: Proposer | None = None
@@ -203,7 +205,7 @@ def _state(run: Run, request: EngineRequest, index: int) -> ChoiceState:
 
 def handed_off(engines: Engines, wanted: list[EngineRequest]) -> Run:
     """Each prompt computed by another engine, whose KV comes before the first token."""
-    source, target, run = engines.make(is_plain=True), engines.make(), Run()
+    source, target, run = EngineCore(engines.source, scheduler_config()), engines.make(), Run()
     layers = source.info.geometry.num_layers
     for request in wanted:
         prompt = request.prompt_ids
