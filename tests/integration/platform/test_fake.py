@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -374,10 +375,32 @@ def test_nothing_connects_to_the_outside(platform: PlatformProcess, guard_dir: P
             assert connection.laddr.ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1"), (process.name(), connection)
 
 
+def test_an_operator_drains_a_worker_and_its_stream_goes_on_with_its_kv(platform: PlatformProcess) -> None:
+    """One of the two decode workers is gone afterwards."""
+    prompt = f"drained {PROMPT}"
+    with ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(token_ids, platform, 300, prompt)
+        busy = wait_until(
+            lambda: [n for n, w in live_workers(platform).items() if w["role"] == "decode" and w["num_running"]],
+            what="a worker with the stream",
+        )
+        report = json.loads(platform.stratos("drain", busy[0], "--json").stdout)
+        answer = stream.result()
+    assert (report["has_left"], report["num_handed_back"], report["num_fetched"]) == (True, 1, 1)
+    assert report["num_fetched_tokens"] > len(PROMPT.split())
+    assert busy[0] not in platform.processes()
+    assert answer == token_ids(platform, 300, prompt)
+    left = next(name for name in platform.processes() if name.startswith("decode-"))
+    refused = platform.stratos("drain", left, check=False)
+    assert (refused.returncode, "--last" in refused.stderr) == (1, True)
+    refused = platform.stratos("drain", "decode-9", check=False)
+    assert (refused.returncode, left in refused.stderr) == (1, True)
+
+
 def test_ctrl_c_leaves_nothing_behind(platform: PlatformProcess) -> None:
     # Last in this file: it ends the shared platform.
     children, run_dir, shm_dir = platform.children(), platform.run_dir(), platform.shm_dir()
-    assert len(children) >= len(SERVICES)
+    assert len(children) >= len(SERVICES) - 1
     port = int(platform.base_url.rsplit(":")[-1].split("/")[0])
     assert platform.stop(signal.SIGINT) == 0
     assert gone(children)

@@ -238,11 +238,11 @@ class RequestTable:
             record.fail(error)
             self._mark(record)
 
-    def hand_back(self) -> list[str]:
-        """Give every request back to its gateway, to be resumed elsewhere; returns those whose KV is here."""
-        started = [r for r in self._records.values() if r.stats is not None and not r.is_ended]
+    def hand_back(self) -> tuple[int, list[str]]:
+        """Give every request back to its gateway, to be resumed elsewhere; returns how many, and whose KV is here."""
+        open_records = [record for record in self._records.values() if not record.is_ended]
         self.fail_all(Draining("this worker is leaving; resume the request elsewhere"))
-        return [record.key.request_id for record in started]
+        return len(open_records), [r.key.request_id for r in open_records if r.stats is not None]
 
     async def wait_empty(self) -> None:
         """Wait until no request is left and none holds resources."""
