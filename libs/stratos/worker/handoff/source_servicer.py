@@ -14,9 +14,9 @@ from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.pairing import check_pairing, choose_transport
 from stratos.worker.handoff.records import Intent, ReceiverMessage, Refused
 from stratos.worker.handoff.source_leg import SourceLeg
+from stratos.worker.handoff.source_peers import MAX_HASHES
 from stratos.worker.handoff.streams import SourceStream
 
-MAX_HASHES = 65536
 HASH_BYTES = 32
 
 logger = logging.getLogger(__name__)
