@@ -166,7 +166,7 @@ class StepLoop:
             scheduler.cost.observe(step.load, seconds - tokens.swap_s)
         self._retire(step, tokens, result)
         if self._drafts is not None and step.num_tokens == len(step.rows) + step.num_drafted:
-            self._drafts.observe(step.load, seconds - tokens.swap_s, result)
+            self._drafts.observe(step, seconds - tokens.swap_s, result)
         return True
 
     def _retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:

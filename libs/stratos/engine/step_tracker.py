@@ -34,7 +34,7 @@ from stratos.engine.requests.context import EngineContext
 from stratos.engine.requests.embeddings import EmbeddingTable
 from stratos.engine.requests.generations import BlockCopy, GenerationTable
 from stratos.engine.requests.prefill_jobs import PrefillJobTable
-from stratos.engine.scheduler.cost_model import StepLoad
+from stratos.engine.scheduler.cost_model import StepLoad, load_of
 from stratos.engine.scheduler.scheduler import StepDecision
 from stratos.engine.sequence import Sequence
 
@@ -100,10 +100,7 @@ class LaunchedStep:
 
     @property
     def load(self) -> StepLoad:
-        load = StepLoad()
-        for launched in self.rows:
-            load = load.plus(launched.count, launched.row.start)
-        return load
+        return load_of((launched.count, launched.row.start) for launched in self.rows)
 
     @property
     def plan(self) -> StepPlan:
