@@ -86,7 +86,8 @@ class Arm:
     def __init__(self, runner: TorchRunner, speculation: SpeculationConfig, draft: TorchRunner | None = None) -> None:
         """The runner is of this arm alone: two engines would write the same pages."""
         config = SchedulerConfig(speculation=speculation, step_time_budget_ms=0)
-        self.engine = EngineCore(runner, config, proposer=make_proposer(config, runner, draft))
+        self.proposer = make_proposer(config, runner, draft)
+        self.engine = EngineCore(runner, config, proposer=self.proposer)
 
     def run(self, wanted: list[EngineRequest]) -> SpeculatedRun:
         """Run the streams out; what is timed begins when each has its first token."""
@@ -129,6 +130,8 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
             "drafted": last.num_drafted,
             "accepted": last.num_accepted,
         }
+        if (proposer := arms[name].proposer) is not None and proposer.is_costly:
+            row[name]["draft_token_ms"] = round(proposer.token_s * 1e3, 3)
     show(row)
     return row
 
