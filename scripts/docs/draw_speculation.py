@@ -3,8 +3,8 @@
 
 python -m scripts.docs.draw_speculation benchmarks/results/speculation-k-2core-cpu.json docs/pictures
 
-One picture for each temperature: the speed that was measured, E / (1 + K r) with the measured r, which takes verification
-for free, and E / (pass with K drafts), which has what verification and drafting cost.
+One picture for each temperature: the speed that was measured, E / (1 + K r) with the measured r, which takes
+verification for free, and E / (pass with K drafts), which has what verification and drafting cost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Speculation over the shipped pair of models: in every situation the streams, log probabilities, shares of tenants
-and cached blocks are those without drafts.  Some of the matrix runs always, every two values meet in the thorough run, and
-``make speculation`` runs all of it.
+and cached blocks are those without drafts.  Some of the matrix runs always, every two values meet in the thorough run,
+and ``make speculation`` runs all of it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from stratos.engine.contract.results import StepResult
 from stratos.engine.requests.generations import GenerationTable
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.step_tracker import LaunchedRow, StepTracker
-from tests.support.pairwise import pairwise
 from tests.support.fakes.proposers import KnowingProposer
+from tests.support.pairwise import pairwise
 from tests.support.paths import BASE_MODEL
 from tests.support.worlds.plan_driver import load_runner
 from tests.support.worlds.speculation_matrix import SITUATIONS, Engines, Run, differences, requests

@@ -269,7 +269,7 @@ class StepTracker:
             self._kv.tables.end_drafts(sequence)
 
     def _refuse_damaged(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
-        """Rows over blocks that came damaged from host memory have no token, and sequences that hold them begin again."""
+        """Rows over blocks that came damaged from host memory have no token; sequences that hold them begin again."""
         bad = self._kv.tier.retire(step.swaps, tokens.swap_s, tokens.damaged_slots)
         if not bad:
             return

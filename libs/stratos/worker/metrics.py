@@ -65,7 +65,7 @@ class WorkerMetrics(Instruments):
     )
     damaged_requests = counter(
         "stratos_kv_damaged_requests",
-        "Requests whose row was not finite, or whose KV came damaged from host memory, and that computed all of it again.",
+        "Requests that computed their KV again: a row was not finite, or KV came damaged from host memory.",
     )
     damaged_host_blocks = counter(
         "stratos_kv_host_damaged_blocks", "KV blocks that had changed in host memory when they were loaded."

@@ -149,9 +149,7 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._drain(request.timeout_ms / 1000 if request.timeout_ms else None)
         return worker_pb2.DrainResponse()
 
-    async def WaitDrained(
-        self, request: worker_pb2.WaitDrainedRequest, context: Any
-    ) -> worker_pb2.WaitDrainedResponse:
+    async def WaitDrained(self, request: worker_pb2.WaitDrainedRequest, context: Any) -> worker_pb2.WaitDrainedResponse:
         """What a drain has moved, once it is over."""
         await self._gate.is_drained.wait()
         return worker_pb2.WaitDrainedResponse(**dataclasses.asdict(self._gate.report))

@@ -60,8 +60,10 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "reasoning": {
         "temperature": 1.0,
-        "grammar": GrammarSpec(GrammarKind.LARK, 'start: THOUGHT "</think>\\n" ANSWER\nTHOUGHT: /[a-z ]{8,20}/\n'
-                               'ANSWER: "the answer is " /[0-9]{2,4}/'),
+        "grammar": GrammarSpec(
+            GrammarKind.LARK,
+            'start: THOUGHT "</think>\\n" ANSWER\nTHOUGHT: /[a-z ]{8,20}/\nANSWER: "the answer is " /[0-9]{2,4}/',
+        ),
         "frequency_penalty": 0.3,
     },
     "adapted": {"temperature": 0.6, "max_tokens": 17},
@@ -149,9 +151,7 @@ class Engines:
             is_adaptive=not self.count,
         )
         settings = scheduler_config(speculation=speculation, **config)
-        proposer = (
-            None if is_plain else self.proposer or make_proposer(settings, runner, self.draft, SystemClock())
-        )
+        proposer = None if is_plain else self.proposer or make_proposer(settings, runner, self.draft, SystemClock())
         return EngineCore(runner, settings, proposer=proposer)
 
 

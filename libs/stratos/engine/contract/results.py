@@ -112,7 +112,7 @@ class StepResult:
     errors: dict[RequestKey, StratosError] = field(default_factory=dict)
     prefill_errors: dict[str, StratosError] = field(default_factory=dict)
     damaged: dict[RequestKey, list[bytes]] = field(default_factory=dict)
-    """For requests that compute all of their KV again since what they read may be damaged: the blocks forgotten here."""
+    """By request that computes all of its KV again, since what it read may be damaged: the blocks forgotten here."""
     started_stats: dict[RequestKey, RequestStats] = field(default_factory=dict)
     """For requests that got their first token in this step: where the prompt's KV came from is settled then."""
     prompt_logprobs: dict[RequestKey, tuple[PositionLogprobs, ...]] = field(default_factory=dict)

@@ -25,7 +25,6 @@ from stratos.engine.sampling.logprobs import position_logprobs
 from stratos.engine.sampling.watermark import add_watermark
 
 
-
 @dataclass(slots=True)
 class Sampled:
     """Results by row of the logits; a row is in ``errors`` or has a token that counts."""

@@ -77,9 +77,9 @@ class DraftPlanner:
     def _most(self, sequence: Sequence) -> int:
         """Longest draft that the sequence may have in this step; 0 while a pause of it lasts."""
         state = sequence.drafting
-        if state is not None and sequence.grammar is None and not state.proposed:
-            if len(sequence.tokens) < state.next_look or state.is_off:
-                return 0
+        may_pause = state is not None and sequence.grammar is None and not state.proposed
+        if may_pause and state is not None and (state.is_off or len(sequence.tokens) < state.next_look):
+            return 0
         if not sequence.is_open or sequence.request is None or sequence.remaining != 1 or not sequence.num_output:
             return 0
         if sequence.request.request.sampling.drafts_off:

@@ -175,10 +175,9 @@ WORKER_ALERTS = (
         expr="sum by (release, cause) (increase(stratos_kv_integrity_failures_total[15m])) > 0 "
         "or sum by (release) (increase(stratos_kv_damaged_requests_total[15m])) > 0",
         summary="KV failed a check.",
-        meaning="A frame arrived damaged, a page had changed in host memory, or a row was not finite. KV was asked for or "
-        "computed again; no token came of it. Networks and memory do this rarely: more than once a day is a fault of a "
-        "machine. A request that makes rows that are not finite each time fails, and is a fault of the model or of an "
-        "adapter.",
+        meaning="A frame arrived damaged, a page had changed in host memory, or a row was not finite. KV was asked for "
+        "or computed again; no token came of it. Networks and memory do this rarely: more than once a day is a fault "
+        "of a machine. A request whose rows are never finite fails: that is a fault of the model or of an adapter.",
         check=(
             "Which worker: `stratos_kv_integrity_failures_total`, `stratos_kv_damaged_requests_total` and "
             "`stratos_kv_host_damaged_blocks_total` by instance.",

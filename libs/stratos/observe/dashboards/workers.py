@@ -179,8 +179,8 @@ HANDOFF = Dashboard(
         ),
         Panel(
             title="Damaged KV",
-            text="Frames that failed a check, and requests that computed their KV again. No token came of it; more than a "
-            "few mean a bad link or bad memory.",
+            text="Frames that failed a check, and requests that computed their KV again. No token came of it; more "
+            "than a few mean a bad link or bad memory.",
             queries=(
                 Query(rate("stratos_kv_integrity_failures_total", "cause"), "frame: {{cause}}"),
                 Query(rate("stratos_kv_damaged_requests_total", "release"), "requests"),

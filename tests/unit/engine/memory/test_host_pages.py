@@ -60,7 +60,7 @@ def test_no_slots_cost_nothing_and_too_many_are_refused() -> None:
 
 
 def test_every_flipped_bit_of_a_slot_is_noticed_before_it_is_read() -> None:
-    pages, host = make_pages(num_slots=3)
+    _, host = make_pages(num_slots=3)
     host.swap([(0, 0), (1, 1), (2, 2)], [])
     content, draw = host.slots[1].view(torch.uint8).view(-1), random.Random(7)
     for _ in range(500):
