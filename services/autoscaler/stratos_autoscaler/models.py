@@ -3,8 +3,8 @@
 Routers know digests, a chart knows names.  Where a deployment has one model there is nothing to tell apart; of several
 each name's digest is learned from the first worker that serves it, and kept by the backend for when none does.
 
-A model that sleeps may be given other files.  Its kept digest is *doubted* then, and requests for a model that nobody
-knows are taken for it: it wakes, and its worker shows what it serves.
+A model that sleeps may be given other files.  Its kept digest is *doubted* then, and requests for an unknown
+model are taken for it: it wakes, and its worker shows what it serves.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class NotedDigest:
 
     digest: str
     is_doubted: bool = False
-    """What its workers start from was changed since then."""
+    """Its workers start from something else by now."""
 
 
 class Backend(ABC):
@@ -44,7 +44,7 @@ class Backend(ABC):
     """
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
-        """What runs beside the control loop for as long as the process does, by name."""
+        """Coroutines that run beside the control loop for as long as the process does, by name."""
         return {}
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A collection of the cluster that is kept current by a watch: reading it asks nobody.
+"""A collection of the cluster that is kept current by a watch: reading it is no call.
 
     list -> watch from its version on -> the watch ends: watch again from the last version
                                       -> the version is gone: list again
