@@ -6,7 +6,6 @@ Imports are local to the commands, so that ``stratos --help`` and ``stratos stat
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from stratos.cli.commands.stores.admin import admin_app
 from stratos.cli.commands.stores.backups import backups_app
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
+from stratos.cli.drain.command import drain
 from stratos.cli.evaluate.command import evaluate
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
 from stratos.cli.reproduce.command import reproduce
@@ -56,6 +56,7 @@ app.add_typer(trace_app, name="trace")
 app.add_typer(autoscaler_app, name="autoscaler")
 app.add_typer(plan_group, name="plan")
 app.command()(doctor)
+app.command()(drain)
 app.command()(bench)
 app.command()(reproduce)
 app.command()(evaluate)
@@ -132,25 +133,6 @@ def status(
     with explained_errors():
         found = asyncio.run(read_status(find_platform(data_dir, run)))
     typer.echo(json.dumps(status_json(found), indent=2) if as_json else status_text(found))
-
-
-@app.command()
-def drain(
-    worker: Annotated[str, typer.Argument(help="Name of the worker, as `stratos status` shows it.")],
-    wait: Annotated[float, typer.Option(help="Longest wait for its end, in seconds.")] = 60.0,
-    last: Annotated[bool, typer.Option("--last", help="Also the last decode worker of its model.")] = False,
-    data_dir: DataDirOption = DEFAULT_DATA_DIR,
-    run: RunOption = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Let a worker leave: others take its streams with their KV. Exit code 1 if it has not left in time."""
-    from stratos.cli.drain import drain_worker, outcome_text
-    from stratos.cli.local.running import find_platform
-
-    with explained_errors():
-        outcome = asyncio.run(drain_worker(find_platform(data_dir, run), worker, wait_s=wait, is_last_too=last))
-    typer.echo(json.dumps(dataclasses.asdict(outcome), indent=2) if as_json else outcome_text(outcome))
-    raise typer.Exit(0 if outcome.has_left else 1)
 
 
 @app.command()

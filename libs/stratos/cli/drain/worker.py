@@ -1,4 +1,4 @@
-"""``stratos drain``: a worker leaves a running platform; its streams go on at others, which fetch their KV from it."""
+"""Drain of a worker through the supervisor, and what the worker says at its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLL_S = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOutcome:
-    """What a drain has done."""
+    """Result of a drain."""
 
     worker_id: str
     seconds: float
@@ -37,9 +37,9 @@ class DrainOutcome:
     num_handed_back: int = 0
     """Streams that went back to their gateways, to go on elsewhere."""
     num_offered: int = 0
-    """Those of them whose KV was there."""
+    """Streams of these whose KV was there."""
     num_fetched: int = 0
-    """Those whose KV a successor has fetched."""
+    """Streams whose KV a successor has fetched."""
     num_fetched_tokens: int = 0
 
 
@@ -85,7 +85,7 @@ async def drain_worker(
 
 
 def outcome_text(outcome: DrainOutcome) -> str:
-    """What was moved, and whether it has left."""
+    """Two lines: what was moved, and whether it has left."""
     name = outcome.worker_id
     if not outcome.is_known:
         moved = f"{name} ended, or did not answer, before it said what it moved: its streams are recovered"
@@ -133,7 +133,7 @@ async def _begin(dialer: Dialer, supervisor: str, worker_id: str) -> None:
 
 
 async def _moved(dialer: Dialer, process: ProcessView, wait_s: float) -> worker_pb2.WaitDrainedResponse | None:
-    """What the worker says at its end; ``None`` when it cannot say it any more."""
+    """Answer of the worker at its end; ``None`` when it cannot give it any more."""
     channel: grpc.aio.Channel = dialer.channel(process.address, ANY_WORKER)
     try:
         async with channel, translate_errors(peer=process.name):
