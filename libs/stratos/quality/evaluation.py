@@ -104,7 +104,7 @@ def losses_between(
     tokenizer: Tokenizer,
     ask: EvaluationAsk,
 ) -> list[Loss]:
-    """What the candidate loses, by stratum and measure."""
+    """Losses of the candidate, by stratum and measure."""
     strata = all_strata(windows, tokenizer, reference.scores.certainty)
     losses = list(_token_losses(strata, reference.scores, candidate.scores, ask))
     if len(reference.parsed):

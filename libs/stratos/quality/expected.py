@@ -1,6 +1,6 @@
 """How good a model says that it is: the perplexity of a text that lies in its folder, checked when it is loaded.
 
-``stratos quantize`` writes the file; anybody may write one for another model.  A model that is worse than it says would
+``stratos quantize`` writes the file; for other models it is written by hand.  A model that is worse than it says would
 answer garbage with status 200: a wrong file, a kernel that is broken on this processor, codes read in a wrong order.
 """
 
@@ -31,15 +31,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedQuality:
-    """What a model says of itself."""
+    """A model's word on itself."""
 
     text: str
     perplexity: float
-    """Of the first ``NUM_WINDOWS`` windows of the text, each scored alone."""
+    """Over the first ``NUM_WINDOWS`` windows of the text, each scored alone."""
     max_perplexity: float
     """Above it the model is not served."""
     float_perplexity: float | None = None
-    """Of the floats that it was made of."""
+    """The same by the floats that it was made of."""
 
     @classmethod
     def measured(cls, text: str, perplexity: float, float_perplexity: float | None = None) -> ExpectedQuality:
@@ -66,7 +66,7 @@ class ExpectedQuality:
 
 
 def read_expected(folder: Path) -> ExpectedQuality | None:
-    """What a model folder says; ``None`` where it says nothing.
+    """Read what a model folder says; ``None`` where it says nothing.
 
     Raises:
         InvalidCheckpoint: the file says something senseless.

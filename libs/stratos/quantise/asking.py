@@ -1,4 +1,4 @@
-"""What ``stratos quantize`` is asked, and what it refuses before it reads a weight."""
+"""The ask of ``stratos quantize``, and what is refused before a weight is read."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _check_inputs(scheme: WantedScheme, inputs: Mapping[str, int]) -> None:
 
 
 def identity(ask: QuantiseAsk, accepted: AcceptedAsk, texts: list[dict[str, str]]) -> dict[str, Any]:
-    """What decides every bit of the result: as ``calibration.json`` keeps it, and an unfinished run."""
+    """Everything that decides the bits of the result: as ``calibration.json`` keeps it, and an unfinished run."""
     return {
         "revision": REVISION,
         "model_digest": accepted.files.digest,

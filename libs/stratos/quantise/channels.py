@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stratos.quantise.grid import Grid
+from stratos.quantise.grid import NumberGrid
 from stratos.quantise.statistics import InputStatistics
 
 NUM_POWERS = 20
@@ -20,7 +20,7 @@ MIGRATION = 0.5
 _LEAST = 1e-4
 
 
-def awq_scales(weight: Tensor, inputs: InputStatistics, grid: Grid, tied: Tensor | None) -> Tensor:
+def awq_scales(weight: Tensor, inputs: InputStatistics, grid: NumberGrid, tied: Tensor | None) -> Tensor:
     """Scales [inputs] by which the rounded weight's results are nearest.
 
     Args:

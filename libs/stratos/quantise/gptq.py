@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stratos.common.errors import BadRequest
-from stratos.quantise.grid import Grid
+from stratos.quantise.grid import NumberGrid
 
 DAMPING = 0.01
 """Share of the mean square of inputs that is added to each."""
@@ -19,7 +19,7 @@ BLOCK = 128
 """Inputs between two products with all that follow."""
 
 
-def gptq_numbers(weight: Tensor, scales: Tensor, gram: Tensor, grid: Grid) -> Tensor:
+def gptq_numbers(weight: Tensor, scales: Tensor, gram: Tensor, grid: NumberGrid) -> Tensor:
     """Numbers of a weight on its grid, float32 [outputs, inputs].
 
     Args:

@@ -25,7 +25,7 @@ Cost = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class NumberGrid:
     """The numbers that weights of a scheme may have."""
 
     numbers: LinearScheme
@@ -68,7 +68,7 @@ class Grid:
         return scaled.round().clamp_(-INT8_RANGE, INT8_RANGE)
 
     def floats(self, weight: Tensor, scales: Tensor) -> Tensor:
-        """What a weight becomes: float32 [outputs, inputs]."""
+        """The nearest floats that a weight can become: float32 [outputs, inputs]."""
         spread = self.spread(scales, weight)
         return self.nearest(weight / spread) * spread
 

@@ -36,7 +36,7 @@ Observer = Callable[[ProductName, Tensor], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
+class FloatWeights:
     """Weights of a layer, float32, its parts fused as the decoder fuses them."""
 
     attention: AttentionWeights
@@ -54,16 +54,16 @@ class LayerWeights:
         assert isinstance(weight, Tensor)
         return weight
 
-    def with_products(self, weights: dict[ProductName, Tensor]) -> LayerWeights:
+    def with_products(self, weights: dict[ProductName, Tensor]) -> FloatWeights:
         """The layer with other weights in its products."""
         made = {name: LinearWeights(weights[name], self.product(name).bias) for name in PRODUCTS}
         attention = replace(self.attention, qkv=made["qkv"], output=made["output"])
         return replace(self, attention=attention, mlp=MlpWeights(made["gate_up"], made["down"]))
 
 
-def read_layer(reader: CheckpointReader, layer: int) -> LayerWeights:
+def read_layer(reader: CheckpointReader, layer: int) -> FloatWeights:
     """Read a layer of a float checkpoint."""
-    return LayerWeights(
+    return FloatWeights(
         attention=reader.attention(layer), whole_qk_norm=reader.whole_qk_norm(layer), mlp=reader.mlp(layer)
     )
 
@@ -80,7 +80,7 @@ class FloatLayer:
     """
 
     def __init__(
-        self, config: DecoderConfig, index: int, weights: LayerWeights, max_tokens: int, *, cuts_rows: bool = False
+        self, config: DecoderConfig, index: int, weights: FloatWeights, max_tokens: int, *, cuts_rows: bool = False
     ) -> None:
         options = replace(config.options, embedding_scale=1.0)
         rope, window = config.for_context(max_tokens).ropes[index : index + 1], config.windows[index : index + 1]
@@ -130,9 +130,9 @@ class _Products(LinearFactory):
 
 
 class _OneLayer:
-    """What ``Decoder`` reads of a checkpoint, where there is one layer."""
+    """The part of a checkpoint that ``Decoder`` reads where there is one layer."""
 
-    def __init__(self, weights: LayerWeights) -> None:
+    def __init__(self, weights: FloatWeights) -> None:
         self._weights = weights
 
     def embedding(self) -> Tensor:

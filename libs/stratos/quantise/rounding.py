@@ -12,8 +12,8 @@ from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.quantise.channels import awq_scales, smooth_scales
 from stratos.quantise.gptq import gptq_numbers
-from stratos.quantise.grid import Grid
-from stratos.quantise.layer import PRODUCTS, LayerWeights, ProductName
+from stratos.quantise.grid import NumberGrid
+from stratos.quantise.layer import PRODUCTS, FloatWeights, ProductName
 from stratos.quantise.schemes import WantedScheme
 from stratos.quantise.statistics import InputStatistics
 
@@ -22,7 +22,7 @@ Statistics = dict[ProductName, InputStatistics]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundedLayer:
-    """What a layer's file gets in place of its floats."""
+    """Replacements of a layer's floats, for its file."""
 
     norms: dict[str, Tensor]
     """By the norm's name, those that have changed."""
@@ -31,7 +31,7 @@ class RoundedLayer:
 
 
 def round_layer(
-    config: DecoderConfig, index: int, layer: LayerWeights, inputs: Statistics, scheme: WantedScheme, grid: Grid
+    config: DecoderConfig, index: int, layer: FloatWeights, inputs: Statistics, scheme: WantedScheme, grid: NumberGrid
 ) -> RoundedLayer:
     """Round a layer; ``inputs`` is used up.
 
@@ -67,7 +67,7 @@ def projections(config: DecoderConfig, index: int, name: ProductName) -> Iterato
             begin += outputs
 
 
-def _rounded(weight: Tensor, inputs: InputStatistics | None, scheme: WantedScheme, grid: Grid) -> QuantisedWeight:
+def _rounded(weight: Tensor, inputs: InputStatistics | None, scheme: WantedScheme, grid: NumberGrid) -> QuantisedWeight:
     if scheme.method in ("rtn", "smoothquant") or inputs is None:
         return grid.rounded(weight, grid.plain_scales(weight))
     group = grid.group_of(weight)
@@ -80,12 +80,12 @@ def _rounded(weight: Tensor, inputs: InputStatistics | None, scheme: WantedSchem
 class _ScaledLayer:
     """A layer whose inputs are being scaled: its results stay what they were, but for rounding."""
 
-    def __init__(self, config: DecoderConfig, layer: LayerWeights, inputs: Statistics, dtype: torch.dtype) -> None:
+    def __init__(self, config: DecoderConfig, layer: FloatWeights, inputs: Statistics, dtype: torch.dtype) -> None:
         self.weights: dict[ProductName, Tensor] = {name: layer.weight(name) for name in PRODUCTS}
         self.norms: dict[str, Tensor] = {}
         self._config, self._layer, self._inputs, self._dtype = config, layer, inputs, dtype
 
-    def scale(self, name: ProductName, scheme: WantedScheme, grid: Grid) -> None:
+    def scale(self, name: ProductName, scheme: WantedScheme, grid: NumberGrid) -> None:
         """Scale the inputs of a product, where that can be undone by what computes them."""
         undo = self._undo(name, only_norms=scheme.method == "smoothquant")
         if undo is None:
@@ -100,7 +100,7 @@ class _ScaledLayer:
         inputs.divide(scales)
 
     def _undo(self, name: ProductName, *, only_norms: bool) -> Callable[[Tensor], Tensor] | None:
-        """What divides the inputs of a product by scales [inputs]; it returns them as it could apply them."""
+        """The way to divide the inputs of a product by scales [inputs]; it returns them as it could apply them."""
         names, config = self._config.options.norms, self._config
         norm = {"qkv": names.before_attention, "gate_up": names.before_mlp}.get(name)
         if norm is not None:

@@ -25,9 +25,9 @@ from stratos.quality.evaluation import CALIBRATION_NAME
 from stratos.quality.expected import EXPECTED_NAME, ExpectedQuality
 from stratos.quality.held_out import HeldOutText, cut_windows, read_texts
 from stratos.quantise.asking import PROGRESS_NAME, AcceptedAsk, QuantiseAsk, accept, identity, open_folder
-from stratos.quantise.grid import Grid
+from stratos.quantise.grid import NumberGrid
 from stratos.quantise.held_back import hold_back
-from stratos.quantise.layer import CPU, PRODUCTS, FloatLayer, LayerWeights, mean_loss, read_layer
+from stratos.quantise.layer import CPU, PRODUCTS, FloatLayer, FloatWeights, mean_loss, read_layer
 from stratos.quantise.rounding import Statistics, round_layer
 from stratos.quantise.schemes import stated_config
 from stratos.quantise.shard import layer_tensors, other_tensors, read_rounded, shard_name, write_shard
@@ -39,7 +39,7 @@ _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".index.json
 _OWN_NAMES = ("config.json", EXPECTED_NAME, CALIBRATION_NAME)
 
 
-class Progress(Protocol):
+class LayerProgress(Protocol):
     """Is told of each layer that is done."""
 
     def __call__(self, done: int, total: int, seconds: float) -> None: ...
@@ -52,13 +52,13 @@ class _Texts:
     pinned: str
     pinned_ids: list[Tensor]
     rounded: list[Tensor] = field(default_factory=list)
-    """Of the text that calibrates, behind rounded layers."""
+    """The text that calibrates, behind rounded layers."""
     pinned_rounded: list[Tensor] = field(default_factory=list)
     pinned_floats: list[Tensor] = field(default_factory=list)
 
 
 @torch.inference_mode()
-def quantise(ask: QuantiseAsk, say: Callable[[str], None], progress: Progress) -> dict[str, Any]:
+def quantise(ask: QuantiseAsk, say: Callable[[str], None], progress: LayerProgress) -> dict[str, Any]:
     """Write the quantised checkpoint; what was done, as JSON values.
 
     Raises:
@@ -121,13 +121,13 @@ class _Layers:
         self._reader, self._flow = reader, flow
         self._source = stored_tensors(accepted.files)
         self._scale_dtype = _scale_dtype(self._source)
-        self._grid = Grid(numbers=accepted.scheme.numbers, group=accepted.group, scale_dtype=self._scale_dtype)
+        self._grid = NumberGrid(numbers=accepted.scheme.numbers, group=accepted.group, scale_dtype=self._scale_dtype)
         stated = parse_quantisation({"quantization_config": stated_config(accepted.scheme, accepted.group)})
         assert stated is not None
         self._stated: QuantisationConfig = stated
         self._longest = max(len(rows) for rows in (*flow.rounded, *flow.pinned_floats))
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: LayerProgress) -> None:
         """Write the files that are missing, and take the text through all layers."""
         total = self._config.num_layers + 1
         first = self._out / shard_name(1, total)
@@ -153,7 +153,7 @@ class _Layers:
         flow.rounded = [layer.run(rows) for rows in flow.rounded]
         flow.pinned_rounded = [layer.run(rows) for rows in flow.pinned_rounded]
 
-    def _observed(self, layer: FloatLayer, floats: LayerWeights) -> Statistics:
+    def _observed(self, layer: FloatLayer, floats: FloatWeights) -> Statistics:
         if not self._flow.rounded:
             return {}
         found = {name: InputStatistics(floats.weight(name).shape[1]) for name in PRODUCTS}
@@ -172,7 +172,7 @@ def _embedding_name(tensors: dict[str, StoredTensor]) -> str:
 
 
 def _perplexities(accepted: AcceptedAsk, reader: CheckpointReader, flow: _Texts) -> tuple[float, float]:
-    """Of the held back text, by the floats and by the rounded layers."""
+    """Perplexity of the held back text, by the floats and by the rounded layers."""
     output = reader.lm_head()
     head = reader.final_norm(), reader.embedding() if output is None else output
     sides = (flow.pinned_floats, flow.pinned_rounded)

@@ -21,7 +21,7 @@ from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
 from stratos.engine.checkpoint.tensor_names import layer_prefix, norm_name, projection_name
 from stratos.engine.checkpoint.weight_schemes import LinearScheme
-from stratos.quantise.layer import PRODUCTS, LayerWeights, ProductName
+from stratos.quantise.layer import PRODUCTS, FloatWeights, ProductName
 from stratos.quantise.rounding import RoundedLayer, projections
 
 CODES_PER_WORD = 8
@@ -65,8 +65,8 @@ def write_shard(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_rounded(
-    path: Path, config: DecoderConfig, layer: int, floats: LayerWeights, stated: QuantisationConfig
-) -> LayerWeights:
+    path: Path, config: DecoderConfig, layer: int, floats: FloatWeights, stated: QuantisationConfig
+) -> FloatWeights:
     """The layer of a file as the floats that it stands for.
 
     Args:

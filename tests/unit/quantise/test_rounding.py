@@ -16,14 +16,14 @@ from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.quantise.channels import awq_scales, smooth_scales
 from stratos.quantise.gptq import gptq_numbers
-from stratos.quantise.grid import Grid
-from stratos.quantise.layer import CPU, PRODUCTS, FloatLayer, LayerWeights, read_layer
+from stratos.quantise.grid import NumberGrid
+from stratos.quantise.layer import CPU, PRODUCTS, FloatLayer, FloatWeights, read_layer
 from stratos.quantise.rounding import projections, round_layer
 from stratos.quantise.schemes import find_scheme
 from stratos.quantise.statistics import InputStatistics
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 
-INT4 = Grid(numbers=LinearScheme.INT4, group=32, scale_dtype=torch.float32)
+INT4 = NumberGrid(numbers=LinearScheme.INT4, group=32, scale_dtype=torch.float32)
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
@@ -60,7 +60,7 @@ def test_statistics_are_sums_over_all_tokens() -> None:
 
 @pytest.mark.parametrize("numbers", [LinearScheme.INT4, LinearScheme.INT8_ROWS, LinearScheme.FP8])
 def test_codes_stand_for_the_floats_of_the_grid_with_stored_scales(numbers: LinearScheme) -> None:
-    grid = Grid(numbers=numbers, group=32 if numbers == LinearScheme.INT4 else 0, scale_dtype=torch.bfloat16)
+    grid = NumberGrid(numbers=numbers, group=32 if numbers == LinearScheme.INT4 else 0, scale_dtype=torch.bfloat16)
     weight = random_weight()
     weight[3] = 0
     scales = grid.plain_scales(weight)
@@ -129,7 +129,7 @@ def test_smooth_scales_share_a_range_out() -> None:
     assert torch.allclose(inputs.largest / scales, weight.abs().amax(0) * scales, rtol=1e-4)
 
 
-def read_tiny(path: Path, family: str) -> tuple[CheckpointReader, LayerWeights, object]:
+def read_tiny(path: Path, family: str) -> tuple[CheckpointReader, FloatWeights, object]:
     prefix, changes = FAMILIES[family]
     save_tiny(path, prefix, **{**changes, **SIZES, "num_hidden_layers": 2})
     files = read_model_files(path)
@@ -148,7 +148,7 @@ def test_scaled_inputs_change_no_result_but_for_rounding(tmp_path: Path, family:
     layer = FloatLayer(config, 0, floats, 40)  # type: ignore[arg-type]
     inputs = {name: InputStatistics(floats.weight(name).shape[1]) for name in PRODUCTS}
     expected = layer.run(hidden, lambda name, x: inputs[name].add(x))
-    grid = Grid(numbers=LinearScheme.INT8_ROWS, group=0, scale_dtype=torch.float32)
+    grid = NumberGrid(numbers=LinearScheme.INT8_ROWS, group=0, scale_dtype=torch.float32)
     rounded = round_layer(config, 0, floats, inputs, find_scheme(scheme), grid)  # type: ignore[arg-type]
     weights = {
         name: torch.cat([rounded.codes[p].floats() for p, _ in projections(config, 0, name)])  # type: ignore[arg-type]
