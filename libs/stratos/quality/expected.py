@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedQuality:
-    """A model's word on itself."""
+    """How good a model says that it is."""
 
     text: str
     perplexity: float
