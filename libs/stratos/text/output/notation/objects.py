@@ -17,11 +17,11 @@ class PropertyForm:
     value: Callable[[str, Schema], list[str]]
     """Rules of a value, the first one with this name."""
     before: Callable[[str], str]
-    """What is written before the value of a property of this name, for a grammar."""
+    """Expression of all that stands before the value of a property of this name."""
     key: str
     """Terminal of names that no schema has."""
     after_key: str
-    """What is written after such a name, and ``before_key`` before it."""
+    """Expression of all that stands between such a name and its value; ``before_key`` stands before the name."""
     can_name: Callable[[str], bool]
     before_key: str = '""'
     between: str = '""'
