@@ -69,8 +69,8 @@ class AutoscalerApp(Service):
         return RouterClient(address, dialer=self.dialer)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
-        """The control loop, and the metrics API."""
-        own: dict[str, Coroutine[Any, Any, Any]] = {"scaler": self._scaler.run()}
+        """The control loop, what the backend follows, and the metrics API."""
+        own: dict[str, Coroutine[Any, Any, Any]] = {"scaler": self._scaler.run(), **self._backend.tasks()}
         if self._metrics_api is not None:
             own["metrics-api"] = self._metrics_api.run()
         return own
@@ -95,9 +95,11 @@ def _open_backend(
 ) -> Backend:
     """The backend that the settings name."""
     if api is not None:
-        return KubernetesBackend(api, settings.kubernetes, settings.pools, settings.start_timeout_s, clock, dialer)
+        return KubernetesBackend(
+            api, settings.kubernetes, settings.pools, settings.start_timeout_s, settings.lease_ttl_s, clock, dialer
+        )
     if settings.supervisor_address:
-        return LocalBackend(settings.supervisor_address, settings.start_timeout_s, dialer)
+        return LocalBackend(settings.supervisor_address, settings.start_timeout_s, settings.lease_ttl_s, dialer)
     return Observer()
 
 

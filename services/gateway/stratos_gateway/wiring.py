@@ -234,4 +234,4 @@ def _open_external(parts: GatewayParts) -> ExternalSource | None:
     client = OverflowClient(config, clock)
     parts.surroundings.stack.push_async_callback(client.close)
     meter = None if parts.billing is None else parts.billing.meter
-    return ExternalSource(client, parts.admission, clock, parts.metrics, meter)
+    return ExternalSource(client, parts.admission, clock, parts.metrics, meter, parts.leaser)

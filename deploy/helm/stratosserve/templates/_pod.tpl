@@ -163,6 +163,10 @@ spec:
       {{- with (.pool.gpu).runtimeClassName }}
       runtimeClassName: {{ . | quote }}
       {{- end }}
+      {{- with (.pool.gpu).resourceClaims }}
+      resourceClaims:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       terminationGracePeriodSeconds: {{ include "stratos.gracePeriod" . }}
       {{- with .initContainers }}
       initContainers:
@@ -191,9 +195,15 @@ spec:
             - {name: metrics, containerPort: {{ .root.Values.ports.metrics }}}
           {{- include "stratos.probes" (dict "seconds" .pool.startupSeconds) | nindent 10 }}
           {{- include "stratos.preStop" .pool.preStopSeconds | nindent 10 }}
-          {{- include "stratos.containerSecurity" . | nindent 10 }}
+          {{- include "stratos.containerSecurity" . | replace "{drop: [ALL]}" (printf "{drop: [ALL], add: %s}" (toJson (.pool.capabilities | default list)) | replace ", add: []" "") | nindent 10 }}
           resources:
             {{- include "stratos.resources" .pool | nindent 12 }}
+            {{- with (.pool.gpu).resourceClaims }}
+            claims:
+              {{- range . }}
+              - {name: {{ .name | quote }}}
+              {{- end }}
+            {{- end }}
           volumeMounts:
             - {name: tmp, mountPath: /tmp}
             {{- if .root.Values.mtls.enabled }}

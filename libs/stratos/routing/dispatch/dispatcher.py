@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -142,6 +142,9 @@ class Dispatcher:
 
     def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> None:
         """A worker reports."""
+        if status.service_marks:
+            self._queue.follow(status.identity.model_digest, status.service_marks)
+            status = replace(status, service_marks=())  # told once
         self.fleet.on_status(worker_id, status, now)
         self._queue.charge_output(status.identity.model_digest, status.tenant_tokens)
 
@@ -185,7 +188,7 @@ class Dispatcher:
         choice = self._placer.choose(ticket, ask, views, self.fleet.version, preferred_prefill=preferred)
         if not isinstance(choice, EndpointChoice):
             return choice
-        return self._desk.book(choice, ticket, ask.need(choice.worker).num_blocks, now)
+        return self._desk.book(choice, ticket, ask.need(choice.worker).num_blocks, now, self._queue.tag(ticket))
 
     def _reserve(self, now: float, ticket: Ticket) -> None:
         self._placer.reserve(ticket, self._ask(ticket), self.fleet.views(now))

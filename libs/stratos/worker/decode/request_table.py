@@ -52,8 +52,8 @@ class StatusNews(Protocol):
         """A request came that the engine does not know yet."""
         ...
 
-    def note_placement(self, handoff_id: str, now_s: float) -> None:
-        """A request came that a router has placed here."""
+    def note_placement(self, tenant: str, handoff_id: str, now_s: float) -> None:
+        """A request of a tenant came that a router has placed here."""
         ...
 
     def count_output(self, tenant: str, num_tokens: int) -> None:
@@ -148,7 +148,7 @@ class RequestTable:
         task = asyncio.create_task(self._serve(record), name=f"request-{key.request_id}-{key.attempt}")
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
-        self._news.note_placement(submission.handoff_id, self._clock.now())
+        self._news.note_placement(submission.request.terms.tenant, submission.handoff_id, self._clock.now())
         self._news.notify()
 
     def cancel(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
