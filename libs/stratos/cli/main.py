@@ -32,6 +32,7 @@ from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
 from stratos.cli.drain.command import drain
 from stratos.cli.evaluate.command import evaluate
+from stratos.cli.evaluate.quantising import quantize
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
 from stratos.cli.reproduce.command import reproduce
 
@@ -60,6 +61,7 @@ app.command()(drain)
 app.command()(bench)
 app.command()(reproduce)
 app.command()(evaluate)
+app.command()(quantize)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")
 
