@@ -31,6 +31,7 @@ from stratos.cli.commands.stores.backups import backups_app
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
 from stratos.cli.evaluate.command import evaluate
+from stratos.cli.evaluate.quantising import quantize
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
 from stratos.cli.reproduce.command import reproduce
 
@@ -58,6 +59,7 @@ app.command()(doctor)
 app.command()(bench)
 app.command()(reproduce)
 app.command()(evaluate)
+app.command()(quantize)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")
 
