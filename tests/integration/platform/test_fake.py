@@ -374,10 +374,21 @@ def test_nothing_connects_to_the_outside(platform: PlatformProcess, guard_dir: P
             assert connection.laddr.ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1"), (process.name(), connection)
 
 
+def test_an_operator_drains_a_worker_and_its_stream_goes_on_with_its_kv(platform: PlatformProcess) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(token_ids, platform, 300, PROMPT * 2)
+        workers = wait_until(lambda: [n for n, w in live_workers(platform).items() if w["num_running"] and n[0] == "d"])
+        told = platform.stratos("drain", workers[0]).stdout
+    assert f"{workers[0]} handed 1 streams back, 1 of them with their KV here; 1 were fetched" in told
+    assert stream.result() == token_ids(platform, 300, PROMPT * 2)
+    left = next(name for name in platform.processes() if name.startswith("decode-"))
+    assert "--last" in platform.stratos("drain", left, check=False).stderr
+
+
 def test_ctrl_c_leaves_nothing_behind(platform: PlatformProcess) -> None:
     # Last in this file: it ends the shared platform.
     children, run_dir, shm_dir = platform.children(), platform.run_dir(), platform.shm_dir()
-    assert len(children) >= len(SERVICES)
+    assert len(children) >= len(SERVICES) - 1
     port = int(platform.base_url.rsplit(":")[-1].split("/")[0])
     assert platform.stop(signal.SIGINT) == 0
     assert gone(children)
