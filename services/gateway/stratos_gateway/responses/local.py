@@ -1,13 +1,25 @@
-"""The last conversation of a connection, from which its next request may go on without any store."""
+"""A kept response, and the last one of a connection, from which its next request may go on without any store."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from stratos_gateway.responses.state import KeptResponse
+from stratos_gateway.responses.stored_items import Item
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResponse:
+    """A response, and everything that was said before it."""
+
+    response: dict[str, Any]
+    input: list[Item]
+
+    @property
+    def conversation(self) -> list[Item]:
+        """All items up to its end."""
+        return [*self.input, *self.response["output"]]
 
 
 @dataclass(slots=True)

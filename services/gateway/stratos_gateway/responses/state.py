@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import orjson
 from redis.exceptions import RedisError
@@ -25,7 +25,7 @@ from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.responses.items import check_input, with_instructions
-from stratos_gateway.responses.local import LOCAL, LocalResponse
+from stratos_gateway.responses.local import LOCAL, KeptResponse, LocalResponse
 from stratos_gateway.responses.rendering import ResponseRenderer
 from stratos_gateway.responses.requests import ResponseBody
 from stratos_gateway.responses.stored_items import Item, stored_items
@@ -53,19 +53,6 @@ class SealedResponses(Protocol):
     async def delete(self, tenant_id: str, response_id: str) -> bool:
         """Remove a response; whether there was one."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class KeptResponse:
-    """A response, and everything that was said before it."""
-
-    response: dict[str, Any]
-    input: list[Item]
-
-    @property
-    def conversation(self) -> list[Item]:
-        """All items up to its end."""
-        return [*self.input, *self.response["output"]]
 
 
 class Responses:
