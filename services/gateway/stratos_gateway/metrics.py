@@ -204,6 +204,7 @@ class GatewayMetrics(Instruments):
         "stratos_batch_window_left_seconds",
         "Shortest time until the window of an open batch ends; that of a whole day where there is none.",
     )
+    sockets = gauge("stratos_response_sockets_open", "WebSockets for responses that are open now.")
     sessions = gauge("stratos_sessions_open", "Sessions with decode workers.")
     # fmt: on
 
