@@ -2,11 +2,12 @@
 """Sample what a gateway does while it passes chunks on, or answers requests, and name the shares of its parts.
 
     python -m scripts.bench.chunk_profile --out benchmarks/results/chunk-profile-2core-cpu.json
-    python -m scripts.bench.chunk_profile --tokens 1 --streams 32 --out benchmarks/results/request-profile-2core-cpu.json
+    python -m scripts.bench.chunk_profile --tokens 1 --streams 32 --out .../request-profile-2core-cpu.json
 
-The platform is that of ``gateway_cost``, with streams that are open all the time, or one short request after the other.  ``py-spy`` is installed from PyPI,
-into an environment of its own, and samples the running process from outside.  A sample counts for the part whose code,
-or whose library, is innermost; C code counts for what called it.  CPU of threads is that of the kernel.
+The platform is that of ``gateway_cost``, with streams that are open all the time, or one short request after the
+other.  ``py-spy`` is installed from PyPI, into an environment of its own, and samples the running process from outside.
+A sample counts for the part whose code, or whose library, is innermost; C code counts for what called it.  CPU of
+threads is that of the kernel.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from scripts.bench.harness import flag, run_bench, table
 from stratos.reproduce.load.local_platform import Platform, running_platform
 
 RATE_HZ = 200
+_LOOP = "stratos_gateway/__main__.py"
+"""In every stack of the thread with the event loop."""
 _SERVICE, _LIBS = "stratos_gateway/", "stratos/"
 
 
@@ -61,11 +64,12 @@ def part_of(stack: str) -> str:
 
 
 def shares(text: str) -> dict[str, float]:
-    """Percent of samples by part, those above half a percent."""
+    """Percent of the event loop's samples by part, those above half a percent; threads that sleep are sampled, too."""
     found = Counter[str]()
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")
-        found[part_of(stack)] += int(count)
+        if _LOOP in stack:
+            found[part_of(stack)] += int(count)
     total = sum(found.values())
     return {name: round(100 * count / total, 1) for name, count in found.most_common() if count * 200 >= total}
 
