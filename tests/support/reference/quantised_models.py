@@ -37,6 +37,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
     ),
     "compressed-fp8": _compressed("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}),
+    "compressed-mxfp4": _compressed(
+        "mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+    ),
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False},
     "gptq-v2": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "checkpoint_format": "gptq_v2"},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
@@ -85,6 +88,11 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
         quantised = rounded(weight, "fp8" if name == "compressed-fp8" else "int8")
         number = torch.float8_e4m3fn if name == "compressed-fp8" else torch.int8
         return {"weight": quantised.codes.view(number), "weight_scale": quantised.scales}, quantised
+    if name == "compressed-mxfp4":
+        quantised = rounded(weight, "mxfp4")
+        pairs = quantised.codes[:, 0::2] | (quantised.codes[:, 1::2] << 4)
+        exponents = torch.frexp(quantised.scales).exponent + 126  # of 1 it is 1
+        return {"weight_packed": pairs, "weight_scale": exponents.to(torch.uint8)}, quantised
     quantised = rounded(weight, "int4")
     if name == "compressed-int4":
         shape = torch.tensor(weight.shape)

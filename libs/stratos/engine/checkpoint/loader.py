@@ -90,7 +90,7 @@ class CheckpointReader:
         dtype: type that tensors are converted to.
         device: where they are put.
         rounding: what float weights of linear layers are quantised to while they are read; "auto" leaves them.
-        keeps_codes: whether there are products for blocks of GGUF files; without them all are widened.
+        keeps_codes: whether there are products for blocks of GGUF files and of experts; without them all are widened.
 
     Raises:
         InvalidCheckpoint: a tensor is missing, superfluous, of wrong shape or type; or a file is broken.
@@ -231,7 +231,11 @@ class CheckpointReader:
             yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
 
     def _interleaved(self, name: str, expert: int) -> LinearWeights:
-        weight, bias = read_interleaved(self._tensors, self._row, name, expert, self._to_compute_type)
+        weight, bias = read_interleaved(self._tensors, self._row, name, expert)
+        if isinstance(weight, QuantisedWeight):
+            if self._keeps_codes and self._rounding == "auto":
+                return LinearWeights(weight, bias)
+            weight = self._to_compute_type(weight.floats())
         return LinearWeights(self._rounded(weight), bias)
 
     def _to_compute_type(self, tensor: Tensor) -> Tensor:

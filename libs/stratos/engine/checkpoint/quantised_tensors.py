@@ -3,6 +3,7 @@
 A layer ``X`` has, by packing (n outputs, k inputs, g groups):
     plain           X.weight I8 or F8_E4M3 [n, k], X.weight_scale [n, g], [n / block, k / block] or one number
     compressed-int  X.weight_packed I32 [n, k / codes], lowest bits first; X.weight_shape; zeros I32 [n / 8, g]
+    mxfp4           X.weight_packed U8 [n, k / 2], lower half first; X.weight_scale U8 [n, k / 32], exponents plus 127
     gptq            X.qweight I32 [k / 8, n], X.qzeros I32 [g, n / 8], X.scales [g, n], X.g_idx [k]
     awq             X.qweight I32 [k, n / 8] and X.qzeros I32 [g, n / 8] in the order 0 2 4 6 1 3 5 7, X.scales [g, n]
 """
@@ -16,9 +17,15 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.quantisation_config import StoredScheme
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, mxfp4_weight
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import (
+    GROUP_STEP,
+    INT4_ZERO,
+    MAX_BYTE_INPUTS,
+    NAN_EXPONENT,
+    LinearScheme,
+)
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Output of a word that lies at each nibble."""
@@ -68,6 +75,8 @@ class QuantisedTensors:
             }
             if outputs % 8:
                 raise InvalidCheckpoint(f"layer {self._layer}: {outputs} outputs do not fill words of 8 codes")
+        elif packing == "compressed-mxfp4":
+            wanted = {"weight_packed": ((outputs, inputs // 2), ("U8",)), "weight_scale": ((outputs, groups), ("U8",))}
         elif packing == "plain":
             wanted = {"weight": ((outputs, inputs), _BYTES[self._stored.scheme])}
         else:
@@ -76,7 +85,7 @@ class QuantisedTensors:
             if self._stored.has_zeros:
                 wanted["weight_zero_point"] = ((-(-outputs // 8), groups), _WORDS)
         names = [self._require(suffix, shape, types) for suffix, (shape, types) in wanted.items()]
-        if packing not in ("gptq", "awq"):
+        if packing not in ("gptq", "awq", "compressed-mxfp4"):
             names.append(self._require_scales(outputs, inputs, groups))
         optional = ("g_idx",) if packing == "gptq" else _IGNORED.get(packing, ())
         return names + [name for suffix in optional if (name := f"{self._layer}.{suffix}") in self._tensors]
@@ -126,6 +135,8 @@ class QuantisedTensors:
             return self._plain()
         if packing == "gptq":
             return self._gptq()
+        if packing == "compressed-mxfp4":
+            return self._mxfp4()
         return self._awq() if packing == "awq" else self._compressed()
 
     def _whole(self, suffix: str) -> Tensor:
@@ -136,6 +147,12 @@ class QuantisedTensors:
         if self._stored.scheme == LinearScheme.FP8 and bool(((codes & 0x7F) == 0x7F).any()):
             raise InvalidCheckpoint(f"tensor {self._layer}.weight holds NaN")
         return QuantisedWeight(scheme=self._stored.scheme, codes=codes, scales=self._scales())
+
+    def _mxfp4(self) -> QuantisedWeight:
+        exponents = self._whole("weight_scale")
+        if bool((exponents == NAN_EXPONENT).any()):
+            raise InvalidCheckpoint(f"tensor {self._layer}.weight_scale holds a scale that is no positive number")
+        return mxfp4_weight(self._whole("weight_packed"), exponents)
 
     def _scales(self) -> Tensor:
         """float32 [outputs, groups] of the layouts that ``_require_scales`` lets through."""

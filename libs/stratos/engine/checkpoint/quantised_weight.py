@@ -1,7 +1,7 @@
 """Weights as codes of a few bits with scales: what every reader of a quantised format gives, and the kernels take.
 
-An element is ``(code - zero) * scale`` for integers, or the e4m3 number of the code times the scale.  A scale belongs
-to ``group`` consecutive inputs of one output.
+An element is ``(code - zero) * scale`` for integers, or the e4m3 or e2m1 number of the code times the scale.  A scale
+belongs to ``group`` consecutive inputs of one output.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stratos.engine.checkpoint.weight_schemes import INT4_ZERO, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import E2M1, EXPONENT_BIAS, INT4_ZERO, LinearScheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ class QuantisedWeight:
         """Floats that the codes stand for, float32 [outputs, inputs]: the reference of the kernels."""
         if self.scheme == LinearScheme.FP8:
             numbers = self.codes.view(torch.float8_e4m3fn).float()
+        elif self.scheme == LinearScheme.MXFP4:
+            numbers = torch.tensor(E2M1)[self.codes.int()]
         elif self.scheme == LinearScheme.INT4:
             zeros = torch.tensor(INT4_ZERO) if self.zeros is None else self._spread(self.zeros)
             numbers = (self.codes.int() - zeros.int()).float()
@@ -49,6 +51,18 @@ class QuantisedWeight:
 
     def _spread(self, of_groups: Tensor) -> Tensor:
         return of_groups.repeat_interleave(self.group, dim=1)
+
+
+def mxfp4_weight(blocks: Tensor, exponents: Tensor) -> QuantisedWeight:
+    """A weight of MXFP4.
+
+    Args:
+        blocks: uint8 [outputs, inputs / 2], two codes each, the first input lowest.
+        exponents: uint8 [outputs, inputs / 32], of the scales, with the bias added; none is NaN.
+    """
+    codes = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)
+    scales = torch.ldexp(torch.ones(exponents.shape), exponents.int() - EXPONENT_BIAS)
+    return QuantisedWeight(scheme=LinearScheme.MXFP4, codes=codes, scales=scales)
 
 
 def fused(parts: list[QuantisedWeight]) -> QuantisedWeight:

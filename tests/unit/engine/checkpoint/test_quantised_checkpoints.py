@@ -156,6 +156,8 @@ BROKEN: list[tuple[str, Callable[[dict[str, Tensor]], None], str]] = [
     ("compressed-int4", changed("weight_packed", lambda t: t.repeat(1, 2)), "has shape"),
     ("compressed-fp8", changed("weight_scale", filled(-1.0)), "no positive number"),
     ("fp8-block", changed("weight", lambda t: _with_nan(t)), "NaN"),
+    ("compressed-mxfp4", changed("weight_scale", filled(255)), "no positive number"),
+    ("compressed-mxfp4", changed("weight_packed", lambda t: t[:, 1:]), "has shape"),
     ("gptq", changed("g_idx", filled(99)), "must name one of 3 groups"),
     ("gptq", changed("g_idx", lambda t: t.flip(0)), "desc_act"),
     ("gptq", changed("qzeros", filled(0x12345678)), "which zeros are meant"),
@@ -249,6 +251,14 @@ def test_a_list_of_models_calls_weights_by_their_scheme(config: dict[str, Any], 
                 "config_groups": {"g": {"weights": {"num_bits": 8, "strategy": "tensor_group"}}},
             },
             "strategy 'tensor_group'",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "mxfp4-pack-quantized",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "type": "float", "group_size": 64}}},
+            },
+            "mxfp4 has groups of 32",
         ),
         (
             {
