@@ -77,8 +77,7 @@ def test_experts_in_mxfp4_stay_codes_where_there_are_products_for_them(tmp_path:
     assert "mxfp4" not in widened.info.identity.numerics_id
     experts = 2 * 5 * 3 * 64 * 32  # of two layers
     assert widened.info.step_weight_bytes - coded.info.step_weight_bytes == pytest.approx(experts * (4 - 0.625))
-    alone = teacher_forced(coded, PROMPT, 41)
-    assert torch.equal(alone, teacher_forced(coded, PROMPT, 7))
+    assert torch.equal(teacher_forced(coded, PROMPT, 41)[-1], teacher_forced(coded, PROMPT, 7)[-1])
     rounded = load_runner(tmp_path, quantization="int8")
     assert (teacher_forced(rounded, PROMPT, 41)[-1] - reference[-1]).abs().max() < 1.0
 

@@ -22,7 +22,7 @@ from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, fused
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, fused, has_order
 from stratos.engine.checkpoint.rotated_rows import feature_order, row_order
 from stratos.engine.checkpoint.rounding import can_round, rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
@@ -284,7 +284,14 @@ class CheckpointReader:
                 f"tensor {other} is stored by another scheme than {names[0]}: "
                 "q, k and v are one product, and so are gate and up"
             )
-        return fused([self._quantised[name].read() for name in names])
+        parts = [self._quantised[name].read() for name in names]
+        for name, part in zip(names, parts, strict=True):
+            if not has_order(part, parts[0]):
+                raise InvalidCheckpoint(
+                    f"tensor {name} has its inputs in another order (desc_act) than {names[0]}: "
+                    "q, k and v are one product, and so are gate and up"
+                )
+        return fused(parts)
 
     def _kept_codes(self, names: list[str]) -> QuantisedWeight | None:
         """The weight of one product whose blocks, of a GGUF file, stay codes: all of its layers, or none."""

@@ -148,8 +148,6 @@ def _compressed(stated: Fields) -> QuantisationConfig:
 def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> StoredScheme:
     kind, bits = weights.get("type", "int"), positive_int(weights, "num_bits")
     group = _compressed_group(weights, name)
-    if weights.get("actorder") == "group":
-        raise InvalidCheckpoint(f"config.json: {name}: actorder group is not supported; supported: static, weight")
     is_symmetric = flag(weights, "symmetric", True)
     if (kind, bits) == ("float", 8):
         block = weights.get("block_structure")

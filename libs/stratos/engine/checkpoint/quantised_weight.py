@@ -25,6 +25,8 @@ class QuantisedWeight:
     """float32 [outputs, groups]."""
     zeros: Tensor | None = None
     """uint8 [outputs, groups], of ``INT4`` alone, 0 to 16; ``None``: ``INT4_ZERO``."""
+    order: Tensor | None = None
+    """int64 [inputs], the input that each column of ``codes`` is for, where groups are no runs of inputs (desc_act)."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -47,7 +49,12 @@ class QuantisedWeight:
             numbers = (self.codes.int() - zeros.int()).float()
         else:
             numbers = self.codes.view(torch.int8).float()
-        return numbers * self._spread(self.scales)
+        floats = numbers * self._spread(self.scales)
+        if self.order is None:
+            return floats
+        placed = torch.empty_like(floats)
+        placed[:, self.order] = floats
+        return placed
 
     def _spread(self, of_groups: Tensor) -> Tensor:
         return of_groups.repeat_interleave(self.group, dim=1)
@@ -66,9 +73,9 @@ def mxfp4_weight(blocks: Tensor, exponents: Tensor) -> QuantisedWeight:
 
 
 def fused(parts: list[QuantisedWeight]) -> QuantisedWeight:
-    """One weight of several that have the same inputs, scheme and group."""
+    """One weight of several that have the same inputs, scheme, group and order."""
     first = parts[0]
-    assert all((part.scheme, part.group) == (first.scheme, first.group) for part in parts)
+    assert all((part.scheme, part.group) == (first.scheme, first.group) and has_order(part, first) for part in parts)
     zeros = None
     if any(part.zeros is not None for part in parts):
         zeros = torch.cat([_zeros(part) for part in parts])
@@ -77,7 +84,15 @@ def fused(parts: list[QuantisedWeight]) -> QuantisedWeight:
         codes=torch.cat([part.codes for part in parts]),
         scales=torch.cat([part.scales for part in parts]),
         zeros=zeros,
+        order=first.order,
     )
+
+
+def has_order(weight: QuantisedWeight, other: QuantisedWeight) -> bool:
+    """Two weights take their inputs in the same order."""
+    if weight.order is None or other.order is None:
+        return weight.order is other.order
+    return torch.equal(weight.order, other.order)
 
 
 def _zeros(part: QuantisedWeight) -> Tensor:
