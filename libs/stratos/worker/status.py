@@ -15,6 +15,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import router_of
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.fleet import WORKER_STATUS
+from stratos.worker.drain_gate import DrainGate
 from stratos.worker.service_marks import MarkKey, ServiceMarks
 
 MIN_INTERVAL_S = 0.05
@@ -150,11 +151,16 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves routers and the autoscaler."""
 
     def __init__(
-        self, feed: StatusFeed, status: Callable[[], WorkerStatus], drain: Callable[[float | None], None]
+        self,
+        feed: StatusFeed,
+        status: Callable[[], WorkerStatus],
+        drain: Callable[[float | None], None],
+        gate: DrainGate,
     ) -> None:
         self._feed = feed
         self._status = status
         self._drain = drain
+        self._gate = gate
 
     async def WatchStatus(
         self, request: worker_pb2.WatchStatusRequest, context: Any
@@ -172,3 +178,8 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise BadRequest("timeout_ms must not be negative", param="timeout_ms")
         self._drain(request.timeout_ms / 1000 if request.timeout_ms else None)
         return worker_pb2.DrainResponse()
+
+    async def WaitDrained(self, request: worker_pb2.WaitDrainedRequest, context: Any) -> worker_pb2.WaitDrainedResponse:
+        """Wait for the end of a drain, and tell what it has moved."""
+        await self._gate.is_drained.wait()
+        return worker_pb2.WaitDrainedResponse(**dataclasses.asdict(self._gate.report))

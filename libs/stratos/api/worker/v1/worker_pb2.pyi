@@ -113,3 +113,19 @@ class DrainRequest(_message.Message):
 class DrainResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class WaitDrainedRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WaitDrainedResponse(_message.Message):
+    __slots__ = ("num_handed_back", "num_offered", "num_fetched", "num_fetched_tokens")
+    NUM_HANDED_BACK_FIELD_NUMBER: _ClassVar[int]
+    NUM_OFFERED_FIELD_NUMBER: _ClassVar[int]
+    NUM_FETCHED_FIELD_NUMBER: _ClassVar[int]
+    NUM_FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    num_handed_back: int
+    num_offered: int
+    num_fetched: int
+    num_fetched_tokens: int
+    def __init__(self, num_handed_back: _Optional[int] = ..., num_offered: _Optional[int] = ..., num_fetched: _Optional[int] = ..., num_fetched_tokens: _Optional[int] = ...) -> None: ...
