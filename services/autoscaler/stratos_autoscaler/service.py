@@ -42,8 +42,8 @@ class AutoscalerApp(Service):
         self._board = LoadBoard(settings.board, clock, settings.kubernetes.release)
         self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, self._connect)
         self._backend = _open_backend(settings, self._api, clock, lambda: self.dialer)
-        metrics = AutoscalerMetrics(self.metrics)
-        self._scaler = Scaler(self._routers, self._backend, settings, metrics, self._board, clock)
+        self._instruments = AutoscalerMetrics(self.metrics)
+        self._scaler = Scaler(self._routers, self._backend, settings, self._instruments, self._board, clock)
         self._metrics_api: MetricsApi | None = None
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
@@ -63,7 +63,9 @@ class AutoscalerApp(Service):
         config = _with_own_certificate(self._settings)
         if self._api is not None and config.listen:
             namespace = self._settings.kubernetes.namespace
-            self._metrics_api = MetricsApi(config, self._api, namespace, self._board, self._clock)
+            self._metrics_api = MetricsApi(
+                config, self._api, namespace, self._board, self._instruments.asked, self._clock
+            )
 
     def _connect(self, address: str) -> RouterClient:
         return RouterClient(address, dialer=self.dialer)

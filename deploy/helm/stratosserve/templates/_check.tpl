@@ -102,7 +102,7 @@
 {{- define "stratos.checkReferences" -}}
 {{- range $part, $value := .found | default dict -}}
 {{- $where := printf "%s.%s" $.where $part -}}
-{{- if and (kindIs "string" (get $value "name")) (kindIs "string" (get $value "key")) -}}
+{{- if and (hasKey $value "name") (hasKey $value "key") -}}
 {{- include "stratos.checkSecret" (dict "root" $.root "where" $where "name" $value.name "keys" (list $value.key)) -}}
 {{- else -}}
 {{- include "stratos.checkReferences" (dict "root" $.root "where" $where "found" $value) -}}

@@ -152,7 +152,9 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- $scrape := ternary (dict "prometheus.io/scrape" "true" "prometheus.io/path" "/metrics" "prometheus.io/port" (print .root.Values.ports.metrics)) dict .root.Values.monitoring.annotations }}
-      {{- with merge dict ((.pool.scheduling).annotations | default dict) $scrape }}
+      {{- $secrets := include "stratos.secretsDigest" . }}
+      {{- $read := ternary (dict "stratosserve.io/secrets" $secrets) dict (not (empty $secrets)) }}
+      {{- with merge dict ((.pool.scheduling).annotations | default dict) $scrape $read }}
       annotations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
