@@ -1,4 +1,4 @@
-"""Measure speculation: time with drafts and without, by turns over one runner, of streams that must be equal.
+"""Measure speculation: time with drafts and without, by turns over runners of one model; streams must be equal.
 
     python scripts/demo/widen_model.py models/base /tmp/widened --layers 22
     python -m scripts.bench.speculation --target /tmp/widened --out FILE.json
@@ -84,8 +84,10 @@ class Arm:
     """An engine over the runner with its own settings; it lives through all rounds, as a worker does."""
 
     def __init__(self, runner: TorchRunner, speculation: SpeculationConfig, draft: TorchRunner | None = None) -> None:
+        """The runner is of this arm alone: two engines would write the same pages."""
         config = SchedulerConfig(speculation=speculation, step_time_budget_ms=0)
-        self.engine = EngineCore(runner, config, proposer=make_proposer(config, runner, draft))
+        self.proposer = make_proposer(config, runner, draft)
+        self.engine = EngineCore(runner, config, proposer=self.proposer)
 
     def run(self, wanted: list[EngineRequest]) -> SpeculatedRun:
         """Run the streams out; what is timed begins when each has its first token."""
@@ -128,28 +130,30 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
             "drafted": last.num_drafted,
             "accepted": last.num_accepted,
         }
+        if (proposer := arms[name].proposer) is not None and proposer.is_costly:
+            row[name]["draft_token_ms"] = round(proposer.token_s * 1e3, 3)
     show(row)
     return row
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All loads, for each number of streams."""
-    runner, draft = load(args.target, args.pool_mib), load(args.draft, args.pool_mib)
-    arms = {"off": Arm(runner, SpeculationConfig(method="off"))}
+    draft = load(args.draft, args.pool_mib)
+    arms = {"off": Arm(load(args.target, args.pool_mib), SpeculationConfig(method="off"))}
     for name in args.methods.split(","):
         method, _, count = name.partition(":")
         if count:  # "draft:4" runs all of 4 drafted tokens, whether that pays or not
             speculation = SpeculationConfig(method=method, num_speculative_tokens=int(count), is_adaptive=False)
         else:
             speculation = SpeculationConfig(method=method)
-        arms[name] = Arm(runner, speculation, draft)
+        arms[name] = Arm(load(args.target, args.pool_mib), speculation, draft)
     rows = [
         compare(arms, load, num_streams, temperature, args.rounds)
         for num_streams in map(int, args.streams.split(","))
         for load in args.loads.split(",")
         for temperature in map(float, args.temperatures.split(","))
     ]
-    return {"target": args.target.name, "numerics": runner.info.identity.numerics_id, "prompt": PROMPT,
+    return {"target": args.target.name, "numerics": arms["off"].engine.info.identity.numerics_id, "prompt": PROMPT,
             "output": OUTPUT, "rounds": args.rounds, "rows": rows}  # fmt: skip
 
 

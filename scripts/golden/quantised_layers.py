@@ -1,9 +1,8 @@
 """Writes layers as compressed-tensors stores them, with what it unpacks them to: the fixture of our readers.
 
-    pip install --no-deps --target DIR compressed-tensors loguru
-    PYTHONPATH=DIR python -m scripts.golden.quantised_layers tests/fixtures/quantised/compressed.safetensors
+    python -m scripts.golden.quantised_layers tests/fixtures/quantised/compressed.safetensors
 
-The library is no dependency of ours, and 0.20.0 wrote the committed file.
+0.20.0 of the library wrote the committed file.
 """
 
 from __future__ import annotations

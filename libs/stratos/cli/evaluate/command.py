@@ -33,7 +33,7 @@ def evaluate(
     from contextlib import ExitStack
 
     from stratos.cli.evaluate.page import report_page
-    from stratos.cli.evaluate.running import run_evaluation
+    from stratos.cli.evaluate.running import run_module
     from stratos.cli.evaluate.table import report_text
     from stratos.common.errors import BadRequest
     from stratos.text.gguf.kept_folders import folder_for
@@ -50,7 +50,7 @@ def evaluate(
             "max_tokens": max_tokens,
             "bounds": {"mean": max_loss, "stratum": max_stratum_loss, "score": max_score_loss},
         }
-        report = run_evaluation(ask, threads or os.cpu_count() or 1)
+        report = run_module("stratos.quality", ask, threads or os.cpu_count() or 1)
         if report is None:
             raise typer.Exit(1)
         if out is not None:

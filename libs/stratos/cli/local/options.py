@@ -14,7 +14,7 @@ from typing import Annotated
 from typer import Option
 
 from stratos.common.errors import BadRequest
-from stratos.text.gguf.folder import is_gguf
+from stratos.core.files.gguf.parts import is_gguf
 
 DataDirOption = Annotated[Path, Option("--data-dir", help="Where the platform keeps its data.")]
 DEFAULT_DATA_DIR = Path(".stratos")

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,6 +60,15 @@ class StepLoad:
         """Load with another row, of ``count`` tokens after ``start`` computed ones."""
         tiles = -(-count // QUERY_TILE)
         return StepLoad(self.tokens + count, self.kv_tokens + tiles * (start + count))
+
+
+def load_of(rows: Iterable[tuple[int, int]]) -> StepLoad:
+    """Load of rows, each of so many tokens after so many computed ones."""
+    tokens = kv_tokens = 0
+    for count, start in rows:
+        tokens += count
+        kv_tokens += -(-count // QUERY_TILE) * (start + count)
+    return StepLoad(tokens, kv_tokens)
 
 
 class CostCoefficients(NamedTuple):

@@ -122,6 +122,13 @@ class WantedGrammar:
 
     spec: GrammarSpec
     param: str
+    asked: GrammarKind | None = None
+    """Kind of the grammar that was asked for, where ``spec`` has it within another one."""
+
+    @property
+    def kind(self) -> GrammarKind:
+        """Kind as receipts tell it."""
+        return self.asked or self.spec.kind
 
 
 def take_grammar(fields: Fields) -> WantedGrammar | None:

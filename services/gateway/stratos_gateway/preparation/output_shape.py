@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded
+from stratos.core.requests.grammar import GrammarKind
 from stratos.core.requests.tools import ToolMode
 from stratos.text.chat_template import ChatMessage, TemplateUse
 from stratos.text.output.parser import OutputShape
@@ -80,7 +81,8 @@ def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Seq
     if not isinstance(conversation, Conversation):
         return None
     syntax = model.chat.syntax if conversation.tools.may_call else None
-    is_bound = body.options.grammar is not None and syntax is None
+    grammar = body.options.grammar
+    is_bound = grammar is not None and grammar.kind is not GrammarKind.JSON_SCHEMA
     tags = None if is_bound else model.chat.reasoning
     frame = None if is_bound or not model.chat.is_framed else model.chat.syntax.frame
     if frame is not None:

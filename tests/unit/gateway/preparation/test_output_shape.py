@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stratos.common.errors import BadRequest
+from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.text.chat_template import ChatTemplate
@@ -15,6 +16,7 @@ from stratos.text.detokenizer import Detokenizer
 from stratos.text.output.chat_format import chat_format
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION
@@ -27,12 +29,23 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 THINKING = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>\\n' }}{# </think> #}"
 OPTIONAL = "{% for m in messages %}{{ m.content }}{% endfor %}{# <think> </think> #}"
-SPECIAL = "{% if tools %}{{ tools[0].function.name }}{% endif %}{# <arg_key> <arg_value> #}"
+HARMONY = "{{ messages[0].content }}{% if tools %}{{ tools[0].function.name }}{% endif %}{# <|channel|> <|message|> #}"
+STARTING = "{{ messages[0].content }}{% if tools %}{{ tools[0].function.name }}{% endif %}{# <|python_tag|> #}"
+SPECIAL = "{{ messages[0].content }}{% if tools %}{{ tools[0].function.name }}{% endif %}{# <arg_key> <arg_value> #}"
+
+
+class AllGrammars:
+    """Finds no fault."""
+
+    async def check(self, spec: GrammarSpec, param: str, tenant: str) -> None:
+        """Accept it."""
 
 
 def model_of(template: str) -> ServedModel:
     shipped = served_model()
-    return replace(shipped, template=ChatTemplate(template, shipped.tokenizer), chat=chat_format(template))
+    grammars = cast("GrammarCheck", AllGrammars())
+    template_of = ChatTemplate(template, shipped.tokenizer)
+    return replace(shipped, template=template_of, chat=chat_format(template), grammars=grammars)
 
 
 async def prepared(template: str, **body: Any) -> PreparedGeneration:
@@ -108,18 +121,36 @@ async def test_marks_that_are_special_tokens_are_shown_to_the_reader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("fields", "told"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools"),
+        ({"tool_choice": "required"}, "calls"),
+        ({"parallel_tool_calls": False}, "calls"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "calls"),
+        ({"response_format": {"type": "json_object"}}, "calls"),
+        ({"response_format": {"type": "json_object"}, "tool_choice": "none"}, "json_schema"),
     ],
 )
-async def test_a_syntax_that_cannot_be_enforced_refuses_what_asks_for_it(fields: dict[str, Any], param: str) -> None:
-    assert (await prepared(SPECIAL, tools=TOOLS)).renderer.answer.shape is not None
-    with pytest.raises(BadRequest) as caught:
-        await prepared(SPECIAL, **{"tools": TOOLS, **fields})
-    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+@pytest.mark.parametrize("template", [SPECIAL, HARMONY, STARTING])
+async def test_every_syntax_enforces_what_is_asked_for(template: str, fields: dict[str, Any], told: str) -> None:
+    found = await prepared(template, **{"tools": TOOLS, **fields})
+    wanted = found.options.grammar
+    assert wanted is not None
+    assert (found.constrained, found.specs[0].sampling.grammar) == (told, wanted.spec)
+    shape = found.renderer.answer.shape
+    is_free = "response_format" not in fields
+    assert shape is None or shape.syntax is None or bool(shape.syntax.starts_with) is (is_free and template is STARTING)
+
+
+async def test_content_that_obeys_a_schema_comes_after_the_reasoning() -> None:
+    found = await prepared(THINKING, response_format={"type": "json_object"})
+    grammar = found.specs[0].sampling.grammar
+    assert grammar is not None
+    assert (grammar.kind, found.constrained) == ("calls", "json_schema")
+    assert "start: thought gap body" in grammar.text
+    message = found.renderer.body([chunk('so\n</think>\n{"a": 1}', "stop", is_first=True)], Usage(1, 2))["choices"][0]
+    assert (message["message"]["reasoning"], message["message"]["content"]) == ("so", '{"a": 1}')
+    regex = await prepared(THINKING, structured_outputs={"regex": "a+"})
+    assert (regex.constrained, regex.renderer.answer.shape) == ("regex", None)
 
 
 EFFORT = "{{ reasoning_effort }}{% for m in messages %}{{ m.content }}{% endfor %}"
