@@ -153,10 +153,10 @@ class KvPages:
             group, chosen = places.start - first, slice(first, first + places.stop - places.start)
             stored = self.tensor[block, layers, :, :, group : group + KEY_GROUP].flatten(3)
             codes, scales = stored[..., : KEY_GROUP * dim], stored[..., KEY_GROUP * dim :]
-            wire = run[:, :, :, tokens]
-            yield wire[..., dim:], scales.unflatten(3, (KEY_GROUP, -1))[:, :, :, chosen]
-            yield wire[:, 1, ..., :dim], codes[:, 1].unflatten(2, (KEY_GROUP, dim))[:, :, chosen]
-            yield wire[:, 0, ..., :dim], codes[:, 0].unflatten(2, (dim, KEY_GROUP))[..., chosen].transpose(2, 3)
+            wire, heads = run[:, :, :, tokens], (kv_range.num_layers, self.geometry.num_kv_heads)
+            yield wire[..., dim:], scales.view(*scales.shape[:3], KEY_GROUP, -1)[:, :, :, chosen]
+            yield wire[:, 1, ..., :dim], codes[:, 1].view(*heads, KEY_GROUP, dim)[:, :, chosen]
+            yield wire[:, 0, ..., :dim], codes[:, 0].view(*heads, dim, KEY_GROUP)[..., chosen].transpose(2, 3)
 
 
 def _places(block_table: Sequence[int], kv_range: KvRange, size: int, step: int) -> Iterator[tuple[slice, int, slice]]:
