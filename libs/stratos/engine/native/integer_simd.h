@@ -53,6 +53,16 @@ static inline vec to_floats(ivec x) { return _mm256_cvtepi32_ps(x); }
 static inline ivec to_integers(vec x) { return _mm256_cvtps_epi32(x); }
 #endif
 
+// Numbers of the e2m1 codes in the lowest 4 bits: a sign, 2 bits of exponent, 1 of fraction; 0 to 6 by halves and more.
+static inline vec e2m1_floats(ivec code) {
+    const ivec size = iand(code, iset(7));
+    const vec normal = as_floats(iadd(ishl<22>(size), iset(126 << 23)));
+    const vec number = where_less(size, iset(2), vmul(to_floats(size), vset(0.5f)), normal);
+    ivec bits;
+    memcpy(&bits, &number, sizeof bits);
+    return as_floats(ior(ishl<28>(iand(code, iset(8))), bits));
+}
+
 // Numbers of the e4m3 codes in the lowest bytes: 4 bits of exponent, 3 of fraction.
 static inline vec e4m3_floats(ivec code) {
     const ivec size = iand(code, iset(0x7f));
