@@ -2,11 +2,12 @@
 """Sample what a gateway does while it passes chunks on, or answers requests, and name the shares of its parts.
 
     python -m scripts.bench.chunk_profile --out benchmarks/results/chunk-profile-2core-cpu.json
-    python -m scripts.bench.chunk_profile --tokens 1 --streams 32 --out benchmarks/results/request-profile-2core-cpu.json
+    python -m scripts.bench.chunk_profile --tokens 1 --streams 32 --out .../request-profile-2core-cpu.json
 
-The platform is that of ``gateway_cost``, with streams that are open all the time, or one short request after the other.  ``py-spy`` is installed from PyPI,
-into an environment of its own, and samples the running process from outside.  A sample counts for the part whose code,
-or whose library, is innermost; C code counts for what called it.  CPU of threads is that of the kernel.
+The platform is that of ``gateway_cost``, with streams that are open all the time, or one short request after the
+other.  ``py-spy`` is installed from PyPI, into an environment of its own, and samples the running process from outside.
+A sample counts for the part whose code, or whose library, is innermost; C code counts for what called it.  CPU of
+threads is that of the kernel.
 """
 
 from __future__ import annotations
