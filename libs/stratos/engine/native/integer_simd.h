@@ -19,6 +19,9 @@ template <int N> static inline ivec ishr_signed(ivec x) { return _mm512_srai_epi
 static inline ivec ior(ivec a, ivec b) { return _mm512_or_si512(a, b); }
 static inline vec as_floats(ivec x) { return _mm512_castsi512_ps(x); }
 static inline ivec load_bytes(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+static inline ivec load_signed_bytes(const uint8_t *p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
 static inline vec where_less(ivec a, ivec b, vec then, vec otherwise) {
     return _mm512_mask_mov_ps(otherwise, _mm512_cmplt_epi32_mask(a, b), then);
 }
@@ -40,6 +43,9 @@ template <int N> static inline ivec ishr_signed(ivec x) { return _mm256_srai_epi
 static inline ivec ior(ivec a, ivec b) { return _mm256_or_si256(a, b); }
 static inline vec as_floats(ivec x) { return _mm256_castsi256_ps(x); }
 static inline ivec load_bytes(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+static inline ivec load_signed_bytes(const uint8_t *p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
 static inline vec where_less(ivec a, ivec b, vec then, vec otherwise) {
     return _mm256_blendv_ps(otherwise, then, _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a)));
 }
