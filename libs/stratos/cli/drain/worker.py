@@ -18,7 +18,7 @@ from stratos.common.errors import BadRequest, DependencyDown, NotFound, StratosE
 from stratos.common.tls.identity import ANY_WORKER, PeerRole
 from stratos.core.fleet import Fleet
 from stratos.pki.local import dial_as
-from stratos.rpc.clients.channel import translate_errors
+from stratos.rpc.clients.channel import translate_errors, wait_serving
 from stratos.rpc.clients.dialer import Dialer
 
 POLL_S = 0.1
@@ -61,18 +61,20 @@ async def drain_worker(
     """
     status = await read_status(facts)
     process = _find(status.processes, worker_id)
-    if process.role == "decode" and not is_last_too and not _has_peer(status.fleet, worker_id):
+    if process.role == "decode" and not is_last_too and not has_peer(status.fleet, worker_id):
         raise BadRequest(
             f"no other decode worker of its model is live, so the streams of {worker_id} would wait for one; "
             "--last drains it all the same"
         )
     dialer, began_s = dial_as(facts.tls_folder, PeerRole.SUPERVISOR), time.monotonic()
-    moved = asyncio.create_task(_moved(dialer, process, wait_s))
-    try:
-        await _begin(dialer, facts.supervisor_address, worker_id)
-        report = await moved
-    finally:
-        moved.cancel()
+    async with dialer.channel(process.address, ANY_WORKER) as channel:
+        await _connect(channel, worker_id)
+        moved = asyncio.create_task(_moved(channel, process.name, wait_s))
+        try:
+            await _begin(dialer, facts.supervisor_address, worker_id)
+            report = await moved
+        finally:
+            moved.cancel()
     has_left = await _has_left(facts, process, began_s + wait_s)
     counts = {} if report is None else {field.name: value for field, value in report.ListFields()}
     return DrainOutcome(
@@ -110,7 +112,7 @@ def _find(processes: list[ProcessView], worker_id: str) -> ProcessView:
     return workers[worker_id]
 
 
-def _has_peer(fleet: Fleet | None, worker_id: str) -> bool:
+def has_peer(fleet: Fleet | None, worker_id: str) -> bool:
     """Another decode worker of the same model is live and stays."""
     statuses = {worker.ref.worker_id: worker.status for worker in (fleet.workers if fleet else ()) if worker.is_live}
     own = statuses.pop(worker_id, None)
@@ -132,15 +134,20 @@ async def _begin(dialer: Dialer, supervisor: str, worker_id: str) -> None:
         await supervisor_pb2_grpc.SupervisorServiceStub(peer).DrainWorker(request, timeout=TIMEOUT_S)
 
 
-async def _moved(dialer: Dialer, process: ProcessView, wait_s: float) -> worker_pb2.WaitDrainedResponse | None:
-    """Answer of the worker at its end; ``None`` when it cannot give it any more."""
-    channel: grpc.aio.Channel = dialer.channel(process.address, ANY_WORKER)
+async def _connect(channel: grpc.aio.Channel, name: str) -> None:
+    """Wait for a connection, so that the next call is there before the drain begins."""
     try:
-        async with channel, translate_errors(peer=process.name):
-            stub = worker_pb2_grpc.WorkerServiceStub(channel)
-            answer: worker_pb2.WaitDrainedResponse = await stub.WaitDrained(
-                worker_pb2.WaitDrainedRequest(), timeout=wait_s, wait_for_ready=True
-            )
+        await wait_serving(channel, timeout_s=TIMEOUT_S)
+    except TimeoutError:
+        raise DependencyDown(f"{name} does not answer; end its process to have its streams recovered") from None
+
+
+async def _moved(channel: grpc.aio.Channel, name: str, wait_s: float) -> worker_pb2.WaitDrainedResponse | None:
+    """Answer of the worker at its end; ``None`` when it cannot give it any more."""
+    stub, request = worker_pb2_grpc.WorkerServiceStub(channel), worker_pb2.WaitDrainedRequest()
+    try:
+        async with translate_errors(peer=name):
+            answer: worker_pb2.WaitDrainedResponse = await stub.WaitDrained(request, timeout=wait_s)
             return answer
     except StratosError:
         return None
