@@ -19,7 +19,7 @@ def evaluate(
     a: Model,
     b: Model,
     text: Annotated[list[Path], typer.Option(help="Held-out text in UTF-8; repeat it for several kinds of text.")],
-    quantization: Annotated[str, typer.Option(help="Of B, at load: auto, int8, int4 or fp8.")] = "auto",
+    quantization: Annotated[str, typer.Option(help="Of B, at load: auto, int8, int4, fp8 or mxfp4.")] = "auto",
     dtype: Annotated[str, typer.Option(help="Compute type of both, as for `stratos up`.")] = "auto",
     max_loss: Annotated[float, typer.Option(help="Largest relative loss of perplexity over all text.")] = 0.05,
     max_stratum_loss: Annotated[float, typer.Option(help="The same in one stratum.")] = 0.10,

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from random import Random
 
 from stratos.common.errors import Draining, StratosError
@@ -106,19 +107,20 @@ class Dispatcher:
         ticket.ask = ask
         return ticket, [self._refused(victim, error, now) for victim, error in displaced]
 
-    def turn(self, now: float, is_open: IsOpen = lambda _: True) -> Iterator[Answer]:
+    def turn(self, now: float, is_open: IsOpen = lambda _: True, most: int | None = None) -> Iterator[Answer]:
         """Place what can be placed, and fail what has waited too long.
 
         Args:
             now: monotonic seconds.
             is_open: whether the caller of a ticket still waits; one that has left may call ``withdraw`` only later.
+            most: placements of this turn; the next one goes on with those that are left.
         """
         self.fleet.observe(now)
         self._suspects.expire(now)
         self._queue.note_positions(now)
         self._bounds.begin(now)
         place, reserve = partial(self._place, now, is_open), partial(self._reserve, now)
-        for found in self._queue.dispatch(now, place, reserve, self._bounds):
+        for found in islice(self._queue.dispatch(now, place, reserve, self._bounds), most):
             yield found.ticket, found.result
         if expired := self._queue.expire(now):
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)

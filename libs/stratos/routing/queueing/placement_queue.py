@@ -118,6 +118,7 @@ class PlacementQueue:
         self._expiries: list[tuple[float, int, Ticket]] = []
         self._positions = PositionLog()
         self._sequence = itertools.count()
+        self._last_placed: ModelQueue | None = None
 
     def __len__(self) -> int:
         return sum(len(model) for model in self._models.values())
@@ -192,6 +193,9 @@ class PlacementQueue:
             bounds: which requests need not be tried.
         """
         models = [model for model in self._models.values() if len(model)]
+        if self._last_placed in models:  # a turn that placed as many as it may has left the others behind
+            begin = models.index(self._last_placed) + 1
+            models = models[begin:] + models[:begin]
         for model in models:
             model.begin_turn()
         while models:
@@ -200,6 +204,7 @@ class PlacementQueue:
                 found = model.dispatch(now, place, reserve, bounds)
                 if found is not None:
                     still.append(model)
+                    self._last_placed = model
                     yield found
             models = still
 
