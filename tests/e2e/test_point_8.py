@@ -53,7 +53,13 @@ def test_a_manifest_is_applied_again_changed_and_pruned(
             objects = later
         finally:
             delete(objects)
-    report.add("8: gitops", has_passed=True, ready_s=ready_s, upgraded_s=upgraded_s, num_objects=len(objects))
+    report.add(
+        "point 8: GitOps with deploy/k8s/cpu.yaml",
+        has_passed=True,
+        ready_s=ready_s,
+        upgraded_s=upgraded_s,
+        num_objects=len(objects),
+    )
 
 
 def changed() -> list[Object]:
