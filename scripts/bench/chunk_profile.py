@@ -35,6 +35,8 @@ from scripts.bench.harness import flag, run_bench, table
 from stratos.reproduce.load.local_platform import Platform, running_platform
 
 RATE_HZ = 200
+_LOOP = "stratos_gateway/__main__.py"
+"""In every stack of the thread with the event loop."""
 _SERVICE, _LIBS = "stratos_gateway/", "stratos/"
 
 
@@ -62,11 +64,12 @@ def part_of(stack: str) -> str:
 
 
 def shares(text: str) -> dict[str, float]:
-    """Percent of samples by part, those above half a percent."""
+    """Percent of the event loop's samples by part, those above half a percent; threads that sleep are sampled, too."""
     found = Counter[str]()
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")
-        found[part_of(stack)] += int(count)
+        if _LOOP in stack:
+            found[part_of(stack)] += int(count)
     total = sum(found.values())
     return {name: round(100 * count / total, 1) for name, count in found.most_common() if count * 200 >= total}
 

@@ -3,8 +3,8 @@
     python -m scripts.bench.quality --out benchmarks/results/quality-2core-cpu.json --plot docs/pictures/quality.svg
 
 Calibration is text that the model was trained on (the standard library), scores are of files that it never saw, with
-CPython's unit tests and language reference beside them.  Checkpoints are made by ``stratos.quantise``.  Speed is tokens
-per second of CPU time of one thread: the machine may be shared, so look at ratios.
+CPython's unit tests and language reference beside them.  Checkpoints are made by ``stratos.quantise``.  Speed is CPU
+time of one thread, every model in each round: the machine may be shared, so look at ratios.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import argparse
 import random
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.harness import MODEL, flag, run_bench
+from scripts.bench.harness import MODEL, by_turns, flag, run_bench
 from scripts.bench.quantised import decode_ms
 from scripts.demo.demo_corpus import build_corpus
 from stratos.cli.load.plots.chart import Chart, Series, chart_svg
@@ -42,6 +42,7 @@ BOUNDS = {
 }  # fmt: skip
 """Largest relative growth of perplexity over all text."""
 STREAMS = (1, 8)
+AT_LOAD = tuple(f"{kind} at load" for kind in ("int8", "int4", "fp8", "mxfp4"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,30 +112,41 @@ def made(folder: Path, scheme: str, group: int, text: Path, sequences: int = 128
 
 
 def arms(folder: Path, texts: dict[str, Path]) -> Iterator[Arm]:
-    """Models of the table; each checkpoint is made when its turn comes."""
+    """Models of the table, their checkpoints made."""
     floats = RunnerConfig(model_path=MODEL, num_threads=1)
     yield Arm(name="floats", config=floats, scheme="floats")
     for kind in ("int8", "fp8"):
         yield Arm(name=f"KV {kind}", config=replace(floats, kv_dtype=kind), scheme=f"KV {kind}")
-    for kind in ("int8", "int4", "fp8"):
-        yield Arm(name=f"{kind} at load", config=replace(floats, quantization=kind), scheme=f"{kind} at load")
+    for name in AT_LOAD:
+        yield Arm(name=name, config=replace(floats, quantization=name.removesuffix(" at load")), scheme=name)
     for name, scheme in SCHEMES.items():
         for group in GROUPS if scheme.has_groups else (0,):
             config = made(folder, name, group, texts["calibration base"])
             yield Arm(name=f"{name}, g{group}" if group else name, config=config, scheme=name, group=group)
 
 
-def tokens_per_s(config: RunnerConfig, rounds: int) -> dict[str, float]:
-    """Decoded tokens per second of CPU time, by streams."""
-    small = replace(config, kv_pool_bytes=64 << 20)
-    engine = EngineCore(TorchRunner.load(small), SchedulerConfig(step_time_budget_ms=0))
-    rng = random.Random(0)
-    times = {n: [decode_ms(engine, rng, n) for _ in range(rounds)] for n in STREAMS}
-    return {str(n): round(1e3 * n / statistics.median(found), 1) for n, found in times.items()}
+def speeds(found: Sequence[Arm], rounds: int) -> dict[str, dict[str, Any]]:
+    """CPU time of a decode step by streams, and how much faster it is than that of the floats in the same round."""
+    rng, engines = random.Random(0), {}
+    for arm in found:
+        runner = TorchRunner.load(replace(arm.config, kv_pool_bytes=32 << 20))
+        engines[arm.name] = EngineCore(runner, SchedulerConfig(step_time_budget_ms=0))
+    turns = by_turns(rounds, engines, lambda name, _: {n: decode_ms(engines[name], rng, n) for n in STREAMS})
+    floats = turns[found[0].name]
+    return {
+        name: {
+            str(n): {
+                "step_ms": round(statistics.median(one[n] for one in own), 3),
+                "times_as_fast": round(statistics.median(f[n] / o[n] for f, o in zip(floats, own, strict=True)), 2),
+            }
+            for n in STREAMS
+        }
+        for name, own in turns.items()
+    }
 
 
-def row(arm: Arm, scored: Scored, rounds: int) -> dict[str, Any]:
-    """What a model weighs, loses and decodes."""
+def row(arm: Arm, scored: Scored) -> dict[str, Any]:
+    """What a model weighs and loses."""
     side, losses = scored.of(arm.config)
     whole = next(loss for loss in losses if (loss.stratum, loss.measure) == ("all", "perplexity"))
     worst = worst_first([loss for loss in losses if loss.stratum != "all" and loss.measure == "perplexity"])
@@ -149,7 +161,6 @@ def row(arm: Arm, scored: Scored, rounds: int) -> dict[str, Any]:
         "worst_stratum": worst[0].stratum, "worst_loss": round(worst[0].loss.value, 5),
         "parsed_loss": None if parsed is None else round(parsed.loss.value, 4),
         "bound": bound, "is_within": None if bound is None else whole.loss.value <= bound,
-        "tokens_per_s": tokens_per_s(arm.config, rounds),
     }  # fmt: skip
 
 
@@ -170,10 +181,10 @@ def sweep(folder: Path, texts: dict[str, Path]) -> list[dict[str, Any]]:
 
 
 def plot(rows: list[dict[str, Any]]) -> str:
-    """Loss over bytes, a line for each way of making the weights."""
+    """Loss over bytes, a line for each way of making the weights; those at load are where the nearest numbers are."""
     points: dict[str, list[tuple[float, float]]] = {}
     for one in rows:
-        if not one["scheme"].startswith("KV"):
+        if not one["scheme"].startswith("KV") and one["scheme"] not in AT_LOAD[:-1]:
             place = (one["step_weight_bytes"] / 1e6, 100 * max(one["loss"], 0.0))
             points.setdefault(one["scheme"], []).append(place)
     series = [Series(name=name, points=found, is_line=len(found) > 1) for name, found in points.items()]
@@ -184,9 +195,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     head = "| scheme | MB a step | perplexity | loss | worst stratum | 1 stream | 8 streams |"
     lines = [head, "|---|---|---|---|---|---|---|"]
-    base = rows[0]["tokens_per_s"]
     for one in rows:
-        speed = " | ".join(f"{one['tokens_per_s'][n] / base[n]:.2f}x" for n in base)
+        speed = " | ".join(f"{found['times_as_fast']:.2f}x" for found in one["decode"].values())
         lines.append(
             f"| {one['name']} | {one['step_weight_bytes'] / 1e6:.2f} | {one['perplexity']:.2f} | "
             f"{100 * one['loss']:+.2f} % | {one['worst_stratum']} {100 * one['worst_loss']:+.1f} % | {speed} |"
@@ -201,7 +211,9 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         texts = write_texts(folder)
         paths = [texts[f"held-out {part}"] for part in ("base", "prose", "tests")]
         scored = Scored.prepared(paths, SCORED_TOKENS, 24)
-        rows = [row(arm, scored, args.rounds) for arm in arms(folder, texts)]
+        found = list(arms(folder, texts))
+        fast = speeds(found, args.rounds)
+        rows = [{**row(arm, scored), "decode": fast[arm.name]} for arm in found]
         swept = [] if args.no_sweep else sweep(folder, texts)
     if args.plot is not None:
         args.plot.write_text(plot(rows) + "\n", encoding="utf-8")
@@ -214,6 +226,6 @@ if __name__ == "__main__":
         __doc__,
         bench,
         flag("--plot", type=Path, help="SVG of loss over bytes"),
-        flag("--rounds", type=int, default=3, help="of the measurement of speed"),
+        flag("--rounds", type=int, default=5, help="of the measurement of speed"),
         flag("--no-sweep", action="store_true", help="leave the sweep of calibration texts out"),
     )

@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import read_json
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.quantisation_config import QuantisationConfig, parse_quantisation
@@ -34,6 +35,8 @@ from stratos.quantise.shard import layer_tensors, other_tensors, read_rounded, s
 from stratos.quantise.statistics import InputStatistics
 from stratos.text.tokenizer import Tokenizer
 
+MAX_LOSS = 50.0
+"""Natural log of a perplexity that no model has, whatever its vocabulary."""
 _SCALE_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".index.json")
 _OWN_NAMES = ("config.json", EXPECTED_NAME, CALIBRATION_NAME)
@@ -172,12 +175,15 @@ def _embedding_name(tensors: dict[str, StoredTensor]) -> str:
 
 
 def _perplexities(accepted: AcceptedAsk, reader: CheckpointReader, flow: _Texts) -> tuple[float, float]:
-    """Perplexity of the held back text, by the floats and by the rounded layers."""
+    """Perplexity of the held back text, by the floats and by the rounded layers; ``InvalidCheckpoint``: it has none."""
     output = reader.lm_head()
     head = reader.final_norm(), reader.embedding() if output is None else output
     sides = (flow.pinned_floats, flow.pinned_rounded)
-    floats, rounded = (math.exp(mean_loss(accepted.config, head, rows, flow.pinned_ids)) for rows in sides)
-    return floats, rounded
+    losses = [mean_loss(accepted.config, head, rows, flow.pinned_ids) for rows in sides]
+    if not all(loss < MAX_LOSS for loss in losses):
+        found = f"{losses[0]:.4g} and, rounded, {losses[1]:.4g}"
+        raise InvalidCheckpoint(f"the losses of the held back text are {found}: this is no model of text")
+    return math.exp(losses[0]), math.exp(losses[1])
 
 
 def _finish(ask: QuantiseAsk, accepted: AcceptedAsk, wanted: dict[str, Any], expected: ExpectedQuality) -> None:

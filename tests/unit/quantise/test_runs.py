@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint, StratosError
 from stratos.engine.settings import RunnerConfig
@@ -192,6 +193,16 @@ def test_a_model_that_cannot_be_quantised_says_why(tmp_path: Path, family: str, 
     save_tiny(tmp_path / "model", prefix, **changes)
     with pytest.raises(InvalidCheckpoint, match=message):
         run(tmp_path / "out", model_path=tmp_path / "model")
+
+
+def test_a_model_whose_text_has_no_perplexity_is_not_written(tmp_path: Path) -> None:
+    shutil.copytree(DRAFT, tmp_path / "model")
+    tensors = load_file(tmp_path / "model/model.safetensors")
+    tensors["model.norm.weight"] *= 1e6
+    save_file(tensors, tmp_path / "model/model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match="this is no model of text"):
+        run(tmp_path / "out", "int8-rtn", model_path=tmp_path / "model")
+    assert not (tmp_path / "out/config.json").exists()
 
 
 def test_a_quantised_model_is_not_quantised_again(tmp_path: Path) -> None:

@@ -30,8 +30,10 @@ def quantize(
 ) -> None:
     """Write a quantised copy of a model in compressed-tensors' format; a run that broke is gone on with."""
     from stratos.cli.evaluate.running import run_module
+    from stratos.quantise.schemes import find_scheme
 
     with explained_errors():
+        find_scheme(scheme)  # before torch takes its seconds to load
         ask = {
             "model_path": str(model),
             "scheme": scheme,

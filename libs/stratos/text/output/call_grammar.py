@@ -6,6 +6,8 @@
                       [reasoning] (calls | content)
     no tools, and such content
                       [reasoning] content
+    nothing but a budget of reasoning
+                      [reasoning] text
 
 It is Lark's syntax as llguidance reads it.  Text before a call cannot hold the mark that begins one, so a call that is
 begun is a call that obeys.  Blanks within JSON are bounded, as in every grammar here.
@@ -60,8 +62,21 @@ def bound_shape(shape: OutputShape) -> OutputShape:
     return replace(shape, syntax=replace(syntax, form=form, starts_with=""))
 
 
+def end_of_reasoning(shape: OutputShape) -> str:
+    """The spelling that ends it; empty where nothing is told apart as reasoning."""
+    if shape.frame is not None:
+        assert shape.syntax is not None, "it frames the output"
+        frame = shape.syntax.form.frame
+        return "" if frame is None else frame.end
+    return "" if shape.reasoning is None else shape.reasoning.end
+
+
 def call_grammar(
-    use: ToolUse, shape: OutputShape, special: Mapping[str, int], content: Mapping[str, Any] | None = None
+    use: ToolUse,
+    shape: OutputShape,
+    special: Mapping[str, int],
+    content: Mapping[str, Any] | None = None,
+    budget: int | None = None,
 ) -> str:
     """The text of the grammar.
 
@@ -70,6 +85,7 @@ def call_grammar(
         shape: of the output; with ``content`` a ``bound_shape``.
         special: ids of the special tokens that the syntax is written with, by their spelling.
         content: schema of an answer without calls; ``None`` leaves it free.
+        budget: most tokens of reasoning, whose end is one of ``special``; ``None`` does not bound it.
 
     Raises:
         BadRequest: a tool's schema cannot be enforced in this syntax; ``param`` names it.
@@ -78,7 +94,7 @@ def call_grammar(
     names = [tool.name for tool in enforced_tools(use)]
     one = use.mode is ToolMode.NAMED or not use.is_parallel
     write = PlainGrammar if shape.frame is None else FramedGrammar
-    writer = write(shape, lark, names, one)
+    writer = write(shape, lark, names, one, budget)
     if use.mode in (ToolMode.REQUIRED, ToolMode.NAMED):
         rules = writer.forced()
     elif content is not None:

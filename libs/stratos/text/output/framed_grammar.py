@@ -20,32 +20,35 @@ class FramedGrammar:
     """Functions that may be called."""
     is_one: bool
     """There is one call at most."""
+    budget: int | None = None
+    """Most tokens of reasoning, which is then one message at the beginning."""
 
     def forced(self) -> list[str]:
         """Reasoning, and calls."""
-        return ["start: thought* calls", *self._thought(), *self._calls()]
+        return [f"start: {self._thoughts} calls", *self._thought(), *self._calls()]
 
     def bound(self) -> list[str]:
         """Reasoning, and calls or content."""
         answer = f"{self.lark.literal(self._frame.texts[-1])} content"
         body = f"calls | {answer}" if self.names else answer
-        return [f"start: thought* ({body})", *self._thought(), *(self._calls() if self.names else [])]
+        return [f"start: {self._thoughts} ({body})", *self._thought(), *(self._calls() if self.names else [])]
 
     def free(self) -> list[str]:
         """Messages of all kinds; after the only call nothing may come."""
         frame, literal = self._frame, self.lark.literal
-        openings = " | ".join(literal(opening) for opening in (frame.reasoning, *frame.texts))
-        texts = [
-            f"start: (text {literal(frame.following)})* (calls | opening LAST)",
+        first, kinds = ("", (frame.reasoning, *frame.texts)) if self.budget is None else (self._thoughts, frame.texts)
+        inner, last = "text", "opening LAST"
+        if self.names:
+            inner, last = inner if self.is_one else f"(text | call {literal(self._close)})", f"(call | {last})"
+        return [
+            f"start: {first} ({inner} {literal(frame.following)})* {last}",
             "text: opening words",
-            f"opening: {openings}",
+            f"opening: {' | '.join(map(literal, kinds))}",
             f"LAST: {without((frame.end, *frame.barred))}",
             *self.lark.up_to("words", frame.end, without(frame.barred)),
+            *(self._thought() if first else []),
+            *([self._call()] if self.names else []),
         ]
-        if self.is_one:
-            return [*texts, *self._calls()]
-        texts[0] = f"start: ((text | call {literal(self._close)}) {literal(frame.following)})* (call | opening LAST)"
-        return [*texts, self._call()]
 
     @property
     def _form(self) -> CallForm:
@@ -62,11 +65,15 @@ class FramedGrammar:
         """End of a call that others follow."""
         return self._form.between.removesuffix(self._frame.following)
 
+    @property
+    def _thoughts(self) -> str:
+        return "thought*" if self.budget is None else "thought?"
+
     def _thought(self) -> list[str]:
         frame, literal = self._frame, self.lark.literal
         return [
-            f"thought: {literal(frame.reasoning)} words {literal(frame.following)}",
-            *self.lark.up_to("words", frame.end, without(frame.barred)),
+            f"thought: {literal(frame.reasoning)} pondered {literal(frame.following)}",
+            *self.lark.up_to("pondered", frame.end, without(frame.barred), self.budget),
         ]
 
     def _calls(self) -> list[str]:

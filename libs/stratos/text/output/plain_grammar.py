@@ -20,6 +20,8 @@ class PlainGrammar:
     """Functions that may be called."""
     is_one: bool
     """There is one call at most."""
+    budget: int | None = None
+    """Most tokens of reasoning."""
 
     def forced(self) -> list[str]:
         """Nothing but calls: one, or as many as the model likes."""
@@ -33,6 +35,8 @@ class PlainGrammar:
 
     def free(self) -> list[str]:
         """Text, and calls in it; after the only one nothing may come."""
+        if not self.names:
+            return [*self._start(), "body: PLAIN", f"PLAIN: {ANY}"]
         return [*self._start(), *(self._starting() if self._form.unlike else self._marked())]
 
     @property
@@ -49,7 +53,7 @@ class PlainGrammar:
         tags = self.shape.reasoning
         if tags is None:
             return ["start: body"]
-        thought = [*self.lark.up_to("thought", tags.end), "gap: /[ \\n]{0,4}/"]
+        thought = [*self.lark.up_to("thought", tags.end, most_tokens=self.budget), "gap: /[ \\n]{0,4}/"]
         if self.shape.is_reasoning:
             return ["start: thought gap body", *thought]
         return [f"start: body | {self.lark.literal(tags.begin)} thought gap body", *thought]

@@ -122,13 +122,13 @@ class WantedGrammar:
 
     spec: GrammarSpec
     param: str
-    asked: GrammarKind | None = None
-    """Kind of the grammar that was asked for, where ``spec`` has it within another one."""
+    told: str | None = None
+    """Kind as receipts tell it, where that is not the kind of ``spec``; empty for one that was not asked for."""
 
     @property
-    def kind(self) -> GrammarKind:
+    def kind(self) -> str:
         """Kind as receipts tell it."""
-        return self.asked or self.spec.kind
+        return self.spec.kind if self.told is None else self.told
 
 
 def take_grammar(fields: Fields) -> WantedGrammar | None:

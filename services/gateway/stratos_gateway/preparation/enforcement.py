@@ -8,13 +8,21 @@ from dataclasses import replace
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import GrammarKind, calls_grammar, schema_grammar
 from stratos.core.requests.tools import ToolUse
-from stratos.text.output.call_grammar import bound_shape, call_grammar, enforced_schemas, is_enforced
+from stratos.text.output.call_grammar import (
+    bound_shape,
+    call_grammar,
+    end_of_reasoning,
+    enforced_schemas,
+    is_enforced,
+)
 from stratos.text.output.parser import OutputShape
 from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.fields import WantedGrammar
 from stratos_gateway.openai.requests import Conversation, GenerationBody
-from stratos_gateway.preparation.output_shape import special_ids
+from stratos_gateway.preparation.output_shape import special_ids, unheard
+
+_BUDGET = "thinking_token_budget"
 
 
 async def enforce(
@@ -26,17 +34,17 @@ async def enforce(
         BadRequest: the grammar cannot be used; ``param`` is the schema that is the reason.
     """
     [conversation, *_] = body.prompts
-    if shape is None or not isinstance(conversation, Conversation):
+    if not isinstance(conversation, Conversation):
         return body, shape
+    body, budget = _budgeted(model, body, conversation, shape)
     use, wanted = conversation.tools, body.options.grammar
-    if wanted is None:
-        if not is_enforced(use):
-            return body, shape
-        content, param = None, "tools"
-    else:
-        content, param = json.loads(wanted.spec.text), "tools" if use.may_call else wanted.param
+    if shape is None or (wanted is None and not is_enforced(use) and budget is None):
+        return body, shape
+    content, param = None, "tools" if use.may_call else _BUDGET
+    if wanted is not None:
+        content, param = json.loads(wanted.spec.text), param if use.may_call else wanted.param
         shape = bound_shape(shape)
-    text = call_grammar(use, shape, special_ids(model, shape), content)
+    text = call_grammar(use, shape, special_ids(model, shape), content, budget)
     spec = calls_grammar(text, [*enforced_schemas(use), content], param)
     try:
         await model.grammars.check(spec, param, tenant)
@@ -45,8 +53,37 @@ async def enforce(
             await model.grammars.check(wanted.spec, wanted.param, tenant)
         await _find_reason(model.grammars, use, tenant)
         raise
-    asked = None if wanted is None or use.may_call else GrammarKind.JSON_SCHEMA
-    return replace(body, options=replace(body.options, grammar=WantedGrammar(spec, param, asked))), shape
+    grammar = WantedGrammar(spec, param, _told(use, has_content=wanted is not None))
+    return replace(body, options=replace(body.options, grammar=grammar)), shape
+
+
+def _told(use: ToolUse, *, has_content: bool) -> str | None:
+    """How receipts call the grammar: ``None`` by its own kind, which is that of calls."""
+    if use.may_call and (has_content or is_enforced(use)):
+        return None
+    return GrammarKind.JSON_SCHEMA if has_content else ""
+
+
+def _budgeted(
+    model: ServedModel, body: GenerationBody, conversation: Conversation, shape: OutputShape | None
+) -> tuple[GenerationBody, int | None]:
+    """The body with the budget of reasoning that holds, and that budget; where it cannot hold the body names it.
+
+    Raises:
+        BadRequest: it cannot hold, and that is a fault.
+    """
+    wish, ignored = conversation.wish, unheard(model, conversation)
+    body = replace(body, ignored=(*body.ignored, *ignored)) if ignored else body
+    is_off = conversation.thinks is False or wish.effort == "none"
+    is_plain = shape is None and (model.chat.reasoning is not None or model.chat.is_framed)
+    if wish.budget is None or is_off or is_plain:
+        return body, None  # where a grammar forbids reasoning, no budget is needed
+    if shape is not None and end_of_reasoning(shape) in special_ids(model, shape):
+        return replace(body, reasoning_budget=wish.budget), wish.budget
+    if wish.budget_field:
+        return replace(body, ignored=(*body.ignored, wish.budget_field)), None
+    text = "this model does not reason, or the end of its reasoning is no token of its own, so no budget holds"
+    raise BadRequest(text, param=_BUDGET, code="unsupported_parameter")
 
 
 async def _find_reason(grammars: GrammarCheck, use: ToolUse, tenant: str) -> None:

@@ -147,6 +147,7 @@ class GenerationPreparer:
             texts=checked.texts,
             refusal=partial(tools.catalogue.refusal, checked.target),
             constrained="" if options.grammar is None else options.grammar.kind,
+            reasoning_budget=parsed.reasoning_budget,
             body=parsed,
             specs=specs,
             renderer=renderer,

@@ -12,9 +12,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from redis.asyncio import Redis
 
@@ -170,6 +172,13 @@ async def streamed(world: World, route: str) -> str:
     return "".join(DELTAS[route](json.loads(line)) for line in lines)
 
 
+def documented(route: str) -> dict[str, Any]:
+    """Schema of a whole answer, as the API's document has it."""
+    document = json.loads((resources.files("stratos_gateway.openapi") / "openapi.json").read_text())
+    content = document["paths"][route]["post"]["responses"]["200"]["content"]["application/json"]
+    return {**content["schema"], "components": document["components"]}
+
+
 async def entries(redis: Redis) -> list[LedgerEntry]:
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     return [entry async for entry in UsageReader(redis, CONFIG).entries("one", day)]
@@ -179,6 +188,8 @@ async def entries(redis: Redis) -> list[LedgerEntry]:
 async def test_an_answer_is_whole_billed_and_receipted(world: World, redis: Redis, route: str) -> None:
     answer = await post(world, route, headers={"x-request-id": "mine"})
     assert TEXTS[path_of(route)](answer.json()) == TEXT
+    if route in BODIES:
+        jsonschema.validate(answer.json(), documented(route))
     request_id = "mine-1" if route == SOCKET else "mine"
     assert answer.request_id == request_id
     while not (found := await entries(redis)):  # noqa: ASYNC110

@@ -19,7 +19,7 @@ from stratos_gateway.answering.request import PreparedGeneration
 from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
-from stratos_gateway.preparation.dialects import CHAT, COMPLETION
+from stratos_gateway.preparation.dialects import CHAT, COMPLETION, MESSAGE, Dialect
 from stratos_gateway.preparation.generation import GenerationPreparer
 from stratos_gateway.preparation.output_shape import special_ids
 from tests.support.paths import BASE_MODEL
@@ -158,6 +158,7 @@ SWITCH = (
     "{% if enable_thinking %}on{% else %}off{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}{# </think> #}"
 )
 ENDS = "{{ messages[0].content }}"
+SPELLED = "{{ messages[0].content }}{# <channel|> #}"
 
 
 async def rendered(template: str, **body: Any) -> str:
@@ -191,6 +192,63 @@ async def test_a_template_that_cannot_refuses_by_name(template: str, fields: dic
     with pytest.raises(BadRequest) as caught:
         await prepared(template, **fields)
     assert caught.value.param == param
+
+
+def tagged_model(template: str) -> ServedModel:
+    """A model whose end of reasoning is a token."""
+    definition = (BASE_MODEL / "tokenizer.json").read_text(encoding="utf-8")
+    tokenizer = Tokenizer(definition.replace("<|system|>", "</think>").replace("<|assistant|>", "<|channel|>"))
+    return replace(model_of(template), tokenizer=tokenizer, template=ChatTemplate(template, tokenizer))
+
+
+async def budgeted(template: str, dialect: Dialect = CHAT, **body: Any) -> PreparedGeneration:
+    tools = preparation_tools(tagged_model(template))
+    fields = {"model": "base", "messages": MESSAGES, **body}
+    return await GenerationPreparer(tools, dialect).prepare(fields, Tenant(name="t"), NO_TRACE)
+
+
+BUDGET: dict[str, Any] = {"thinking_token_budget": 7}
+MESSAGE_BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "budget", "told"),
+    [
+        (CHAT, BUDGET, 7, ""),
+        (CHAT, {**BUDGET, "tools": TOOLS}, 7, ""),
+        (CHAT, {**BUDGET, "tools": TOOLS, "tool_choice": "required"}, 7, "calls"),
+        (CHAT, {**BUDGET, "response_format": {"type": "json_object"}}, 7, "json_schema"),
+        (CHAT, {**BUDGET, "structured_outputs": {"regex": "a"}}, None, "regex"),
+        (CHAT, {}, None, ""),
+        (MESSAGE, MESSAGE_BUDGET, 1024, ""),
+    ],
+)
+async def test_a_budget_of_reasoning_is_part_of_the_grammar(
+    dialect: Dialect, fields: dict[str, Any], budget: int | None, told: str
+) -> None:
+    found = await budgeted(THINKING, dialect, **fields)
+    grammar = found.specs[0].sampling.grammar
+    assert (found.reasoning_budget, found.constrained) == (budget, told)
+    assert (f"[max_tokens={budget}]" in (grammar.text if grammar else "")) is (budget is not None)
+    assert found.body.ignored == ()
+
+
+async def test_a_budget_that_no_model_can_keep_is_refused_or_named() -> None:
+    for template in (ENDS, SPELLED):  # without reasoning, and with an end of it that is several tokens
+        with pytest.raises(BadRequest) as caught:
+            await budgeted(template, **BUDGET)
+        assert (caught.value.param, caught.value.code) == ("thinking_token_budget", "unsupported_parameter")
+        found = await budgeted(template, MESSAGE, **MESSAGE_BUDGET, output_config={"effort": "high"})
+        assert found.body.ignored == ("output_config.effort", "thinking.budget_tokens")
+        assert found.specs[0].sampling.grammar is None
+    off = await budgeted(SWITCH, **BUDGET, reasoning_effort="none")
+    assert (off.reasoning_budget, off.specs[0].sampling.grammar) == (None, None)
+
+
+async def test_a_message_says_its_effort_to_a_template_that_reads_it() -> None:
+    found = await budgeted(EFFORT, MESSAGE, max_tokens=9, output_config={"effort": "high"})
+    assert served_model().tokenizer.decode(found.specs[0].prompt_ids, skip_special=False) == "highhi"
+    assert found.body.ignored == ()
 
 
 async def test_fields_that_mean_nothing_here_are_named() -> None:

@@ -55,10 +55,27 @@ class LarkWriter:
         written = (f"<[{self.special[p]}]>" if p in self.special else json.dumps(p) for p in parts if p)
         return " ".join(written)
 
-    def up_to(self, rule: str, spelling: str, text: str = ANY) -> list[str]:
-        """Text that ends with the first occurrence of a spelling, which is taken."""
+    def up_to(self, rule: str, spelling: str, text: str = ANY, most_tokens: int | None = None) -> list[str]:
+        """Text that ends with the first occurrence of a spelling, which is taken.
+
+        Args:
+            rule: its name.
+            spelling: a special token where ``most_tokens`` is given.
+            text: terminal of the text.
+            most_tokens: of the text before the spelling, which then has to follow.
+        """
+        if most_tokens is not None:
+            return self._bounded(rule, spelling, text, most_tokens)
         terminal = f"{rule.upper()}_TEXT"
         written = [f"{terminal}: {without((spelling,), text)}"]
         if spelling in self.special:
             return [f"{rule}: {terminal} {self.literal(spelling)}", *written]
         return [f"{rule}[lazy]: {terminal} {self.literal(spelling)}", *written]
+
+    def _bounded(self, rule: str, spelling: str, text: str, most_tokens: int) -> list[str]:
+        assert spelling in self.special, "else its own tokens would count"
+        end, terminal = self.literal(spelling), f"{rule.upper()}_TEXT"
+        if not most_tokens:
+            return [f"{rule}: {end}"]
+        bounded = f"{rule}_words[max_tokens={most_tokens}]: {terminal}"
+        return [f"{rule}: {rule}_words {end} | {end}", bounded, f"{terminal}: {without((spelling,), text)}"]
