@@ -15,7 +15,7 @@ import yaml
 from scripts.chart.render_manifests import FOLDER, NAMESPACE, RELEASE
 from scripts.chart.rendering import render
 from tests.support.kube.cluster.client import client_pod
-from tests.support.kube.cluster.commands import Kubectl, wait_until
+from tests.support.kube.cluster.commands import Kubectl, run, wait_until
 from tests.support.kube.cluster.release import Release, namespace
 from tests.support.kube.cluster.report import ClusterReport
 from tests.support.kube.cluster.settings import ClusterSettings
@@ -43,16 +43,23 @@ def test_a_manifest_is_applied_again_changed_and_pruned(
             assert states(release) == before, "applying the same manifest changes nothing"
 
             later = [_with_images(found, cluster) for found in changed()]
+            gone = names(objects) - names(later)
+            assert {kind for kind, _ in gone} == {"Job"}, gone
             apply(later)
-            pruned = prune(objects, later)
-            assert {kind for kind, _ in pruned} == {"Job"}, pruned
+            wait_until("the jobs of before are pruned", lambda: not gone & names(kubectl.items("jobs")))
             upgraded_s = wait_until("all pods are ready", lambda: has_settled(release, later), 600)
             assert made_by_jobs(release) == made, "jobs made no secret again"
             stream(release, cluster)
             objects = later
         finally:
             delete(objects)
-    report.add("8: gitops", has_passed=True, ready_s=ready_s, upgraded_s=upgraded_s, num_objects=len(objects))
+    report.add(
+        "point 8: GitOps with deploy/k8s/cpu.yaml",
+        has_passed=True,
+        ready_s=ready_s,
+        upgraded_s=upgraded_s,
+        num_objects=len(objects),
+    )
 
 
 def changed() -> list[Object]:
@@ -63,17 +70,10 @@ def changed() -> list[Object]:
 
 
 def apply(objects: list[Object]) -> None:
-    """As Argo CD with ``ServerSideApply=true``."""
+    """As docs/gitops.md has it: what was applied before and is not among them is pruned."""
     text = "---\n".join(json.dumps(found) + "\n" for found in objects)
-    Kubectl()("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f", "-", stdin=text)
-
-
-def prune(before: list[Object], after: list[Object]) -> set[Name]:
-    """Delete what the manifest before had and the new one has not; returns it."""
-    gone = names(before) - names(after)
-    for kind, name in gone:
-        Kubectl(NAMESPACE)("delete", kind.lower(), name, "--wait=false", "--ignore-not-found")
-    return gone
+    command = ["env", "KUBECTL_APPLYSET=true", "kubectl", "--namespace", NAMESPACE, "apply", "--server-side"]
+    run([*command, "--prune", f"--applyset={RELEASE}", "-f", "-"], stdin=text)
 
 
 def delete(objects: list[Object]) -> None:

@@ -28,7 +28,7 @@ MIN_CHANCE = 0.05
 """Chance of a drafted token below which it does not run, whatever steps seem to cost."""
 MARGIN = 1.15
 """Gain over cost that a draft must promise: both are estimates."""
-IDLE_OBSERVED = 8
+IDLE_OBSERVED = 16
 """One of so many steps without drafts is measured."""
 
 
