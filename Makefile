@@ -33,7 +33,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring pytest check fmt proto \
-  proto-check manifests bench reproduce chaos speculation images e2e clean
+  proto-check manifests bench quality reproduce chaos speculation images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -83,7 +83,7 @@ test-thorough: setup ## Property tests with all their examples, and what is slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m slow tests $(TESTS)
 
 speculation: setup ## The whole matrix in which drafts must change no bit, planted errors included: an hour of one core
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "slow or not slow" tests/conformance/test_speculation.py tests/unit/engine/speculation $(TESTS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "matrix or slow or not slow" tests/conformance/test_speculation.py tests/unit/engine/speculation $(TESTS)
 
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)
@@ -124,6 +124,9 @@ manifests: setup ## Rewrite the schema of the chart's values, and deploy/k8s; by
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains
 	@$(BIN)/python -m scripts.bench.whole_platform --out benchmarks/results/platform-cpu.json
 	@$(BIN)/python -m scripts.bench.ablation --out benchmarks/results/ablation-cpu.json $(BENCH)
+
+quality: setup ## What every scheme of weights and KV costs the shipped model, and saves: ten minutes (QUALITY="--no-sweep")
+	@$(BIN)/python -m scripts.bench.quality --out benchmarks/results/quality-2core-cpu.json --plot docs/pictures/quality.svg $(QUALITY)
 
 # REPRODUCE="continuous-batching --seed 1": rows by name, and other arguments.
 reproduce: setup ## Published claims recomputed and measured, into build/reproduce (FULL=1: 90 minutes; GPU=1: on this GPU, too)

@@ -17,6 +17,9 @@ dependencies)
   # Headers, build files and tests of torch: nothing of it is read by a process that only computes.
   rm -rf $target/lib/python3*/site-packages/torch/include $target/lib/python3*/site-packages/torch/share \
     $target/lib/python3*/site-packages/torch/test
+  # Classes of each kind of the cluster, 70 MB twice over: the autoscaler calls and watches without them.
+  find $target/lib/python3*/site-packages/kubernetes 2>/dev/null \
+    \( -path '*/client/models/*v[0-9]*' -o -path '*/client/api/*_api.*' \) -delete || true
   ;;
 project)
   python -m pip --python $target/bin/python install --no-deps --prefix /opt/project .

@@ -49,12 +49,13 @@ LABEL org.opencontainers.image.title="stratosserve-router" \
 
 FROM service AS lora_registry
 # Its image has the stratos command as well, for administration.
-RUN python -c "import sys, stratos.cli.stores, stratos.cli.commands.admin; assert 'torch' not in sys.modules"
+RUN python -c "import sys, stratos.cli.stores, stratos.cli.main; assert 'torch' not in sys.modules"
 ENTRYPOINT ["python", "-m", "stratos_lora_registry"]
 LABEL org.opencontainers.image.title="stratosserve-lora-registry" \
       org.opencontainers.image.description="StratosServe lora-registry: adapter names and digests; also the stratos command, for administration"
 
 FROM service AS autoscaler
+RUN python -c "import stratos_autoscaler.__main__, kubernetes.aio.client.api_client, kubernetes.aio.watch"
 ENTRYPOINT ["python", "-m", "stratos_autoscaler"]
 LABEL org.opencontainers.image.title="stratosserve-autoscaler" \
       org.opencontainers.image.description="StratosServe autoscaler: how many workers there are"

@@ -43,7 +43,7 @@ from stratos.core.rules.quantile import percentile
 from stratos.routing.fleet_state import Member
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos_router.metrics import RouterMetrics
-from stratos_router.placement_loop import PlacementLoop
+from stratos_router.placement_loop import MAX_PLACED, PlacementLoop
 from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
 
@@ -119,15 +119,20 @@ class Fleet:
             self.scheduler.on_status(worker_id, WORKER_STATUS.from_pb(message.FromString(data)))
 
     def turn(self) -> None:
-        """Run one turn of a router that was woken."""
+        """Run the turns of a router that was woken, until one leaves nothing to place."""
+        while not self._one_turn():
+            pass
+
+    def _one_turn(self) -> bool:
         num_booked = len(self.fleet.bookings)
         began_s = time.thread_time()
-        self.scheduler.turn(self.clock.now())
+        is_done = self.scheduler.turn(self.clock.now(), MAX_PLACED)
         spent_s = time.thread_time() - began_s
         self.cpu["turns"] += spent_s
         num_placed = len(self.fleet.bookings) - num_booked
         self.turns_s.append(spent_s)
         self.decisions_s += [spent_s / num_placed for _ in range(num_placed)]
+        return is_done
 
     def restart_figures(self) -> None:
         """The fleet has filled up: figures count from now on."""

@@ -1,4 +1,4 @@
-"""Measure speculation: time with drafts and without, by turns over one runner, of streams that must be equal.
+"""Measure speculation: time with drafts and without, by turns over runners of one model; streams must be equal.
 
     python scripts/demo/widen_model.py models/base /tmp/widened --layers 22
     python -m scripts.bench.speculation --target /tmp/widened --out FILE.json
@@ -14,6 +14,7 @@ import argparse
 import random
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
 from stratos.engine.speculation.making import make_proposer
+from stratos.engine.speculation.planner import DraftPlanner
 from stratos.text.tokenizer import Tokenizer
 
 PROMPT, OUTPUT = 300, 64
@@ -74,18 +76,45 @@ class SpeculatedRun:
 
     seconds: float = 0.0
     """CPU time."""
+    drafting_s: float = 0.0
+    """Part of it that the planner of drafts took: what an engine pays where no draft runs."""
     streams: dict[str, list[int]] = field(default_factory=dict)
     num_steps: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
 
 
+class PlannerClock:
+    """CPU time of all planners of drafts of this process."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def watch(self) -> None:
+        """Time planners from now on."""
+        for name in ("add", "observe"):
+            setattr(DraftPlanner, name, self._timed(getattr(DraftPlanner, name)))
+
+    def _timed(self, method: Callable[..., None]) -> Callable[..., None]:
+        def timed(*arguments: Any) -> None:
+            begin = time.thread_time()
+            method(*arguments)
+            self.seconds += time.thread_time() - begin
+
+        return timed
+
+
+PLANNERS = PlannerClock()
+
+
 class Arm:
     """An engine over the runner with its own settings; it lives through all rounds, as a worker does."""
 
     def __init__(self, runner: TorchRunner, speculation: SpeculationConfig, draft: TorchRunner | None = None) -> None:
+        """The runner is of this arm alone: two engines would write the same pages."""
         config = SchedulerConfig(speculation=speculation, step_time_budget_ms=0)
-        self.engine = EngineCore(runner, config, proposer=make_proposer(config, runner, draft))
+        self.proposer = make_proposer(config, runner, draft)
+        self.engine = EngineCore(runner, config, proposer=self.proposer)
 
     def run(self, wanted: list[EngineRequest]) -> SpeculatedRun:
         """Run the streams out; what is timed begins when each has its first token."""
@@ -95,10 +124,10 @@ class Arm:
         while len(run.streams) < len(wanted):
             self._take(run)
         run.num_drafted = run.num_accepted = run.num_steps = 0
-        begin = time.thread_time()
+        begin, drafting_s = time.thread_time(), PLANNERS.seconds
         while self.engine.has_work:
             self._take(run)
-        run.seconds = time.thread_time() - begin
+        run.seconds, run.drafting_s = time.thread_time() - begin, PLANNERS.seconds - drafting_s
         return run
 
     def _take(self, run: SpeculatedRun) -> None:
@@ -125,31 +154,35 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
             "all": [round(ratio, 3) for ratio in ratios],
             "step_ms": round(statistics.median(run.seconds / run.num_steps for run in found) * 1e3, 2),
             "tokens_per_step": round(num_streams * (OUTPUT - 1) / last.num_steps, 3),
+            "drafting_share": round(statistics.median(run.drafting_s / run.seconds for run in found), 4),
             "drafted": last.num_drafted,
             "accepted": last.num_accepted,
         }
+        if (proposer := arms[name].proposer) is not None and proposer.is_costly:
+            row[name]["draft_token_ms"] = round(proposer.token_s * 1e3, 3)
     show(row)
     return row
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All loads, for each number of streams."""
-    runner, draft = load(args.target, args.pool_mib), load(args.draft, args.pool_mib)
-    arms = {"off": Arm(runner, SpeculationConfig(method="off"))}
+    PLANNERS.watch()
+    draft = load(args.draft, args.pool_mib)
+    arms = {"off": Arm(load(args.target, args.pool_mib), SpeculationConfig(method="off"))}
     for name in args.methods.split(","):
         method, _, count = name.partition(":")
         if count:  # "draft:4" runs all of 4 drafted tokens, whether that pays or not
             speculation = SpeculationConfig(method=method, num_speculative_tokens=int(count), is_adaptive=False)
         else:
             speculation = SpeculationConfig(method=method)
-        arms[name] = Arm(runner, speculation, draft)
+        arms[name] = Arm(load(args.target, args.pool_mib), speculation, draft)
     rows = [
         compare(arms, load, num_streams, temperature, args.rounds)
         for num_streams in map(int, args.streams.split(","))
         for load in args.loads.split(",")
         for temperature in map(float, args.temperatures.split(","))
     ]
-    return {"target": args.target.name, "numerics": runner.info.identity.numerics_id, "prompt": PROMPT,
+    return {"target": args.target.name, "numerics": arms["off"].engine.info.identity.numerics_id, "prompt": PROMPT,
             "output": OUTPUT, "rounds": args.rounds, "rows": rows}  # fmt: skip
 
 

@@ -1,9 +1,8 @@
 """Writes layers as compressed-tensors stores them, with what it unpacks them to: the fixture of our readers.
 
-    pip install --no-deps --target DIR compressed-tensors loguru
-    PYTHONPATH=DIR python -m scripts.golden.quantised_layers tests/fixtures/quantised/compressed.safetensors
+    python -m scripts.golden.quantised_layers tests/fixtures/quantised/compressed.safetensors
 
-The library is no dependency of ours, and 0.20.0 wrote the committed file.
+0.20.0 of the library wrote the committed file.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
 from compressed_tensors.compressors.naive_quantized.base import (
     FloatQuantizationCompressor,
     IntQuantizationCompressor,
@@ -37,7 +37,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         FloatQuantizationCompressor,
         {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [32, 32]},
     ),
+    "mxfp4": (
+        MXFP4PackedCompressor,
+        {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "uint8"},
+    ),
 }
+LAYOUTS = {PackedQuantizationCompressor: "pack-quantized", MXFP4PackedCompressor: "mxfp4-pack-quantized"}
 
 
 def layer(args: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -65,9 +70,8 @@ def main() -> None:
         scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**args))
         compressed = compressor.compress(layer(args), scheme)
         tensors |= {f"{name}.{part}": tensor.contiguous() for part, tensor in compressed.items()}
-        tensors[f"{name}.floats"] = compressor.decompress(compressed, scheme)["weight"].contiguous()
-        layout = "pack-quantized" if compressor is PackedQuantizationCompressor else "int-quantized"
-        schemes[name] = {"weights": args, "format": layout}
+        tensors[f"{name}.floats"] = compressor.decompress(compressed, scheme)["weight"].float().contiguous()
+        schemes[name] = {"weights": args, "format": LAYOUTS.get(compressor, "int-quantized")}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path, metadata={"schemes": json.dumps(schemes)})
 

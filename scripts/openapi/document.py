@@ -1,4 +1,5 @@
-"""The OpenAPI document: routes of the gateway's table, bodies as its parsers read them, statuses of its errors."""
+"""The OpenAPI document: routes of the gateway's table, bodies as its parsers read them, answers as its renderers write
+them, statuses of its errors."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from scripts.openapi.answers import answer_schemas
 from scripts.openapi.bodies import body_schema, parsers
 from scripts.openapi.examples import EXAMPLES
 from scripts.openapi.operations import OPERATIONS, Operation
@@ -22,7 +24,7 @@ def build_document() -> dict[str, Any]:
     """The document of every route of one gateway."""
     paths: dict[str, dict[str, Any]] = {}
     schemas = dict[str, Any](_FORMS)
-    bodies = parsers()
+    bodies, answers = parsers(), answer_schemas()
     for (method, path), operation in OPERATIONS.items():
         found = _operation(method, path, operation)
         if path in bodies:
@@ -30,6 +32,12 @@ def build_document() -> dict[str, Any]:
             found["requestBody"] = _request_body(path)
         if operation.form:
             found["requestBody"] = _form(operation.form)
+        if path in answers and method == "post":
+            name = f"{_name(path)}_answer"
+            schemas[name] = answers[path]
+            found["responses"]["200"]["content"]["application/json"] = {
+                "schema": {"$ref": f"#/components/schemas/{name}"}
+            }
         paths.setdefault(path, {})[method] = found
     return {
         "openapi": "3.1.0",

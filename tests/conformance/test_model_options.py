@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import read_adapter_files
-from stratos.engine.checkpoint.experts.interleaved import mxfp4_floats
+from stratos.engine.checkpoint.quantised_weight import mxfp4_weight
+from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.tiny_models import FAMILIES, reference_logprobs, save_adapter, save_tiny
 from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs, load_runner, teacher_forced
 
@@ -31,6 +32,12 @@ def test_exact_torch_caps_scores_and_knows_sinks(tmp_path: Path, name: str) -> N
     assert torch.equal(whole[-1], chunked[-1])
 
 
+def floats_of(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """float32 [experts, outputs, inputs]."""
+    pairs = zip(blocks, scales, strict=True)
+    return torch.stack([mxfp4_weight(block.flatten(1), scale).floats() for block, scale in pairs])
+
+
 def test_blocks_of_mxfp4_are_the_floats_that_transformers_makes_of_them() -> None:
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -38,28 +45,50 @@ def test_blocks_of_mxfp4_are_the_floats_that_transformers_makes_of_them() -> Non
     blocks = torch.randint(0, 256, (2, 6, 4, 16), generator=generator, dtype=torch.uint8)
     scales = torch.randint(118, 132, (2, 6, 4), generator=generator, dtype=torch.uint8)
     theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
-    ours = torch.stack([mxfp4_floats(block, scale) for block, scale in zip(blocks, scales, strict=True)])
-    assert torch.equal(ours, theirs.transpose(1, 2))
+    assert torch.equal(floats_of(blocks, scales), theirs.transpose(1, 2))
 
 
-def test_experts_in_mxfp4_are_widened_at_load(tmp_path: Path) -> None:
+def save_coded(path: Path) -> Any:
+    """Write a tiny gpt-oss whose experts are blocks of MXFP4; returns the model of the floats."""
     prefix, changes = FAMILIES["gpt-oss"]
-    model = save_tiny(tmp_path, prefix, **{**changes, "hidden_size": 64, "intermediate_size": 32})
-    path = tmp_path / "model.safetensors"
-    tensors, generator = load_file(path), torch.Generator().manual_seed(5)
+    model = save_tiny(path, prefix, **{**changes, "hidden_size": 64, "intermediate_size": 32})
+    file = path / "model.safetensors"
+    tensors, generator = load_file(file), torch.Generator().manual_seed(5)
     for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
         experts, num_in, num_out = tensors.pop(name).shape
         blocks = torch.randint(0, 256, (experts, num_out, num_in // 32, 16), generator=generator, dtype=torch.uint8)
-        scales = torch.full((experts, num_out, num_in // 32), 123, dtype=torch.uint8)
+        scales = torch.randint(121, 124, (experts, num_out, num_in // 32), generator=generator, dtype=torch.uint8)
         tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        floats = torch.stack([mxfp4_floats(block, scale) for block, scale in zip(blocks, scales, strict=True)])
-        model.get_parameter(name).data.copy_(floats.transpose(1, 2))
-    save_file(tensors, path)
-    config = (tmp_path / "config.json").read_text(encoding="utf-8")
+        model.get_parameter(name).data.copy_(floats_of(blocks, scales).transpose(1, 2))
+    save_file(tensors, file)
+    config = (path / "config.json").read_text(encoding="utf-8")
     stated = '"quantization_config": {"quant_method": "mxfp4"}, '
-    (tmp_path / "config.json").write_text(config.replace("{", "{" + stated, 1), encoding="utf-8")
-    found = teacher_forced(load_runner(tmp_path), PROMPT, 41)
-    assert (found[-1] - reference_logprobs(model, PROMPT)[-1]).abs().max() < TOLERANCE
+    (path / "config.json").write_text(config.replace("{", "{" + stated, 1), encoding="utf-8")
+    return model
+
+
+@pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
+def test_experts_in_mxfp4_stay_codes_where_there_are_products_for_them(tmp_path: Path) -> None:
+    reference = reference_logprobs(save_coded(tmp_path), PROMPT)
+    coded, widened = load_runner(tmp_path), load_runner(tmp_path, native_kernels=False)
+    for runner in (coded, widened):
+        assert (teacher_forced(runner, PROMPT, 41)[-1] - reference[-1]).abs().max() < TOLERANCE
+    assert (coded.info.quantization, "mxfp4" in coded.info.identity.numerics_id) == ("mxfp4", True)
+    assert "mxfp4" not in widened.info.identity.numerics_id
+    experts = 2 * 5 * 3 * 64 * 32  # of two layers
+    assert widened.info.step_weight_bytes - coded.info.step_weight_bytes == pytest.approx(experts * (4 - 0.625))
+    assert torch.equal(teacher_forced(coded, PROMPT, 41)[-1], teacher_forced(coded, PROMPT, 7)[-1])
+    rounded = load_runner(tmp_path, quantization="int8")
+    assert (teacher_forced(rounded, PROMPT, 41)[-1] - reference[-1]).abs().max() < 1.0
+
+
+def test_a_scale_of_mxfp4_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    save_coded(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.1.mlp.experts.down_proj_scales"][2, 3, 0] = 255
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=r"1\.mlp\.experts\.down_proj_scales holds a scale that is no number"):
+        load_runner(tmp_path)
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])

@@ -1,5 +1,6 @@
 """Speculation over the shipped pair of models: in every situation the streams, log probabilities, shares of tenants
-and cached blocks are those without drafts.  ``make speculation`` runs all of the matrix; some of it runs always.
+and cached blocks are those without drafts.  Some of the matrix runs always, every two values meet in the thorough run,
+and ``make speculation`` runs all of it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,25 @@ import pytest
 
 from stratos.core.block_hash import block_hashes
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.requests.records import EngineRequest
 from stratos.engine import step_tracker
 from stratos.engine.contract.results import StepResult
 from stratos.engine.requests.generations import GenerationTable
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.step_tracker import LaunchedRow, StepTracker
 from tests.support.fakes.proposers import KnowingProposer
+from tests.support.pairwise import pairwise
 from tests.support.paths import BASE_MODEL
 from tests.support.worlds.plan_driver import load_runner
 from tests.support.worlds.speculation_matrix import SITUATIONS, Engines, Run, differences, requests
 
-METHODS, COUNTS, WEIGHTS = ("ngram", "suffix", "draft"), (1, 4, 8, 0), ("auto", "int8")
+METHODS, COUNTS, WEIGHTS = ("ngram", "suffix", "draft"), (1, 4, 8, 0), ("auto", "int8", "int8 kv")
+SETTINGS: dict[str, dict[str, str]] = {
+    "auto": {},
+    "int8": {"quantization": "int8"},
+    "int8 kv": {"kv_dtype": "int8"},
+    "draft": {},
+}
 FEW = [
     ("auto", "ngram", 8, "batch"),
     ("auto", "suffix", 4, "alone"),
@@ -32,12 +41,18 @@ FEW = [
     ("auto", "draft", 1, "handed off"),
     ("int8", "draft", 0, "taken on"),
 ]
-ALL = [case for case in itertools.product(WEIGHTS, METHODS, COUNTS, SITUATIONS) if case not in FEW]
+GRID = pairwise(WEIGHTS, METHODS, COUNTS, SITUATIONS)
+PAIRS = [row.values for row in GRID if not row.marks and row.values not in FEW]
+REST = [row.values for row in GRID if row.marks and row.values not in FEW]
 
 
 @functools.cache
-def adapter() -> AdapterFiles:
-    return read_adapter_files(BASE_MODEL.parent / "adapters" / "unit-tests")
+def adapters() -> list[AdapterFiles]:
+    return [read_adapter_files(path) for path in sorted((BASE_MODEL.parent / "adapters").iterdir())]
+
+
+def all_requests() -> list[EngineRequest]:
+    return requests([files.digest for files in adapters()])
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +62,10 @@ def runner_of() -> Callable[[str], TorchRunner]:
     def get(weights: str) -> TorchRunner:
         if weights not in made:
             folder = BASE_MODEL.parent / "draft" if weights == "draft" else BASE_MODEL
-            quantization = "auto" if weights == "draft" else weights
-            made[weights] = load_runner(folder, kv_pool_bytes=16 << 20, quantization=quantization)
-            if weights != "draft":
-                made[weights].load_adapter(adapter())
+            settings = SETTINGS[weights.removesuffix(" source")]
+            made[weights] = load_runner(folder, kv_pool_bytes=16 << 20, **settings)
+            for files in adapters() if weights != "draft" else ():
+                made[weights].load_adapter(files)
         return made[weights]
 
     return get
@@ -58,13 +73,14 @@ def runner_of() -> Callable[[str], TorchRunner]:
 
 @pytest.fixture(scope="module")
 def without(runner_of: Callable[[str], TorchRunner]) -> Callable[[str, str], Run]:
-    """What comes out without drafts, by weights and situation."""
+    """What comes out without drafts, by weights and situation: in each the streams of requests that are alone."""
     made: dict[tuple[str, str], Run] = {}
 
     def get(weights: str, situation: str) -> Run:
         if (weights, situation) not in made:
-            engines = Engines(runner_of(weights), runner_of("draft"))
-            made[weights, situation] = SITUATIONS[situation](engines, requests(adapter().digest))
+            engines = Engines(runner_of(weights), runner_of("draft"), runner_of(f"{weights} source"))
+            made[weights, situation] = SITUATIONS[situation](engines, all_requests())
+            assert made[weights, situation].choices == get(weights, "alone").choices
         return made[weights, situation]
 
     return get
@@ -72,8 +88,8 @@ def without(runner_of: Callable[[str], TorchRunner]) -> Callable[[str, str], Run
 
 def assert_equal(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
     weights, method, count, situation = case
-    engines = Engines(runner_of(weights), runner_of("draft"), method, count)
-    after = SITUATIONS[situation](engines, requests(adapter().digest))
+    engines = Engines(runner_of(weights), runner_of("draft"), runner_of(f"{weights} source"), method, count)
+    after = SITUATIONS[situation](engines, all_requests())
     assert differences(without(weights, situation), after) == []
     assert after.num_drafted > 0
 
@@ -83,16 +99,14 @@ def test_some_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[
     assert_equal(runner_of, without, case)
 
 
-OPEN = {(weights, "suffix", 4, "handed off") for weights in ("auto", "int8")}
-"""Cases that fail, each time in the same token: a defect of the product, of unknown cause (docs/known-limits.md)."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.xfail(reason="an open defect")] * (case in OPEN)) for case in ALL],
-    ids=lambda case: "-".join(map(str, case)),
-)
+@pytest.mark.parametrize("case", PAIRS, ids=lambda case: "-".join(map(str, case)))
+def test_every_pair_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
+    assert_equal(runner_of, without, case)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", REST, ids=lambda case: "-".join(map(str, case)))
 def test_the_rest_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
     assert_equal(runner_of, without, case)
 
@@ -182,8 +196,8 @@ def test_a_planted_error_is_noticed(
     before = without("auto", "batch")
     streams = {place: outcome.ids for place, outcome in before.choices.items()}
     proposer = KnowingProposer(streams, 4096, error=1, num_right=2)
-    engines = Engines(runner_of("auto"), runner_of("draft"), "ngram", 8, proposer)
-    assert differences(before, SITUATIONS["batch"](engines, requests(adapter().digest))) == []
+    engines = Engines(runner_of("auto"), runner_of("draft"), runner_of("auto source"), "ngram", 8, proposer)
+    assert differences(before, SITUATIONS["batch"](engines, all_requests())) == []
     plant(monkeypatch)
-    found = differences(before, SITUATIONS["batch"](engines, requests(adapter().digest)))
+    found = differences(before, SITUATIONS["batch"](engines, all_requests()))
     assert any(text.startswith(noticed) for text in found), found

@@ -30,7 +30,9 @@ from stratos.cli.commands.stores.admin import admin_app
 from stratos.cli.commands.stores.backups import backups_app
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
+from stratos.cli.drain.command import drain
 from stratos.cli.evaluate.command import evaluate
+from stratos.cli.evaluate.quantising import quantize
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
 from stratos.cli.reproduce.command import reproduce
 
@@ -55,9 +57,11 @@ app.add_typer(trace_app, name="trace")
 app.add_typer(autoscaler_app, name="autoscaler")
 app.add_typer(plan_group, name="plan")
 app.command()(doctor)
+app.command()(drain)
 app.command()(bench)
 app.command()(reproduce)
 app.command()(evaluate)
+app.command()(quantize)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")
 

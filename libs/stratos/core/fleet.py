@@ -17,6 +17,18 @@ from stratos.core.placement import Work, WorkerRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceMark:
+    """Service of a tenant as the router had it that placed its latest request at a worker, in virtual time."""
+
+    tenant: str
+    priority_class: int
+    start: float
+    """Before that placement; 0 for one that took no turn."""
+    counter: float
+    """After it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """A worker as it describes itself."""
 
@@ -37,6 +49,8 @@ class WorkerStatus:
     """Moves when something that admission depends on has changed."""
     tenant_tokens: Mapping[str, int] = field(default_factory=dict)
     """Output tokens made since the status before this one, of the tenants that got any."""
+    service_marks: tuple[ServiceMark, ...] = ()
+    """Marks by other routers than the one that is told, where they have risen since the status before; at first all."""
     num_routers: int = 1
     """Routers that follow its status, and could place requests by it."""
     placing_routers: tuple[str, ...] = ()

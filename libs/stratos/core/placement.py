@@ -6,6 +6,7 @@ The router service, its client and the pure routing library share them; none of 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -146,15 +147,37 @@ class AttemptReport:
     """Over all choices and attempts; ``None`` when unknown."""
 
 
-def new_handoff_id(router: str) -> str:
-    """A fresh id such as ``handoff-3f2a...@inc-77b1...``; a worker learns from it whose placements reach it.
+@dataclass(frozen=True, slots=True)
+class ServiceTag:
+    """Service of a tenant at one placement, in the router's virtual time (``routing.queueing.fairness``)."""
+
+    priority_class: int
+    start: float
+    """Before this placement; 0 for one that takes no turn of its tenant's."""
+    counter: float
+    """After it."""
+
+
+_TAG = re.compile(r":(\d{1,3}):(\d{1,15}\.\d\d):(\d{1,15}\.\d\d)\Z")
+
+
+def new_handoff_id(router: str, tag: ServiceTag | None = None) -> str:
+    """A fresh id such as ``handoff-3f2a...:2:40.00:72.00@inc-77b1...``; a worker learns from it whose placements come.
 
     Args:
         router: incarnation of the router that places the request.
+        tag: for the routers that stand by.
     """
-    return f"{new_id('handoff')}@{router}"
+    told = "" if tag is None else f":{tag.priority_class}:{max(0.0, tag.start):.2f}:{max(0.0, tag.counter):.2f}"
+    return f"{new_id('handoff')}{told}@{router}"
 
 
 def router_of(handoff_id: str) -> str:
     """The router that placed the request; empty when the id does not say."""
     return handoff_id.partition("@")[2]
+
+
+def service_tag_of(handoff_id: str) -> ServiceTag | None:
+    """Service of its tenant as the id tells it; ``None`` where it tells nothing."""
+    found = _TAG.search(handoff_id.partition("@")[0])
+    return None if found is None else ServiceTag(int(found[1]), float(found[2]), float(found[3]))

@@ -26,6 +26,8 @@ class Tenant:
     """Label for people; another customer may have it later."""
     id: str = ""
     """Identity, by which everything of the customer goes; without a record of its own that is its name."""
+    is_namesake: bool = False
+    """Another customer had this name before."""
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
     plan: Plan = LOCAL

@@ -52,6 +52,7 @@ class StepLoop:
     ) -> None:
         assert proposer is None or not overlap, "what a drafted row adds must be known before the next plan"
         self.num_retired = 0
+        runner.user = self._user = object()
         self._runner, self._tracker, self._overlap, self._changing = runner, tracker, overlap, changing
         self._slow_steps, self._clock, self._kv = slow_steps, tracker.context.clock, tracker.context.kv
         self._drafts = (
@@ -72,7 +73,13 @@ class StepLoop:
         return self.in_flight is not None
 
     def step(self) -> StepResult:
-        """Plan and launch a step; collect it, or with overlap the one before."""
+        """Plan and launch a step; collect it, or with overlap the one before.
+
+        Raises:
+            RuntimeError: another engine was made over the runner since, and writes the same pages.
+        """
+        if self._runner.user is not self._user:
+            raise RuntimeError("another engine was made over this runner: its pages are no longer this one's")
         result = StepResult(step=self.num_retired)
         with self._changing():
             following = self._plan(result)
@@ -159,7 +166,7 @@ class StepLoop:
             scheduler.cost.observe(step.load, seconds - tokens.swap_s)
         self._retire(step, tokens, result)
         if self._drafts is not None and step.num_tokens == len(step.rows) + step.num_drafted:
-            self._drafts.observe(step.load, seconds - tokens.swap_s, result)
+            self._drafts.observe(step, seconds - tokens.swap_s, result)
         return True
 
     def _retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:

@@ -17,6 +17,8 @@ from stratos.core.requests.records import FinishReason
 from stratos.engine.contract.plan import (
     ADAPTER_GONE,
     ALL_BANNED,
+    DAMAGED_PAGE,
+    DAMAGES,
     NO_SUCH_ID,
     PlanRow,
     SampledToken,
@@ -32,7 +34,7 @@ from stratos.engine.requests.context import EngineContext
 from stratos.engine.requests.embeddings import EmbeddingTable
 from stratos.engine.requests.generations import BlockCopy, GenerationTable
 from stratos.engine.requests.prefill_jobs import PrefillJobTable
-from stratos.engine.scheduler.cost_model import StepLoad
+from stratos.engine.scheduler.cost_model import StepLoad, load_of
 from stratos.engine.scheduler.scheduler import StepDecision
 from stratos.engine.sequence import Sequence
 
@@ -98,10 +100,7 @@ class LaunchedStep:
 
     @property
     def load(self) -> StepLoad:
-        load = StepLoad()
-        for launched in self.rows:
-            load = load.plus(launched.count, launched.row.start)
-        return load
+        return load_of((launched.count, launched.row.start) for launched in self.rows)
 
     @property
     def plan(self) -> StepPlan:
@@ -211,7 +210,7 @@ class StepTracker:
             _share(launched, result.shares, len(runs[launched.row.seq_id]) - 1 if launched.row.seq_id in runs else 0)
         self._kv.fences.retire(step.number)
         self.requests.end_copies(step.copies)
-        self._kv.tier.retire(step.swaps, tokens.swap_s)
+        self._refuse_damaged(step, tokens, result)
         sampled = {token.seq_id: token for token in tokens.tokens}
         sampled |= {seq_id: run[0] for seq_id, run in runs.items()}
         pooled = {part.seq_id: part for part in tokens.pooled}
@@ -222,9 +221,7 @@ class StepTracker:
             launched.count_out()
             error = tokens.errors.get(sequence.seq_id)
             if error is not None:
-                if error not in _CLASSES:
-                    self._forget(sequence)
-                self.fail(sequence, _CLASSES.get(error, Internal)(error), result)
+                self._fail_row(sequence, error, result)
                 continue
             sequence.num_computed += launched.own_count
             if launched.row.sample is not None and sequence.seq_id not in sampled:
@@ -271,11 +268,46 @@ class StepTracker:
         if launched.is_current:
             self._kv.tables.end_drafts(sequence)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _refuse_damaged(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
+        """Rows over blocks that came damaged from host memory have no token; sequences that hold them begin again."""
+        bad = self._kv.tier.retire(step.swaps, tokens.swap_s, tokens.damaged_slots)
+        if not bad:
+            return
+        _log.error("%d KV blocks in host memory were damaged; what they held is computed again", len(bad))
+        in_step = {launched.row.seq_id for launched in step.rows if launched.is_current}
+        scheduler = self.context.scheduler
+        for sequence in [*scheduler.running, *scheduler.ready]:
+            if bad.isdisjoint(sequence.block_table):
+                continue
+            if sequence.seq_id in in_step:
+                tokens.errors[sequence.seq_id] = DAMAGED_PAGE
+            else:
+                self._fail_row(sequence, DAMAGED_PAGE, result)
+
+    def _fail_row(self, sequence: Sequence, error: str, result: StepResult) -> None:
+        """End what a row belongs to; a request that may have read damaged KV computes all of it again, once."""
+        if error in _CLASSES:
+            self.fail(sequence, _CLASSES[error](error), result)
+            return
+        hashes = self._forget(sequence)
+        request = sequence.request
+        may_retry = error in DAMAGES and request is not None and not sequence.computes_all
+        if request is None or not may_retry or not self._kv.tables.could_come_back(sequence):
+            self.fail(sequence, Internal(error), result)
+            return
+        _log.error("request %s: %s; its KV is computed again", request.key.request_id, error)
+        result.damaged.setdefault(request.key, []).extend(hashes)
+        sequence.computes_all = True
+        self._kv.tables.end_drafts(sequence)
+        self.context.scheduler.restart(sequence)
+
+    def _forget(self, sequence: Sequence) -> list[bytes]:
         """A row that is not finite may have read damaged KV: no other sequence may find its blocks any more."""
         size = self._kv.blocks.block_size
         num_full = min(len(sequence.block_table), len(sequence.tokens) // size)
-        self._kv.forget(sequence.hash_chain(num_full, size))
+        hashes = sequence.hash_chain(num_full, size)
+        self._kv.forget(hashes)
+        return hashes
 
     def fail(self, sequence: Sequence, error: StratosError, result: StepResult) -> None:
         """End the whole request, or job, that ``sequence`` belongs to."""

@@ -14,7 +14,7 @@ import numpy as np
 from stratos.common.errors import BadRequest
 from stratos.engine.settings import RunnerConfig
 from stratos.quality.completions import function_heads, parses
-from stratos.quality.held_out import HeldOutText, cut_windows, read_texts
+from stratos.quality.held_out import HeldOutText, TokenWindow, cut_windows, read_texts
 from stratos.quality.paired import as_relative, paired_mean
 from stratos.quality.scored_model import ScoredModel, TokenScores
 from stratos.quality.strata import Mask, all_strata
@@ -43,6 +43,16 @@ class EvaluationAsk:
     bounds: LossBounds = field(default_factory=LossBounds)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredSide:
+    """One model of a comparison."""
+
+    scores: TokenScores
+    parsed: np.ndarray
+    """float64 [prompts]: 1 where the completion parses, else 0."""
+    description: dict[str, Any]
+
+
 def evaluate(ask: EvaluationAsk, say: Callable[[str], None]) -> dict[str, Any]:
     """Score both models; the report as JSON values.
 
@@ -55,28 +65,51 @@ def evaluate(ask: EvaluationAsk, say: Callable[[str], None]) -> dict[str, Any]:
     _refuse_calibration_text(ask.candidate.model_folder(), texts)
     windows = cut_windows(texts, tokenizer, ask.window, ask.max_tokens)
     prompts = function_heads(texts, ask.num_prompts)
-    scores, completed, models = [], [], []
+    sides = []
     for name, config in (("reference", ask.reference), ("candidate", ask.candidate)):
         say(f"{name}: {config.model_path}, {len(windows)} windows of {ask.window} tokens, {len(prompts)} completions")
-        model = ScoredModel.load(config, max(ask.window, ask.completion_tokens + _longest(prompts, tokenizer)))
-        scores.append(model.score(windows))
-        completed.append(_parsed_shares(model, prompts, tokenizer, ask.completion_tokens))
-        models.append(model.description)
-    losses = list(_token_losses(all_strata(windows, tokenizer, scores[0].certainty), scores[0], scores[1], ask))
-    if prompts:
-        losses.append(_completion_loss(completed[0], completed[1], ask))
+        sides.append(score_side(config, windows, prompts, tokenizer, ask))
+    losses = losses_between(sides[0], sides[1], windows, tokenizer, ask)
     return {
         "verdict": verdict_of(losses),
         "losses": [_as_json(loss) for loss in worst_first(losses)],
         "bounds": asdict(ask.bounds),
-        "reference": models[0],
-        "candidate": models[1],
+        "reference": sides[0].description,
+        "candidate": sides[1].description,
         "texts": [{"name": text.name, "sha256": text.digest} for text in texts],
         "window": ask.window,
         "num_windows": len(windows),
         "num_prompts": len(prompts),
         "seed": ask.seed,
     }
+
+
+def score_side(
+    config: RunnerConfig,
+    windows: Sequence[TokenWindow],
+    prompts: Sequence[str],
+    tokenizer: Tokenizer,
+    ask: EvaluationAsk,
+) -> ScoredSide:
+    """Load a model, score the windows and complete the prompts; raises as ``ScoredModel.load``."""
+    model = ScoredModel.load(config, max(ask.window, ask.completion_tokens + _longest(prompts, tokenizer)))
+    scores = model.score(windows)
+    return ScoredSide(scores, _parsed_shares(model, prompts, tokenizer, ask.completion_tokens), dict(model.description))
+
+
+def losses_between(
+    reference: ScoredSide,
+    candidate: ScoredSide,
+    windows: Sequence[TokenWindow],
+    tokenizer: Tokenizer,
+    ask: EvaluationAsk,
+) -> list[Loss]:
+    """Losses of the candidate, by stratum and measure."""
+    strata = all_strata(windows, tokenizer, reference.scores.certainty)
+    losses = list(_token_losses(strata, reference.scores, candidate.scores, ask))
+    if len(reference.parsed):
+        losses.append(_completion_loss(reference.parsed, candidate.parsed, ask))
+    return losses
 
 
 def _shared_tokenizer(reference: Path, candidate: Path) -> Tokenizer:

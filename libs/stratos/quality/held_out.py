@@ -10,6 +10,8 @@ from pathlib import Path
 from stratos.common.errors import BadRequest
 from stratos.text.tokenizer import Tokenizer
 
+PIECE_CHARS = 60_000
+"""A tokenizer takes no text of any length; a longer one goes to it in pieces."""
 MIN_WINDOWS = 8
 """Fewer say nothing of how much a figure varies."""
 
@@ -67,7 +69,7 @@ def cut_windows(texts: Sequence[HeldOutText], tokenizer: Tokenizer, size: int, m
     windows: list[TokenWindow] = []
     share = max(1, max_tokens // size // max(1, len(texts)))
     for text in texts:
-        ids = tokenizer.encode_plain(text.text)
+        ids = _token_ids(text.text, tokenizer)
         begins = range(0, len(ids) - size + 1, size)
         wanted = min(share, len(begins))
         chosen = [begins[number * len(begins) // wanted] for number in range(wanted)]
@@ -79,3 +81,16 @@ def cut_windows(texts: Sequence[HeldOutText], tokenizer: Tokenizer, size: int, m
             param="--text",
         )
     return windows
+
+
+def _token_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Tokens of a text, cut behind a line where it is too long to be encoded at once."""
+    ids: list[int] = []
+    begin = 0
+    while begin < len(text):
+        end = begin + PIECE_CHARS
+        if end < len(text):
+            end = text.rfind("\n", begin, end) + 1 or end
+        ids += tokenizer.encode_plain(text[begin:end])
+        begin = end
+    return ids

@@ -102,6 +102,11 @@ class ScoredModel:
             found += [stream.output for stream in streams]
         return found
 
+    def forget(self) -> None:
+        """Leave the runner as it was: an engine may number its own sequences from the first one on."""
+        ended = tuple(range(1, self._next_id + 1))
+        self._runner.collect(self._runner.launch(StepPlan(step=self._step, rows=(), ended=ended)))
+
     def _run(self, rows: list[PlanRow]) -> StepTokens:
         handle = self._runner.launch(StepPlan(step=self._step, rows=tuple(rows)))
         self._runner.sample(handle)

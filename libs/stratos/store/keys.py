@@ -122,7 +122,7 @@ def parse_key(text: str) -> str:
 
 def key_mac(pepper: str, text: str) -> str:
     """HMAC-SHA256 (hex) of a key under the pepper."""
-    return hmac.new(pepper.encode(), text.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(pepper.encode(), text.encode(), "sha256").hex()
 
 
 def check_tenant(name: str) -> str:

@@ -82,6 +82,8 @@ class TenantRecord:
     """Version of the built-in plans when it was given its plan: newer ones change nothing for it."""
     is_legacy: bool = False
     """Made before tenants had ids: keys and a ledger without an id that have its name are its own."""
+    is_namesake: bool = False
+    """Another tenant had its name before: what names tenants outside, as tokens do, may mean that one."""
     id: str = field(init=False)
     """Its identity, for good."""
 

@@ -221,6 +221,8 @@ def _mapping(message: ChatMessage, mask: _Mask, *, as_text: bool = False) -> dic
         found["tool_call_id"] = mask.hide(message.tool_call_id)
     if message.reasoning:
         found["reasoning_content"] = found["reasoning"] = mask.hide(message.reasoning)
+        if not (message.content and message.tool_calls):  # gpt-oss's template takes one of both beside calls
+            found["thinking"] = found["reasoning"]
     return found
 
 

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class DrainReport:
+    """Fate of the streams of a worker that drained."""
+
+    num_handed_back: int = 0
+    num_offered: int = 0
+    """Streams of these whose KV was there."""
+    num_fetched: int = 0
+    """Streams whose KV a successor has fetched."""
+    num_fetched_tokens: int = 0
 
 
 class DrainGate:
@@ -17,6 +30,9 @@ class DrainGate:
         self.num_receiver_legs = 0
         """Hand-offs this worker receives, those included that are being given up."""
         self.num_embed_calls = 0
+        self.report = DrainReport()
+        self.is_drained = asyncio.Event()
+        """The drain is over, and ``report`` complete."""
         self._to_be_fetched: set[str] = set()
         """Requests that were handed back, and whose KV no successor has asked for yet."""
         self._one_left = asyncio.Event()
@@ -26,12 +42,16 @@ class DrainGate:
         """Hand-offs open here in either direction."""
         return self.num_source_legs + self.num_receiver_legs
 
-    def note_handed_back(self, request_ids: Iterable[str]) -> None:
-        """Their KV is here, and their successors may come for it."""
-        self._to_be_fetched.update(request_ids)
+    def note_handed_back(self, num_streams: int, with_kv: Sequence[str]) -> None:
+        """Streams went back to their gateways; of those ``with_kv`` the KV is here, and their successors may come."""
+        self._to_be_fetched.update(with_kv)
+        self.report.num_handed_back, self.report.num_offered = num_streams, len(with_kv)
 
-    def note_fetched(self, request_id: str) -> None:
-        """A successor came, whatever it got."""
+    def note_fetched(self, request_id: str, num_tokens: int) -> None:
+        """A successor came, and got the KV of so many tokens."""
+        if request_id in self._to_be_fetched and num_tokens:
+            self.report.num_fetched += 1
+            self.report.num_fetched_tokens += num_tokens
         self._to_be_fetched.discard(request_id)
         self._one_left.set()
 

@@ -63,6 +63,13 @@ class WorkerMetrics(Instruments):
         "stratos_kv_integrity_failures", "KV frames that failed a check at the receiver.", "cause",
         zeros=("order", "truncated", "checksum"),
     )
+    damaged_requests = counter(
+        "stratos_kv_damaged_requests",
+        "Requests that computed their KV again: a row was not finite, or KV came damaged from host memory.",
+    )
+    damaged_host_blocks = counter(
+        "stratos_kv_host_damaged_blocks", "KV blocks that had changed in host memory when they were loaded."
+    )
     handoff_stage = histogram(
         "stratos_kv_handoff_stage_seconds", "Seconds of one stage of a committed hand-off.", "stage",
         buckets=_STAGE_BUCKETS_S,
@@ -157,6 +164,7 @@ class WorkerMetrics(Instruments):
             "out": (self.swapped_blocks.labels("out"), host.num_blocks_out),
             "in": (self.swapped_blocks.labels("in"), host.num_blocks_in),
             "swapped": (self.preemptions.labels("swapped"), host.num_swapped_out),
+            "damaged": (self.damaged_host_blocks, host.num_damaged),
             "recomputed": (self.preemptions.labels("recomputed"), status.num_preemptions - host.num_swapped_out),
             "refused": (self.admission_refusals, status.num_admission_refusals),
             "sound": (self.ledger_audits.labels("sound"), status.audits.num_sound),

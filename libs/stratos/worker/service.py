@@ -104,7 +104,7 @@ class WorkerProcess(Service):
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         source = SourceServicer(lambda: self.opened.context)
         source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
-        status = StatusServicer(self._feed, self.status, self.start_drain)
+        status = StatusServicer(self._feed, self.status, self.start_drain, self._gate)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
         cache = CacheServicer(self._feed, lambda: self.opened.context.engine, self.incarnation)
         cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, server)
@@ -226,6 +226,7 @@ class WorkerProcess(Service):
         except TimeoutError:
             opened.table.hand_back()
             opened.embedder.fail_all(Draining("this worker is leaving; resume the request elsewhere"))
+        self._gate.is_drained.set()
         await opened.table.usage.wait_settled()
         await self._sessions.close_sessions()
 
@@ -235,7 +236,7 @@ class WorkerProcess(Service):
         with suppress(TimeoutError):
             async with asyncio.timeout(settings.hand_back_after_s):
                 await table.wait_empty()
-        self._gate.note_handed_back(table.hand_back())
+        self._gate.note_handed_back(*table.hand_back())
         with suppress(TimeoutError):
             async with asyncio.timeout(settings.successor_wait_s):
                 await self._gate.wait_fetched()

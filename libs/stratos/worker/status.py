@@ -15,6 +15,8 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import router_of
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.fleet import WORKER_STATUS
+from stratos.worker.drain_gate import DrainGate
+from stratos.worker.service_marks import MarkKey, ServiceMarks
 
 MIN_INTERVAL_S = 0.05
 """Changes within this time are reported together."""
@@ -26,16 +28,31 @@ MAX_ROUTERS = 64
 
 
 class StatusStream:
-    """One stream of statuses."""
+    """One stream of statuses.
 
-    def __init__(self) -> None:
+    Args:
+        marks: to be told of at first.
+    """
+
+    def __init__(self, marks: set[MarkKey]) -> None:
         self.changed = asyncio.Event()
+        self._marks = marks
+        """Risen since its last status."""
         self.tenant_tokens: Counter[str] = Counter()
         """Output since its last status."""
 
     def take_tokens(self) -> dict[str, int]:
         """The output since the last call."""
         taken, self.tenant_tokens = dict(self.tenant_tokens), Counter()
+        return taken
+
+    def note_mark(self, key: MarkKey) -> None:
+        """A tenant's mark has risen."""
+        self._marks.add(key)
+
+    def take_marks(self) -> set[MarkKey]:
+        """Marks that have risen since the last call."""
+        taken, self._marks = self._marks, set()
         return taken
 
 
@@ -46,6 +63,7 @@ class StatusFeed:
         self._watchers: set[StatusStream] = set()
         self._placed_at: dict[str, float] = {}
         """Router -> when its last request came."""
+        self._marks = ServiceMarks()
 
     @property
     def num_watchers(self) -> int:
@@ -62,8 +80,11 @@ class StatusFeed:
         for watcher in self._watchers:
             watcher.tenant_tokens[tenant] += num_tokens
 
-    def note_placement(self, handoff_id: str, now_s: float) -> None:
-        """A request came that a router has placed here."""
+    def note_placement(self, tenant: str, handoff_id: str, now_s: float) -> None:
+        """A request of a tenant came that a router has placed here."""
+        if (risen := self._marks.note(tenant, handoff_id)) is not None:
+            for watcher in self._watchers:
+                watcher.note_mark(risen)
         self._forget_routers(now_s)
         router = router_of(handoff_id)
         if router in self._placed_at or len(self._placed_at) < MAX_ROUTERS:
@@ -74,14 +95,24 @@ class StatusFeed:
         self._forget_routers(now_s)
         return tuple(sorted(self._placed_at))
 
+    def told(self, status: WorkerStatus, watcher: StatusStream, router: str) -> WorkerStatus:
+        """A status with what its reader has not been told yet."""
+        marks = self._marks.of_others(watcher.take_marks(), router)
+        return dataclasses.replace(status, tenant_tokens=watcher.take_tokens(), service_marks=marks)
+
     def _forget_routers(self, now_s: float) -> None:
         for router in [router for router, at in self._placed_at.items() if now_s - at > PLACING_S]:
             del self._placed_at[router]
 
+    def open(self) -> StatusStream:
+        """A stream begins; its reader takes what there is to tell."""
+        watcher = StatusStream(self._marks.all_keys())
+        self._watchers.add(watcher)
+        return watcher
+
     async def changes(self, interval_s: float) -> AsyncGenerator[StatusStream, None]:
         """Yields at once, then on changes and at least every ``interval_s``, at most 20 times a second."""
-        watcher = StatusStream()
-        self._watchers.add(watcher)
+        watcher = self.open()
         try:
             while True:
                 watcher.changed.clear()
@@ -120,11 +151,16 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves routers and the autoscaler."""
 
     def __init__(
-        self, feed: StatusFeed, status: Callable[[], WorkerStatus], drain: Callable[[float | None], None]
+        self,
+        feed: StatusFeed,
+        status: Callable[[], WorkerStatus],
+        drain: Callable[[float | None], None],
+        gate: DrainGate,
     ) -> None:
         self._feed = feed
         self._status = status
         self._drain = drain
+        self._gate = gate
 
     async def WatchStatus(
         self, request: worker_pb2.WatchStatusRequest, context: Any
@@ -134,7 +170,7 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise BadRequest(f"interval_ms must be in [0, {MAX_INTERVAL_MS}]", param="interval_ms")
         async with aclosing(self._feed.changes(request.interval_ms / 1000 or PROGRESS_INTERVAL_S)) as changes:
             async for watcher in changes:
-                yield WORKER_STATUS.to_pb(dataclasses.replace(self._status(), tenant_tokens=watcher.take_tokens()))
+                yield WORKER_STATUS.to_pb(self._feed.told(self._status(), watcher, request.router))
 
     async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
         """Refuse new work from now on; the process ends when what runs has ended or moved."""
@@ -142,3 +178,8 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise BadRequest("timeout_ms must not be negative", param="timeout_ms")
         self._drain(request.timeout_ms / 1000 if request.timeout_ms else None)
         return worker_pb2.DrainResponse()
+
+    async def WaitDrained(self, request: worker_pb2.WaitDrainedRequest, context: Any) -> worker_pb2.WaitDrainedResponse:
+        """Wait for the end of a drain, and tell what it has moved."""
+        await self._gate.is_drained.wait()
+        return worker_pb2.WaitDrainedResponse(**dataclasses.asdict(self._gate.report))

@@ -94,6 +94,7 @@ def wire_worker(
         orphan_ttl_s=settings.orphan_ttl_s,
         news=news,
         usage=UsageLog(clock, settings.usage, context.metrics.usage_dropped),
+        on_damage=receiver.invalidate,
     )
     device_time = DeviceTime()
     meters = open_meters(

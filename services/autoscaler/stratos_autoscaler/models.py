@@ -2,6 +2,9 @@
 
 Routers know digests, a chart knows names.  Where a deployment has one model there is nothing to tell apart; of several
 each name's digest is learned from the first worker that serves it, and kept by the backend for when none does.
+
+A model that sleeps may be given other files.  Its kept digest is *doubted* then, and requests for an unknown
+model are taken for it: it wakes, and its worker shows what it serves.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from dataclasses import replace
 
 from stratos.core.fleet import Fleet
 from stratos.planning.settings import PoolBounds, PoolKey
-from stratos_autoscaler.backends.base import BackendWorker
+from stratos_autoscaler.backends.base import BackendWorker, NotedDigest
 
 
 class ModelDigests:
@@ -25,16 +28,27 @@ class ModelDigests:
         self._is_one = len({(pool.model_digest, pool.model_name) for pool in pools}) <= 1
         self._known = {pool.model_name: pool.model_digest for pool in pools if pool.model_digest}
 
-    def learn(self, fleet: Fleet, workers: Sequence[BackendWorker], kept: Mapping[str, str]) -> dict[str, str]:
+    def learn(self, fleet: Fleet, workers: Sequence[BackendWorker], kept: Mapping[str, NotedDigest]) -> dict[str, str]:
         """Take over what workers show and what the backend has kept; returns what the backend should keep."""
-        for name, digest in kept.items():
-            self._known.setdefault(name, digest)
+        for name, noted in kept.items():
+            self._known.setdefault(name, noted.digest)
         names = {worker.worker_id: worker.model_name for worker in workers if worker.model_name}
+        shown: dict[str, str] = {}
         for worker in fleet.workers:
             model = names.get(worker.ref.worker_id)
             if model and worker.status is not None and worker.is_live:
-                self._known[model] = worker.status.identity.model_digest
-        return {name: digest for name, digest in self._known.items() if name and kept.get(name) != digest}
+                shown[model] = worker.status.identity.model_digest
+        self._known |= shown
+        self._guess(fleet, [name for name, noted in kept.items() if noted.is_doubted and name not in shown])
+        sure = {name: NotedDigest(digest) for name, digest in self._known.items() if name in shown or name not in kept}
+        return {name: noted.digest for name, noted in sure.items() if name and kept.get(name) != noted}
+
+    def _guess(self, fleet: Fleet, doubted: Sequence[str]) -> None:
+        """Requests of an unknown digest are for a model whose own is doubted; of several, for one after the other."""
+        asked = {queue.model_digest for queue in fleet.queues if queue.num_requests}
+        unknown = sorted(asked - set(self._known.values()))
+        for name, digest in zip(sorted(doubted), unknown, strict=False):
+            self._known[name] = digest
 
     def key(self, pool: PoolBounds) -> PoolKey | None:
         """The pool with its digest; ``None`` while that is not known."""

@@ -143,7 +143,7 @@ class Scaler:
 
     async def _ask_backend(self) -> tuple[bool, tuple[BackendWorker, ...]]:
         """Whether this autoscaler is the one that acts, and every worker."""
-        return await self._backend.hold_lease(self._settings.lease_ttl_s), await self._backend.workers()
+        return await self._backend.hold_lease(), await self._backend.workers()
 
     async def _ask(self, peer: str, answer: Awaitable[T]) -> T | None:
         try:

@@ -42,8 +42,8 @@ class AutoscalerApp(Service):
         self._board = LoadBoard(settings.board, clock, settings.kubernetes.release)
         self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, self._connect)
         self._backend = _open_backend(settings, self._api, clock, lambda: self.dialer)
-        metrics = AutoscalerMetrics(self.metrics)
-        self._scaler = Scaler(self._routers, self._backend, settings, metrics, self._board, clock)
+        self._instruments = AutoscalerMetrics(self.metrics)
+        self._scaler = Scaler(self._routers, self._backend, settings, self._instruments, self._board, clock)
         self._metrics_api: MetricsApi | None = None
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
@@ -63,14 +63,16 @@ class AutoscalerApp(Service):
         config = _with_own_certificate(self._settings)
         if self._api is not None and config.listen:
             namespace = self._settings.kubernetes.namespace
-            self._metrics_api = MetricsApi(config, self._api, namespace, self._board, self._clock)
+            self._metrics_api = MetricsApi(
+                config, self._api, namespace, self._board, self._instruments.asked, self._clock
+            )
 
     def _connect(self, address: str) -> RouterClient:
         return RouterClient(address, dialer=self.dialer)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
-        """The control loop, and the metrics API."""
-        own: dict[str, Coroutine[Any, Any, Any]] = {"scaler": self._scaler.run()}
+        """The control loop, what the backend follows, and the metrics API."""
+        own: dict[str, Coroutine[Any, Any, Any]] = {"scaler": self._scaler.run(), **self._backend.tasks()}
         if self._metrics_api is not None:
             own["metrics-api"] = self._metrics_api.run()
         return own
@@ -95,9 +97,11 @@ def _open_backend(
 ) -> Backend:
     """The backend that the settings name."""
     if api is not None:
-        return KubernetesBackend(api, settings.kubernetes, settings.pools, settings.start_timeout_s, clock, dialer)
+        return KubernetesBackend(
+            api, settings.kubernetes, settings.pools, settings.start_timeout_s, settings.lease_ttl_s, clock, dialer
+        )
     if settings.supervisor_address:
-        return LocalBackend(settings.supervisor_address, settings.start_timeout_s, dialer)
+        return LocalBackend(settings.supervisor_address, settings.start_timeout_s, settings.lease_ttl_s, dialer)
     return Observer()
 
 

@@ -18,6 +18,8 @@ from stratos.rpc.metrics import TenantLabels
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _DURATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_LENGTH_BUCKETS = (1.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 131072.0)
+"""Tokens."""
 _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 
 # fmt: off
@@ -51,6 +53,8 @@ class RequestMeters:
     ttft: Histogram
     itl: Histogram
     duration: Histogram
+    prompt_length: Histogram
+    output_length: Histogram
     prompt_tokens: Counter
     output_tokens: Counter
 
@@ -79,6 +83,14 @@ class GatewayMetrics(Instruments):
     _duration = histogram(
         "stratos_request_duration_seconds", "Time from a request's arrival to the end of its answer.",
         "model", "class", buckets=_DURATION_BUCKETS_S,
+    )
+    _prompt_length = histogram(
+        "stratos_request_prompt_tokens", "Prompt tokens of an answered request.", "model", "class",
+        buckets=_LENGTH_BUCKETS,
+    )
+    _output_length = histogram(
+        "stratos_request_output_tokens", "Output tokens of an answered request, over all its choices.",
+        "model", "class", buckets=_LENGTH_BUCKETS,
     )
     outcomes = counter(
         "stratos_request_outcomes", "Ended requests for tokens or vectors; an error within a stream counts as one.",
@@ -192,6 +204,7 @@ class GatewayMetrics(Instruments):
         "stratos_batch_window_left_seconds",
         "Shortest time until the window of an open batch ends; that of a whole day where there is none.",
     )
+    sockets = gauge("stratos_response_sockets_open", "WebSockets for responses that are open now.")
     sessions = gauge("stratos_sessions_open", "Sessions with decode workers.")
     # fmt: on
 
@@ -218,6 +231,8 @@ class GatewayMetrics(Instruments):
                 ttft=self._ttft.labels(*labels),
                 itl=self._itl.labels(*labels),
                 duration=self._duration.labels(*labels),
+                prompt_length=self._prompt_length.labels(*labels),
+                output_length=self._output_length.labels(*labels),
                 prompt_tokens=self._prompt_tokens.labels(*own),
                 output_tokens=self._output_tokens.labels(*own),
             )

@@ -180,7 +180,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         embeddings=embeddings,
         admission=admission,
         bodies=BodyPlaces(limits.max_open_bodies, limits.max_open_bodies_per_tenant, metrics.open_bodies.set),
-        recent_load=RecentLoad(new_incarnation(), clock),
+        recent_load=RecentLoad(new_incarnation(), clock, [model.base.digest for model in models]),
         fleet=FleetAccess(
             routers=backends.routers,
             prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),

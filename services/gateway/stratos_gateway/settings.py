@@ -29,6 +29,7 @@ from stratos_gateway.responses.settings import ResponsesConfig
 from stratos_gateway.routers.settings import RoutersConfig
 from stratos_gateway.routes.settings import HealthConfig
 from stratos_gateway.sessions.liveness import SessionConfig
+from stratos_gateway.sockets.settings import SocketsConfig
 from stratos_gateway.streams.settings import StreamsConfig
 
 
@@ -91,6 +92,7 @@ class GatewaySettings(ServiceSettings):
     convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
     responses: ResponsesConfig = ResponsesConfig()
+    sockets: SocketsConfig = SocketsConfig()
     streams: StreamsConfig = StreamsConfig()
     files: FilesConfig = FilesConfig()
     batches: BatchesConfig = BatchesConfig()

@@ -57,6 +57,7 @@ from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 from stratos_gateway.scoring.dialects import SCORING_DIALECTS
 from stratos_gateway.scoring.sending import ScoreSender
+from stratos_gateway.sockets.route import SocketRoute
 from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.join import StreamJoin
 from stratos_gateway.streams.routes import RecordedStreams, StreamResume
@@ -182,6 +183,7 @@ def build_gateway(
         usage=UsageRoute(edge.authenticate, parts.billing),
         receipt=ReceiptRoute(edge.authenticate, parts.billing),
         responses=ResponseRoutes(edge.authenticate, kept, responses, resume),
+        sockets=SocketRoute(edge, lambda: app, settings.sockets, parts.metrics.sockets.set),
         catalogue=catalogue,
         health=DeepHealth(parts.models, parts.fleet, parts.embeddings, settings.health),
         not_ready_reason=not_ready_reason,
@@ -234,4 +236,4 @@ def _open_external(parts: GatewayParts) -> ExternalSource | None:
     client = OverflowClient(config, clock)
     parts.surroundings.stack.push_async_callback(client.close)
     meter = None if parts.billing is None else parts.billing.meter
-    return ExternalSource(client, parts.admission, clock, parts.metrics, meter)
+    return ExternalSource(client, parts.admission, clock, parts.metrics, meter, parts.leaser)

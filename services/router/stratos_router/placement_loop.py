@@ -28,6 +28,9 @@ TICK_S = 0.05
 """Deadlines and silent workers are noticed this late at most."""
 SHOW_S = 0.25
 """How often gauges are set."""
+MAX_PLACED = 4
+"""Requests that one turn places: the event loop has other work, such as sending the answers, and a placement takes
+0.4 ms where all pools are full."""
 
 
 class PlacementLoop:
@@ -132,16 +135,20 @@ class PlacementLoop:
         while True:
             now = self._now()
             self._looked_at = now
-            self.turn(now)
+            is_done = self.turn(now, MAX_PLACED)
             if now >= next_show:
                 next_show = now + SHOW_S
                 self._fleet.expire(now)
                 self.show_metrics()
-            await self._pause()
+            if is_done:
+                await self._pause()
+            else:
+                await asyncio.sleep(0)  # answers leave, and statuses come, before the next ones
 
-    def turn(self, now: float) -> None:
-        """Answer the calls that can be answered at ``now``."""
-        self._hand_out(self.dispatcher.turn(now, self._is_open))
+    def turn(self, now: float, most: int | None = None) -> bool:
+        """Answer the calls that can be answered at ``now``, place at most so many; false where more may be left."""
+        num_answers = self._hand_out(self.dispatcher.turn(now, self._is_open, most))
+        return most is None or num_answers < most
 
     def show_metrics(self) -> None:
         """Set the gauges to what is now; called often."""
@@ -176,9 +183,11 @@ class PlacementLoop:
         call = self._calls.get(ticket)
         return call is not None and not call.done()
 
-    def _hand_out(self, answers: Iterable[Answer]) -> None:
-        """End the calls of these tickets, where they still wait."""
+    def _hand_out(self, answers: Iterable[Answer]) -> int:
+        """End the calls of these tickets, where they still wait; returns how many tickets there were."""
+        number = 0
         for ticket, answer in answers:
+            number += 1
             call = self._calls.get(ticket)
             if call is None or call.done():
                 continue
@@ -186,6 +195,7 @@ class PlacementLoop:
                 call.set_exception(answer)
             else:
                 call.set_result(answer)
+        return number
 
 
 def _outcome_of(error: StratosError) -> str:

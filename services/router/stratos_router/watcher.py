@@ -109,7 +109,9 @@ class Watcher:
         num_statuses = 0
         peer = self._connect(member.address)
         try:
-            request = worker_pb2.WatchStatusRequest(interval_ms=self._settings.status_interval_ms)
+            request = worker_pb2.WatchStatusRequest(
+                interval_ms=self._settings.status_interval_ms, router=self._fleet.router
+            )
             stream = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(request)
             async with asyncio.timeout(None) as limit:
                 with self._silence.watched(limit) as heard:

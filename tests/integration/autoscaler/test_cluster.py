@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
+from stratos.common.errors import DependencyDown
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import WorkerRole
 from stratos.planning.fleet_sum import FleetSum
 from stratos_autoscaler.backends.kubernetes import KubernetesBackend
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.kubernetes.api import ApiServer
-from stratos_autoscaler.kubernetes.workloads import DELETION_COST, FIRST_TO_LEAVE, MODEL_DIGEST
+from stratos_autoscaler.kubernetes.informer import Informer
+from stratos_autoscaler.kubernetes.workloads import DELETION_COST, FIRST_TO_LEAVE, MODEL_DIGEST, MODEL_REVISION
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.settings import AutoscalerSettings
 from tests.support.fakes.kubernetes import NAMESPACE, FakeKubernetes, fake_kubernetes
+from tests.support.fakes.kubernetes_watches import Collection
+from tests.support.waiting import eventually
 from tests.support.worlds.fleet_samples import MODEL, make_status
 from tests.support.worlds.router_world import FakeWorker
 
@@ -49,17 +52,25 @@ class Routers:
         return FleetSum(fleet=fleet)
 
 
-@dataclass
 class Autoscaler:
     """One replica; its clock is the test's."""
 
-    scaler: Scaler
-    backend: KubernetesBackend
-    clock: FakeClock
+    def __init__(self, cluster: FakeKubernetes, scaler: Scaler, backend: KubernetesBackend, clock: FakeClock) -> None:
+        self.cluster, self.scaler, self.backend, self.clock = cluster, scaler, backend, clock
+        self._renewed_s = float("-inf")
+        self._watches: list[asyncio.Task[None]] = []
 
     async def turn(self, count: int = 1) -> None:
+        """Seconds of the fake clock, with renewals as often as the lease's task; what the cluster has is seen."""
+        if not self._watches:
+            pods, deployments = self.backend.workloads.watched_pods, self.backend.workloads.watched_deployments
+            self._watches = [asyncio.create_task(pods.run()), asyncio.create_task(deployments.run())]
         for _ in range(count):
             self.clock.advance(1)
+            if self.clock.now() - self._renewed_s >= 3:
+                self._renewed_s = self.clock.now()
+                await self.backend.lease.renew()
+            await eventually(lambda: self.cluster.is_down or self._sees_all())
             await self.scaler.turn()
             await asyncio.sleep(0.002)  # a start runs beside the loop, over a real connection
 
@@ -73,13 +84,30 @@ class Autoscaler:
 
     async def crash(self) -> None:
         """It leaves nothing behind but its lease."""
+        for task in self._watches:
+            task.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
         await self.scaler.close()
+
+    def _sees_all(self) -> bool:
+        workloads = self.backend.workloads
+        return shows(workloads.watched_pods, self.cluster.pods) and shows(
+            workloads.watched_deployments, self.cluster.deployments
+        )
+
+
+def shows(informer: Informer, collection: Collection) -> bool:
+    """Whether an informer has what the cluster has, in the same versions."""
+    try:
+        return {found["metadata"]["name"]: found for found in informer.objects()} == collection
+    except DependencyDown:
+        return False
 
 
 @asynccontextmanager
 async def cluster_of(tmp_path: Path, **pools: int) -> AsyncIterator[tuple[FakeKubernetes, Routers, Any]]:
     """A cluster with a Deployment for each role, and a maker of autoscalers."""
-    apis: list[ApiServer] = []
+    made: list[tuple[Autoscaler, ApiServer]] = []
     async with fake_kubernetes() as cluster:
         for role, replicas in pools.items():
             cluster.add_deployment(DEPLOYMENT[role], f"{role}-worker", "base", replicas)
@@ -101,16 +129,20 @@ async def cluster_of(tmp_path: Path, **pools: int) -> AsyncIterator[tuple[FakeKu
                 kubernetes={"namespace": NAMESPACE, "worker_port": worker_port, "mark_interval_s": 1},
             )
             clock, api = FakeClock(), ApiServer(cluster.url, tmp_path)
-            apis.append(api)
-            backend = KubernetesBackend(api, settings.kubernetes, settings.pools, settings.start_timeout_s, clock)
+            backend = KubernetesBackend(
+                api, settings.kubernetes, settings.pools, settings.start_timeout_s, settings.lease_ttl_s, clock
+            )
             metrics = AutoscalerMetrics(CollectorRegistry())
             board = LoadBoard(settings.board, clock)
-            return Autoscaler(Scaler(routers, backend, settings, metrics, board, clock), backend, clock)
+            scaler = Scaler(routers, backend, settings, metrics, board, clock)
+            made.append((Autoscaler(cluster, scaler, backend, clock), api))
+            return made[-1][0]
 
         try:
             yield cluster, routers, make
         finally:
-            for api in apis:
+            for autoscaler, api in made:
+                await autoscaler.crash()
                 await api.close()
 
 
@@ -185,7 +217,7 @@ async def test_of_two_autoscalers_one_acts_and_an_old_leader_does_no_harm(tmp_pa
     async with cluster_of(tmp_path, decode=1) as (cluster, routers, make):
         first, second = make(), make()
         await first.turn()
-        await second.turn(12)  # the first one stood still for longer than its lease
+        await second.turn(14)  # the first one stood still for longer than its lease
         assert second.scaler.is_active
         routers.waiting = 60
         # Its own clock has not moved, so it still believes in its lease; the cluster does not.
@@ -236,7 +268,8 @@ async def test_a_model_sleeps_with_all_its_pools_and_one_request_wakes_them(tmp_
 async def test_the_digest_of_a_model_is_kept_for_when_no_pod_tells_it(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, decode=1) as (cluster, _, make):
         await make().turn(2)
-        assert cluster.deployments[DEPLOYMENT["decode"]]["metadata"]["annotations"] == {MODEL_DIGEST: MODEL}
+        noted = cluster.deployments[DEPLOYMENT["decode"]]["metadata"]["annotations"]
+        assert noted == {MODEL_DIGEST: MODEL, MODEL_REVISION: ""}
         count = len([write for write in cluster.writes if "PATCH" in write])
         await make().turn(2)
         assert len([write for write in cluster.writes if "PATCH" in write]) == count

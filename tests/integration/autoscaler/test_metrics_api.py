@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 
 from stratos.common.clock import FakeClock
 from stratos.core.fleet import Fleet, QueueDepth
@@ -22,6 +23,7 @@ from stratos.planning.fleet_sum import FleetSum
 from stratos.planning.settings import PoolKey
 from stratos_autoscaler.board import BoardConfig, LoadBoard
 from stratos_autoscaler.kubernetes.api import ApiServer
+from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.metrics_api.server import MetricsApi
 from stratos_autoscaler.metrics_api.settings import MetricsApiConfig
 from tests.support.fakes.kubernetes import NAMESPACE, FakeKubernetes, fake_kubernetes
@@ -50,6 +52,7 @@ class World:
     own: ProxyAuthority
     proxy: ProxyAuthority
     api: MetricsApi
+    asked: Counter
 
     async def get(self, path: str, *, user: str = HPA, name: str | None = "front-proxy", **headers: str) -> Any:
         pair = None if name is None else self.proxy.issue(name)
@@ -81,9 +84,10 @@ async def world(tmp_path: Path, **config: Any) -> AsyncIterator[World]:
             listen="127.0.0.1:0", certificate_path=pair[0], key_path=pair[1], ca_path=own.ca_path,
             **{"refresh_s": 0.02, **config},
         )  # fmt: skip
-        metrics = MetricsApi(settings, api, NAMESPACE, board, clock)
+        asked = AutoscalerMetrics(CollectorRegistry()).asked
+        metrics = MetricsApi(settings, api, NAMESPACE, board, asked, clock)
         task = asyncio.create_task(metrics.run())
-        found = World(cluster, clock, board, own, proxy, metrics)
+        found = World(cluster, clock, board, own, proxy, metrics, asked)
         try:
             await eventually(lambda: found.is_open(proxy.issue("front-proxy")))
             yield found

@@ -59,7 +59,7 @@ def test_the_autoscaler_knows_its_pools_and_may_touch_no_other_deployment(defaul
     rules = one(defaults, "Role", "demo-autoscaler")["rules"]
     scales = [rule for rule in rules if "deployments/scale" in rule["resources"]]
     assert [rule["resourceNames"] for rule in scales] == [["demo-prefill-base", "demo-decode-base"]]
-    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list", "patch", "update", "create"}
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list", "watch", "patch", "update", "create"}
 
 
 def test_the_api_is_the_releases_and_its_certificate_names_the_service(defaults: list[Object]) -> None:

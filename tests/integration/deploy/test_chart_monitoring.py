@@ -19,6 +19,9 @@ from tests.support.kube.chart_rendering import checked, rendered
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 
 
+PROMETHEUS = {"metricsClients": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]}
+
+
 def test_metrics_are_found_by_annotations_or_by_the_operator() -> None:
     defaults = checked({})
     annotations = one(defaults, "Deployment", "demo-router")["spec"]["template"]["metadata"]["annotations"]
@@ -31,7 +34,7 @@ def test_metrics_are_found_by_annotations_or_by_the_operator() -> None:
         "rules": {"enabled": True, "labels": {"prometheus": "main"}, "runbooks": "https://runbooks.example/"},
         "dashboards": {"enabled": True},
     }
-    objects = checked({"monitoring": values})
+    objects = checked({"monitoring": values, "networkPolicies": PROMETHEUS})
     assert "annotations" not in one(objects, "Deployment", "demo-router")["spec"]["template"]["metadata"]
     (endpoint,) = one(objects, "PodMonitor", "demo-pods")["spec"]["podMetricsEndpoints"]
     ports = [
@@ -52,7 +55,8 @@ def test_metrics_are_found_by_annotations_or_by_the_operator() -> None:
 
 
 def test_a_service_monitor_scrapes_the_same_pods_and_not_beside_the_other() -> None:
-    objects = checked({"monitoring": {"serviceMonitor": {"enabled": True, "labels": {"prometheus": "main"}}}})
+    scraped = {"monitoring": {"serviceMonitor": {"enabled": True, "labels": {"prometheus": "main"}}}}
+    objects = checked({**scraped, "networkPolicies": PROMETHEUS})
     monitor, service = one(objects, "ServiceMonitor", "demo-metrics"), one(objects, "Service", "demo-metrics")
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert [
@@ -69,4 +73,31 @@ def test_a_service_monitor_scrapes_the_same_pods_and_not_beside_the_other() -> N
     }
     both = {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}
     with pytest.raises(RenderError, match="scrape every pod twice"):
-        rendered({"monitoring": both}, release="demo", namespace="ns")
+        rendered({"monitoring": both, "networkPolicies": PROMETHEUS}, release="demo", namespace="ns")
+
+
+@pytest.mark.parametrize("kind", ["podMonitor", "serviceMonitor"])
+def test_an_operator_that_no_policy_lets_in_is_refused(kind: str) -> None:
+    values = {"monitoring": {kind: {"enabled": True}}}
+    with pytest.raises(RenderError, match=r"networkPolicies\.metricsClients"):
+        rendered(values)
+    assert rendered({**values, "networkPolicies": {"enabled": False}})
+
+
+def test_alerts_may_be_left_out_and_have_other_thresholds() -> None:
+    values = {
+        "enabled": True,
+        "alertLabels": {"team": "platform"},
+        "exclude": ["StratosBatchLate"],
+        "overrides": {"StratosKvPoolFull": {"expr": "stratos_kv_utilization_ratio > 0.99", "for": "30m"}},
+    }
+    groups = one(checked({"monitoring": {"rules": values}}), "PrometheusRule", "demo-rules")["spec"]["groups"]
+    alerts = {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+    assert "StratosBatchLate" not in alerts
+    assert {rule["labels"]["team"] for rule in alerts.values()} == {"platform"}
+    full = alerts["StratosKvPoolFull"]
+    assert (full["expr"], full["for"]) == ("stratos_kv_utilization_ratio > 0.99", "30m")
+    assert full["labels"]["severity"] == "ticket", "what was not named stays"
+    assert not [rule for group in groups for rule in group["rules"] if "record" in rule and "labels" in rule]
+    with pytest.raises(RenderError, match="there is no alert StratosTypo"):
+        rendered({"monitoring": {"rules": {"enabled": True, "overrides": {"StratosTypo": {"for": "1h"}}}}})

@@ -56,6 +56,9 @@ async def test_every_counter_equals_the_clients_own_count(world: World) -> None:
     num_prompt = sum(answer["prompt_tokens"] for answer in answers)
     unplaced = answers[0]["prompt_tokens"]  # the failed one's prompt was taken in, too
     assert world.metric("stratos_prompt_tokens_total", tenant="one", **LABELS) == num_prompt + unplaced
+    assert world.metric("stratos_request_prompt_tokens_sum", **LABELS) == num_prompt + unplaced
+    assert world.metric("stratos_request_output_tokens_sum", **LABELS) == num_output
+    assert world.metric("stratos_request_output_tokens_count", **LABELS) == 6
 
 
 async def test_tokens_count_while_their_stream_runs_and_one_that_breaks_is_no_success(world: World) -> None:

@@ -82,6 +82,20 @@ async def test_what_a_token_runs_ends_with_its_tenant(world: AdminWorld, issuer:
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "permission_denied")
 
 
+async def test_a_token_means_no_later_tenant_of_a_name(world: AdminWorld, issuer: Issuer) -> None:
+    old = issuer.token(roles=["owners"])
+    await eventually(lambda: world.status(old), "an answer")
+    assert (await world.call("DELETE", "/tenants/acme")).status_code == 200
+    await eventually(lambda: _has(world, old, 403), "it is gone")
+    assert (await world.call("PUT", "/tenants/acme", {"plan": "standard"})).status_code == 200
+    made = (await world.call("GET", "/tenants/acme")).json()
+    new = issuer.token(tenant=made["id"], roles=["owners"])
+    await eventually(lambda: _has(world, new, 200), "who names its id has it")
+    assert await reach(world, new) == [200, 200, 404, 403]
+    for _ in range(3):
+        assert await reach(world, old) == [403] * 4
+
+
 async def test_an_issuer_is_asked_for_what_it_says_of_itself_alone(issuer: Issuer) -> None:
     config = OidcIssuer(issuer=issuer.url, audience=AUDIENCE, tenants=("acme",))
     assert set(await fetch_keys(config, 5.0)) == {("first", "ES256")}

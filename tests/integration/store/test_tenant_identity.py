@@ -14,6 +14,7 @@ from stratos.store.key_store import KeyStore
 from stratos.store.keys import parse_key
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
+from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from stratos.store.tenancy.deletion import delete_tenant
@@ -191,3 +192,27 @@ async def test_a_store_from_before_ids_goes_on_and_its_tenants_get_theirs(
     assert not (await store.keys.tenants.get("acme")).is_legacy
     following = await store.keys.tenants.get("acme")
     assert [k.name for k in await store.keys.list_keys() if k.is_shown_to(following)] == ["next"]
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+async def test_a_tenant_of_a_name_that_another_one_had_is_known_as_such(
+    store: MarkedStore, gateway: Follower, is_declared: bool
+) -> None:
+    tenants, lookup = store.keys.tenants, TenantLookup(gateway.follower)
+    first = await tenants.ensure("acme")
+    assert not (await tenants.get("acme")).is_namesake
+    await delete_tenant(admin(store), "acme")
+    if is_declared:
+        await tenants.put("acme", plan="standard", overrides={}, is_suspended=False)
+    else:
+        await tenants.ensure("acme")
+    await tenants.set_plan("acme", "premium")
+    found = await lookup.find((await tenants.get("acme")).name)
+    assert found is not None
+    assert (found.is_namesake, found.id != first.id) == (True, True)
+    assert await lookup.find_id(found.id) == found
+    assert await lookup.find_id(first.id) is None
+    other = await tenants.ensure("other")
+    fresh = await lookup.find_id(other.id)
+    assert fresh is not None, "an id that the snapshot lacks is looked for in the store"
+    assert (fresh.name, fresh.is_namesake) == ("other", False)

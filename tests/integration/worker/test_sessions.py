@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
 from stratos.core.files.adapter_files import read_adapter_files
-from stratos.core.placement import WorkerRole
+from stratos.core.placement import ServiceTag, WorkerRole, new_handoff_id
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import WORKER_STATUS
@@ -278,3 +278,18 @@ async def test_the_object_store_is_ready_before_the_worker_serves(tmp_path: Path
     async with open_world(tmp_path) as world:
         await world.start(WorkerRole.DECODE)
         assert opened == ["open"]
+
+
+async def test_a_status_tells_a_router_that_stands_by_where_tenants_are_and_the_active_one_nothing(
+    world: World,
+) -> None:
+    decode = await world.start(WorkerRole.DECODE)
+    gateway = await world.gateway(decode)
+    placed = new_handoff_id("inc-active", ServiceTag(2, 40.0, 72.0))
+    await (await gateway.submit(PROMPT, handoff_id=placed)).over()
+    async with channel(decode.process.address) as peer:
+        for router, told in (("inc-standby", [(2, 40.0, 72.0)]), ("inc-active", [])):
+            request = worker_pb2.WatchStatusRequest(interval_ms=100, router=router)
+            watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(request)
+            marks = WORKER_STATUS.from_pb(await watch.read()).service_marks
+            assert [(mark.priority_class, mark.start, mark.counter) for mark in marks] == told

@@ -1,6 +1,7 @@
-"""An API server in little, over real HTTP: versions that writers must name, a ReplicaSet that follows its scale.
+"""An API server in little, over real HTTP: versions that writers must name, watches, a ReplicaSet that follows scales.
 
-Objects are plain dictionaries; what a test changes by hand is seen by the next call.  ``is_down`` cuts every call.
+Objects are plain dictionaries, in collections that make events of what is set or deleted in them. Going ``down`` cuts
+every call and every watch.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import itertools
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,35 +19,54 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from stratos.rpc.serving.embedded_http import EmbeddedServer
+from tests.support.fakes.kubernetes_watches import Collection, Object
 
-Object = dict[str, Any]
 NAMESPACE = "stratos"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
-@dataclass
 class FakeKubernetes:
     """The state of a cluster."""
 
-    url: str = ""
-    is_down: bool = False
-    deployments: dict[str, Object] = field(default_factory=dict)
-    pods: dict[str, Object] = field(default_factory=dict)
-    leases: dict[str, Object] = field(default_factory=dict)
-    api_services: dict[str, Object] = field(default_factory=dict)
-    config_maps: dict[str, Object] = field(default_factory=dict)
-    reviews: list[Object] = field(default_factory=list)
-    """SubjectAccessReviews that were asked."""
-    allowed: set[str] = field(default_factory=set)
-    """Users that may do anything."""
-    writes: list[str] = field(default_factory=list)
-    """Method and path of every call that changed something."""
-    _versions: Any = field(default_factory=lambda: itertools.count(1))
-    _numbers: Any = field(default_factory=itertools.count)
+    def __init__(self) -> None:
+        self.url = ""
+        self._is_down = False
+        self._numbers, versions = itertools.count(), itertools.count(1)
+        self._next_version = lambda: next(versions)
+        self.deployments, self.pods, self.leases, self.api_services, self.config_maps = (
+            Collection(self._next_version) for _ in range(5)
+        )
+        self.reviews: list[Object] = []
+        """SubjectAccessReviews that were asked."""
+        self.allowed: set[str] = set()
+        """Users that may do anything."""
+        self.calls: list[str] = []
+        """Method and path of every call, watches included."""
+
+    @property
+    def writes(self) -> list[str]:
+        """Those that changed something."""
+        return [call for call in self.calls if not call.startswith("GET ") and "subjectaccessreviews" not in call]
+
+    @property
+    def is_down(self) -> bool:
+        """Whether nothing is answered."""
+        return self._is_down
+
+    @is_down.setter
+    def is_down(self, value: bool) -> None:
+        self._is_down = value
+        if value:
+            self.end_watches("cut")
+
+    def end_watches(self, how: str = "done") -> None:
+        """All of them, as ``Collection.end_watches``."""
+        for found in (self.deployments, self.pods):
+            found.end_watches(how)
 
     def add_deployment(self, name: str, component: str, model: str, replicas: int) -> None:
         self.deployments[name] = {
-            "metadata": {"name": name, "resourceVersion": self._version(), "annotations": {}},
+            "metadata": {"name": name, "annotations": {}},
             "spec": {"replicas": replicas},
             "labels": {"app.kubernetes.io/component": component, "stratosserve.io/model": model},
         }
@@ -74,21 +92,18 @@ class FakeKubernetes:
 
     def make_ready(self, pod: str) -> None:
         self.pods[pod]["status"]["conditions"] = [_ready(True)]
+        self.pods.changed(pod)
 
     def _cost(self, pod: str) -> tuple[int, str]:
         return int(self.pods[pod]["metadata"]["annotations"].get(COST, "0")), pod
 
-    def _version(self) -> str:
-        return str(next(self._versions))
-
     async def call(self, request: Request) -> Response:
         """Answer one request."""
+        self.calls.append(f"{request.method} {request.url.path}")
         if self.is_down:
             return Response(status_code=500)
         body = await request.json() if request.method in ("POST", "PUT", "PATCH") else {}
         path, method = request.url.path, request.method
-        if method != "GET" and "subjectaccessreviews" not in path:
-            self.writes.append(f"{method} {path}")
         parts = path.strip("/").split("/")
         if parts[-1] == "subjectaccessreviews":
             self.reviews.append(body)
@@ -98,20 +113,11 @@ class FakeKubernetes:
         kinds = {"leases": self.leases, "deployments": self.deployments, "pods": self.pods}
         kinds |= {"apiservices": self.api_services, "configmaps": self.config_maps}
         if parts[-1] in kinds:
-            return self._collection(method, kinds[parts[-1]], body)
+            found = kinds[parts[-1]]
+            return found.answer_get(request) if method == "GET" else _create(found, body)
         return self._object(method, kinds[parts[-2]], parts[-1], body)
 
-    def _collection(self, method: str, found: dict[str, Object], body: Object) -> Response:
-        if method == "GET":
-            return JSONResponse({"items": list(found.values())})
-        name = body["metadata"]["name"]
-        if name in found:
-            return _status(409)
-        body["metadata"]["resourceVersion"] = self._version()
-        found[name] = body
-        return JSONResponse(body, status_code=201)
-
-    def _object(self, method: str, found: dict[str, Object], name: str, body: Object) -> Response:
+    def _object(self, method: str, found: Collection, name: str, body: Object) -> Response:
         if name not in found:
             return _status(404)
         if method == "PUT":
@@ -120,8 +126,7 @@ class FakeKubernetes:
             found[name] = body
         elif method == "PATCH":
             _merge(found[name], body)
-        if method != "GET":
-            found[name]["metadata"]["resourceVersion"] = self._version()
+            found.changed(name)
         return JSONResponse(found[name])
 
     def _scale(self, method: str, name: str, body: Object) -> Response:
@@ -133,7 +138,7 @@ class FakeKubernetes:
             if body["metadata"].get("resourceVersion") != metadata["resourceVersion"]:
                 return _status(409)
             deployment["spec"]["replicas"] = body["spec"]["replicas"]
-            metadata["resourceVersion"] = self._version()
+            self.deployments.changed(name)
         own = {"name": name, "namespace": NAMESPACE, "resourceVersion": metadata["resourceVersion"]}
         return JSONResponse({"kind": "Scale", "metadata": own, "spec": {"replicas": deployment["spec"]["replicas"]}})
 
@@ -147,6 +152,7 @@ async def fake_kubernetes() -> AsyncIterator[FakeKubernetes]:
     # By its protocol asyncio knows it as TCP: else an answer's body waits 40 ms for its head to be acknowledged.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen()
     listener.setblocking(False)
     cluster.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = EmbeddedServer(
@@ -156,8 +162,17 @@ async def fake_kubernetes() -> AsyncIterator[FakeKubernetes]:
     try:
         yield cluster
     finally:
+        cluster.end_watches()
         server.end()
         await serving
+
+
+def _create(found: Collection, body: Object) -> Response:
+    name = body["metadata"]["name"]
+    if name in found:
+        return _status(409)
+    found[name] = body
+    return JSONResponse(body, status_code=201)
 
 
 def _ready(is_ready: bool) -> Object:

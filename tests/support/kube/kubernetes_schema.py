@@ -18,7 +18,8 @@ _GROUPS = {
     "policy/v1": "policy.v1", "rbac.authorization.k8s.io/v1": "rbac.v1", "scheduling.k8s.io/v1": "scheduling.v1",
 }  # fmt: skip
 CUSTOM_GROUPS = (
-    "gateway.networking.k8s.io/", "cert-manager.io/", "apiregistration.k8s.io/", "monitoring.coreos.com/",
+    "gateway.networking.k8s.io/", "inference.networking.k8s.io/", "cert-manager.io/",
+    "apiregistration.k8s.io/", "monitoring.coreos.com/",
 )  # fmt: skip
 
 

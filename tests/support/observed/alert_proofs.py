@@ -261,6 +261,14 @@ PROOFS: dict[str, Proof] = {
     "StratosAutoscalerIdle": Proof(
         series={f'stratos_autoscaler_active{{{R}, instance="i"}}': "0+0x5 1+0x10"}, fires_at=4, resolved_at=8
     ),
+    "StratosScalersUnserved": Proof(
+        series={
+            f'stratos_autoscaler_metrics_api_questions_total{{{R}, outcome="answered"}}': "0+0x20 0+4x20",
+            f'stratos_autoscaler_metrics_api_questions_total{{{R}, outcome="failed"}}': "0+4x40",
+        },
+        fires_at=16,
+        resolved_at=30,
+    ),
     "StratosAutoscalerBlind": Proof(
         series={f"stratos_autoscaler_routers_missing{{{R}}}": "1+0x10 0+0x10"}, fires_at=7, resolved_at=14
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
     ),
     "compressed-fp8": _compressed("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}),
+    "compressed-mxfp4": _compressed(
+        "mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+    ),
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False},
+    "gptq-order": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": True},
+    "compressed-order": _compressed(
+        "pack-quantized",
+        {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "actorder": "group"},
+    ),
     "gptq-v2": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "checkpoint_format": "gptq_v2"},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
     "fp8-block": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [32, 32]},
@@ -85,6 +94,13 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
         quantised = rounded(weight, "fp8" if name == "compressed-fp8" else "int8")
         number = torch.float8_e4m3fn if name == "compressed-fp8" else torch.int8
         return {"weight": quantised.codes.view(number), "weight_scale": quantised.scales}, quantised
+    if name == "compressed-mxfp4":
+        quantised = rounded(weight, "mxfp4")
+        pairs = quantised.codes[:, 0::2] | (quantised.codes[:, 1::2] << 4)
+        exponents = torch.frexp(quantised.scales).exponent + 126  # of 1 it is 1
+        return {"weight_packed": pairs, "weight_scale": exponents.to(torch.uint8)}, quantised
+    if name.endswith("-order"):
+        return _ordered(name, weight)
     quantised = rounded(weight, "int4")
     if name == "compressed-int4":
         shape = torch.tensor(weight.shape)
@@ -114,3 +130,19 @@ def _fp8_blocks(weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight]:
         scheme=LinearScheme.FP8, codes=codes.view(torch.uint8), scales=scales.repeat_interleave(32, 0)
     )
     return {"weight": codes, "weight_scale_inv": scales}, whole
+
+
+def _ordered(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight]:
+    """Groups of inputs that lie anywhere; layers with as many inputs have the same ones."""
+    inputs = weight.shape[1]
+    order = torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))
+    quantised = replace(rounded(weight[:, order], "int4"), order=order)
+    codes, groups = torch.empty_like(quantised.codes), torch.empty(inputs, dtype=torch.int32)
+    codes[:, order], groups[order] = quantised.codes, torch.arange(inputs, dtype=torch.int32) // 32
+    if name == "gptq-order":
+        zeros = torch.full_like(quantised.scales, 7, dtype=torch.uint8)
+        words = {"qweight": packed(codes, 4).T, "qzeros": packed(zeros.T, 4), "scales": quantised.scales.T}
+        return {**words, "g_idx": groups}, quantised
+    shape = torch.tensor(weight.shape)
+    words = {"weight_packed": packed(codes, 4), "weight_scale": quantised.scales, "weight_shape": shape}
+    return {**words, "weight_g_idx": groups}, quantised

@@ -213,7 +213,7 @@ class AdmissionReplay:
         engine_request = make_engine_request(prompt, "", request.num_choices, max_tokens=per_choice)
         engine_request = replace(engine_request, key=RequestKey(request.request_id, request.attempt))
         worker.intents[engine_request.key] = engine_request
-        worker.feed.note_placement(placement.handoff_id, self.clock.now())
+        worker.feed.note_placement(request.terms.tenant, placement.handoff_id, self.clock.now())
         self._after(0.0, 0.15, lambda: self._reserve(router, worker, engine_request, request, placement))
 
     def _reserve(

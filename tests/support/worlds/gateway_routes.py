@@ -47,6 +47,8 @@ from stratos_gateway.routes.table import build_routes
 from stratos_gateway.routes.usage import UsageRoute
 from stratos_gateway.scoring.dialects import SCORING_DIALECTS
 from stratos_gateway.scoring.sending import ScoreSender
+from stratos_gateway.sockets.route import SocketRoute
+from stratos_gateway.sockets.settings import SocketsConfig
 from stratos_gateway.streams.routes import RecordedStreams, StreamResume
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
@@ -114,6 +116,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         usage=UsageRoute(edge.authenticate, None),
         receipt=ReceiptRoute(edge.authenticate, None),
         responses=ResponseRoutes(edge.authenticate, Responses(), None, resume),
+        sockets=SocketRoute(edge, lambda: unreached, SocketsConfig(), lambda num: None),
         resume_stream=resume,
         files=FileRoutes(edge, None, FilesConfig()),
         batches=BatchRoutes(edge, None, catalogue, BatchesConfig()),

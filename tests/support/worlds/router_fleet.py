@@ -21,7 +21,7 @@ from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
 from stratos.routing.fleet_state import FleetState, Member
 from stratos.routing.queueing.ticket import Ticket
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
-from stratos.worker.status import StatusFeed
+from stratos.worker.status import StatusFeed, StatusStream
 from stratos_gateway.routers.router_set import preferred
 from tests.support.worlds.fleet_samples import make_request, make_status
 
@@ -65,9 +65,9 @@ class SlotWorker:
         self.feed = StatusFeed()
         self.versions = itertools.count(1)
 
-    def take(self, placement: Placement, now: float) -> bool:
+    def take(self, tenant: str, placement: Placement, now: float) -> bool:
         """A request comes; false when it finds no slot."""
-        self.feed.note_placement(placement.handoff_id, now)
+        self.feed.note_placement(tenant, placement.handoff_id, now)
         if self.num_running >= NUM_SLOTS:
             return False
         self.num_running += 1
@@ -82,6 +82,8 @@ class Router:
         fleet = FleetState(LivenessConfig(silent_after_s=1e9, hung_after_s=1e9), BookingLedger(BookingConfig()))
         fleet.set_members([Member(worker, f"{worker}:1", WorkerRole.DECODE) for worker in workers])
         self.dispatcher = Dispatcher(fleet, CONFIG, Random(seed))
+        self.streams: dict[str, StatusStream] = {}
+        """By worker; none before its first status."""
 
 
 @dataclass
@@ -106,6 +108,7 @@ class RouterFleet:
         num_gateways: int = 2,
         num_workers: int = 4,
         key: ChoiceKey = by_model,
+        tells_service: bool = True,
         seed: int = 1,
     ) -> None:
         self.clock, self.seen = FakeClock(), Seen()
@@ -118,6 +121,7 @@ class RouterFleet:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._began_s = self.clock.now()
+        self._tells_service = tells_service
         self._report()
 
     @property
@@ -145,6 +149,31 @@ class RouterFleet:
     def kill(self, name: str) -> None:
         """The process is gone; gateways notice by ``lose``."""
         self.routers[name].is_alive = False
+
+    def restart(self, name: str) -> None:
+        """The process is gone, and one that knows nothing takes its place and its calls."""
+        old = self.routers[name]
+        self.routers[name] = Router(name, list(self.workers), seed=7)
+        waiting, self._waiting = self._waiting, {}
+        self._report()
+        for ticket, (router, gateway) in waiting.items():
+            if router is old:
+                waited_ms = round((self.clock.now() - ticket.arrived) * 1000)
+                self._push(replace(ticket.request, waited_ms=waited_ms), gateway)
+            else:
+                self._waiting[ticket] = router, gateway
+
+    def ask(self, tenant: str, num_prompt_tokens: int) -> None:
+        """A tenant has one request more, of this length."""
+        [client] = [client for client in self._clients if client.tenant == tenant]
+        share = Share(weight=client.weight)
+        request = make_request(f"ask-{tenant}", tenant=tenant, priority_class=client.priority_class, share=share)
+        self._push(replace(request, num_prompt_tokens=num_prompt_tokens), 0)
+
+    def make_output(self, tenant: str, num_tokens: int) -> None:
+        """A worker has made so much for a tenant."""
+        next(iter(self.workers.values())).feed.count_output(tenant, num_tokens)
+        self._report()
 
     def lose(self, gateway: int, name: str) -> None:
         """The router does not answer a gateway any more: its calls wait elsewhere."""
@@ -203,7 +232,7 @@ class RouterFleet:
     ) -> Callable[[], None]:
         def arrive() -> None:
             now, worker = self.clock.now(), self.workers[placement.worker.worker_id]
-            if worker.take(placement, now):
+            if worker.take(request.terms.tenant, placement, now):
                 self.seen.served[request.terms.tenant] += 1
                 self.after(self._random.uniform(0.5, 1.5), lambda: self._end(worker, placement, router))
                 return
@@ -230,4 +259,9 @@ class RouterFleet:
                 placing_routers=worker.feed.placing_routers(now),
             )
             for router in alive:
-                router.dispatcher.on_status(worker.name, status, now)
+                if worker.name not in router.streams:
+                    router.streams[worker.name] = worker.feed.open()
+                told = worker.feed.told(status, router.streams[worker.name], router.dispatcher.fleet.router)
+                if not self._tells_service:
+                    told = replace(told, service_marks=())
+                router.dispatcher.on_status(worker.name, told, now)

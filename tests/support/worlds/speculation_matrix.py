@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratos.common.clock import SystemClock
 from stratos.core.kv import KvRange
-from stratos.core.requests.grammar import GrammarKind, GrammarSpec, schema_grammar
+from stratos.core.requests.grammar import GrammarKind, GrammarSpec, calls_grammar, schema_grammar
 from stratos.core.requests.records import ChoiceState, EngineRequest, PrefillJob, RequestKey
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.contract.results import StepResult
@@ -47,7 +48,27 @@ KINDS: dict[str, dict[str, Any]] = {
         "grammar": GrammarSpec(GrammarKind.REGEX, "([a-z]{2,6} ){5}"),
         "presence_penalty": 0.5,
     },
+    "tools": {
+        "temperature": 0.9,
+        "grammar": calls_grammar(
+            'start: CALL args "}\\n</tool_call>"\n'
+            'CALL: "<tool_call>\\n{\\"name\\": \\"weather\\", \\"arguments\\": "\n'
+            f"args: %json {json.dumps(SCHEMA)}",
+            [SCHEMA],
+            "tools",
+        ),
+    },
+    "reasoning": {
+        "temperature": 1.0,
+        "grammar": GrammarSpec(
+            GrammarKind.LARK,
+            'start: THOUGHT "</think>\\n" ANSWER\nTHOUGHT: /[a-z ]{8,20}/\nANSWER: "the answer is " /[0-9]{2,4}/',
+        ),
+        "frequency_penalty": 0.3,
+    },
     "adapted": {"temperature": 0.6, "max_tokens": 17},
+    "adapted too": {"temperature": 0.0},
+    "adapted as well": {"temperature": 0.9, "top_k": 30, "n": 2},
 }
 NUM_TOKENS = 24
 
@@ -88,13 +109,13 @@ def differences(before: Run, after: Run) -> list[str]:
     return found
 
 
-def requests(adapter_digest: str, names: tuple[str, ...] = tuple(KINDS)) -> list[EngineRequest]:
-    """One request of each kind."""
-    prompt, made = base_tokenizer().encode_plain(CODE), []
-    for i, name in enumerate(names):
+def requests(adapter_digests: Sequence[str]) -> list[EngineRequest]:
+    """One request of each kind; the kinds with adapters have one each."""
+    prompt, made, digests = base_tokenizer().encode_plain(CODE), [], iter(adapter_digests)
+    for i, name in enumerate(KINDS):
         request = make_request(prompt[i % 5 :], name, seed=i, **{"max_tokens": NUM_TOKENS, **KINDS[name]})
-        if name == "adapted":
-            adapter = replace(request.terms.adapter, digest=adapter_digest)
+        if name.startswith("adapted"):
+            adapter = replace(request.terms.adapter, digest=next(digests))
             request = replace(request, terms=replace(request.terms, adapter=adapter))
         made.append(request)
     return made
@@ -107,19 +128,22 @@ class Engines:
     Args:
         runner: verifies; shared by all.
         draft: of the draft model.
+        source: computes prompts that are handed off: pages of its own, as in a process of its own.
         method: of speculation; "off" for none.
         count: drafted tokens of a row at most; 0: as many as pay.
     """
 
     runner: TorchRunner
     draft: TorchRunner
+    source: TorchRunner
     method: str = "off"
     count: int = 0
     proposer: Proposer | None = None
     """Instead of that of the method."""
 
-    def make(self, *, is_plain: bool = False, **config: Any) -> EngineCore:
-        """An engine; ``is_plain``: one that does not speculate."""
+    def make(self, *, is_plain: bool = False, is_source: bool = False, **config: Any) -> EngineCore:
+        """An engine; ``is_plain``: one that does not speculate, ``is_source``: one whose KV others get."""
+        runner = self.source if is_source else self.runner
         method = "off" if is_plain else self.method
         speculation = SpeculationConfig(
             method=method,  # type: ignore[arg-type]
@@ -127,10 +151,8 @@ class Engines:
             is_adaptive=not self.count,
         )
         settings = scheduler_config(speculation=speculation, **config)
-        proposer = (
-            None if is_plain else self.proposer or make_proposer(settings, self.runner, self.draft, SystemClock())
-        )
-        return EngineCore(self.runner, settings, proposer=proposer)
+        proposer = None if is_plain else self.proposer or make_proposer(settings, runner, self.draft, SystemClock())
+        return EngineCore(runner, settings, proposer=proposer)
 
 
 def finish(engine: EngineCore, run: Run) -> Run:
@@ -178,20 +200,60 @@ def taken_on(engines: Engines, wanted: list[EngineRequest]) -> Run:
 
 
 def _moved(engines: Engines, wanted: list[EngineRequest], *, is_plain: bool) -> Run:
-    first, run = engines.make(), Run()
+    run = Run()
+    resumed = _cut_off(engines.make(), wanted, run)
+    second = engines.make(is_plain=is_plain)
+    for request in resumed:
+        second.add(request)
+    return _finish_moved(second, run)
+
+
+def drained(engines: Engines, wanted: list[EngineRequest]) -> Run:
+    """Handed back by an engine that drafts; its successor gets the KV of prompt and output that it has cached."""
+    first, run = engines.make(is_source=True), Run()
+    resumed, second, num_moved = _cut_off(first, wanted, run), engines.make(), 0
+    for request in resumed:
+        token_ids = first.info.handed_ids(request)
+        first.add_prefill(PrefillJob(leg="leg", token_ids=token_ids[:-1], compute=False, terms=request.terms))
+        first.step()
+        reserved = second.reserve(request)
+        assert reserved is not None
+        first.grant("leg")
+        end = begin = reserved.num_skip_tokens
+        while first.has_work:
+            end = max([end, *(event.num_tokens for event in first.step().prefill_events)])
+        if begin < end:
+            part = KvRange(begin, end, 0, first.info.geometry.num_layers)
+            second.scatter(request.key, part, first.gather("leg", part))
+        first.release_prefill("leg")
+        num_moved += end - begin
+        if end < reserved.num_tokens:
+            second.commit_prefix(request.key, end)
+            second.add(request)
+        else:
+            second.commit(request.key)
+    assert num_moved > 0
+    return _finish_moved(second, run)
+
+
+def _cut_off(first: EngineCore, wanted: list[EngineRequest], run: Run) -> list[EngineRequest]:
+    """Run for some steps, and end; the requests that another engine has to go on with."""
     for request in wanted:
         first.add(request)
     while sum(len(outcome.ids) for outcome in run.choices.values()) < 5 * len(wanted):
         run.take(first.step())
+    resumed = []
     for request in wanted:
         first.abort(request.key)
-    second = engines.make(is_plain=is_plain)
-    for request in wanted:
         states = tuple(_state(run, request, choice.index) for choice in request.choices)
         if not all(state.finished for state in states):
-            second.add(replace(request, key=RequestKey(request.key.request_id, 1), choices=states))
+            resumed.append(replace(request, key=RequestKey(request.key.request_id, 1), choices=states))
+    return resumed
+
+
+def _finish_moved(second: EngineCore, run: Run) -> Run:
+    """How far the first one came, and so what was computed twice, depends on the drafts."""
     finish(second, run)
-    # how far the first one came, and so what was computed twice, depends on the drafts
     run.num_shared, run.cached = 0, frozenset()
     return run
 
@@ -203,7 +265,7 @@ def _state(run: Run, request: EngineRequest, index: int) -> ChoiceState:
 
 def handed_off(engines: Engines, wanted: list[EngineRequest]) -> Run:
     """Each prompt computed by another engine, whose KV comes before the first token."""
-    source, target, run = engines.make(is_plain=True), engines.make(), Run()
+    source, target, run = engines.make(is_plain=True, is_source=True), engines.make(), Run()
     layers = source.info.geometry.num_layers
     for request in wanted:
         prompt = request.prompt_ids
@@ -230,4 +292,5 @@ SITUATIONS: dict[str, Callable[[Engines, list[EngineRequest]], Run]] = {
     "recovered": recovered,
     "taken on": taken_on,
     "handed off": handed_off,
+    "drained": drained,
 }

@@ -293,6 +293,7 @@ def make_submit(
     prefill: tuple[Worker | WorkerRef, ...] = (),
     choices: list[decode_pb2.ChoiceState] | None = None,
     sampling: dict[str, Any] | None = None,
+    handoff_id: str = "",
     **fields: Any,
 ) -> decode_pb2.Submit:
     refs = [w.ref if isinstance(w, Worker) else w for w in prefill]
@@ -300,7 +301,7 @@ def make_submit(
     return decode_pb2.Submit(
         request_id=request_id,
         attempt=attempt,
-        handoff_id=f"handoff-{request_id}-{attempt}",
+        handoff_id=handoff_id or f"handoff-{request_id}-{attempt}",
         prompt_ids=prompt,
         choices=choices or [decode_pb2.ChoiceState(index=0)],
         sampling=decode_pb2.SamplingParams(**values),

@@ -73,7 +73,7 @@ class FakeBackend(Backend):
         self.leaving: list[str] = []
         self.is_down = False
 
-    async def hold_lease(self, ttl_s: float) -> bool:
+    async def hold_lease(self) -> bool:
         return self.has_lease
 
     async def workers(self) -> tuple[BackendWorker, ...]:

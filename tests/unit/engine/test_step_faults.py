@@ -213,3 +213,14 @@ def test_a_bug_in_the_books_of_one_request_ends_that_request(make_engine, monkey
     assert_at_rest(engine)
     assert isinstance(run.errors["bad"], Internal)
     assert run.tokens["good", 0] == expected([3, 4])
+
+
+def test_an_engine_whose_runner_another_one_has_taken_over_refuses_to_step(make_engine, overlap):
+    first = make_engine(block_size=4)
+    first.add(make_request([1, 2, 3], "first", max_tokens=8))
+    first.step()
+    second = EngineCore(first.runner, SchedulerConfig())
+    with pytest.raises(RuntimeError, match="another engine"):
+        first.step()
+    second.add(make_request([1, 2, 3], "second", max_tokens=8))
+    assert drain(second).tokens["second", 0] == expected([1, 2, 3], 8)

@@ -86,3 +86,12 @@ def test_heads_of_functions_come_dedented_and_once() -> None:
 )
 def test_python_and_its_beginning_parse(completion: str, is_python: bool) -> None:
     assert parses("def f(a):\n", completion) is is_python
+
+
+def test_a_text_longer_than_a_tokenizer_takes_is_cut_in_windows_too(tokenizer: Tokenizer) -> None:
+    line = "return 1\n"
+    long = HeldOutText(name="long", text=line * 60_000)
+    windows = cut_windows([long], tokenizer, 64, 10_000_000)
+    pieces = tokenizer.encode_plain(line * 100)
+    assert len(windows) * 64 > 0.99 * len(pieces) * 600
+    assert {len(window.token_ids) for window in windows} == {64}

@@ -78,6 +78,45 @@ def test_the_standby_places_soon_after_a_kill_and_order_and_shares_last(num_rout
     assert len(seen.placed) > 0.95 * PACE * SECONDS
 
 
+LEAD = 6000
+"""Tokens that one tenant got ahead of the other one, which takes three seconds to catch up."""
+
+
+def served_after_a_change(num_routers: int, *, by_output: bool = False, tells_service: bool = True) -> Counter[str]:
+    """Two equal tenants, of which one is ahead when the router changes."""
+    fleet = RouterFleet(num_routers, EQUAL[:2], tells_service=tells_service)
+    fleet.run(1.0)
+    if by_output:
+        fleet.make_output("t0", LEAD)
+    else:
+        fleet.ask("t0", LEAD)
+    fleet.run(1.0)
+    before, active = Counter(fleet.seen.served), fleet.active()
+    if num_routers == 1:
+        fleet.restart(active)
+    else:
+        fleet.kill(active)
+        fleet.lose(0, active)
+        fleet.lose(1, active)
+    return fleet.run(1.5).served - before
+
+
+@pytest.mark.parametrize("by_output", [False, True], ids=["prompt", "output"])
+def test_a_router_that_takes_over_knows_what_tenants_have_got(by_output: bool) -> None:
+    served = served_after_a_change(2, by_output=by_output)
+    assert served["t0"] <= 4, "placed before the change; then the other one catches up"
+    assert served["t1"] > PACE
+    forgetful = served_after_a_change(2, by_output=by_output, tells_service=False)
+    assert forgetful["t0"] > 10, "without marks both begin as equals"
+
+
+def test_a_new_router_learns_from_the_workers_where_tenants_are() -> None:
+    served = served_after_a_change(1)
+    assert served["t0"] <= 4
+    assert served["t1"] > PACE
+    assert served_after_a_change(1, tells_service=False)["t0"] > 10
+
+
 def test_gateways_that_disagree_share_the_room_and_agree_again() -> None:
     fleet = RouterFleet(2, EQUAL)
     seen = fleet.run(SECONDS / 4)

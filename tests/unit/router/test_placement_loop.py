@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.core.requests.limits import BATCH_CLASS
 from stratos.routing.fleet_state import Member
 from stratos_router.metrics import VERSION_LABELS
+from stratos_router.placement_loop import MAX_PLACED
 from tests.support.worlds.fleet_samples import ledger
-from tests.support.worlds.router_scheduler import RouterScheduler
+from tests.support.worlds.router_scheduler import IDENTITY, RouterScheduler
 
 
 async def test_a_burst_between_two_statuses_is_spread_and_never_exceeds_the_seats() -> None:
@@ -362,3 +364,33 @@ async def test_rejections_are_counted_by_reason_and_skew_is_shown() -> None:
     assert value("status_age_seconds", role="decode") == pytest.approx(0.5)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
+
+
+async def test_a_turn_places_a_few_and_the_next_ones_go_on_with_every_model_and_none_is_forgotten() -> None:
+    models = ["m", "n"]
+    world = RouterScheduler(*(f"decode-{number}" for number in range(8)))
+    for number in range(8):
+        identity = replace(IDENTITY, model_digest=models[number % 2])
+        world.status(f"decode-{number}", identity=identity)
+    calls = {
+        model: [await world.call(request_id=f"{model}{i}", model_digest=model) for i in range(5)] for model in models
+    }
+    late = await world.call(request_id="late", model_digest="unknown", deadline_s=world.clock.now() + 0.005)
+    world.clock.advance(0.01)
+    placed = []
+    for is_last in (False, False, True):
+        assert world.scheduler.turn(world.clock.now(), 4) is is_last
+        await asyncio.sleep(0)
+        placed.append([sum(call.done() for call in calls[model]) for model in models])
+    assert placed == [[2, 2], [4, 4], [5, 5]], "models take turns over turns, too"
+    assert isinstance(late.exception(), QueueTimeout), "what has waited too long is told in each turn"
+
+
+async def test_the_loop_goes_on_at_once_with_what_a_turn_left() -> None:
+    world = RouterScheduler(*(f"decode-{number}" for number in range(8)))
+    calls = [await world.call(request_id=str(number)) for number in range(3 * MAX_PLACED)]
+    running = asyncio.create_task(world.scheduler.run())
+    for _ in range(12):
+        await asyncio.sleep(0)
+    assert all(call.done() for call in calls), "no tick, and nothing that wakes it, comes in between"
+    running.cancel()

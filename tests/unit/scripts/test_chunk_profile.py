@@ -16,4 +16,6 @@ def test_the_innermost_part_counts_and_what_it_calls_counts_for_it() -> None:
 
 
 def test_small_shares_are_left_out() -> None:
-    assert shares(f"{HTTP} 600\n{LOOP} 399\nx (y.py:1) 1\n") == {"gateway/http": 60.0, "library asyncio": 39.9}
+    root = "<module> (/x/stratos_gateway/__main__.py:24);"
+    text = f"{root}{HTTP} 600\n{root}{LOOP} 399\n{root}x (y.py:1) 1\nrun (threading.py:1) 900\n"
+    assert shares(text) == {"gateway/http": 60.0, "library asyncio": 39.9}, "a thread that sleeps is in no share"

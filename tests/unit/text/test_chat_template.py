@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
+from stratos.core.requests.tools import ToolCall
 from stratos.text.chat_template import ChatMessage, ChatTemplate, TemplateUse, read_template
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import shipped_tokenizer
@@ -116,3 +117,15 @@ def test_values_of_a_client_reach_the_template_and_never_speak_for_it() -> None:
     assert shipped_tokenizer().decode(ids) == "<|end|>!a"
     assert not shipped_tokenizer().special_ids.intersection(ids)
     assert (template.reads("mood"), template.reads("moo")) == (True, False)
+
+
+@pytest.mark.parametrize(("name", "content", "shown"), [("thinking", "", True), ("thinking", "I look.", False)])
+@pytest.mark.parametrize("other", ["reasoning", "reasoning_content"])
+def test_earlier_reasoning_has_the_name_that_a_template_reads(
+    name: str, content: str, other: str, *, shown: bool
+) -> None:
+    source = f"{{% for m in messages %}}[{{{{ m.{name} }}}}|{{{{ m.{other} }}}}]{{% endfor %}}"
+    call = ToolCall("1", "f", "{}")
+    message = ChatMessage("assistant", content, tool_calls=(call,), reasoning="Hm.")
+    ids = ChatTemplate(source, shipped_tokenizer()).encode([message])
+    assert shipped_tokenizer().decode(ids) == f"[{'Hm.' if shown else ''}|Hm.]"

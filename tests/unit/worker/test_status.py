@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from contextlib import aclosing
 
-from stratos.core.placement import new_handoff_id
+import pytest
+
+from stratos.core.placement import ServiceTag, new_handoff_id, service_tag_of
 from stratos.core.requests.records import ChoiceState
 from stratos.worker.decode.intents import Intents, sum_intents
-from stratos.worker.status import MAX_ROUTERS, PLACING_S, StatusFeed, StatusVersions
+from stratos.worker.service_marks import MAX_MARKS
+from stratos.worker.status import MAX_ROUTERS, PLACING_S, StatusFeed, StatusStream, StatusVersions
 from tests.support.worlds.engine_driver import make_request
 from tests.support.worlds.fleet_samples import ledger, make_status, with_changes
 
@@ -56,12 +59,53 @@ def test_an_intent_counts_its_prompt_its_expected_output_and_its_places() -> Non
 
 def test_routers_whose_requests_came_of_late_are_named_and_bounded() -> None:
     feed = StatusFeed()
-    feed.note_placement(new_handoff_id("inc-b"), 0.0)
-    feed.note_placement(new_handoff_id("inc-a"), 1.0)
+    feed.note_placement("t", new_handoff_id("inc-b"), 0.0)
+    feed.note_placement("t", new_handoff_id("inc-a"), 1.0)
     assert feed.placing_routers(1.0) == ("inc-a", "inc-b")
     assert feed.placing_routers(PLACING_S + 0.5) == ("inc-a",)
     assert feed.placing_routers(PLACING_S + 1.5) == ()
     for number in range(2 * MAX_ROUTERS):
-        feed.note_placement(new_handoff_id(f"inc-{number}"), 10.0)
-    feed.note_placement("of an unknown make", 10.0)
+        feed.note_placement("t", new_handoff_id(f"inc-{number}"), 10.0)
+    feed.note_placement("t", "of an unknown make", 10.0)
     assert len(feed.placing_routers(10.0)) == MAX_ROUTERS
+
+
+def tagged(router: str, start: float, counter: float, priority_class: int = 2) -> str:
+    return new_handoff_id(router, ServiceTag(priority_class, start, counter))
+
+
+def told(feed: StatusFeed, stream: StatusStream, router: str) -> dict[tuple[str, int], tuple[float, float]]:
+    """What the next status of a stream says of tenants' service."""
+    marks = feed.told(make_status(), stream, router).service_marks
+    return {(mark.tenant, mark.priority_class): (mark.start, mark.counter) for mark in marks}
+
+
+def test_routers_that_stand_by_hear_once_how_far_tenants_are_by_others() -> None:
+    feed = StatusFeed()
+    active, standby = feed.open(), feed.open()
+    feed.note_placement("a", tagged("inc-a", 10.0, 42.5), 0.0)
+    feed.note_placement("b", tagged("inc-a", 30.25, 40.0, 1), 0.0)
+    feed.note_placement("a", tagged("inc-a", 5.0, 37.0), 0.0)  # an older one that was longer on its way
+    feed.note_placement("c", new_handoff_id("inc-a"), 0.0)  # of a build that says nothing
+    assert told(feed, active, "inc-a") == {}
+    assert told(feed, standby, "inc-b") == {("a", 2): (10.0, 42.5), ("b", 1): (30.25, 40.0)}
+    assert told(feed, standby, "inc-b") == {}
+    feed.note_placement("a", tagged("inc-b", 42.5, 50.0), 0.0)
+    assert told(feed, standby, "inc-b") == {}
+    assert told(feed, active, "inc-a") == {("a", 2): (42.5, 50.0)}
+    assert told(feed, feed.open(), "inc-c") == {("a", 2): (42.5, 50.0), ("b", 1): (30.25, 40.0)}, "all, for a new one"
+
+
+def test_marks_are_bounded_and_the_latest_stay() -> None:
+    feed = StatusFeed()
+    for number in range(MAX_MARKS + 10):
+        feed.note_placement(f"t{number}", tagged("inc-a", 0.0, 1.0), 0.0)
+    found = told(feed, feed.open(), "")
+    assert len(found) == MAX_MARKS
+    assert ("t9", 2) not in found
+    assert (f"t{MAX_MARKS + 9}", 2) in found
+
+
+@pytest.mark.parametrize("text", ["h:2:1.00@r", "h:2:1.00:nan@r", "h:2:-1.00:2.00@r", "h:2:1:2@r", "h:2:1.00:2.00:@r"])
+def test_an_id_that_says_no_service_says_nothing(text: str) -> None:
+    assert service_tag_of(text) is None

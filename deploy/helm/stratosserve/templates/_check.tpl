@@ -58,6 +58,8 @@
 {{- range .Values.models -}}
 {{- include "stratos.checkReferences" (dict "root" $ "where" (printf "models[%s].gateway.secretConfig" .name) "found" (.gateway).secretConfig) -}}
 {{- end -}}
+{{- include "stratos.checkRoutes" . -}}
+{{- include "stratos.checkMonitoring" . -}}
 {{- include "stratos.checkPolicies" . -}}
 {{- include "stratos.checkScaling" . -}}
 {{- if .Values.networkPolicies.enabled }}{{ include "stratos.checkEdges" . }}{{ end -}}
@@ -100,7 +102,7 @@
 {{- define "stratos.checkReferences" -}}
 {{- range $part, $value := .found | default dict -}}
 {{- $where := printf "%s.%s" $.where $part -}}
-{{- if and (kindIs "string" (get $value "name")) (kindIs "string" (get $value "key")) -}}
+{{- if and (hasKey $value "name") (hasKey $value "key") -}}
 {{- include "stratos.checkSecret" (dict "root" $.root "where" $where "name" $value.name "keys" (list $value.key)) -}}
 {{- else -}}
 {{- include "stratos.checkReferences" (dict "root" $.root "where" $where "found" $value) -}}
@@ -117,5 +119,35 @@
 {{- end -}}
 {{- range $pool, $name := $policies.pools | default dict -}}
 {{- if not (has $name $known) }}{{ fail (printf "router.config.policies.pools[%s]: there is no policy %q; there are %s" $pool $name (join ", " $known)) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A way in leads to one model, and a Gateway that meets TLS knows what to check. */}}
+{{- define "stratos.checkRoutes" -}}
+{{- $gateway := .Values.gateway -}}
+{{- if or $gateway.ingress.enabled $gateway.route.enabled -}}
+{{- $taken := dict -}}
+{{- range $index, $model := .Values.models -}}
+{{- $own := ternary (concat (ternary $gateway.ingress.hosts list $gateway.ingress.enabled) (ternary $gateway.route.hostnames list $gateway.route.enabled)) list (eq $index 0) -}}
+{{- range $host := concat ($model.hosts | default list) $own | uniq | default (list "") -}}
+{{- if hasKey $taken $host -}}
+{{- fail (printf "models[%s].hosts: %s leads to %s already, so this model could not be reached; give each model hosts of its own" $model.name (ternary "every host" $host (empty $host)) (get $taken $host)) -}}
+{{- end -}}
+{{- $_ := set $taken $host $model.name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $gateway.route.enabled $gateway.tls.secretName (not $gateway.route.backendTls.hostname) -}}
+{{- fail "gateway.route.backendTls.hostname: the gateways speak TLS (gateway.tls), and the Gateway has to know the name in their certificate" -}}
+{{- end -}}
+{{- if and $gateway.route.inferencePool.enabled (not $gateway.route.inferencePool.endpointPicker.name) -}}
+{{- fail "gateway.route.inferencePool.endpointPicker.name: an InferencePool has an endpoint picker; name its Service" -}}
+{{- end -}}
+{{- end }}
+
+{{/* An operator that was asked to scrape, and policies that let nobody in, would see nothing without a word. */}}
+{{- define "stratos.checkMonitoring" -}}
+{{- if and (or .Values.monitoring.podMonitor.enabled .Values.monitoring.serviceMonitor.enabled) .Values.networkPolicies.enabled (not .Values.networkPolicies.metricsClients) -}}
+{{- fail "networkPolicies.metricsClients: is empty, so the NetworkPolicies let no Prometheus scrape what monitoring.podMonitor or serviceMonitor names; give its peers, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]" -}}
 {{- end -}}
 {{- end }}

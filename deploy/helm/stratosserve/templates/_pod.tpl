@@ -152,7 +152,9 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- $scrape := ternary (dict "prometheus.io/scrape" "true" "prometheus.io/path" "/metrics" "prometheus.io/port" (print .root.Values.ports.metrics)) dict .root.Values.monitoring.annotations }}
-      {{- with merge dict ((.pool.scheduling).annotations | default dict) $scrape }}
+      {{- $secrets := include "stratos.secretsDigest" . }}
+      {{- $read := ternary (dict "stratosserve.io/secrets" $secrets) dict (not (empty $secrets)) }}
+      {{- with merge dict ((.pool.scheduling).annotations | default dict) $scrape $read }}
       annotations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -162,6 +164,10 @@ spec:
       {{- include "stratos.scheduling" (dict "root" .root "scheduling" .pool.scheduling "component" .component "model" .model) | nindent 6 }}
       {{- with (.pool.gpu).runtimeClassName }}
       runtimeClassName: {{ . | quote }}
+      {{- end }}
+      {{- with (.pool.gpu).resourceClaims }}
+      resourceClaims:
+        {{- toYaml . | nindent 8 }}
       {{- end }}
       terminationGracePeriodSeconds: {{ include "stratos.gracePeriod" . }}
       {{- with .initContainers }}
@@ -191,9 +197,15 @@ spec:
             - {name: metrics, containerPort: {{ .root.Values.ports.metrics }}}
           {{- include "stratos.probes" (dict "seconds" .pool.startupSeconds) | nindent 10 }}
           {{- include "stratos.preStop" .pool.preStopSeconds | nindent 10 }}
-          {{- include "stratos.containerSecurity" . | nindent 10 }}
+          {{- include "stratos.containerSecurity" . | replace "{drop: [ALL]}" (printf "{drop: [ALL], add: %s}" (toJson (.pool.capabilities | default list)) | replace ", add: []" "") | nindent 10 }}
           resources:
             {{- include "stratos.resources" .pool | nindent 12 }}
+            {{- with (.pool.gpu).resourceClaims }}
+            claims:
+              {{- range . }}
+              - {name: {{ .name | quote }}}
+              {{- end }}
+            {{- end }}
           volumeMounts:
             - {name: tmp, mountPath: /tmp}
             {{- if .root.Values.mtls.enabled }}

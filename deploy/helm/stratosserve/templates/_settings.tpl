@@ -170,7 +170,7 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- /* Not shm: pods of one node share no memory. */ -}}
 {{- $_ := set $config "transport" (dict "names" (list (ternary "tls" "gloo" $root.Values.mtls.enabled))) -}}
 {{- $_ := set $config "adapterCache" (dict "directory" "/var/cache/stratos/adapters") -}}
-{{- if gt (int .pool.gpu.count) 0 -}}
+{{- if or (gt (int .pool.gpu.count) 0) .pool.gpu.resourceClaims -}}
 {{- $_ := set $config "device" "cuda" -}}
 {{- end -}}
 {{- end -}}

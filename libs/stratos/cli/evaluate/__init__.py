@@ -1,5 +1,5 @@
-"""``stratos evaluate``: asks a process with torch to compare two models, and shows its report.
+"""``stratos evaluate`` and ``stratos quantize``: ask a process with torch, and show its report.
 
 Read in this order: ``running`` (the process), ``table`` (the report as text), ``forest`` (losses and their intervals,
-drawn), ``page`` (HTML), ``command``.
+drawn), ``page`` (HTML), ``command``, ``quantising`` (the other command).
 """

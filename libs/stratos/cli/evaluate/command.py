@@ -19,7 +19,7 @@ def evaluate(
     a: Model,
     b: Model,
     text: Annotated[list[Path], typer.Option(help="Held-out text in UTF-8; repeat it for several kinds of text.")],
-    quantization: Annotated[str, typer.Option(help="Of B, at load: auto, int8, int4 or fp8.")] = "auto",
+    quantization: Annotated[str, typer.Option(help="Of B, at load: auto, int8, int4, fp8 or mxfp4.")] = "auto",
     dtype: Annotated[str, typer.Option(help="Compute type of both, as for `stratos up`.")] = "auto",
     max_loss: Annotated[float, typer.Option(help="Largest relative loss of perplexity over all text.")] = 0.05,
     max_stratum_loss: Annotated[float, typer.Option(help="The same in one stratum.")] = 0.10,
@@ -33,7 +33,7 @@ def evaluate(
     from contextlib import ExitStack
 
     from stratos.cli.evaluate.page import report_page
-    from stratos.cli.evaluate.running import run_evaluation
+    from stratos.cli.evaluate.running import run_module
     from stratos.cli.evaluate.table import report_text
     from stratos.common.errors import BadRequest
     from stratos.text.gguf.kept_folders import folder_for
@@ -50,7 +50,7 @@ def evaluate(
             "max_tokens": max_tokens,
             "bounds": {"mean": max_loss, "stratum": max_stratum_loss, "score": max_score_loss},
         }
-        report = run_evaluation(ask, threads or os.cpu_count() or 1)
+        report = run_module("stratos.quality", ask, threads or os.cpu_count() or 1)
         if report is None:
             raise typer.Exit(1)
         if out is not None:

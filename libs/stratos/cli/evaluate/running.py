@@ -1,4 +1,4 @@
-"""The process that loads the models: its ask and its report are files of JSON."""
+"""A process with torch: its ask and its report are files of JSON."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 
-def run_evaluation(ask: Mapping[str, Any], threads: int) -> dict[str, Any] | None:
-    """Run ``python -m stratos.quality``; ``None`` if it broke: its own words are on stderr.
+def run_module(module: str, ask: Mapping[str, Any], threads: int) -> dict[str, Any] | None:
+    """Run ``python -m module``; ``None`` if it broke: its own words are on stderr.
 
     Args:
-        ask: fields of ``EvaluationAsk``, paths as texts.
+        module: ``stratos.quality`` or ``stratos.quantise``.
+        ask: fields of ``EvaluationAsk`` or ``QuantiseAsk``, paths as texts.
         threads: of the engines.
     """
     with tempfile.TemporaryDirectory() as folder:
         asked, out = Path(folder, "ask.json"), Path(folder, "report.json")
         asked.write_text(json.dumps(ask), encoding="utf-8")
-        command = [sys.executable, "-m", "stratos.quality", str(asked), str(out)]
+        command = [sys.executable, "-m", module, str(asked), str(out)]
         done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, check=False)
         if done.returncode or not out.is_file():
             return None

@@ -14,7 +14,7 @@ from typing import Annotated
 from typer import Option
 
 from stratos.common.errors import BadRequest
-from stratos.text.gguf.folder import is_gguf
+from stratos.core.files.gguf.parts import is_gguf
 
 DataDirOption = Annotated[Path, Option("--data-dir", help="Where the platform keeps its data.")]
 DEFAULT_DATA_DIR = Path(".stratos")
@@ -67,9 +67,7 @@ class UpOptions:
     device: Annotated[str, Option(help="Where workers compute: cpu, or cuda: one GPU that they share.")] = "cpu"
     dtype: Annotated[str, Option(help="Type of weights and KV: auto, float32, bfloat16 or float16.")] = "auto"
     """"auto" takes what suits model and machine."""
-    quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8 from floats at load.")] = (
-        "auto"
-    )
+    quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8, mxfp4 at load.")] = "auto"
     kv_cache_dtype: Annotated[str, Option(help="KV: auto (as --dtype), or int8, fp8 in one byte a number.")] = "auto"
     speculative_config: Annotated[
         str, Option(help='Drafts, e.g. {"method": "ngram", "num_speculative_tokens": 8}; empty: where they pay.')
@@ -115,7 +113,7 @@ class UpOptions:
             ("--engine", self.engine, ("torch", "fake")),
             ("--device", self.device, ("cpu", "cuda")),
             ("--dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
-            ("--quantization", self.quantization, ("auto", "int8", "int4", "fp8")),
+            ("--quantization", self.quantization, ("auto", "int8", "int4", "fp8", "mxfp4")),
             ("--kv-cache-dtype", self.kv_cache_dtype, ("auto", "int8", "fp8")),
             ("--transport", self.transport, ("shm", "gloo", "tls", "cuda_ipc")),
         ):

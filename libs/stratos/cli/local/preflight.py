@@ -8,12 +8,11 @@ from pathlib import Path
 from stratos.cli.data.folder import DataDir
 from stratos.cli.local.options import UpOptions
 from stratos.common.errors import BadRequest, InvalidCheckpoint
-from stratos.core.files.gguf.parts import SUFFIX
+from stratos.core.files.gguf.parts import SUFFIX, is_gguf
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
 from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.observe.local_prometheus import find_prometheus
-from stratos.text.gguf.folder import is_gguf
 from stratos.text.gguf.kept_folders import gguf_folder
 
 TOKENIZER_NAME = "tokenizer.json"

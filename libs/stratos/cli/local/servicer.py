@@ -65,7 +65,8 @@ class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
         return supervisor_pb2.StartWorkerResponse(process=_message(await asyncio.shield(work)))
 
     async def DrainWorker(self, request: Any, context: Any) -> supervisor_pb2.DrainWorkerResponse:
-        self._lease.check(request.holder)
+        if not request.by_operator:
+            self._lease.check(request.holder)
         await self._control.begin_drain(request.name)
         return supervisor_pb2.DrainWorkerResponse()
 

@@ -7,10 +7,11 @@ ledger's entries, which it names, so a receipt cannot say another amount than th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from stratos.core.ledger.usage import UsageCount
 
@@ -24,10 +25,9 @@ SECTIONS: Mapping[str, str] = {
 }
 """Sections of a receipt, in their order, and what each says."""
 MAX_TEXT = 8192
-"""Characters of a receipt as it is stored; sections that do not fit are named in ``omitted``."""
+"""Bytes of a receipt as it is stored; sections that do not fit are named in ``omitted``."""
 MAX_ITEMS = 16
 """Items of one list, such as attempts or prompts; further ones are counted."""
-_compact = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each call
 OWN_RANK, CLAIMED_RANK = 1, 0
 """A receipt by the gateway that answered stands above one that another gateway made of a worker's count."""
 
@@ -55,20 +55,20 @@ def request_receipt(
     if unknown := set(sections) - set(SECTIONS):
         raise KeyError(f"no section of a receipt: {', '.join(sorted(unknown))}")
     told = {name: sections[name] for name in SECTIONS if name in sections}
-    text = _compact(told)
+    text = orjson.dumps(told)
     if len(text) > MAX_TEXT:
-        text = _compact(_fitting(told))
-    return RequestReceipt(tenant=tenant, request_id=request_id, rank=rank, text=text)
+        text = orjson.dumps(_fitting(told))
+    return RequestReceipt(tenant=tenant, request_id=request_id, rank=rank, text=text.decode())
 
 
 def _fitting(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Sections for which there is room, in their order, and the names of the others."""
     kept: dict[str, Any] = {}
-    num_left = MAX_TEXT - len(_compact({"omitted": list(SECTIONS)}))
+    num_left = MAX_TEXT - len(orjson.dumps({"omitted": list(SECTIONS)}))
     for name, section in sections.items():
-        num_chars = len(_compact({name: section}))
-        if num_chars <= num_left:
-            kept[name], num_left = section, num_left - num_chars
+        num_bytes = len(orjson.dumps({name: section}))
+        if num_bytes <= num_left:
+            kept[name], num_left = section, num_left - num_bytes
     return kept | {"omitted": [name for name in sections if name not in kept]}
 
 

@@ -31,11 +31,10 @@ _ITEM_FIELDS = 6
 
 
 def key_unit(library: NativeLibrary, geometry: KvGeometry, dtype: torch.dtype) -> int:
-    """Elements of a unit of K in packed pages, 0 where the kernels read only plain ones of this shape."""
-    code = DTYPE_CODES[dtype]
-    if not library.packs_keys(code, geometry.head_dim, geometry.block_size):
+    """Elements of a unit of packed pages where ``dtype`` is computed, 0 where the kernels read only plain ones."""
+    if not library.packs_keys(geometry.head_dim, geometry.block_size):
         return 0
-    unit: int = library.key_unit(code)
+    unit: int = library.key_unit(DTYPE_CODES[dtype])
     return unit
 
 

@@ -22,7 +22,7 @@ from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, fused
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, fused, has_order
 from stratos.engine.checkpoint.rotated_rows import feature_order, row_order
 from stratos.engine.checkpoint.rounding import can_round, rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
@@ -90,7 +90,7 @@ class CheckpointReader:
         dtype: type that tensors are converted to.
         device: where they are put.
         rounding: what float weights of linear layers are quantised to while they are read; "auto" leaves them.
-        keeps_codes: whether there are products for blocks of GGUF files; without them all are widened.
+        keeps_codes: whether there are products for blocks of GGUF files and of experts; without them all are widened.
 
     Raises:
         InvalidCheckpoint: a tensor is missing, superfluous, of wrong shape or type; or a file is broken.
@@ -231,7 +231,11 @@ class CheckpointReader:
             yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
 
     def _interleaved(self, name: str, expert: int) -> LinearWeights:
-        weight, bias = read_interleaved(self._tensors, self._row, name, expert, self._to_compute_type)
+        weight, bias = read_interleaved(self._tensors, self._row, name, expert)
+        if isinstance(weight, QuantisedWeight):
+            if self._keeps_codes and self._rounding == "auto":
+                return LinearWeights(weight, bias)
+            weight = self._to_compute_type(weight.floats())
         return LinearWeights(self._rounded(weight), bias)
 
     def _to_compute_type(self, tensor: Tensor) -> Tensor:
@@ -280,7 +284,14 @@ class CheckpointReader:
                 f"tensor {other} is stored by another scheme than {names[0]}: "
                 "q, k and v are one product, and so are gate and up"
             )
-        return fused([self._quantised[name].read() for name in names])
+        parts = [self._quantised[name].read() for name in names]
+        for name, part in zip(names, parts, strict=True):
+            if not has_order(part, parts[0]):
+                raise InvalidCheckpoint(
+                    f"tensor {name} has its inputs in another order (desc_act) than {names[0]}: "
+                    "q, k and v are one product, and so are gate and up"
+                )
+        return fused(parts)
 
     def _kept_codes(self, names: list[str]) -> QuantisedWeight | None:
         """The weight of one product whose blocks, of a GGUF file, stay codes: all of its layers, or none."""

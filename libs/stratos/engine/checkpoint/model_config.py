@@ -74,6 +74,8 @@ class DecoderConfig:
     moe: MoeConfig | None
     quantisation: QuantisationConfig | None = None
     """How the checkpoint stores its linear layers; ``None``: as floats."""
+    has_coded_experts: bool = False
+    """The experts alone are stored as codes, in MXFP4."""
 
     @property
     def rope(self) -> RopeConfig:
@@ -173,6 +175,7 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         is_text_part=config is not stated,
         moe=_moe(config, family, num_layers),
         quantisation=None if _has_coded_experts(config, family) else parse_quantisation(config),
+        has_coded_experts=_has_coded_experts(config, family),
     )
 
 
@@ -234,7 +237,7 @@ def _moe(config: Fields, family: Family, num_layers: int) -> MoeConfig | None:
 
 
 def _has_coded_experts(config: Fields, family: Family) -> bool:
-    """The experts alone are stored as codes, which the loader widens."""
+    """The experts alone are stored as codes."""
     stated = config.get("quantization_config")
     is_mxfp4 = isinstance(stated, Mapping) and stated.get("quant_method") == "mxfp4"
     return is_mxfp4 and family.experts is not None and family.experts.is_interleaved

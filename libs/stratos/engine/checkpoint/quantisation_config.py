@@ -17,7 +17,7 @@ from stratos.core.files.gguf.decoder_fields import METHOD
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, shown
 from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, LinearScheme, label_at_load
 
-Packing = Literal["plain", "compressed-int4", "compressed-int8", "gptq", "awq"]
+Packing = Literal["plain", "compressed-int4", "compressed-int8", "compressed-mxfp4", "gptq", "awq"]
 """How codes lie in the file: one a byte, or in words of 32 bits."""
 METHODS = ("compressed-tensors", "gptq", "awq", "fp8", "gguf")
 
@@ -148,8 +148,6 @@ def _compressed(stated: Fields) -> QuantisationConfig:
 def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> StoredScheme:
     kind, bits = weights.get("type", "int"), positive_int(weights, "num_bits")
     group = _compressed_group(weights, name)
-    if weights.get("actorder") == "group":
-        raise InvalidCheckpoint(f"config.json: {name}: actorder group is not supported; supported: static, weight")
     is_symmetric = flag(weights, "symmetric", True)
     if (kind, bits) == ("float", 8):
         block = weights.get("block_structure")
@@ -157,6 +155,8 @@ def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> 
             raise InvalidCheckpoint(f"config.json: {name}: block_structure {shown(block)} is not square")
         is_block = weights.get("strategy") == "block"
         return StoredScheme(scheme=LinearScheme.FP8, packing="plain", group=group, block=group if is_block else 0)
+    if (kind, bits, layout) == ("float", 4, "mxfp4-pack-quantized"):
+        return _mxfp4(inputs, group, name)
     if kind != "int" or bits not in (4, 8):
         raise InvalidCheckpoint(f"config.json: {name}: weights of {bits} bits, {shown(kind)}, are not supported")
     if bits == 4 or layout == "pack-quantized":
@@ -177,6 +177,14 @@ def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> 
             raise InvalidCheckpoint(f"config.json: {name}: integer activations need weights with a scale per channel")
         return StoredScheme(scheme=LinearScheme.INT8_ROWS, packing="plain", group=0)
     return StoredScheme(scheme=LinearScheme.INT8, packing="plain", group=group)
+
+
+def _mxfp4(inputs: Any, group: int, name: str) -> StoredScheme:
+    if group != GROUP_STEP or inputs:
+        raise InvalidCheckpoint(
+            f"config.json: {name}: mxfp4 has groups of {GROUP_STEP}, and activations that stay floats"
+        )
+    return StoredScheme(scheme=LinearScheme.MXFP4, packing="compressed-mxfp4", group=group)
 
 
 def _compressed_group(weights: Fields, name: str) -> int:

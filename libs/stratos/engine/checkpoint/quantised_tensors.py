@@ -2,7 +2,9 @@
 
 A layer ``X`` has, by packing (n outputs, k inputs, g groups):
     plain           X.weight I8 or F8_E4M3 [n, k], X.weight_scale [n, g], [n / block, k / block] or one number
-    compressed-int  X.weight_packed I32 [n, k / codes], lowest bits first; X.weight_shape; zeros I32 [n / 8, g]
+    compressed-int  X.weight_packed I32 [n, k / codes], lowest bits first; X.weight_shape; zeros I32 [n / 8, g];
+                    X.weight_g_idx [k], the group of each input, where groups are no runs (actorder: group)
+    mxfp4           X.weight_packed U8 [n, k / 2], lower half first; X.weight_scale U8 [n, k / 32], exponents plus 127
     gptq            X.qweight I32 [k / 8, n], X.qzeros I32 [g, n / 8], X.scales [g, n], X.g_idx [k]
     awq             X.qweight I32 [k, n / 8] and X.qzeros I32 [g, n / 8] in the order 0 2 4 6 1 3 5 7, X.scales [g, n]
 """
@@ -16,16 +18,23 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.quantisation_config import StoredScheme
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, mxfp4_weight
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import (
+    GROUP_STEP,
+    INT4_ZERO,
+    MAX_BYTE_INPUTS,
+    NAN_EXPONENT,
+    LinearScheme,
+)
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Output of a word that lies at each nibble."""
 _SCALES = ("F32", "F16", "BF16")
 _WORDS = ("I32",)
 _BYTES = {LinearScheme.FP8: ("F8_E4M3",), LinearScheme.INT8: ("I8",), LinearScheme.INT8_ROWS: ("I8",)}
-_IGNORED = {"compressed-int4": ("weight_shape",), "compressed-int8": ("weight_shape",), "plain": ("input_scale",)}
+_OF_WORDS = ("weight_shape", "weight_g_idx")
+_OPTIONAL = {"compressed-int4": _OF_WORDS, "compressed-int8": _OF_WORDS, "plain": ("input_scale",), "gptq": ("g_idx",)}
 Shape = tuple[int, ...]
 
 
@@ -68,6 +77,8 @@ class QuantisedTensors:
             }
             if outputs % 8:
                 raise InvalidCheckpoint(f"layer {self._layer}: {outputs} outputs do not fill words of 8 codes")
+        elif packing == "compressed-mxfp4":
+            wanted = {"weight_packed": ((outputs, inputs // 2), ("U8",)), "weight_scale": ((outputs, groups), ("U8",))}
         elif packing == "plain":
             wanted = {"weight": ((outputs, inputs), _BYTES[self._stored.scheme])}
         else:
@@ -76,9 +87,9 @@ class QuantisedTensors:
             if self._stored.has_zeros:
                 wanted["weight_zero_point"] = ((-(-outputs // 8), groups), _WORDS)
         names = [self._require(suffix, shape, types) for suffix, (shape, types) in wanted.items()]
-        if packing not in ("gptq", "awq"):
+        if packing not in ("gptq", "awq", "compressed-mxfp4"):
             names.append(self._require_scales(outputs, inputs, groups))
-        optional = ("g_idx",) if packing == "gptq" else _IGNORED.get(packing, ())
+        optional = _OPTIONAL.get(packing, ())
         return names + [name for suffix in optional if (name := f"{self._layer}.{suffix}") in self._tensors]
 
     def _require(self, suffix: str, shape: Shape, types: tuple[str, ...]) -> str:
@@ -126,6 +137,8 @@ class QuantisedTensors:
             return self._plain()
         if packing == "gptq":
             return self._gptq()
+        if packing == "compressed-mxfp4":
+            return self._mxfp4()
         return self._awq() if packing == "awq" else self._compressed()
 
     def _whole(self, suffix: str) -> Tensor:
@@ -136,6 +149,12 @@ class QuantisedTensors:
         if self._stored.scheme == LinearScheme.FP8 and bool(((codes & 0x7F) == 0x7F).any()):
             raise InvalidCheckpoint(f"tensor {self._layer}.weight holds NaN")
         return QuantisedWeight(scheme=self._stored.scheme, codes=codes, scales=self._scales())
+
+    def _mxfp4(self) -> QuantisedWeight:
+        exponents = self._whole("weight_scale")
+        if bool((exponents == NAN_EXPONENT).any()):
+            raise InvalidCheckpoint(f"tensor {self._layer}.weight_scale holds a scale that is no positive number")
+        return mxfp4_weight(self._whole("weight_packed"), exponents)
 
     def _scales(self) -> Tensor:
         """float32 [outputs, groups] of the layouts that ``_require_scales`` lets through."""
@@ -157,19 +176,24 @@ class QuantisedTensors:
         codes = _unpacked(self._whole("weight_packed"), bits).reshape(self._shape)
         if bits == 8:
             codes = codes ^ 0x80  # stored with 128 added
+        order = self._order("weight_g_idx")
         zeros = None
         if self._stored.has_zeros:
             words = self._whole("weight_zero_point").T
             zeros = _unpacked(words, 4)[:, : self._shape[0]].T.contiguous()
-        return QuantisedWeight(scheme=self._stored.scheme, codes=codes, scales=self._scales(), zeros=zeros)
+        return QuantisedWeight(
+            scheme=self._stored.scheme, codes=_ordered(codes, order), scales=self._scales(), zeros=zeros, order=order
+        )
 
     def _gptq(self) -> QuantisedWeight:
-        self._check_order()
-        codes = _unpacked(self._whole("qweight").T, 4).contiguous()
+        order = self._order("g_idx")
+        codes = _ordered(_unpacked(self._whole("qweight").T, 4), order)
         zeros = _unpacked(self._whole("qzeros"), 4).T
         zeros = zeros + self._zero_offset(zeros)
         scales = self._positive(self._whole("scales")).T.contiguous()
-        return QuantisedWeight(scheme=LinearScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros))
+        return QuantisedWeight(
+            scheme=LinearScheme.INT4, codes=codes, scales=scales, zeros=_unless_usual(zeros), order=order
+        )
 
     def _zero_offset(self, stored: Tensor) -> int:
         """Offset that the file took off each zero: 1 in v1, 0 in v2; symmetric files tell it by value."""
@@ -183,16 +207,20 @@ class QuantisedTensors:
             )
         return INT4_ZERO - first
 
-    def _check_order(self) -> None:
-        name = f"{self._layer}.g_idx"
+    def _order(self, suffix: str) -> Tensor | None:
+        """Inputs group by group, int64 [inputs], where groups are no runs of inputs (desc_act)."""
+        name = f"{self._layer}.{suffix}"
         if name not in self._tensors:
-            return
-        order, inputs = self._tensors[name].whole(), self._shape[1]
-        groups = inputs // self._group
-        if order.shape != (inputs,) or not bool(((order >= 0) & (order < groups)).all()):
-            raise InvalidCheckpoint(f"tensor {name} must name one of {groups} groups for each of {inputs} inputs")
-        if not torch.equal(order.long(), torch.arange(inputs) // self._group):
-            raise InvalidCheckpoint(f"tensor {name}: inputs in the order of activations (desc_act) are not supported")
+            return None
+        groups, inputs = self._tensors[name].whole(), self._shape[1]
+        count = inputs // self._group
+        if groups.shape != (inputs,) or not bool(((groups >= 0) & (groups < count)).all()):
+            raise InvalidCheckpoint(f"tensor {name} must name one of {count} groups for each of {inputs} inputs")
+        if torch.equal(groups.long(), torch.arange(inputs) // self._group):
+            return None
+        if not bool((torch.bincount(groups.long(), minlength=count) == self._group).all()):
+            raise InvalidCheckpoint(f"tensor {name} has groups of other than {self._group} inputs")
+        return torch.argsort(groups.long(), stable=True)
 
     def _awq(self) -> QuantisedWeight:
         codes = _in_awq_order(_unpacked(self._whole("qweight"), 4)).T.contiguous()
@@ -213,6 +241,10 @@ def _in_awq_order(codes: Tensor) -> Tensor:
     places = torch.empty(8, dtype=torch.int64)
     places[torch.tensor(AWQ_ORDER)] = torch.arange(8)
     return codes.view(codes.shape[0], -1, 8)[..., places].flatten(1)
+
+
+def _ordered(codes: Tensor, order: Tensor | None) -> Tensor:
+    return codes.contiguous() if order is None else codes[:, order].contiguous()
 
 
 def _unless_usual(zeros: Tensor) -> Tensor | None:

@@ -1,20 +1,22 @@
 """Quantises float weights when a model is loaded, each to the nearest code: no calibration, no data.
 
 int8: one scale per output, the largest element becomes 127.  int4: groups of 32 inputs, codes 1 to 15 about 8.  fp8:
-one scale per output, the largest element becomes 448.
+one scale per output, the largest element becomes 448.  mxfp4: groups of 32, the scale is the power of two by which the
+largest element is between 4 and 8; what is then above 6 becomes 6.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import E2M1, GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, LinearScheme
 
-Rounding = Literal["int8", "int4", "fp8"]
+Rounding = Literal["int8", "int4", "fp8", "mxfp4"]
 ROUNDINGS: tuple[str, ...] = get_args(Rounding)
 _LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 
@@ -28,6 +30,8 @@ def can_round(weight: Tensor, kind: str) -> bool:
 def rounded(weight: Tensor, kind: str) -> QuantisedWeight:
     """Codes of a weight [outputs, inputs] of any float type; one that is all zeros gets scales of 1."""
     floats = weight.float()
+    if kind == "mxfp4":
+        return _mxfp4(floats)
     group = GROUP_STEP if kind == "int4" else weight.shape[1]
     blocks = floats.view(weight.shape[0], -1, group)
     scales = blocks.abs().amax(-1) / _LARGEST[kind]
@@ -42,3 +46,13 @@ def rounded(weight: Tensor, kind: str) -> QuantisedWeight:
     return QuantisedWeight(
         scheme=LinearScheme.INT8_ROWS, codes=integers.to(torch.int8).view(torch.uint8), scales=scales
     )
+
+
+def _mxfp4(floats: Tensor) -> QuantisedWeight:
+    blocks = floats.view(floats.shape[0], -1, GROUP_STEP)
+    exponents = torch.frexp(blocks.abs().amax(-1)).exponent - 3  # of 6 the exponent is 3
+    scales = torch.ldexp(torch.ones(exponents.shape), exponents.clamp(-126, 127))
+    sizes = (blocks / scales.unsqueeze(-1)).flatten(1)
+    ends = torch.tensor([(low + high) / 2 for low, high in pairwise(E2M1[:8])])
+    codes = torch.bucketize(sizes.abs(), ends, out_int32=True).to(torch.uint8)
+    return QuantisedWeight(scheme=LinearScheme.MXFP4, codes=codes | (sizes < 0).to(torch.uint8) << 3, scales=scales)

@@ -16,14 +16,21 @@ class LinearScheme(IntEnum):
     INT4 = 3
     FP8 = 4
     """e4m3."""
+    MXFP4 = 5
+    """e2m1, with a scale per 32 inputs that is a power of two."""
 
     @property
     def label(self) -> str:
         """How identities and reports call it."""
-        return {1: "int8-rows", 2: "int8", 3: "int4", 4: "fp8"}.get(self, "float")
+        return {1: "int8-rows", 2: "int8", 3: "int4", 4: "fp8", 5: "mxfp4"}.get(self, "float")
 
 
-ROUNDED = {"int8": LinearScheme.INT8_ROWS, "int4": LinearScheme.INT4, "fp8": LinearScheme.FP8}
+ROUNDED = {
+    "int8": LinearScheme.INT8_ROWS,
+    "int4": LinearScheme.INT4,
+    "fp8": LinearScheme.FP8,
+    "mxfp4": LinearScheme.MXFP4,
+}
 """Scheme that float weights have after they were quantised at load, by the setting that asks for it."""
 
 
@@ -32,6 +39,10 @@ def label_at_load(quantization: str) -> str:
     return f"{ROUNDED[quantization].label}-at-load"
 
 
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""Numbers of MXFP4 by their code."""
+NAN_EXPONENT, EXPONENT_BIAS = 255, 127
+"""A scale of MXFP4 is a byte, its exponent plus the bias; one of them is NaN."""
 INT4_ZERO = 8
 """Code of zero where a weight has no zeros of its own."""
 GROUP_STEP = 32

@@ -135,6 +135,11 @@ ALL_BANNED = "every token is banned by the request's parameters"
 NO_SUCH_ID = "a token id is not in the vocabulary"
 ADAPTER_GONE = "the adapter is not loaded"
 """Errors of a row that are not the engine's: the first two are the request's, the third ends with the next attempt."""
+NON_FINITE_HIDDEN = "the model's hidden state is not finite"
+NON_FINITE = "the model's logits are not finite"
+DAMAGED_PAGE = "KV in host memory was damaged"
+DAMAGES = frozenset({NON_FINITE_HIDDEN, NON_FINITE, DAMAGED_PAGE})
+"""Errors of a row whose KV may be damaged: computing all of it once more may give a token."""
 
 
 @dataclass(slots=True)
@@ -151,3 +156,5 @@ class StepTokens:
     """seq_id -> why this row could not be sampled (for example non-finite logits)."""
     swap_s: float = 0.0
     """Seconds that the plan's swaps took."""
+    damaged_slots: tuple[int, ...] = ()
+    """Host slots that the plan loaded, and whose content is not what was copied there."""

@@ -111,6 +111,8 @@ class StepResult:
     prefill_events: list[PrefillEvent] = field(default_factory=list)
     errors: dict[RequestKey, StratosError] = field(default_factory=dict)
     prefill_errors: dict[str, StratosError] = field(default_factory=dict)
+    damaged: dict[RequestKey, list[bytes]] = field(default_factory=dict)
+    """By request that computes all of its KV again, since what it read may be damaged: the blocks forgotten here."""
     started_stats: dict[RequestKey, RequestStats] = field(default_factory=dict)
     """For requests that got their first token in this step: where the prompt's KV came from is settled then."""
     prompt_logprobs: dict[RequestKey, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
@@ -142,6 +144,7 @@ class StepResult:
             or self.prefill_events
             or self.errors
             or self.prefill_errors
+            or self.damaged
             or self.shares.num_tokens
         )
 
@@ -177,6 +180,8 @@ class HostTierStatus:
     """Preempted sequences that came back from there."""
     num_blocks_out: int = 0
     num_blocks_in: int = 0
+    num_damaged: int = 0
+    """Blocks among those that came in whose content had changed in host memory; they were computed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,8 @@ class Runner(ABC):
     """Executes step plans over one KV pool."""
 
     info: RunnerInfo
+    user: object = None
+    """Marks the engine made last over it. Pages, block tables and sampled tokens are of that one alone."""
 
     @abstractmethod
     def launch(self, plan: StepPlan) -> Any:

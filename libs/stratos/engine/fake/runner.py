@@ -169,6 +169,7 @@ class FakeRunner(Runner):
         self.config = config
         self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
         self._host = memoryview(bytearray(max(config.num_host_blocks, 1) * config.block_size * KV_BYTES)).cast("q")
+        self._host_sums: dict[int, int] = {}
         self._adapters: dict[str, None] = {}
         self.block_tables = KeptTables()
         self._pending: deque[_Handle] = deque()
@@ -247,8 +248,14 @@ class FakeRunner(Runner):
         plan, size = handle.plan, self.config.block_size
         for block, slot in plan.swap_outs:
             self._host[slot * size : (slot + 1) * size] = self._pages[block * size : (block + 1) * size]
+            self._host_sums[slot] = sum(self._host[slot * size : (slot + 1) * size])
+        damaged = []
         for slot, block in plan.swap_ins:
-            self._pages[block * size : (block + 1) * size] = self._host[slot * size : (slot + 1) * size]
+            content = self._host[slot * size : (slot + 1) * size]
+            self._pages[block * size : (block + 1) * size] = content
+            if sum(content) != self._host_sums[slot]:
+                damaged.append(slot)
+        handle.tokens.damaged_slots = tuple(damaged)
         handle.tokens.swap_s = self.config.swap_block_s * (len(plan.swap_outs) + len(plan.swap_ins))
         if handle.tokens.swap_s:
             time.sleep(handle.tokens.swap_s)

@@ -89,7 +89,7 @@ class HostTier:
         """Told the hash and the tenant of each block of a preempted sequence that others may share."""
         self.num_kept = 0
         """Device blocks that pending copies of cached blocks reference."""
-        self.num_swapped_out = self.num_restored = self.num_blocks_out = self.num_blocks_in = 0
+        self.num_swapped_out = self.num_restored = self.num_blocks_out = self.num_blocks_in = self.num_damaged = 0
         if num_slots:
             blocks.on_evict = self._keep_evicted
 
@@ -118,6 +118,7 @@ class HostTier:
             num_restored=self.num_restored,
             num_blocks_out=self.num_blocks_out,
             num_blocks_in=self.num_blocks_in,
+            num_damaged=self.num_damaged,
         )
 
     # -- preempted sequences -----------------------------------------------------------------------
@@ -287,9 +288,18 @@ class HostTier:
         swaps.are_fenced = self._is_fenced
         return swaps
 
-    def retire(self, swaps: Swaps, seconds: float) -> None:
-        """The plan is done; its copies took ``seconds``."""
+    def retire(self, swaps: Swaps, seconds: float, damaged: Series[int] = ()) -> set[int]:
+        """The plan is done; its copies took ``seconds``, and what it read of the slots ``damaged`` was not sound.
+
+        Returns device blocks that were filled from those: no row may read them, and no hash leads to them any more.
+        """
         self._end_outs(swaps, is_valid=True)
+        bad = [copy for copy in swaps.ins if copy.slot in damaged]
+        self.num_damaged += len(bad)
+        for copy in bad:
+            if copy.block_hash is not None:
+                self.pool.forget([copy.block_hash])
+                self._blocks.forget([copy.block_hash])
         for copy in swaps.ins:
             # the slot is held until now, so its hash is gone only where it was dropped while the copy ran
             is_forgotten = copy.block_hash is not None and self.pool.find(copy.block_hash) is None
@@ -303,6 +313,7 @@ class HostTier:
         self.num_blocks_out += len(swaps.outs)
         self.num_blocks_in += len(swaps.ins)
         self.costs.observe_copies(len(swaps.outs) + len(swaps.ins), seconds)
+        return {copy.block for copy in bad}
 
     def withdraw(self, swaps: Swaps) -> None:
         """The plan failed or was not run: the next one does its loads; what it copied out is not to be trusted."""

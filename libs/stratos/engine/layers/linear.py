@@ -18,7 +18,7 @@ from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
 from stratos.engine.layers.native_linear import NativeLinear
-from stratos.engine.layers.quantised_linear import QuantisedLinear
+from stratos.engine.layers.quantised_linear import QuantisedLinear, ReorderedLinear
 from stratos.engine.layers.thread_scope import using_threads
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.revisions import revised
@@ -129,7 +129,8 @@ class LinearFactory:
                 "quantised weights need the C++ kernels of a CPU: build them with "
                 "python -m stratos.engine.native.build, or serve float weights"
             )
-        return QuantisedLinear(self._library, weight, bias, self._dtype)
+        product = QuantisedLinear(self._library, weight, bias, self._dtype)
+        return product if weight.order is None else ReorderedLinear(product, weight.order)
 
     def to_float32(self, weight: Tensor) -> Linear:
         """A layer with float32 results, for logits."""

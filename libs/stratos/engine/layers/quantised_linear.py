@@ -62,6 +62,21 @@ class QuantisedLinear(NativeProduct):
         return self._packed.nbytes + self._scales.nbytes + (0 if self._zeros is None else self._zeros.nbytes)
 
 
+class ReorderedLinear:
+    """A product whose inputs are put in the order of its groups before; rows stay independent of each other.
+
+    The pass in one call knows no such order, so a model that has one runs layer by layer.
+    """
+
+    __slots__ = ("_order", "_product")
+
+    def __init__(self, product: QuantisedLinear, order: Tensor) -> None:
+        self._product, self._order = product, order
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x.index_select(1, self._order))
+
+
 def _by_panel(of_groups: Tensor, columns: int) -> Tensor:
     """[outputs, groups] as [panels, groups, columns], zeros after the last output."""
     outputs, groups = of_groups.shape

@@ -7,7 +7,7 @@ memory of its own the slots are pinned, and a copy is one DMA, on the step's str
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -17,22 +17,45 @@ from stratos.engine.memory.kv_pages import KvPages, check_memory
 
 
 class HostSwap:
-    """Copies under way, or done."""
+    """Copies under way, or done.
 
-    def __init__(self, seconds: float, begin: torch.cuda.Event | None = None, end: torch.cuda.Event | None = None):
-        self._seconds, self._begin, self._end = seconds, begin, end
+    Args:
+        pages: host pages of the copies.
+        outs: slots that they fill.
+        damaged: slots that they read and whose content had changed.
+        seconds: that they took, where they are done.
+        begin: of the copies on the device.
+        end: of them.
+    """
+
+    def __init__(
+        self,
+        pages: HostPages,
+        outs: Sequence[int] = (),
+        damaged: tuple[int, ...] = (),
+        seconds: float = 0.0,
+        begin: torch.cuda.Event | None = None,
+        end: torch.cuda.Event | None = None,
+    ) -> None:
+        self._pages, self._outs, self._seconds, self._begin, self._end = pages, outs, seconds, begin, end
+        self.damaged = damaged
 
     def wait(self) -> float:
         """Seconds that the copies took, by the device's clock where it made them; returns when all are done."""
         if self._begin is not None and self._end is not None:
             self._end.synchronize()
-            self._seconds = self._begin.elapsed_time(self._end) / 1e3
+            self._seconds += self._begin.elapsed_time(self._end) / 1e3
             self._begin = self._end = None
+            self._pages.note_content(self._outs)
         return self._seconds
 
 
 class HostPages:
-    """``num_slots`` blocks in host memory, for copies of ``pages``; without any it costs nothing."""
+    """``num_slots`` blocks in host memory, for copies of ``pages``; without any it costs nothing.
+
+    Of each slot the sum of its 64-bit words is kept when it is filled, and compared before it is read: one flipped bit
+    always changes it.
+    """
 
     def __init__(self, pages: KvPages, num_slots: int, clock: Clock) -> None:
         self.num_slots = num_slots
@@ -44,19 +67,38 @@ class HostPages:
             self.slots = torch.empty(shape, dtype=pages.tensor.dtype, pin_memory=pages.tensor.is_cuda and num_slots > 0)
         except RuntimeError as error:
             raise InvalidCheckpoint(f"a host pool of {num_bytes} bytes cannot be had; lower host_pool_bytes") from error
+        word = torch.uint8 if pages.tensor[0].nbytes % 8 else torch.int64
+        self._words = self.slots.view(num_slots, pages.tensor[0].numel()).view(word)
+        self._sums = [0] * num_slots
 
-    def swap(self, outs: Sequence[tuple[int, int]], ins: Sequence[tuple[int, int]]) -> float:
-        """Copy (block, slot) out, then (slot, block) in; returns when all are done, with the seconds it took."""
+    def note_content(self, slots: Iterable[int]) -> None:
+        """Slots were filled: keep their sums."""
+        for slot in slots:
+            self._sums[slot] = int(self._words[slot].sum())
+
+    def _damaged(self, outs: Sequence[tuple[int, int]], ins: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Slots to be read, but those that the same copies fill, whose content has changed."""
+        filled = {slot for _, slot in outs}
+        slots = [slot for slot, _ in ins if slot not in filled]
+        return tuple(slot for slot in slots if int(self._words[slot].sum()) != self._sums[slot])
+
+    def swap(self, outs: Sequence[tuple[int, int]], ins: Sequence[tuple[int, int]]) -> HostSwap:
+        """Copy (block, slot) out, then (slot, block) in; returns when all are done.
+
+        A slot whose content has changed is copied as well, and named in the result.
+        """
         if not outs and not ins:
-            return 0.0
+            return HostSwap(self)
         start = self._clock.now()
+        damaged = self._damaged(outs, ins)
         for block, slot in outs:
             self.slots[slot].copy_(self._pages[block], non_blocking=True)
         for slot, block in ins:
             self._pages[block].copy_(self.slots[slot], non_blocking=True)
         if self._pages.is_cuda:
             torch.cuda.current_stream(self._pages.device).synchronize()
-        return self._clock.now() - start
+        self.note_content(slot for _, slot in outs)
+        return HostSwap(self, damaged=damaged, seconds=self._clock.now() - start)
 
     def start(
         self,
@@ -75,7 +117,10 @@ class HostPages:
             is_fenced: no work that is launched before the copies end touches their blocks; else such work waits.
         """
         if stream is None or not (outs or ins):
-            return HostSwap(self.swap(outs, ins))
+            return self.swap(outs, ins)
+        began_s = self._clock.now()
+        damaged = self._damaged(outs, ins)
+        looked_s = self._clock.now() - began_s
         launched = torch.cuda.current_stream(self._pages.device)
         begin, end = (torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2))  # type: ignore[no-untyped-call]
         stream.wait_stream(launched)
@@ -88,4 +133,4 @@ class HostPages:
             end.record()
         if not is_fenced:
             launched.wait_event(end)
-        return HostSwap(0.0, begin, end)
+        return HostSwap(self, [slot for _, slot in outs], damaged, looked_s, begin, end)

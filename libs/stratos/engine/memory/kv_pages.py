@@ -4,7 +4,8 @@ Layout ``[block, layer, 2 (K, V), kv_head, token in block, row]``: a block is on
 is ``head_dim`` numbers, or bytes of codes with their scale (``kv_codes``).  ``gather`` and ``scatter`` may run in any
 thread, on blocks that no running step writes.
 Where a kernel wants K packed (``key_unit``), K of a head lies as ``[16 tokens, unit of head_dim, token, key_unit]`` in
-the same bytes; V does not change, and what leaves or enters in wire layout is converted.
+the same bytes; V does not change, and what leaves or enters in wire layout is converted.  Of packed codes, those of 16
+tokens come before their scales, and a unit of K is one code.
 Pages start as zeros and never hold a non-finite value that a step wrote, so masked reads of stale tokens are harmless.
 """
 
@@ -50,7 +51,7 @@ class KvPages:
         num_blocks: blocks of the pool.
         dtype: type of an element.
         device: where the pool lies.
-        key_unit: elements of a head that lie together in packed K; 0 leaves K as rows of heads.
+        key_unit: elements that lie together in packed pages; 0 leaves rows of heads.
         codes: what rows hold, where they are bytes (``uint8``) of codes and scales.
     """
 
@@ -124,6 +125,9 @@ class KvPages:
 
     def _pieces(self, block_table: Sequence[int], kv_range: KvRange, run: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Views of equal shape, of the run in wire layout and of a page, piece by piece."""
+        if self.codes and self.key_unit:
+            yield from self._code_pieces(block_table, kv_range, run)
+            return
         layers, size = slice(kv_range.layer_begin, kv_range.layer_end), self.geometry.block_size
         sides = slice(1, 2) if self.key_unit else slice(0, 2)
         for tokens, block, places in _places(block_table, kv_range, size, size):
@@ -138,6 +142,21 @@ class KvPages:
             packed = keys[block, :, :, group : group + KEY_GROUP]
             packed = packed.view(*packed.shape[:2], -1, KEY_GROUP)
             yield wire_keys[:, :, tokens], packed[..., places.start - group : places.stop - group].transpose(2, 3)
+
+    def _code_pieces(
+        self, block_table: Sequence[int], kv_range: KvRange, run: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """``_pieces`` of packed codes: scales, V, K."""
+        layers, dim = slice(kv_range.layer_begin, kv_range.layer_end), self.geometry.head_dim
+        for tokens, block, places in _places(block_table, kv_range, self.geometry.block_size, KEY_GROUP):
+            first = places.start % KEY_GROUP
+            group, chosen = places.start - first, slice(first, first + places.stop - places.start)
+            stored = self.tensor[block, layers, :, :, group : group + KEY_GROUP].flatten(3)
+            codes, scales = stored[..., : KEY_GROUP * dim], stored[..., KEY_GROUP * dim :]
+            wire, heads = run[:, :, :, tokens], (kv_range.num_layers, self.geometry.num_kv_heads)
+            yield wire[..., dim:], scales.view(*scales.shape[:3], KEY_GROUP, -1)[:, :, :, chosen]
+            yield wire[:, 1, ..., :dim], codes[:, 1].view(*heads, KEY_GROUP, dim)[:, :, chosen]
+            yield wire[:, 0, ..., :dim], codes[:, 0].view(*heads, dim, KEY_GROUP)[..., chosen].transpose(2, 3)
 
 
 def _places(block_table: Sequence[int], kv_range: KvRange, size: int, step: int) -> Iterator[tuple[slice, int, slice]]:

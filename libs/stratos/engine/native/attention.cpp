@@ -11,7 +11,6 @@
 #include <omp.h>
 
 #include "decode_tile.h"
-#include "kv_codes.h"
 #include "region.h"
 
 constexpr int ITEM_ROWS = 256;
@@ -54,24 +53,12 @@ static inline void rotate_head(const float *x, const float *cos, const float *si
         }
 }
 
-// K or V of a head that is finite, to where it lies: numbers, units of packed keys, or codes.
-template <class T> static inline void write_head(const Step *, const T *from, T *to, int64_t dim) {
-    memcpy(to, from, dim * sizeof(T));
-}
-template <class T> static inline void write_head(const Step *s, const T *from, uint8_t *to, int64_t dim) {
-    write_row(s->codes, from, to, dim);
-}
-template <class T> static inline void write_packed_key(const T *from, T *to, int64_t place, int64_t dim) {
-    write_key(from, to - place * dim, place, dim);
-}
-template <class T> static inline void write_packed_key(const T *, uint8_t *, int64_t, int64_t) {}  // no codes are packed
-
 template <class T, class P>
 static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, const T *norm) {
     int64_t dim = s->head_dim, rotated = s->num_heads + s->kv_heads;
     T *heads = qkv + token * (rotated + s->kv_heads) * dim;
-    P *page = (P *)s->pages + s->slots[token] + layer * s->layer_stride;
     const int64_t place = s->slots[token] % s->head_stride / s->row;  // in the block
+    P *block = (P *)s->pages + s->slots[token] + layer * s->layer_stride - place * s->row;
     const float *cos = s->cos + token * dim, *sin = s->sin + token * dim;
     float x[1024];
     T head[1024];
@@ -81,17 +68,13 @@ static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, con
         if (norm) norm_head(x, norm + h * dim, dim, s->norm_eps, s->norm_offset);
         rotate_head(x, cos, sin, is_key ? head : heads + h * dim, dim, is_key);
         if (!is_key) continue;
-        P *stored = page + (h - s->num_heads) * s->head_stride;
-        if (s->is_packed)
-            write_packed_key(head, stored, place, dim);
-        else
-            write_head(s, head, stored, dim);
+        write_head<true>(head, block + (h - s->num_heads) * s->head_stride, place, dim, s->is_packed);
     }
     for (int64_t h = 0; h < s->kv_heads; h++) {
         const T *value = heads + (rotated + h) * dim;
         for (int64_t d = 0; d < dim; d += LANES)
             vstore(head + d, vfinite(vload(value + d, (int)(dim - d)), largest<T>()), (int)(dim - d));
-        write_head(s, head, page + s->kv_stride + h * s->head_stride, dim);
+        write_head<false>(head, block + s->kv_stride + h * s->head_stride, place, dim, s->is_packed);
     }
 }
 
@@ -206,31 +189,45 @@ template <class T> static void store_result(const float *sums, float total, T *t
         vstore(target + d, vadd(vdiv(vload(sums + d), vset(total)), vset(0)), (int)(dim - d));
 }
 
-// K and V of a tile as its products read them; `rows` are those of V when it returns.
-template <class T, class U>
-static TileScales pack_tile(const Step *s, const T **rows, int columns, int64_t padded, const Scratch &t, float (*)[TILE]) {
-    const int dim = (int)s->head_dim;
-    if (s->is_packed)
-        copy_keys<T, U>(rows, columns, dim, t.keys);
-    else
-        pack_keys<T, U>(rows, columns, dim, t.keys);
+template <class P> static inline void rows_of_values(const Step *s, const P **rows, int columns) {
     for (int k = 0; k < columns; k++)
         if (rows[k]) rows[k] += s->kv_stride;
-    pack_values<T>(rows, columns, dim, (int)padded, t.values);
-    return TileScales();
 }
 
+// K and V of a tile as its products read them; `rows` are those of V when it returns.
 template <class T, class U>
-static TileScales pack_tile(const Step *s, const uint8_t **rows, int columns, int64_t padded, const Scratch &t,
-                            float (*scales)[TILE]) {
+static void pack_tile(const Step *s, const T **rows, int columns, int64_t padded, const Scratch &t) {
+    const int dim = (int)s->head_dim;
+    if (s->is_packed)
+        copy_keys<U>(rows, columns, dim, dim, t.keys);
+    else
+        pack_keys<T, U>(rows, columns, dim, t.keys);
+    rows_of_values(s, rows, columns);
+    pack_values<T>(rows, columns, dim, (int)padded, t.values);
+}
+
+template <class T, class U, class P>
+static TileScales pack_codes_of_tile(const Step *s, const P **rows, int columns, int64_t padded, const Scratch &t,
+                                     float (*scales)[TILE]) {
     const int dim = (int)s->head_dim;
     const T *wide[TILE];
-    widen_rows(s->codes, rows, columns, dim, (T *)t.wide, padded, wide, scales[0]);
-    pack_keys<T, U>(wide, columns, dim, t.keys);
-    for (int k = 0; k < columns; k++)
-        if (rows[k]) rows[k] += s->kv_stride;
-    widen_rows(s->codes, rows, columns, dim, (T *)t.wide, padded, wide, scales[1]);
-    pack_values<T>(wide, columns, dim, (int)padded, t.values);
+    for (int side = 0; side < 2; side++) {
+        if (side == 1) rows_of_values(s, rows, columns);
+        if (s->is_packed) {
+            for (int k = 0; k < columns; k += GROUP_KEYS)
+                copy_scales(group_of(rows, k, columns, s->row), dim, scales[side] + k);
+            if (side == 0)
+                copy_keys<U>(rows, columns, dim, s->row, t.keys);
+            else
+                copy_values<U>(rows, columns, dim, s->row, t.values);
+            continue;
+        }
+        widen_rows(rows, columns, dim, (T *)t.wide, padded, wide, scales[side]);
+        if (side == 0)
+            pack_keys<T, U>(wide, columns, dim, t.keys);
+        else
+            pack_values<T>(wide, columns, dim, (int)padded, t.values);
+    }
     return TileScales{scales[0], scales[1]};
 }
 
@@ -266,7 +263,11 @@ static void run_item(const Step *s, int64_t layer, int64_t window, const Item *i
             next_columns = keys_of_tile<P, U::SPAN>(s, head, table, tile + TILE, begin, end, tiles[1 - turn]);
             fetch_rows(s, tiles[1 - turn], next_columns);
         }
-        const TileScales of_tile = pack_tile<T, U>(s, rows, columns, padded, t, scales);
+        TileScales of_tile;
+        if constexpr (is_code<P>)
+            of_tile = pack_codes_of_tile<T, U>(s, rows, columns, padded, t, scales);
+        else
+            pack_tile<T, U>(s, rows, columns, padded, t);
         for (int b = 0; b < num_blocks; b++) {
             int64_t first = block_begin<U>(num_rows, b), last = block_begin<U>(num_rows, b + 1);
             int64_t lowest = position + first / group, highest = position + (last - 1) / group;
@@ -292,15 +293,17 @@ static void run_item(const Step *s, int64_t layer, int64_t window, const Item *i
 }
 
 // Where K of the groups of a tile begins for KV head 0, in elements from the beginning of the layer.  A group that is not
-// seen at all is another one's: its weights are zeros.
+// seen at all is another one's: its weights are zeros.  Returns how many are read.
+template <class U>
 static int groups_of_tile(const Step *s, const int64_t *table, int64_t tile, int64_t begin, int64_t end, int64_t *groups) {
     const int count = (int)((least(end, tile + TILE) - tile + GROUP_KEYS - 1) / GROUP_KEYS);
     for (int g = 0; g < TILE / GROUP_KEYS; g++) {
         int64_t key = tile + least(g, count - 1) * GROUP_KEYS;
         key = most(key, begin / GROUP_KEYS * GROUP_KEYS);
-        groups[g] = table[key / s->block_size] * s->block_stride + key % s->block_size * s->head_dim;
+        groups[g] = table[key / s->block_size] * s->block_stride + key % s->block_size * s->row;
     }
-    return count;
+    constexpr int together = U::SPAN > GROUP_KEYS ? U::SPAN / GROUP_KEYS : 1;
+    return (count + together - 1) / together * together;
 }
 
 static inline int64_t first_key(const Step *s, const Item *item, int64_t window) {  // of an item of one token
@@ -308,10 +311,11 @@ static inline int64_t first_key(const Step *s, const Item *item, int64_t window)
 }
 
 // The first tile of the item that this thread computes after `item`, from the KV heads of `item` on.
+template <class U>
 static void first_groups(const Step *s, const Item *following, const Item *item, int64_t window, int64_t *groups) {
     const Row *row = s->rows + following->row;
     const int64_t begin = first_key(s, following, window);
-    groups_of_tile(s, s->tables + row->table, begin / TILE * TILE, begin, row->start + following->last, groups);
+    groups_of_tile<U>(s, s->tables + row->table, begin / TILE * TILE, begin, row->start + following->last, groups);
     for (int g = 0; g < TILE / GROUP_KEYS; g++) groups[g] += (following->kv_head - item->kv_head) * s->head_stride;
 }
 
@@ -326,30 +330,39 @@ struct Sight {  // of a token: keys of a tile that it sees, and the factors of i
     Factors scale;
 };
 
-// One tile for rows [first, first + ROWS) of a scratch, all of one KV head.
-template <class T, int ROWS>
-static void attend_tile(const Step *s, const T *keys, const int64_t *now, const int64_t *next, int count, int64_t first,
-                        const Sight &sight, const Scratch &t) {
-    typedef typename UnitsOf<T>::type U;
+// One tile for rows [first, first + rows) of a scratch, all of one KV head.
+template <class U, class P>
+static void attend_tile(ItemScope<U> &scope, const Step *s, const P *head, const int64_t *now, const int64_t *next,
+                        int count, int64_t first, int rows, const Sight &sight, const Scratch &t) {
     const int64_t dim = s->head_dim;
-    float factors[ROWS];
-    score_tile<U, ROWS>(groups_of_head(keys, now, next), count, t.query + first * dim, dim, (int)(dim / U::PER_UNIT),
-                        t.scores);
-    for (int i = 0; i < ROWS; i++)
+    const TileGroups<P> keys = groups_of_head(head, now, next), values = groups_of_head(head + s->kv_stride, now, next);
+    float factors[U::TOKEN_ROWS], scales[2][TILE];
+    TileScales of_tile;
+    if constexpr (is_code<P>) {
+        for (int g = 0; g < count; g++) {
+            copy_scales(keys.now[g], dim, scales[0] + g * GROUP_KEYS);
+            copy_scales(values.now[g], dim, scales[1] + g * GROUP_KEYS);
+        }
+        of_tile = TileScales{scales[0], scales[1]};
+    }
+    score_rows(scope, keys, count, rows, t.query + first * dim, dim, t.scores, t.keys);
+    for (int i = 0; i < rows; i++)
         factors[i] = tile_weights<U>(t.scores + i * TILE, t.weights + i * TILE, count * GROUP_KEYS, sight.begin, sight.end,
-                                     sight.scale, t.maxima + first + i, t.totals + first + i);
-    add_tile<U, ROWS>(groups_of_head(keys + s->kv_stride, now, next), count, dim, t.weights, factors, t.out + first * dim);
+                                     sight.scale, t.maxima + first + i, t.totals + first + i, of_tile);
+    add_rows(scope, values, count, rows, dim, t.weights, factors, t.out + first * dim, t.values);
 }
 
 // A row of one token over packed pages: tiles outermost, so that the KV heads of a tile are read as they lie.
-template <class T> static void run_token(const Step *s, int64_t layer, int64_t window, const Item *item,
-                                         const Item *following, T *qkv, T *out, const Scratch &t) {
+template <class T, class P>
+static void run_token(const Step *s, int64_t layer, int64_t window, const Item *item, const Item *following, T *qkv, T *out,
+                      const Scratch &t) {
     typedef typename UnitsOf<T>::type U;
     const Row *row = s->rows + item->row;
     const int64_t dim = s->head_dim, group = s->num_heads / s->kv_heads, num_rows = item->num_kv_heads * group;
     const int64_t token = row->begin + item->first, end = row->start + item->last;
-    const int64_t begin = first_key(s, item, window), num_blocks = num_blocks_of<U>(group);
-    const T *layer_pages = (const T *)s->pages + layer * s->layer_stride, *head;
+    const int64_t begin = first_key(s, item, window), num_blocks = (group + U::TOKEN_ROWS - 1) / U::TOKEN_ROWS;
+    ItemScope<U> scope;
+    const P *layer_pages = (const P *)s->pages + layer * s->layer_stride, *head;
     const T *query = qkv + token * (s->num_heads + 2 * s->kv_heads) * dim + item->kv_head * group * dim;
     for (int64_t i = 0; i < num_rows; i++) {
         copy_query<T, U>(query + i * dim, t.query + i * dim, dim);
@@ -359,30 +372,28 @@ template <class T> static void run_token(const Step *s, int64_t layer, int64_t w
 
     int64_t groups[2][TILE / GROUP_KEYS];
     const int64_t *table = s->tables + row->table;
-    int next_count = groups_of_tile(s, table, begin / TILE * TILE, begin, end, groups[0]);
+    int next_count = groups_of_tile<U>(s, table, begin / TILE * TILE, begin, end, groups[0]);
     for (int64_t tile = begin / TILE * TILE, turn = 0; tile < end; tile += TILE, turn = 1 - turn) {
         const int count = next_count;
         const int64_t *now = groups[turn], *next = now;
         if (tile + TILE < end) {
-            next_count = groups_of_tile(s, table, tile + TILE, begin, end, groups[1 - turn]);
+            next_count = groups_of_tile<U>(s, table, tile + TILE, begin, end, groups[1 - turn]);
             next = groups[1 - turn];
         } else if (following) {
-            first_groups(s, following, item, window, groups[1 - turn]);
+            first_groups<U>(s, following, item, window, groups[1 - turn]);
             next = groups[1 - turn];
         }
         const Sight sight{(int)most(0, begin - tile), (int)least(TILE, end - tile), Factors(s)};
         for (int64_t h = 0; h < item->num_kv_heads; h++)
             for (int64_t b = 0; b < num_blocks; b++) {
-                int64_t first = h * group + block_begin<U>(group, b), last = h * group + block_begin<U>(group, b + 1);
+                const int64_t first = group * b / num_blocks, rows = group * (b + 1) / num_blocks - first;
                 head = layer_pages + (item->kv_head + h) * s->head_stride;
-#define ATTEND(ROWS) attend_tile<T, ROWS>(s, head, now, next, count, first, sight, t)
-                FOR_ROWS(last - first, ATTEND)
-#undef ATTEND
+                attend_tile(scope, s, head, now, next, count, h * group + first, (int)rows, sight, t);
             }
     }
     for (int64_t i = 0; i < num_rows; i++) {
         T *target = out + (token * s->num_heads + item->kv_head * group + i) * dim;
-        restore_dimensions<T, U>(t.out + i * dim, dim);
+        restore_dimensions<P>(t.out + i * dim, dim);
         store_result(t.out + i * dim, t.totals[i], target, dim);
     }
 }
@@ -395,22 +406,22 @@ static void attend(const Step *s, int64_t layer, int64_t window, T *qkv, T *out,
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < s->num_items; i++) {
         const Item *item = s->items + i;
-        if constexpr (UnitsOf<T>::type::STEP == 1 && sizeof(P) > 1) {  // no pages of tiles or codes are packed
-            if (s->is_packed && item->last - item->first == 1) {
-                const int64_t after = i + omp_get_num_threads();  // likely the next one of this thread
-                const Item *following = after < s->num_items ? s->items + after : nullptr;
-                run_token(s, layer, window, item, following, qkv, out, scratch);
-                continue;
-            }
+        if (s->is_packed && item->last - item->first == 1) {
+            const int64_t after = i + omp_get_num_threads();  // likely the next one of this thread
+            const Item *following = after < s->num_items ? s->items + after : nullptr;
+            run_token<T, P>(s, layer, window, item, following, qkv, out, scratch);
+        } else {
+            run_item<T, P>(s, layer, window, item, qkv, out, scratch);
         }
-        run_item<T, P>(s, layer, window, item, qkv, out, scratch);
     }
 }
 
 template <class T>
 static void attend_pages(const Step *s, int64_t layer, int64_t window, T *qkv, T *out, const T *norm) {
-    if (s->codes)
-        attend<T, uint8_t>(s, layer, window, qkv, out, norm);
+    if (s->codes == INT8_ROWS)
+        attend<T, int8_code>(s, layer, window, qkv, out, norm);
+    else if (s->codes == E4M3_ROWS)
+        attend<T, e4m3_code>(s, layer, window, qkv, out, norm);
     else
         attend<T, T>(s, layer, window, qkv, out, norm);
 }
@@ -440,8 +451,8 @@ static int64_t kv_heads_of_token(const Step *s, int64_t group) {
 extern "C" {
 
 // 1 where the kernels read packed pages of this shape.
-int stratos_packs_keys(int dtype, int64_t head_dim, int64_t block_size) {
-    DISPATCH(dtype, return UnitsOf<T>::type::STEP == 1 && head_dim % 32 == 0 && block_size % GROUP_KEYS == 0);
+int stratos_packs_keys(int64_t head_dim, int64_t block_size) {
+    return head_dim % 32 == 0 && block_size % GROUP_KEYS == 0;
 }
 
 // Elements of a unit of such pages.

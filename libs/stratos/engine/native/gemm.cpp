@@ -13,6 +13,7 @@ template <class T, class O> static void multiply_scheme(const Linear *l, const T
         case INT8_CODES: return multiply_code_rows<T, O, INT8_CODES>(l, x, out, rows);
         case INT4_CODES: return multiply_code_rows<T, O, INT4_CODES>(l, x, out, rows);
         case FP8_CODES: return multiply_code_rows<T, O, FP8_CODES>(l, x, out, rows);
+        case MXFP4_CODES: return multiply_code_rows<T, O, MXFP4_CODES>(l, x, out, rows);
         default: return multiply_rows(l, x, out, rows);
     }
 }

@@ -16,7 +16,7 @@ constexpr int CHUNK = 240;  // rows of one item
 
 // What a weight holds.  FLOATS: elements of the compute type.  INT8_ROWS: bytes, multiplied with rows that are cut to
 // bytes as well (integers.h).  The others: codes that are widened inside the product (codes.h).
-enum Scheme : int64_t { FLOATS = 0, INT8_ROWS = 1, INT8_CODES = 2, INT4_CODES = 3, FP8_CODES = 4 };
+enum Scheme : int64_t { FLOATS = 0, INT8_ROWS = 1, INT8_CODES = 2, INT4_CODES = 3, FP8_CODES = 4, MXFP4_CODES = 5 };
 
 struct Linear {  // mirrored by native/structures.py
     const void *weight, *bias;  // packed; bias [n] of the compute type, or null

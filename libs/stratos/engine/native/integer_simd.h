@@ -19,6 +19,9 @@ template <int N> static inline ivec ishr_signed(ivec x) { return _mm512_srai_epi
 static inline ivec ior(ivec a, ivec b) { return _mm512_or_si512(a, b); }
 static inline vec as_floats(ivec x) { return _mm512_castsi512_ps(x); }
 static inline ivec load_bytes(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+static inline ivec load_signed_bytes(const uint8_t *p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
 static inline vec where_less(ivec a, ivec b, vec then, vec otherwise) {
     return _mm512_mask_mov_ps(otherwise, _mm512_cmplt_epi32_mask(a, b), then);
 }
@@ -40,12 +43,25 @@ template <int N> static inline ivec ishr_signed(ivec x) { return _mm256_srai_epi
 static inline ivec ior(ivec a, ivec b) { return _mm256_or_si256(a, b); }
 static inline vec as_floats(ivec x) { return _mm256_castsi256_ps(x); }
 static inline ivec load_bytes(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+static inline ivec load_signed_bytes(const uint8_t *p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
 static inline vec where_less(ivec a, ivec b, vec then, vec otherwise) {
     return _mm256_blendv_ps(otherwise, then, _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a)));
 }
 static inline vec to_floats(ivec x) { return _mm256_cvtepi32_ps(x); }
 static inline ivec to_integers(vec x) { return _mm256_cvtps_epi32(x); }
 #endif
+
+// Numbers of the e2m1 codes in the lowest 4 bits: a sign, 2 bits of exponent, 1 of fraction; 0 to 6 by halves and more.
+static inline vec e2m1_floats(ivec code) {
+    const ivec size = iand(code, iset(7));
+    const vec normal = as_floats(iadd(ishl<22>(size), iset(126 << 23)));
+    const vec number = where_less(size, iset(2), vmul(to_floats(size), vset(0.5f)), normal);
+    ivec bits;
+    memcpy(&bits, &number, sizeof bits);
+    return as_floats(ior(ishl<28>(iand(code, iset(8))), bits));
+}
 
 // Numbers of the e4m3 codes in the lowest bytes: 4 bits of exponent, 3 of fraction.
 static inline vec e4m3_floats(ivec code) {

@@ -24,7 +24,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_permit": (c_int, []),
     "stratos_peak": (c_int64, [c_int, c_int64]),
     "stratos_step_bytes": (c_int64, []),
-    "stratos_packs_keys": (c_int, [c_int, c_int64, c_int64]),
+    "stratos_packs_keys": (c_int, [c_int64, c_int64]),
     "stratos_key_unit": (c_int, [c_int]),
     "stratos_scratch_bytes": (c_int64, [c_int64]),
     "stratos_plan": (None, [POINTER(AttentionStep)]),

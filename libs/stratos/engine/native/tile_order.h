@@ -12,7 +12,7 @@
 #if defined(STRATOS_TILE_ORDER)
 
 struct TileUnits {
-    static constexpr int PER_UNIT = 2, STEP = 16, SPAN = 32, ROWS = 32;
+    static constexpr int PER_UNIT = 2, STEP = 16, SPAN = 32, ROWS = 32, TOKEN_ROWS = 16;
 };
 
 // Denormals are zeros until the end of the scope, in vectors as in tiles.

@@ -19,9 +19,9 @@ constexpr int STRIP = 2;
 #endif
 
 // PER_UNIT: elements of a unit; STEP: units that are only taken together; SPAN: columns, keys and dimensions come in
-// multiples of it; ROWS: at most, in one call.
+// multiples of it; ROWS: at most, in one call; TOKEN_ROWS: the same over packed pages.
 struct FloatUnits {  // T: type of the pages; products are of floats
-    static constexpr int PER_UNIT = 1, STEP = 1, SPAN = LANES, ROWS = MAX_ROWS;
+    static constexpr int PER_UNIT = 1, STEP = 1, SPAN = LANES, ROWS = MAX_ROWS, TOKEN_ROWS = MAX_ROWS;
     static inline vec madd(vec a, float unit, vec sum) { return vfma(a, vset(unit), sum); }
 };
 
@@ -30,7 +30,7 @@ template <class T> struct UnitsOf { typedef FloatUnits type; };
 template <> struct UnitsOf<bf16_t> { typedef TileUnits type; };
 #elif defined(__AVX512BF16__)
 struct PairUnits {  // two bf16 values
-    static constexpr int PER_UNIT = 2, STEP = 1, SPAN = LANES, ROWS = MAX_ROWS;
+    static constexpr int PER_UNIT = 2, STEP = 1, SPAN = LANES, ROWS = MAX_ROWS, TOKEN_ROWS = MAX_ROWS;
     static inline vec madd(vec a, float unit, vec sum) {
         return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)vset(unit));
     }

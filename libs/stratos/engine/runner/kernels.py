@@ -75,10 +75,8 @@ class Kernels:
         )
 
     def key_unit(self, geometry: KvGeometry, dtype: torch.dtype) -> int:
-        """``KvPages.key_unit`` for the attention backend; of ``dtype`` are the pages."""
+        """``KvPages.key_unit`` for the attention backend, which computes in ``dtype``."""
         if self.is_triton or self.library is None or not self.packs_keys or geometry.head_dim > MAX_HEAD_DIM:
-            return 0
-        if self.kv_codes is not None:
             return 0
         return key_unit(self.library, geometry, dtype)
 

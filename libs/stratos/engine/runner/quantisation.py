@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.model_config import DecoderConfig
-from stratos.engine.checkpoint.weight_schemes import label_at_load
+from stratos.engine.checkpoint.weight_schemes import LinearScheme, label_at_load
 from stratos.engine.revisions import revised
 
 
@@ -20,7 +20,8 @@ def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
     """
     stored = model.quantisation
     if quantization == "auto":
-        return "" if stored is None else stored.label
+        coded = LinearScheme.MXFP4.label if model.has_coded_experts else ""
+        return coded if stored is None else stored.label
     if stored is not None:
         raise InvalidCheckpoint(
             f"quantization {quantization} is for float weights; the checkpoint stores {stored.label}: set it to auto"

@@ -27,14 +27,14 @@ from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.contract.kept_tables import KeptTables
-from stratos.engine.contract.plan import SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.plan import NON_FINITE_HIDDEN, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.runner import Runner, RunnerInfo
 from stratos.engine.layers.thread_scope import one_thread
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import lay_out
-from stratos.engine.memory.host_pages import HostPages
+from stratos.engine.memory.host_pages import HostPages, HostSwap
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.decoder import Decoder
 from stratos.engine.runner.device_room import room_of
@@ -55,7 +55,6 @@ from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import EnginePlan
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-NON_FINITE_HIDDEN = "the model's hidden state is not finite"
 _log = logging.getLogger(__name__)
 
 
@@ -143,7 +142,7 @@ class TorchRunner(Runner):
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
         geometry = _geometry(model, config.block_size, kv_dtype, codes.scale_bytes if codes else 0)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
-        key_unit = 0 if streams else kernels.key_unit(geometry, kv_dtype)
+        key_unit = 0 if streams else kernels.key_unit(geometry, dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
         # memory node.
@@ -223,17 +222,17 @@ class TorchRunner(Runner):
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
         self.block_tables.apply(plan)
-        swap_s = self.host.swap(plan.swap_outs, plan.swap_ins)
+        swap = self.host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
             self.pages.copy_blocks(plan.copies)
         if not plan.rows:
-            return StepHandle(None, None, StepTokens(swap_s=swap_s))
+            return StepHandle(None, None, StepTokens(swap_s=swap.wait(), damaged_slots=swap.damaged))
         if self._threads is None:
-            return self._compute(plan, swap_s)
+            return self._compute(plan, swap)
         with self._threads.watching(sum(len(row.token_ids) for row in plan.rows)):
-            return self._compute(plan, swap_s)
+            return self._compute(plan, swap)
 
-    def _compute(self, plan: StepPlan, swap_s: float) -> StepHandle:
+    def _compute(self, plan: StepPlan, swap: HostSwap) -> StepHandle:
         info = self.info
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
@@ -251,7 +250,13 @@ class TorchRunner(Runner):
         num_sound_drafts = _report_non_finite(result.is_finite, plan, inputs, errors)
         pooled = pool_rows(plan.rows, inputs.spans, result.hidden, self.decoder.final_states)
         logprobs = prompt_logprobs(plan.rows, inputs.spans, result.hidden, self.decoder.logits)
-        tokens_so_far = StepTokens(pooled=pooled, prompt_logprobs=logprobs, errors=errors, swap_s=swap_s)
+        tokens_so_far = StepTokens(
+            pooled=pooled,
+            prompt_logprobs=logprobs,
+            errors=errors,
+            swap_s=swap.wait(),
+            damaged_slots=swap.damaged,
+        )
         return StepHandle(inputs, result.logits, tokens_so_far, num_sound_drafts)
 
     @torch.inference_mode()

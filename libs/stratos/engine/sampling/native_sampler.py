@@ -20,14 +20,14 @@ from stratos.core.requests.records import TokenLogprob
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import list_key
 from stratos.core.rng import noise_key
-from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
+from stratos.engine.contract.plan import ALL_BANNED, NON_FINITE, SampleSpec
 from stratos.engine.layers.ops import LayerOps
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import SampleRow
 from stratos.engine.sampling.filters import kernel_settings
 from stratos.engine.sampling.logits_processors import TokenMask, allowed_tokens, banned_tokens
 from stratos.engine.sampling.logprobs import position_record
-from stratos.engine.sampling.sampler import NON_FINITE, Sampled, Sampler, is_plain_greedy
+from stratos.engine.sampling.sampler import Sampled, Sampler, is_plain_greedy
 from stratos.engine.sampling.seen_tokens import MIN_KEPT, SeenTable
 from stratos.engine.sampling.watermark import context_of
 

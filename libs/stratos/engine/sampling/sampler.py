@@ -16,15 +16,13 @@ from torch import Tensor
 
 from stratos.core.requests.records import PositionLogprobs
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
+from stratos.engine.contract.plan import ALL_BANNED, NON_FINITE, SampleSpec
 from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.sampling.counter_rng import gumbel, noise_keys
 from stratos.engine.sampling.filters import is_truncated, scale_, survivors, takes_best
 from stratos.engine.sampling.logits_processors import TokenMask, apply_changes, needs_processing, row_changes
 from stratos.engine.sampling.logprobs import position_logprobs
 from stratos.engine.sampling.watermark import add_watermark
-
-NON_FINITE = "the model's logits are not finite"
 
 
 @dataclass(slots=True)

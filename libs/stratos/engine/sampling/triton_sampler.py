@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
+from stratos.engine.contract.plan import ALL_BANNED, NON_FINITE, SampleSpec
 from stratos.engine.memory.copies import to_device
 from stratos.engine.sampling.counter_rng import noise_keys
 from stratos.engine.sampling.filters import kernel_settings, takes_best
 from stratos.engine.sampling.logits_processors import RowChanges, TokenMask, needs_processing, row_changes
 from stratos.engine.sampling.logprobs import LogprobTensors, logprob_tensors, position_records
-from stratos.engine.sampling.sampler import NON_FINITE, Sampled
+from stratos.engine.sampling.sampler import Sampled
 from stratos.engine.sampling.watermark import add_watermark
 from stratos.engine.triton_kernels import sampling, split_sampling
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,6 +62,15 @@ class StepLoad:
         return StepLoad(self.tokens + count, self.kv_tokens + tiles * (start + count))
 
 
+def load_of(rows: Iterable[tuple[int, int]]) -> StepLoad:
+    """Load of rows, each of so many tokens after so many computed ones."""
+    tokens = kv_tokens = 0
+    for count, start in rows:
+        tokens += count
+        kv_tokens += -(-count // QUERY_TILE) * (start + count)
+    return StepLoad(tokens, kv_tokens)
+
+
 class CostCoefficients(NamedTuple):
     """The fit, in seconds."""
 
@@ -98,7 +107,8 @@ class StepCostModel:
         return CostErrors(median, p90)
 
     def predict(self, load: StepLoad) -> float:
-        return sum(c * x for c, x in zip(self._solution, _features(load), strict=True))
+        step, token, kv = self._solution  # written out: a step asks some times
+        return step + token * (load.tokens / TOKENS_UNIT) + kv * (load.kv_tokens / KV_UNIT)
 
     def observe(self, load: StepLoad, seconds: float) -> None:
         """A step with this load took so long; what is no duration is ignored."""
@@ -111,14 +121,24 @@ class StepCostModel:
             self._shift(seconds / predicted)
             predicted = self.predict(load)
         target = self._clipped(predicted, seconds)
-        features, weight = _features(load), 1.0 / (predicted or target) ** 2
-        for i in range(3):
-            self._moments[i] = self._moments[i] * FORGETTING + weight * features[i] * target
-            for j in range(3):
-                self._information[i][j] = self._information[i][j] * FORGETTING + weight * features[i] * features[j]
+        self._note(load.tokens / TOKENS_UNIT, load.kv_tokens / KV_UNIT, target, 1.0 / (predicted or target) ** 2)
         self._solution = self._solve()
         self.num_steps += 1
         self.max_step_tokens = max(self.max_step_tokens, load.tokens)
+
+    def _note(self, tokens: float, kv: float, target: float, weight: float) -> None:
+        """Add a step with the features 1, ``tokens`` and ``kv`` to the sums."""
+        (a, b, c), (_, d, e), (_, _, f) = self._information
+        x, y, z = self._moments
+        by_tokens, by_kv = weight * tokens, weight * kv
+        a, b, c = a * FORGETTING + weight, b * FORGETTING + by_tokens, c * FORGETTING + by_kv
+        d, e, f = d * FORGETTING + by_tokens * tokens, e * FORGETTING + by_tokens * kv, f * FORGETTING + by_kv * kv
+        self._information = [[a, b, c], [b, d, e], [c, e, f]]
+        self._moments = [
+            x * FORGETTING + weight * target,
+            y * FORGETTING + by_tokens * target,
+            z * FORGETTING + by_kv * target,
+        ]
 
     def _shift(self, ratio: float) -> None:
         """Scale everything when recent steps agree that all of it takes longer, or less."""
@@ -163,10 +183,6 @@ class StepCostModel:
             if value < best_value:
                 best, best_value = found, value
         return best
-
-
-def _features(load: StepLoad) -> tuple[float, float, float]:
-    return 1.0, load.tokens / TOKENS_UNIT, load.kv_tokens / KV_UNIT
 
 
 def _solve_on(matrix: list[list[float]], right: list[float], subset: Sequence[int]) -> list[float] | None:

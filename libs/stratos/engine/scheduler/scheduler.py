@@ -121,6 +121,12 @@ class Scheduler:
         self._kv.tier.drop(sequence)
         self.free_blocks(sequence)
 
+    def restart(self, sequence: Sequence) -> None:
+        """Take the blocks of a running sequence, which begins again from its first token."""
+        self.running.remove(sequence)
+        self.free_blocks(sequence)
+        self.enqueue(sequence)
+
     def free_blocks(self, sequence: Sequence) -> None:
         """Release the blocks of a sequence; it would start from its first token again."""
         self._kv.fences.release(sequence.held_blocks, sequence.last_plan)

@@ -17,13 +17,13 @@ from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
 from stratos.engine.checkpoint.gguf.kept_codes import KEPT_BYTES, kept_schemes
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
-from stratos.engine.checkpoint.tensor_names import LINEAR_SUFFIXES, expected_shapes
+from stratos.engine.checkpoint.tensor_names import CODED_SUFFIXES, LINEAR_SUFFIXES, expected_shapes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
-ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0}
+ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0, "mxfp4": 0.625}
 """Of an element that is quantised at load, scales included."""
-TABLE_BYTES, KV_SCALE_BYTES = 4, 2
+TABLE_BYTES, KV_SCALE_BYTES, SCALE_BYTES = 4, 2, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def read_need(folder: Path, rounding: str = "auto", *, keeps_codes: bool = True)
     Args:
         folder: of the model.
         rounding: what its linear layers are quantised to at load.
-        keeps_codes: whether the device has products for blocks of GGUF files.
+        keeps_codes: whether the device has products for blocks of GGUF files and of coded experts.
 
     Raises:
         InvalidCheckpoint: its configuration or a header cannot be read.
@@ -98,16 +98,22 @@ def read_need(folder: Path, rounding: str = "auto", *, keeps_codes: bool = True)
     if not weights and (parts := sorted(folder.glob(f"*{SUFFIX}"))):
         need = _gguf_need(model, parts[0], keeps_codes=keeps_codes)
     else:
-        need = _safetensors_need(model, weights)
+        need = _safetensors_need(model, weights, widens=not keeps_codes or rounding != "auto")
     return need if rounding == "auto" else need.rounded(model, rounding)
 
 
-def _safetensors_need(model: DecoderConfig, weights: list[Path]) -> ModelNeed:
+def _safetensors_need(model: DecoderConfig, weights: list[Path], *, widens: bool) -> ModelNeed:
     elements, code_bytes = dict.fromkeys(STORED_DTYPES, 0), 0
     for path in weights:
-        for entry in read_safetensors_header(path, InvalidCheckpoint, ALL_BYTES).values():
+        for name, entry in read_safetensors_header(path, InvalidCheckpoint, ALL_BYTES).items():
             if entry["dtype"] in elements:
                 elements[entry["dtype"]] += math.prod(entry["shape"])
+            elif model.has_coded_experts and name.endswith(CODED_SUFFIXES):
+                is_scale, count = name.endswith(CODED_SUFFIXES[1]), math.prod(entry["shape"])
+                if widens:
+                    elements["BF16"] += 0 if is_scale else 2 * count
+                else:
+                    code_bytes += count * (SCALE_BYTES if is_scale else 1)
             elif model.quantisation is not None:
                 code_bytes += math.prod(entry["shape"]) * ALL_BYTES[entry["dtype"]]
     stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])

@@ -21,12 +21,14 @@ FIRST_CHANCE = 0.6
 RATE, COMMON_RATE = 0.15, 0.02
 """Weight of a newest draft token in a sequence's chance, and in that which new sequences begin with."""
 NUM_TRIED, TRY_EVERY = 12, 512
-"""Steps at first, and one of so many later, whose drafts are run at full length, since their cost is unknown."""
+"""Steps at first, and one of so many later, that run drafts whether they pay or not, since their cost is unknown."""
+LEAST_TRIED = 16
+"""Drafted tokens that such a step may have in any case; more only up to its other tokens."""
 MIN_CHANCE = 0.05
 """Chance of a drafted token below which it does not run, whatever steps seem to cost."""
 MARGIN = 1.15
 """Gain over cost that a draft must promise: both are estimates."""
-IDLE_OBSERVED = 8
+IDLE_OBSERVED = 16
 """One of so many steps without drafts is measured."""
 
 
@@ -66,11 +68,14 @@ class DraftLengths:
         method = method or state.method
         return state.chances.get(method, self._chances.get(method, FIRST_CHANCE))
 
-    def observe(self, load: StepLoad, seconds: float, num_drafted: int) -> None:
-        """A step without prompts took so long."""
+    def wants(self, num_drafted: int) -> bool:
+        """Whether a step with so many drafted tokens is to be observed; asked once for each that has no prompt."""
         self._num_steps += 1
-        if num_drafted or self._num_steps % IDLE_OBSERVED == 0 or self._cost.num_steps < NUM_TRIED:
-            self._cost.observe(load, seconds)
+        return bool(num_drafted) or self._num_steps % IDLE_OBSERVED == 0 or self._cost.num_steps < NUM_TRIED
+
+    def observe(self, load: StepLoad, seconds: float) -> None:
+        """A step without prompts took so long."""
+        self._cost.observe(load, seconds)
 
     def worth(self, load: StepLoad, num_drafted: int, num_accepted: int) -> DraftWorth:
         """Cost of the drafts of a step with this load, and what they saved, by what steps cost.
@@ -93,7 +98,7 @@ class DraftLengths:
         """
         self._num_tried += 1
         if self._num_tried <= NUM_TRIED or self._num_tried % TRY_EVERY == 0:
-            return [count for _, count in offered]
+            return _tried([count for _, count in offered], max(LEAST_TRIED, load.tokens))
         step_s = self._cost.predict(load)
         token_s = self._cost.predict(StepLoad(load.tokens + 1, load.kv_tokens)) - step_s + drafting_s
         if step_s <= 0:
@@ -103,6 +108,15 @@ class DraftLengths:
         gained = sum(_expected(chance, count) for (chance, _), count in zip(offered, lengths, strict=True))
         faster = (load.tokens + gained) / (step_s + sum(lengths) * token_s)
         return _lengths(offered, MARGIN * max(rate, faster) * token_s)
+
+
+def _tried(counts: list[int], most: int) -> list[int]:
+    """Full drafts, while they are at most so many tokens in all."""
+    lengths = []
+    for count in counts:
+        lengths.append(min(count, most))
+        most -= lengths[-1]
+    return lengths
 
 
 def _lengths(offered: list[tuple[float, int]], least: float) -> list[int]:

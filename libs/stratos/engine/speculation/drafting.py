@@ -23,6 +23,8 @@ GRAMMAR = "grammar"
 """Who drafted what a grammar forces."""
 NUM_PROBED, PROBED_ONE_IN = 2, 8
 """Tokens of a probe, and sequences of which one is probed though drafts did not pay for those before."""
+MAX_BLIND_GAP = 4
+"""Tokens between two looks where there was no guess: a copy may begin at any token, and pays from its first on."""
 MAX_LOOK_S = 1.0
 """A proposer that takes longer is not asked for these sequences again."""
 
@@ -106,10 +108,11 @@ class Drafting:
                 asks.append(DraftAsk(sequence, state, most))
         return offers + (self._asked(asks, load) if asks else [])
 
-    def pause(self, sequence: Sequence, state: DraftState) -> None:
-        """No draft of the sequence runs: look at it again some tokens later."""
+    def pause(self, sequence: Sequence, state: DraftState, *, has_guess: bool = True) -> None:
+        """No draft of the sequence runs, or there is none: look at it again some tokens later."""
         if self._lengths is not None:
-            state.gap = min(max(1, 2 * state.gap), self._proposer.max_gap)
+            most = self._proposer.max_gap if has_guess else min(MAX_BLIND_GAP, self._proposer.max_gap)
+            state.gap = min(max(1, 2 * state.gap), most)
             state.next_look = len(sequence.tokens) + state.gap
 
     def resume(self, state: DraftState) -> None:
@@ -132,7 +135,7 @@ class Drafting:
             if drafts:
                 offers.append(self._offer(ask, self._proposer.name, drafts, length))
             elif length is None:
-                self.pause(ask.sequence, ask.state)
+                self.pause(ask.sequence, ask.state, has_guess=False)
         return offers
 
     def _affordable(self, asks: list[DraftAsk], load: StepLoad) -> tuple[list[DraftAsk], list[int | None]]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from stratos.engine.contract.results import StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.requests.context import EngineContext
-from stratos.engine.scheduler.cost_model import StepLoad
+from stratos.engine.scheduler.cost_model import StepLoad, load_of
 from stratos.engine.sequence import Sequence
 from stratos.engine.speculation.draft_lengths import DraftLengths
 from stratos.engine.speculation.drafting import Drafting, Offer
 from stratos.engine.speculation.making import check_speculation
 from stratos.engine.speculation.proposer import Proposer
+from stratos.engine.step_tracker import LaunchedStep
 
 
 class DraftPlanner:
@@ -37,14 +38,14 @@ class DraftPlanner:
     def add(self, scheduled: list[tuple[Sequence, int]], result: StepResult) -> None:
         """Set the drafts of the sequences of a step, and take their blocks."""
         scheduler, clock = self._context.scheduler, self._context.clock
-        begin_s = clock.now()
         self._drafting.let_go()
         if scheduler.waiting or any(count > 1 for _, count in scheduled):
             return
         wanted = [(sequence, most) for sequence, _ in scheduled if (most := self._most(sequence)) > 0]
-        load = StepLoad()
-        for sequence, count in scheduled if wanted else ():
-            load = load.plus(count, sequence.num_scheduled)
+        if not wanted:
+            return
+        begin_s = clock.now()
+        load = load_of((count, sequence.num_scheduled) for sequence, count in scheduled)
         offers = self._drafting.offers(wanted, load)
         left = scheduler.config.token_budget - len(scheduled)
         for offer, length in zip(offers, self._choose(load, offers), strict=True):
@@ -57,12 +58,13 @@ class DraftPlanner:
         result.drafts += self._drafting.take_counts()
         result.draft_cost_s += max(0.0, clock.now() - begin_s)
 
-    def observe(self, load: StepLoad, seconds: float, result: StepResult) -> None:
+    def observe(self, step: LaunchedStep, seconds: float, result: StepResult) -> None:
         """A step without prompts took so long, and has retired."""
-        if self._lengths is None:
-            return
         num_drafted = result.num_drafted
-        self._lengths.observe(load, seconds, num_drafted)
+        if self._lengths is None or not self._lengths.wants(num_drafted):
+            return
+        load = step.load
+        self._lengths.observe(load, seconds)
         if num_drafted:
             worth = self._lengths.worth(load, num_drafted, result.num_accepted)
             result.draft_cost_s += worth.cost_s
@@ -73,7 +75,11 @@ class DraftPlanner:
         self._drafting.forget_tenant(tenant)
 
     def _most(self, sequence: Sequence) -> int:
-        """Longest draft that the sequence may have in this step."""
+        """Longest draft that the sequence may have in this step; 0 while a pause of it lasts."""
+        state = sequence.drafting
+        may_pause = state is not None and sequence.grammar is None and not state.proposed
+        if may_pause and state is not None and (state.is_off or len(sequence.tokens) < state.next_look):
+            return 0
         if not sequence.is_open or sequence.request is None or sequence.remaining != 1 or not sequence.num_output:
             return 0
         if sequence.request.request.sampling.drafts_off:

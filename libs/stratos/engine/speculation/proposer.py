@@ -23,7 +23,7 @@ class Proposer(ABC):
 
     name = "draft"
     """Name of the method in metrics."""
-    max_gap = 8
+    max_gap = 16
     """Tokens between two looks at a sequence whose drafts do not run."""
     is_costly = False
     """A drafted token takes ``token_s``, so its length is chosen before it is drafted."""

@@ -116,6 +116,20 @@ STORE_ALERTS = (
         act=("Mend what the log says. Pools can be scaled by hand until then.",),
     ),
     Alert(
+        name="StratosScalersUnserved",
+        expr='sum by (release) (rate(stratos_autoscaler_metrics_api_questions_total{outcome="answered"}[5m])) == 0',
+        lasting="10m",
+        summary="No HPA gets numbers of the release.",
+        meaning="For a quarter of an hour the autoscaler answered no question of an HPA: pools stay as they are. "
+        "Either none arrives, or all are refused or fail.",
+        check=(
+            "`kubectl get apiservice v1beta1.external.metrics.k8s.io`: is it available, and whose is it?",
+            "`stratos_autoscaler_metrics_api_questions_total` by outcome; `failed` is a router that does not answer.",
+            "`kubectl describe hpa`: what it was told.",
+        ),
+        act=("Mend what the APIService or the autoscaler's log says. Pools can be scaled by hand until then.",),
+    ),
+    Alert(
         name="StratosAutoscalerBlind",
         expr="max by (release) (stratos_autoscaler_routers_missing) > 0",
         lasting="5m",

@@ -172,12 +172,18 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosKvDamaged",
-        expr="sum by (release, cause) (increase(stratos_kv_integrity_failures_total[15m])) > 0",
-        summary="KV frames failed a check.",
-        meaning="A frame arrived damaged. It was asked for again or its range computed; no request saw it. Networks "
-        "and "
-        "memory do this rarely: more than once a day is a fault of a machine.",
-        check=("Which worker: `stratos_kv_integrity_failures_total` by instance.", "Memory errors of the node (EDAC)."),
+        expr="sum by (release, cause) (increase(stratos_kv_integrity_failures_total[15m])) > 0 "
+        "or sum by (release) (increase(stratos_kv_damaged_requests_total[15m])) > 0",
+        summary="KV failed a check.",
+        meaning="A frame arrived damaged, a page had changed in host memory, or a row was not finite. KV was asked for "
+        "or computed again; no token came of it. Networks and memory do this rarely: more than once a day is a fault "
+        "of a machine. A request whose rows are never finite fails: that is a fault of the model or of an adapter.",
+        check=(
+            "Which worker: `stratos_kv_integrity_failures_total`, `stratos_kv_damaged_requests_total` and "
+            "`stratos_kv_host_damaged_blocks_total` by instance.",
+            "Memory errors of the node (EDAC).",
+            "Log of the worker: it names the request.",
+        ),
         act=("Drain the node if it happens again.",),
     ),
     Alert(

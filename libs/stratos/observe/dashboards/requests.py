@@ -40,6 +40,14 @@ MODEL = Dashboard(
             queries=(Query(rate("stratos_output_tokens_total", "model, class"), "{{model}} class {{class}}"),),
         ),
         Panel(
+            title="Tokens of a request",
+            text="Its prompt and its answer, of all models.",
+            queries=(
+                *quantiles("stratos_request_prompt_tokens", "", "prompt"),
+                *quantiles("stratos_request_output_tokens", "", "output"),
+            ),
+        ),
+        Panel(
             title="Prompt tokens by source",
             text="Cached ones cost nothing, transferred ones a hand-off, recomputed ones were computed at the "
             "decode worker.",

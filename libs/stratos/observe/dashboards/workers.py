@@ -178,9 +178,14 @@ HANDOFF = Dashboard(
             queries=(Query(rate("stratos_local_prefills_total", "reason"), "{{reason}}"),),
         ),
         Panel(
-            title="Damaged frames",
-            text="Frames that failed a check. They never reach a request; more than a few mean a bad link.",
-            queries=(Query(rate("stratos_kv_integrity_failures_total", "cause"), "{{cause}}"),),
+            title="Damaged KV",
+            text="Frames that failed a check, and requests that computed their KV again. No token came of it; more "
+            "than a few mean a bad link or bad memory.",
+            queries=(
+                Query(rate("stratos_kv_integrity_failures_total", "cause"), "frame: {{cause}}"),
+                Query(rate("stratos_kv_damaged_requests_total", "release"), "requests"),
+                Query(rate("stratos_kv_host_damaged_blocks_total", "release"), "host blocks"),
+            ),
         ),
         Panel(
             title="Staging slots",

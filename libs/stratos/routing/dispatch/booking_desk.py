@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from stratos.core.cache_changes import CacheLayout
-from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRole, new_handoff_id
+from stratos.core.placement import Outcome, Placement, PlacementRequest, ServiceTag, WorkerRole, new_handoff_id
 from stratos.routing.bookings import Booking
 from stratos.routing.dispatch.isolation import SuspectHolds
 from stratos.routing.fleet_state import FleetState
@@ -34,9 +34,12 @@ class BookingDesk:
         """The prefill worker that has computed the prompt of a request that moves; empty when that is not known."""
         return self._prefill_memory.recall(request.request_id) if request.is_move else ""
 
-    def book(self, choice: EndpointChoice, ticket: Ticket, num_blocks: int, now: float) -> Placement:
-        """Take the chosen workers for a request."""
-        handoff_id, request, worker = new_handoff_id(self._fleet.router), ticket.request, choice.worker.ref.incarnation
+    def book(
+        self, choice: EndpointChoice, ticket: Ticket, num_blocks: int, now: float, tag: ServiceTag | None = None
+    ) -> Placement:
+        """Take the chosen workers for a request; ``tag`` goes to the routers that stand by."""
+        handoff_id, request = new_handoff_id(self._fleet.router, tag), ticket.request
+        worker = choice.worker.ref.incarnation
         source = choice.prefill[0].ref.incarnation if choice.decode and choice.prefill else ""
         if source:
             self._prefill_memory.remember(request.request_id, source)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from random import Random
 
 from stratos.common.errors import Draining, StratosError
@@ -106,19 +107,20 @@ class Dispatcher:
         ticket.ask = ask
         return ticket, [self._refused(victim, error, now) for victim, error in displaced]
 
-    def turn(self, now: float, is_open: IsOpen = lambda _: True) -> Iterator[Answer]:
+    def turn(self, now: float, is_open: IsOpen = lambda _: True, most: int | None = None) -> Iterator[Answer]:
         """Place what can be placed, and fail what has waited too long.
 
         Args:
             now: monotonic seconds.
             is_open: whether the caller of a ticket still waits; one that has left may call ``withdraw`` only later.
+            most: placements of this turn; the next one goes on with those that are left.
         """
         self.fleet.observe(now)
         self._suspects.expire(now)
         self._queue.note_positions(now)
         self._bounds.begin(now)
         place, reserve = partial(self._place, now, is_open), partial(self._reserve, now)
-        for found in self._queue.dispatch(now, place, reserve, self._bounds):
+        for found in islice(self._queue.dispatch(now, place, reserve, self._bounds), most):
             yield found.ticket, found.result
         if expired := self._queue.expire(now):
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)
@@ -142,6 +144,9 @@ class Dispatcher:
 
     def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> None:
         """A worker reports."""
+        if status.service_marks:
+            self._queue.follow(status.identity.model_digest, status.service_marks)
+            status = replace(status, service_marks=())  # told once
         self.fleet.on_status(worker_id, status, now)
         self._queue.charge_output(status.identity.model_digest, status.tenant_tokens)
 
@@ -185,7 +190,7 @@ class Dispatcher:
         choice = self._placer.choose(ticket, ask, views, self.fleet.version, preferred_prefill=preferred)
         if not isinstance(choice, EndpointChoice):
             return choice
-        return self._desk.book(choice, ticket, ask.need(choice.worker).num_blocks, now)
+        return self._desk.book(choice, ticket, ask.need(choice.worker).num_blocks, now, self._queue.tag(ticket))
 
     def _reserve(self, now: float, ticket: Ticket) -> None:
         self._placer.reserve(ticket, self._ask(ticket), self.fleet.views(now))

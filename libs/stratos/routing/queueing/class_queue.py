@@ -105,6 +105,11 @@ class ClassQueue:
         else:  # it takes no turn of its tenant's, so the level of the others stays
             self.service.settle(ticket.request.terms.tenant, ticket.cost)
 
+    def standing(self, ticket: Ticket) -> tuple[float, float]:
+        """The service of its tenant before and after it is dispatched; a move begins at 0, since the level stays."""
+        before, after = self.service.standing(ticket.request.terms.tenant, ticket.cost)
+        return (0.0 if ticket.request.is_move else before), after
+
     def settle(self, tenant: str, difference: float) -> None:
         """The real cost of a tenant's requests became known; what it differs from the charges."""
         self.service.settle(tenant, difference)

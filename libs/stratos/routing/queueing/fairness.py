@@ -49,6 +49,18 @@ class ServiceCounters:
         self._level = max(self._level, before)
         self._counters[tenant] = before + cost / self._weights.get(tenant, 1)
 
+    def standing(self, tenant: str, cost: float) -> tuple[float, float]:
+        """The tenant's counter now, and with a charge of ``cost``."""
+        before = self._counters.get(tenant, self._level)
+        return before, before + cost / self._weights.get(tenant, 1)
+
+    def follow(self, tenant: str, start: float, counter: float) -> None:
+        """Another router had the tenant at ``start`` and charged it up to ``counter``: here it is as far, at least."""
+        self._level = max(self._level, start)
+        self._counters[tenant] = max(self._counters.get(tenant, 0.0), counter)
+        if len(self._counters) > MAX_TENANTS:
+            self._prune(tenant)
+
     def settle(self, tenant: str, difference: float) -> None:
         """The real cost became known; what it differs from the charge."""
         if tenant in self._counters:

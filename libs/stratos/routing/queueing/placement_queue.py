@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from stratos.common.errors import Overloaded
 from stratos.common.shed_reason import ShedReason
-from stratos.core.fleet import QueueDepth
-from stratos.core.placement import PlacementRequest, Work
+from stratos.core.fleet import QueueDepth, ServiceMark
+from stratos.core.placement import PlacementRequest, ServiceTag, Work
 from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
 from stratos.core.rules.ageing import AgedQuota, effective_class
 from stratos.routing.queueing.class_queue import ClassQueue
@@ -116,6 +118,7 @@ class PlacementQueue:
         self._expiries: list[tuple[float, int, Ticket]] = []
         self._positions = PositionLog()
         self._sequence = itertools.count()
+        self._last_placed: ModelQueue | None = None
 
     def __len__(self) -> int:
         return sum(len(model) for model in self._models.values())
@@ -190,6 +193,9 @@ class PlacementQueue:
             bounds: which requests need not be tried.
         """
         models = [model for model in self._models.values() if len(model)]
+        if self._last_placed in models:  # a turn that placed as many as it may has left the others behind
+            begin = models.index(self._last_placed) + 1
+            models = models[begin:] + models[:begin]
         for model in models:
             model.begin_turn()
         while models:
@@ -198,6 +204,7 @@ class PlacementQueue:
                 found = model.dispatch(now, place, reserve, bounds)
                 if found is not None:
                     still.append(model)
+                    self._last_placed = model
                     yield found
             models = still
 
@@ -229,6 +236,23 @@ class PlacementQueue:
             for tenant, num_tokens in tenant_tokens.items():
                 for queue in model.classes:
                     queue.settle(tenant, num_tokens * self._settings.output_token_cost)
+
+    def tag(self, ticket: Ticket) -> ServiceTag | None:
+        """Tag of a request that is being dispatched, for other routers; ``None`` for embeddings."""
+        if ticket.request.work is not Work.GENERATION:
+            return None
+        model = self._models[_queue_key(ticket.request)]
+        place = model.classes.index(queue := model.class_of(ticket.request))
+        return ServiceTag(place, *queue.standing(ticket))
+
+    def follow(self, model_digest: str, marks: Sequence[ServiceMark]) -> None:
+        """Go on from what tenants of a model got by other routers."""
+        with suppress(Overloaded):  # so many models wait here that this one is not queued either
+            classes = self._model((model_digest, Work.GENERATION)).classes
+            for mark in marks:
+                if 0 <= mark.start <= mark.counter < math.inf:
+                    queue = classes[min(mark.priority_class, len(classes) - 1)]
+                    queue.service.follow(mark.tenant, mark.start, mark.counter)
 
     def refund(self, request: PlacementRequest) -> None:
         """An attempt that was dispatched made nothing: what its dispatch cost is given back."""

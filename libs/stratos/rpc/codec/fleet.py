@@ -7,7 +7,7 @@ from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import worker_pb2
 from stratos.common.errors import BadRequest
 from stratos.core.engine_load import EngineLoad
-from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, ServiceMark, WorkerStatus
 from stratos.core.gateway_load import NUM_TTFT_COUNTS, GatewayLoad
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef, WorkerRole
@@ -55,6 +55,7 @@ _ENGINE_FIELDS = {
     "slow_step_s": whole_ms("slow_step_ms"),
     "blocks": nested(BLOCKS),
 }
+SERVICE_MARK = FlatCodec(ServiceMark, worker_pb2.ServiceMark)
 WORKER_STATUS = FlatCodec(
     WorkerStatus,
     worker_pb2.WorkerStatus,
@@ -64,6 +65,7 @@ WORKER_STATUS = FlatCodec(
         "identity": nested(IDENTITY),
         "resident_adapters": SET.under("resident_adapter_digests"),
         "features": SET,
+        "service_marks": each(SERVICE_MARK),
         "ttft_s": fractional_ms("ttft_ms"),
         "itl_s": fractional_ms("itl_ms"),
     },

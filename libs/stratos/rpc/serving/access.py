@@ -22,6 +22,7 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.worker.v1.EmbedService/Embed": _GATEWAY,
     "/stratos.api.worker.v1.WorkerService/WatchStatus": _ROUTER | _AUTOSCALER | WORKER_ROLES,
     "/stratos.api.worker.v1.WorkerService/Drain": _AUTOSCALER | _SUPERVISOR,
+    "/stratos.api.worker.v1.WorkerService/WaitDrained": _SUPERVISOR,
     "/stratos.api.worker.v1.CacheService/WatchCache": _ROUTER,
     "/stratos.api.worker.v1.CacheService/ForgetTenant": _ROUTER,
     "/stratos.api.kv.v1.KvSourceService/Fetch": WORKER_ROLES,
@@ -40,11 +41,11 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.lora.v1.RegistryService/ListAdapters": _GATEWAY | WORKER_ROLES | _ADMIN,
     "/stratos.api.lora.v1.RegistryService/RegisterAdapter": _ADMIN,
     "/stratos.api.lora.v1.RegistryService/DeleteAdapter": _ADMIN,
-    # `stratos status` asks with the supervisor's own certificate.
+    # `stratos status` and `stratos drain` ask with the supervisor's own certificate.
     "/stratos.api.supervisor.v1.SupervisorService/ListProcesses": _AUTOSCALER | _SUPERVISOR,
     "/stratos.api.supervisor.v1.SupervisorService/HoldLease": _AUTOSCALER,
     "/stratos.api.supervisor.v1.SupervisorService/StartWorker": _AUTOSCALER,
-    "/stratos.api.supervisor.v1.SupervisorService/DrainWorker": _AUTOSCALER,
+    "/stratos.api.supervisor.v1.SupervisorService/DrainWorker": _AUTOSCALER | _SUPERVISOR,
     "/stratos.api.autoscaler.v1.AutoscalerService/ListDecisions": _SUPERVISOR | _ADMIN,
     "/externalscaler.ExternalScaler/IsActive": _METRICS_READER,
     "/externalscaler.ExternalScaler/StreamIsActive": _METRICS_READER,

@@ -93,6 +93,10 @@ VIEWS: tuple[View, ...] = (
          text="Time between tokens of a choice.", labels=_VLLM),
     View(view="vllm", name="vllm:e2e_request_latency_seconds", source="stratos_request_duration_seconds",
          text="Duration of a request.", labels=_VLLM),
+    View(view="vllm", name="vllm:request_prompt_tokens", source="stratos_request_prompt_tokens",
+         text="Prompt tokens of a request.", labels=_VLLM),
+    View(view="vllm", name="vllm:request_generation_tokens", source="stratos_request_output_tokens",
+         text="Output tokens of a request.", labels=_VLLM),
     View(view="vllm", name="vllm:request_success", source="stratos_request_outcomes", text="Ended requests.",
          labels={"model_name": "model", "finished_reason": "outcome"}, values=_FINISH),
 )  # fmt: skip

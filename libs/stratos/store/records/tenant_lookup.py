@@ -27,8 +27,10 @@ class TenantLookup:
         """By plan."""
         self._made: dict[str, Tenant] = {}
         """By name."""
+        self._names: dict[str, str] | None = None
+        """By id, once a tenant was asked for by that."""
         self._num_merged = -1
-        """Records merged into the snapshot that both were made of."""
+        """Records merged into the snapshot that all of it was made of."""
 
     async def find(self, name: str) -> Tenant | None:
         """The tenant; ``None`` where there is none of this name, or it is being deleted.
@@ -57,11 +59,20 @@ class TenantLookup:
             tenant = self._made[name] = Tenant(
                 name=name,
                 id=record.id,
+                is_namesake=record.is_namesake,
                 cache_salt=record.cache_salt,
                 plan=record.apply_to(plan),
                 kept_kv=self._reserved_beside(plan.name),
             )
         return tenant
+
+    async def find_id(self, tenant_id: str) -> Tenant | None:
+        """Like ``find``, by what the tenant is known by for good."""
+        for _ in range(2):  # the first look brings a snapshot up to date that lacks it
+            found = await self.find(self._name_of(tenant_id))
+            if found is not None and found.id == tenant_id:
+                return found
+        return None
 
     def record(self, name: str) -> TenantRecord | None:
         """The tenant as it is known, suspended and closing ones included."""
@@ -90,6 +101,14 @@ class TenantLookup:
         record = self.record(name)
         return None if record is None or record.is_closing else record
 
+    def _name_of(self, tenant_id: str) -> str:
+        """The name of the tenant with an id; the id where there is none, which is no tenant's name."""
+        self._follow()
+        if self._names is None:
+            tenants = self._follower.snapshot.of_owner(Kind.TENANT, "").values()
+            self._names = {one.value.id: one.value.name for one in tenants if isinstance(one.value, TenantRecord)}
+        return self._names.get(tenant_id, tenant_id)
+
     def _reserved_beside(self, plan: str) -> Mapping[str, float]:
         """KV that other plans have reserved."""
         if plan not in self._reserved:
@@ -102,7 +121,7 @@ class TenantLookup:
         """Forget what was worked out of an earlier state of the snapshot: requests ask it again and again."""
         num_merged = self._follower.snapshot.num_merged
         if num_merged != self._num_merged:
-            self._reserved, self._made, self._num_merged = {}, {}, num_merged
+            self._reserved, self._made, self._names, self._num_merged = {}, {}, None, num_merged
 
     def _plan(self, tenant: TenantRecord) -> Plan | None:
         found = self._follower.snapshot.get(Kind.PLAN, tenant.plan)

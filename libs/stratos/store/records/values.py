@@ -89,6 +89,7 @@ def encode_tenant(tenant: TenantRecord) -> dict[str, Any]:
         **({} if tenant.is_legacy else {"id": tenant.id}),
         **({} if tenant.built_in_version == 1 else {"built_in_version": tenant.built_in_version}),
         **({"closing": True} if tenant.is_closing else {}),
+        **({"namesake": True} if tenant.is_namesake else {}),
     }
 
 
@@ -156,6 +157,7 @@ def _tenant(name: str, value: Mapping[str, Any]) -> TenantRecord:
         overrides=overrides_from_json(value.get("overrides", {})),
         is_suspended=_flag(value, "suspended"),
         is_closing=_flag(value, "closing"),
+        is_namesake=_flag(value, "namesake"),
         is_legacy="id" not in value,
         built_in_version=_version(value),
     )

@@ -15,6 +15,7 @@ from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import NO_TENANT
 from stratos.store.records.values import encode_block, encode_plan, encode_tenant
 from stratos.store.records.writer import RecordWriter, Tombstone
+from stratos.store.tenancy.deletion import is_gone
 from stratos.store.tenancy.tenant_keyring import TenantKeyring, make_if_living
 from stratos.store.tenants import BlockRecord, TenantRecord, TenantRef, owner_of_block, unknown_tenant
 
@@ -109,9 +110,9 @@ class TenantStore:
 
         def edit(found: Record | None) -> Mapping[str, Any] | None:
             nonlocal standing
-            standing = tenant = _of(found) or fresh
-            if tenant is fresh:
-                return encode_tenant(fresh)
+            standing = tenant = _of(found) or replace(fresh, is_namesake=is_gone(found))
+            if tenant.id == fresh.id:
+                return encode_tenant(tenant)
             if plan not in (None, tenant.plan):
                 text = f"tenant {name!r} has plan {tenant.plan!r}; change it with `stratos tenants set-plan`"
                 raise BadRequest(text, param="plan")
@@ -137,7 +138,9 @@ class TenantStore:
             nonlocal is_new
             old = _of(found)
             is_new = old is None
-            new = replace(old or fresh, overrides=overrides, is_suspended=is_suspended)
+            new = replace(
+                old or replace(fresh, is_namesake=is_gone(found)), overrides=overrides, is_suspended=is_suspended
+            )
             if plan != new.plan:
                 new = _given(new, plan)
             return None if new == old else encode_tenant(new)

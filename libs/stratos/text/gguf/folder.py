@@ -25,11 +25,6 @@ from stratos.text.gguf.vocabulary import read_vocabulary
 TEMPLATE_KEY = "tokenizer.chat_template"
 
 
-def is_gguf(path: Path) -> bool:
-    """Whether a model is given as a GGUF file."""
-    return path.suffix == SUFFIX and not path.is_dir()
-
-
 def folder_contents(model: GgufModel) -> dict[str, str]:
     """Name -> text of the files that the metadata give.
 

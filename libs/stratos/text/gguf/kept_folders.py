@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.files.gguf.parts import model_stem, read_gguf
+from stratos.core.files.gguf.parts import is_gguf, model_stem, read_gguf
 from stratos.core.files.handed_digest import state_of
-from stratos.text.gguf.folder import is_gguf, write_model_folder
+from stratos.text.gguf.folder import write_model_folder
 
 REVISION = 1
 """Counts up when a folder of the same file has other contents than before."""

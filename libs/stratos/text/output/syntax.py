@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.text.output.events import CallArguments, CallBegin, CallEnd, OutputEvent
+from stratos.text.output.notation.arguments import Arguments, json_arguments
 from stratos.text.output.reader import Reading, TextReader
 
 Schema = Mapping[str, Any]
@@ -29,8 +30,10 @@ class CallCount:
 
     def property_schema(self, function: str, name: str) -> Schema:
         """Schema of one argument of a function; empty where there is none."""
-        properties = self._schemas.get(function, {}).get("properties")
+        schema = self._schemas.get(function, {})
+        properties = schema.get("properties")
         found = properties.get(name) if isinstance(properties, dict) else None
+        found = schema.get("additionalProperties") if found is None else found
         return found if isinstance(found, dict) else {}
 
     def begin(self, name: str) -> CallBegin:
@@ -55,8 +58,23 @@ ReadCalls = Callable[[TextReader, str, CallCount], Reading[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrameForm:
+    """Messages of an output that is framed as a whole: each has an opening, a text and an end."""
+
+    reasoning: str
+    """Opening of a message of reasoning."""
+    texts: tuple[str, ...]
+    """Openings of messages of text, the last one of the answer's."""
+    end: str
+    following: str
+    """Text between two messages."""
+    barred: tuple[str, ...]
+    """Spellings that end a message as well, so no text may hold them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallForm:
-    """Calls as they are written where they are enforced: the arguments are a JSON object between two texts."""
+    """Calls as they are written where they are enforced: the arguments stand between two texts."""
 
     before: str
     """Text of a call up to its arguments, with ``{name}`` in place of its name."""
@@ -66,8 +84,12 @@ class CallForm:
     opening: str = ""
     """Text before the first call of several that belong together."""
     closing: str = ""
-    is_marked: bool = True
-    """Calls begin with the syntax's first mark, so they can be enforced in the middle of text."""
+    arguments: Arguments = json_arguments
+    """How the arguments are written."""
+    unlike: str = ""
+    """Regular expression of how a text begins that is read as a call, where calls begin an answer without a mark."""
+    frame: FrameForm | None = None
+    """The messages beside calls, where the whole output is framed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +100,8 @@ class CallSyntax:
     marks: tuple[str, ...]
     """Spellings that begin calls, wherever they stand; none begins with another one."""
     read: ReadCalls
-    form: CallForm | None = None
-    """``None`` where calls cannot be enforced."""
+    form: CallForm
+    """How calls are written where they are enforced."""
     frame: ReadFrame | None = None
     """Reads outputs of this family as a whole, calls or not; else only calls are in this syntax."""
     starts_with: str = ""

@@ -7,8 +7,10 @@ complete.  Without a schema, a value that is JSON is that JSON, and any other is
 from __future__ import annotations
 
 import json
+import re
 
 from stratos.text.output.json_text import is_json
+from stratos.text.output.notation.schemas import is_text
 from stratos.text.output.reader import MalformedCall, Marks, Reading, TextReader, take_until
 from stratos.text.output.syntax import CallCount, Schema
 
@@ -38,7 +40,7 @@ class TaggedArguments:
         if is_text(schema):
             yield from self._read_text(reader, end)
             return
-        text = yield from take_until(reader, end)
+        text = yield from (_json_until(reader, end) if schema else take_until(reader, end))
         if self._line_breaks:
             text = text.removeprefix("\n").removesuffix("\n")
         yield self._calls.arguments(as_json(text, schema))
@@ -79,12 +81,25 @@ class TaggedArguments:
         return True
 
 
-def is_text(schema: Schema) -> bool:
-    """Whether a value is a text, whatever it looks like."""
-    kind, values = schema.get("type"), schema.get("enum")
-    if isinstance(values, list):
-        return all(isinstance(value, str) for value in values)
-    return kind == "string" or kind == ["string"]
+def _json_until(reader: TextReader, end: str) -> Reading[str]:
+    """Take a value up to a spelling that is in no text of its JSON, and the spelling; raises like ``take_until``."""
+    taken, place, is_inside = "", 0, False
+    marks = re.compile(rf'["\\]|{re.escape(end)}')
+    while True:
+        while (found := marks.search(reader.text, place)) is not None:
+            mark, place = found.group(), found.end()
+            if mark == '"':
+                is_inside = not is_inside
+            elif mark == "\\":
+                place += is_inside
+            elif not is_inside:
+                taken = reader.take(found.start())
+                reader.take(len(end))
+                return taken
+        if reader.is_ended:
+            raise MalformedCall
+        place = max(place, len(reader.text) - len(end) + 1)
+        yield None
 
 
 def as_json(text: str, schema: Schema) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -52,8 +53,8 @@ class StatusNews(Protocol):
         """A request came that the engine does not know yet."""
         ...
 
-    def note_placement(self, handoff_id: str, now_s: float) -> None:
-        """A request came that a router has placed here."""
+    def note_placement(self, tenant: str, handoff_id: str, now_s: float) -> None:
+        """A request of a tenant came that a router has placed here."""
         ...
 
     def count_output(self, tenant: str, num_tokens: int) -> None:
@@ -73,6 +74,7 @@ class RequestTable:
         orphan_ttl_s: requests of a broken session are freed after this long.
         news: what routers have to know of.
         usage: keeps what ended attempts took.
+        on_damage: told of a request whose KV may have been damaged, and of the blocks that were forgotten for it.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class RequestTable:
         orphan_ttl_s: float,
         news: StatusNews,
         usage: UsageLog,
+        on_damage: Callable[[RequestRecord, list[bytes]], None] = lambda *_: None,
     ) -> None:
         self._news = news
+        self._on_damage = on_damage
         self.usage = usage
         self.latencies = Latencies()
         self._engine = engine
@@ -148,7 +152,7 @@ class RequestTable:
         task = asyncio.create_task(self._serve(record), name=f"request-{key.request_id}-{key.attempt}")
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
-        self._news.note_placement(submission.handoff_id, self._clock.now())
+        self._news.note_placement(submission.request.terms.tenant, submission.handoff_id, self._clock.now())
         self._news.notify()
 
     def cancel(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
@@ -223,6 +227,9 @@ class RequestTable:
                 self._append(record, output)
                 self._news.count_output(record.submission.request.terms.tenant, len(output.token_ids))
                 touched[output.key] = record
+        for key, hashes in result.damaged.items():
+            if (record := self._find(key)) is not None:
+                self._on_damage(record, hashes)
         for key, error in result.errors.items():
             if (record := self._find(key)) is not None:
                 record.fail(error)
@@ -238,11 +245,11 @@ class RequestTable:
             record.fail(error)
             self._mark(record)
 
-    def hand_back(self) -> list[str]:
-        """Give every request back to its gateway, to be resumed elsewhere; returns those whose KV is here."""
-        started = [r for r in self._records.values() if r.stats is not None and not r.is_ended]
+    def hand_back(self) -> tuple[int, list[str]]:
+        """Give every request back to its gateway, to be resumed elsewhere; returns how many, and whose KV is here."""
+        open_records = [record for record in self._records.values() if not record.is_ended]
         self.fail_all(Draining("this worker is leaving; resume the request elsewhere"))
-        return [record.key.request_id for record in started]
+        return len(open_records), [r.key.request_id for r in open_records if r.stats is not None]
 
     async def wait_empty(self) -> None:
         """Wait until no request is left and none holds resources."""

@@ -57,7 +57,7 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
     """Load the model and make the engine. Blocks for as long as loading takes.
 
     Raises:
-        InvalidCheckpoint: the model folder is missing or cannot be served.
+        InvalidCheckpoint: the model folder is missing or cannot be served, or is worse than it says of itself.
     """
     try:
         runner = FakeRunner.load(settings.fake) if settings.engine == "fake" else _torch_runner(settings)
@@ -91,6 +91,10 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         config, settings.device, scheduler=settings.scheduler, transport_bytes=transport_bytes(settings)
     )
     _log_choices(settings, runner.plan)
+    if settings.device == "cpu":
+        from stratos.quality.expected import check_expected
+
+        check_expected(runner, config.model_folder())
     return runner
 
 

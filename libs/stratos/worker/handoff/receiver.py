@@ -65,6 +65,15 @@ class HandoffReceiver:
                 why = PrefillPath.LOCAL_SPILL
         return await target.keep_verified(why)
 
+    def invalidate(self, record: RequestRecord, hashes: list[bytes]) -> None:
+        """KV that the request read here may be damaged: let the worker that it came from forget it, too."""
+        self._context.metrics.damaged_requests.inc()
+        source_id = "" if record.origin is None else record.origin.prefill_worker_id
+        for source in record.submission.prefill:
+            if source_id and source.worker_id == source_id:
+                forgetting = self._context.peers.invalidate(source, hashes)
+                self._winding_down.spawn(forgetting, name=f"invalidation at {source_id}")
+
     async def close(self) -> None:
         """Wait for legs that are being wound down; each is bounded."""
         await self._winding_down.close()

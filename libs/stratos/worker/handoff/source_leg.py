@@ -75,6 +75,12 @@ class SourceLeg:
         self.finish: Finish | None = None
         """Last message to the receiver."""
 
+    @property
+    def num_sent_tokens(self) -> int:
+        """Tokens whose KV was announced."""
+        ranges = [kv_range for kv_range, _ in self._frames]
+        return max(r.token_end for r in ranges) - ranges[0].token_begin if ranges else 0
+
     async def run(self) -> str:
         """Serve the leg to its end; returns the outcome for the counters. Raises what ended it otherwise."""
         reader = asyncio.create_task(self._read())

@@ -7,12 +7,14 @@ stay.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc.aio
 
-from stratos.api.kv.v1 import source_pb2_grpc
+from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
@@ -25,8 +27,13 @@ from stratos.worker.handoff.transports import Transports
 BREAKER_FIRST_S = 30.0
 BREAKER_MAX_S = 300.0
 PROBE_TIMEOUT_S = 1.0
+INVALIDATE_TIMEOUT_S = 5.0
+MAX_HASHES = 65536
+"""Hashes of one call."""
 MAX_CHANNELS = 256
 """Restarted sources have new addresses; the channel not used for longest makes room."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -52,6 +59,18 @@ class SourcePeers:
         """Open a Fetch stream; it connects with its first message."""
         stub = source_pb2_grpc.KvSourceServiceStub(self._channels.get(ref.address))
         return FetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}", self._clock)
+
+    async def invalidate(self, ref: WorkerRef, hashes: Sequence[bytes]) -> None:
+        """Let a source forget blocks; one that does not answer keeps them, and is found out by its next receiver."""
+        stub = source_pb2_grpc.KvSourceServiceStub(self._channels.get(ref.address))
+        for begin in range(0, len(hashes), MAX_HASHES):
+            request = source_pb2.InvalidateRequest(block_hashes=hashes[begin : begin + MAX_HASHES])
+            try:
+                answer = await stub.Invalidate(request, timeout=INVALIDATE_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                _log.warning("worker %s was not told of damaged KV: %s", ref.worker_id, error.code().name)
+                return
+            _log.info("worker %s has forgotten %d blocks that may be damaged", ref.worker_id, answer.num_forgotten)
 
     def is_avoided(self, ref: WorkerRef) -> bool:
         """The breaker of this source is open."""

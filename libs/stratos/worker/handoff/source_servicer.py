@@ -14,9 +14,9 @@ from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.pairing import check_pairing, choose_transport
 from stratos.worker.handoff.records import Intent, ReceiverMessage, Refused
 from stratos.worker.handoff.source_leg import SourceLeg
+from stratos.worker.handoff.source_peers import MAX_HASHES
 from stratos.worker.handoff.streams import SourceStream
 
-MAX_HASHES = 65536
 HASH_BYTES = 32
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,12 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
                 intent, transport = _check(await stream.receive(), shared)
                 label = intent.label
                 logger.debug("request %.400r, attempt %d, wants its prompt's KV", label, intent.attempt)
+                leg = SourceLeg(shared, stream, intent, transport)
                 try:
-                    outcome = await _run(SourceLeg(shared, stream, intent, transport), intent, shared)
+                    outcome = await _run(leg, intent, shared)
                 finally:
-                    shared.gate.note_fetched(intent.request_id)
+                    num_tokens = leg.num_sent_tokens if outcome == "committed" else 0
+                    shared.gate.note_fetched(intent.request_id, num_tokens)
             except StratosError as error:
                 outcome = error.code
                 logger.info("hand-off of request %.400r ended as source: %s", label, error.message)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from stratos.common.errors import Overloaded
 from stratos.core.placement import WorkerRole
@@ -26,6 +27,15 @@ class BackendWorker:
     """It was started and does not serve yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class NotedDigest:
+    """Digest of a model as the backend has kept it."""
+
+    digest: str
+    is_doubted: bool = False
+    """Its workers start from something else by now."""
+
+
 class Backend(ABC):
     """Starts and drains workers. Every call raises ``StratosError`` when it did not succeed.
 
@@ -33,9 +43,13 @@ class Backend(ABC):
     ``Overloaded`` to any other, so that one which was held up and still believes in its lease does no harm.
     """
 
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """Coroutines that run beside the control loop for as long as the process does, by name."""
+        return {}
+
     @abstractmethod
-    async def hold_lease(self, ttl_s: float) -> bool:
-        """Take or extend the lease; whether this autoscaler has it for the next ``ttl_s``."""
+    async def hold_lease(self) -> bool:
+        """Whether this autoscaler has the lease; takes or extends it where no task does."""
 
     @abstractmethod
     async def workers(self) -> tuple[BackendWorker, ...]:
@@ -60,8 +74,8 @@ class Backend(ABC):
             loads: sequences by worker id.
         """
 
-    async def digests(self) -> Mapping[str, str]:
-        """Digest by name of models, as far as it was ever noted."""
+    async def digests(self) -> Mapping[str, NotedDigest]:
+        """Digests by name of models, as far as they were ever noted."""
         return {}
 
     async def note_digest(self, model_name: str, digest: str) -> None:  # noqa: B027
@@ -75,7 +89,7 @@ class Backend(ABC):
 class Observer(Backend):
     """Nothing can start workers. It never holds the lease, so that no decision but holding is made."""
 
-    async def hold_lease(self, ttl_s: float) -> bool:
+    async def hold_lease(self) -> bool:
         return False
 
     async def workers(self) -> tuple[BackendWorker, ...]:

@@ -8,16 +8,17 @@ drain   the pod gets the smallest deletion cost and gets a Drain call, then the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
-from stratos.common.errors import NotFound, Overloaded, StratosError
+from stratos.common.errors import NotFound, StratosError
 from stratos.common.ids import new_incarnation
 from stratos.planning.settings import PoolBounds, PoolKey
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
-from stratos_autoscaler.backends.base import Backend, BackendWorker
+from stratos_autoscaler.backends.base import Backend, BackendWorker, NotedDigest
 from stratos_autoscaler.kubernetes.api import ApiServer
 from stratos_autoscaler.kubernetes.lease import ClusterLease
 from stratos_autoscaler.kubernetes.settings import KubernetesConfig
@@ -35,6 +36,7 @@ class KubernetesBackend(Backend):
         config: what of it is this release's.
         pools: with their Deployments.
         start_timeout_s: a pod that is not ready by then does not count as starting any more.
+        lease_ttl_s: duration of the lease.
         clock: monotonic.
         dialer: connects to workers; called at the first drain.
     """
@@ -45,6 +47,7 @@ class KubernetesBackend(Backend):
         config: KubernetesConfig,
         pools: Sequence[PoolBounds],
         start_timeout_s: float,
+        lease_ttl_s: float,
         clock: Clock,
         dialer: Callable[[], Dialer] = lambda: PLAIN,
     ) -> None:
@@ -53,24 +56,37 @@ class KubernetesBackend(Backend):
         self._start_timeout_s = start_timeout_s
         self._clock = clock
         self._dialer = dialer
-        self._workloads = Workloads(api, config)
-        self._lease = ClusterLease(api, config.namespace, config.lease_name, new_incarnation(), clock)
+        self.lease = ClusterLease(api, config.namespace, config.lease_name, new_incarnation(), lease_ttl_s, clock)
+        self.workloads = Workloads(api, config, self.lease.check)
         self._pods: dict[str, Pod] = {}
-        self._digests: dict[str, str] = {}
+        self._digests: dict[str, NotedDigest] = {}
         self._marked_s = float("-inf")
 
-    async def hold_lease(self, ttl_s: float) -> bool:
-        return await self._lease.hold(ttl_s)
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """The lease is renewed, and pods and Deployments are watched, whatever the control loop waits for."""
+        return {
+            "lease": self.lease.run(),
+            "pods": self.workloads.watched_pods.run(),
+            "deployments": self.workloads.watched_deployments.run(),
+        }
+
+    async def hold_lease(self) -> bool:
+        return self.lease.is_ours()
 
     async def workers(self) -> tuple[BackendWorker, ...]:
         """Pods, and for each that a Deployment should have and has not yet, one that starts."""
-        pods = await self._workloads.pods()
+        pods, sizes = self.workloads.pods(), self.workloads.sizes()
         self._pods = {pod.name: pod for pod in pods}
         found: list[BackendWorker] = []
+        noted: dict[str, NotedDigest] = {}
         for pool in self._pools:
-            size = await self._workloads.size(pool.deployment)
+            size = sizes.get(pool.deployment)
+            if size is None:
+                raise NotFound(f"there is no Deployment {pool.deployment} in namespace {self._config.namespace}")
             if size.model_digest:
-                self._digests[pool.model_name] = size.model_digest
+                was = noted.get(pool.model_name)
+                is_doubted = size.is_changed or (was is not None and was != NotedDigest(size.model_digest))
+                noted[pool.model_name] = NotedDigest(size.model_digest, is_doubted)
             own = [pod for pod in pods if _pool_of(pod, self._pools) is pool]
             num_missing = size.replicas - sum(not pod.is_leaving for pod in own)
             found += [self._worker(pool, pod) for pod in own]
@@ -83,24 +99,24 @@ class KubernetesBackend(Backend):
                 )
                 for number in range(num_missing)
             ]
+        self._digests = noted
         return tuple(found)
 
     async def start(self, pool: PoolKey) -> str:
-        await self._check_lease()
         bounds = self._bounds(pool)
-        replicas = await self._workloads.change(bounds.deployment, 1)
+        replicas = await self.workloads.change(bounds.deployment, 1)
         _log.info("%s should have %d pods", bounds.deployment, replicas)
         return ""
 
     async def drain(self, worker_id: str) -> None:
-        await self._check_lease()
+        await self.lease.check()  # the pod is told to drain before anything is written
         pod = self._pods.get(worker_id)
         bounds = None if pod is None else _pool_of(pod, self._pools)
         if pod is None or bounds is None:
             raise NotFound(f"there is no pod {worker_id} of a pool")
-        await self._workloads.mark({worker_id: FIRST_TO_LEAVE})
+        await self.workloads.mark({worker_id: FIRST_TO_LEAVE})
         await self._begin_drain(pod)
-        replicas = await self._workloads.change(bounds.deployment, -1)
+        replicas = await self.workloads.change(bounds.deployment, -1)
         _log.info("%s should have %d pods, without %s", bounds.deployment, replicas, worker_id)
 
     async def mark(self, loads: Mapping[str, int]) -> None:
@@ -110,27 +126,22 @@ class KubernetesBackend(Backend):
             return
         self._marked_s = now
         costs = {name: load.bit_length() for name, load in loads.items() if name in self._pods}
-        await self._workloads.mark({name: c for name, c in costs.items() if self._pods[name].deletion_cost != c})
+        await self.workloads.mark({name: c for name, c in costs.items() if self._pods[name].deletion_cost != c})
 
-    async def digests(self) -> Mapping[str, str]:
+    async def digests(self) -> Mapping[str, NotedDigest]:
         return self._digests
 
     async def note_digest(self, model_name: str, digest: str) -> None:
-        self._digests[model_name] = digest
         for pool in self._pools:
             if pool.model_name == model_name:
-                await self._workloads.note_model(pool.deployment, digest)
+                await self.workloads.note_model(pool.deployment, digest)
 
     async def close(self) -> None:
         """Leave the lease to a standby."""
         try:
-            await self._lease.release()
+            await self.lease.release()
         except StratosError as error:
             _log.warning("the lease ends by itself: %s", error.message)
-
-    async def _check_lease(self) -> None:
-        if not await self._lease.is_held():
-            raise Overloaded("another autoscaler holds the lease")
 
     async def _begin_drain(self, pod: Pod) -> None:
         """The worker refuses work from now on; one that cannot be reached drains once it is deleted."""

@@ -28,11 +28,15 @@ class LocalBackend(Backend):
     Args:
         address: host:port of the supervisor.
         start_timeout_s: longest wait for a new worker to serve.
+        lease_ttl_s: duration of the lease.
         dialer: connects; called at the first call.
     """
 
-    def __init__(self, address: str, start_timeout_s: float, dialer: Callable[[], Dialer] = lambda: PLAIN) -> None:
+    def __init__(
+        self, address: str, start_timeout_s: float, lease_ttl_s: float, dialer: Callable[[], Dialer] = lambda: PLAIN
+    ) -> None:
         self._address = address
+        self._lease_ttl_s = lease_ttl_s
         self._dialer = dialer
         self._start_timeout_s = start_timeout_s
         self._holder = new_incarnation()
@@ -45,8 +49,8 @@ class LocalBackend(Backend):
     def _stub(self) -> supervisor_pb2_grpc.SupervisorServiceStub:
         return supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
 
-    async def hold_lease(self, ttl_s: float) -> bool:
-        request = supervisor_pb2.HoldLeaseRequest(holder=self._holder, ttl_ms=round(ttl_s * 1000))
+    async def hold_lease(self) -> bool:
+        request = supervisor_pb2.HoldLeaseRequest(holder=self._holder, ttl_ms=round(self._lease_ttl_s * 1000))
         async with translate_errors(peer="the supervisor"):
             answer = await self._stub.HoldLease(request, timeout=CALL_TIMEOUT_S)
         return bool(answer.is_held)

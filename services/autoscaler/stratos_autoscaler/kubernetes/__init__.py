@@ -1,4 +1,5 @@
-"""Calls of the autoscaler to a cluster's API server: over httpx, since a handful of paths needs no generated client.
+"""The autoscaler and a cluster's API server, by the official client (package ``kubernetes``).
 
-Read in this order: ``settings``, ``api`` (calls), ``lease`` (who acts), ``workloads`` (Deployments and their pods).
+Read in this order: ``settings``, ``api`` (calls and watches), ``informer`` (a collection that is kept current),
+``lease`` (who acts), ``workloads`` (Deployments and their pods).
 """

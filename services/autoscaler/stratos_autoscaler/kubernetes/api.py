@@ -1,38 +1,57 @@
-"""Calls to the API server: JSON in, JSON out. 404 and 409 are answers, everything else above 299 is an error."""
+"""Calls to the API server by the official client: JSON in, JSON out, and watches of collections.
+
+Of the package ``kubernetes`` it takes the asynchronous client without its classes for each kind: those of the core
+group alone are 150 MB of a process.  404 and 409 are answers, everything else above 299 is an error.
+"""
 
 from __future__ import annotations
 
-import os
-import ssl
-from collections.abc import Mapping
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from stratos.common.errors import DependencyDown, PermissionDenied, StratosError
 
+if TYPE_CHECKING:
+    from kubernetes.aio.client import Configuration
+
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 5.0
-ABSENT, CONFLICT = 404, 409
+WATCH_S = 60
+"""The API server ends a watch after so long, and it is taken up where it ended: what bounds how long a connection that
+died without a word goes unnoticed."""
+ABSENT, CONFLICT, GONE = 404, 409, 410
 MERGE_PATCH = "application/merge-patch+json"
 Object = dict[str, Any]
+
+
+class VersionGoneError(Exception):
+    """Changes since the version that was named are not known to the API server any more: list again."""
 
 
 class ApiServer:
     """Belongs to the event loop.
 
     Args:
-        url: empty takes that of the pod.
-        account: folder with ``token`` and ``ca.crt``; the token is read for every call, since kubelets replace it.
+        url: empty takes that of the pod, with its ServiceAccount; another one is called without credentials, as
+            ``kubectl proxy`` wants it.
+        account: folder with ``token`` and ``ca.crt``; the client reads the token again, since kubelets replace it.
     """
 
     def __init__(self, url: str = "", account: Path = SERVICE_ACCOUNT) -> None:
-        self.url = url or _url_of_pod()
-        self._token_path = account / "token"
-        authority = account / "ca.crt"
-        context = ssl.create_default_context(cafile=str(authority) if authority.is_file() else None)
-        self._client = httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT_S, verify=context, trust_env=False)
+        # Here, since the package takes a second and 44 MB, and an autoscaler of one machine has no cluster.
+        import aiohttp
+        from kubernetes.aio.client import ApiClient, ApiException
+        from kubernetes.aio.watch import Watch
+
+        configuration = _configuration(url, account)
+        configuration.client_session_kwargs = {"trust_env": False}
+        self.url: str = configuration.host
+        self._client = ApiClient(configuration)
+        self._client.user_agent = "stratos-autoscaler"
+        self._watch, self._refused, self._timeout = Watch, ApiException, aiohttp.ClientTimeout
+        self._broken: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
     async def call(
         self,
@@ -42,6 +61,7 @@ class ApiServer:
         *,
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        timeout_s: float = TIMEOUT_S,
     ) -> tuple[int, Object]:
         """Status and answer.
 
@@ -49,39 +69,102 @@ class ApiServer:
             DependencyDown: the API server does not answer, or failed.
             PermissionDenied: the ServiceAccount lacks the right.
         """
-        headers = {"Accept": "application/json", "Content-Type": content_type, **self._authorization()}
         try:
-            answer = await self._client.request(method, path, json=body, params=params, headers=headers)
-            content = answer.json() if answer.content else {}
-        except (httpx.HTTPError, ValueError) as error:
-            raise DependencyDown(f"the API server at {self.url} does not answer: {error}") from None
-        if answer.is_success or answer.status_code in (ABSENT, CONFLICT):
-            return answer.status_code, content
-        raise _refusal(answer.status_code, f"{method} {path}: {content.get('message', answer.reason_phrase)}")
+            answer = await self._send(method, path, body, params or {}, content_type, self._timeout(total=timeout_s))
+            content = json.loads(await answer.read() or b"{}")
+        except self._broken as error:
+            raise self._down(error) from None
+        if answer.status < 300 or answer.status in (ABSENT, CONFLICT):
+            return answer.status, content
+        raise _refusal(answer.status, f"{method} {path}: {content.get('message', answer.reason)}")
 
     async def read(self, path: str, *, params: Mapping[str, str] | None = None) -> Object | None:
         """An object; ``None`` where there is none. Raises like ``call``."""
         status, found = await self.call("GET", path, params=params)
         return None if status == ABSENT else found
 
+    async def watch(
+        self, path: str, params: Mapping[str, str], version: str, opened: Callable[[], None]
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Changes of a collection since a version: their types (ADDED, MODIFIED, DELETED, BOOKMARK) and objects.
+
+        It ends when the API server ends it.
+
+        Args:
+            path: of the collection.
+            params: such as its selector.
+            version: that changes follow.
+            opened: called once the API server has taken it.
+
+        Raises:
+            VersionGoneError: the version is too old.
+            StratosError: as ``call``.
+        """
+        query = {**params, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
+
+        async def begin(*, resource_version: str, **_: Any) -> Any:
+            response = await self._begin_watch(path, {**query, "resourceVersion": resource_version})
+            opened()
+            return response
+
+        try:
+            async with self._watch() as watch:
+                # With a time the client hands on that the stream has ended, and does not take it up again by itself.
+                async for event in watch.stream(begin, resource_version=version, timeout_seconds=WATCH_S):
+                    yield event["type"], event["raw_object"]
+        except self._refused as error:
+            if error.status == GONE:
+                raise VersionGoneError from None
+            raise _refusal(error.status, f"watching {path}: {error.reason}") from None
+        except self._broken as error:
+            raise self._down(error) from None
+
     async def close(self) -> None:
         """End the connections."""
-        await self._client.aclose()
+        await self._client.close()
 
-    def _authorization(self) -> dict[str, str]:
-        try:
-            return {"Authorization": f"Bearer {self._token_path.read_text()}"}
-        except OSError:
-            return {}  # `kubectl proxy` needs none
+    async def _begin_watch(self, path: str, query: Mapping[str, str]) -> Any:
+        """The response whose body is the stream."""
+        limits = self._timeout(total=None, connect=TIMEOUT_S, sock_read=WATCH_S + 15)
+        answer = await self._send("GET", path, None, query, "application/json", limits)
+        if answer.status >= 300:
+            content = json.loads(await answer.read() or b"{}")
+            raise self._refused(status=answer.status, reason=content.get("message", answer.reason))
+        return answer.response
 
-
-def _url_of_pod() -> str:
-    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host:
-        raise DependencyDown(
-            "this is no pod: give the API server's address as STRATOS_AUTOSCALER_KUBERNETES__API_SERVER"
+    async def _send(
+        self, method: str, path: str, body: Object | None, params: Mapping[str, str], content_type: str, timeout: Any
+    ) -> Any:
+        request = await self._client.param_serialize(
+            method,
+            path,
+            query_params=list(params.items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
         )
-    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        return await self._client.call_api(*request, _request_timeout=timeout)
+
+    def _down(self, error: Exception) -> DependencyDown:
+        return DependencyDown(f"the API server at {self.url} does not answer: {str(error) or type(error).__name__}")
+
+
+def _configuration(url: str, account: Path) -> Configuration:
+    from kubernetes.aio.client import Configuration
+    from kubernetes.aio.config import ConfigException
+    from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+
+    found = Configuration(host=url)
+    if url:
+        return found
+    try:
+        InClusterConfigLoader(str(account / "token"), str(account / "ca.crt")).load_and_set(found)
+    except ConfigException as error:
+        raise DependencyDown(
+            f"this is no pod with a ServiceAccount ({error}): give the API server's address as "
+            "STRATOS_AUTOSCALER_KUBERNETES__API_SERVER"
+        ) from None
+    return found
 
 
 def _refusal(status: int, message: str) -> StratosError:

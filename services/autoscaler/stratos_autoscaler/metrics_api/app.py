@@ -13,6 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -22,7 +23,7 @@ from stratos.planning.external_metrics import METRIC_NAMES
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.metrics_api import documents
 from stratos_autoscaler.metrics_api.access import MetricsAccess, Question
-from stratos_autoscaler.metrics_api.front_proxy import FrontProxy, user_of
+from stratos_autoscaler.metrics_api.front_proxy import FrontProxy, User, user_of
 from stratos_autoscaler.metrics_api.selectors import parse_selector
 from stratos_autoscaler.metrics_api.tls import CERTIFICATE_KEY
 
@@ -42,15 +43,22 @@ class MetricsApp:
         namespace: of the release, the only one that it has numbers of.
         access: decides who may ask.
         proxy: how the API server shows itself; ``None`` while that is not known.
+        asked: counts questions for numbers by outcome.
     """
 
     def __init__(
-        self, board: LoadBoard, namespace: str, access: MetricsAccess, proxy: Callable[[], FrontProxy | None]
+        self,
+        board: LoadBoard,
+        namespace: str,
+        access: MetricsAccess,
+        proxy: Callable[[], FrontProxy | None],
+        asked: Counter,
     ) -> None:
         self._board = board
         self._namespace = namespace
         self._access = access
         self._proxy = proxy
+        self._asked = {outcome: asked.labels(outcome) for outcome in ("answered", "refused", "failed")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -75,10 +83,16 @@ class MetricsApp:
         question = _question(path)
         if question is None:
             return _refuse(HTTPStatus.NOT_FOUND, "there is no such path")
+        response = await self._tell(user, question, request.query_params.get("labelSelector", ""))
+        code = response.status_code
+        self._asked["answered" if code < 400 else "refused" if code < 500 else "failed"].inc()
+        return response
+
+    async def _tell(self, user: User, question: Question, selector: str) -> Response:
         try:
             if not await self._access.may(user, question):
                 return _refuse(HTTPStatus.FORBIDDEN, f"{user.name} may not read {question.metric}")
-            return JSONResponse(self._values(question, request.query_params.get("labelSelector", "")))
+            return JSONResponse(self._values(question, selector))
         except StratosError as error:
             return _refuse(error.http_status, error.message)
 

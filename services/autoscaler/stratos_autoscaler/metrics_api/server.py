@@ -8,6 +8,7 @@ import socket
 import ssl
 
 import uvicorn
+from prometheus_client import Counter
 
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
@@ -36,6 +37,7 @@ class MetricsApi:
         api: of the cluster.
         namespace: of the release.
         board: has the numbers.
+        asked: counts questions for them.
         clock: monotonic.
 
     Raises:
@@ -43,7 +45,13 @@ class MetricsApi:
     """
 
     def __init__(
-        self, config: MetricsApiConfig, api: ApiServer, namespace: str, board: LoadBoard, clock: Clock
+        self,
+        config: MetricsApiConfig,
+        api: ApiServer,
+        namespace: str,
+        board: LoadBoard,
+        asked: Counter,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._api = api
@@ -58,7 +66,7 @@ class MetricsApi:
         self._socket = _listen(config.listen)
         self.address = join_address(*self._socket.getsockname()[:2])
         access = MetricsAccess(api, config.access_ttl_s, clock)
-        app = MetricsApp(board, namespace, access, lambda: self._proxy)
+        app = MetricsApp(board, namespace, access, lambda: self._proxy, asked)
         self._server = EmbeddedServer(
             uvicorn.Config(
                 app,

@@ -32,6 +32,7 @@ def tenant_view(tenant: TenantRecord) -> dict[str, Any]:
         "overrides": overrides_to_json(tenant.overrides),
         "suspended": tenant.is_suspended,
         "closing": tenant.is_closing,
+        "namesake": tenant.is_namesake,
     }
 
 

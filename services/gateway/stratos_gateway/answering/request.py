@@ -65,6 +65,8 @@ class Prepared:
     """Digest of that model; empty where no worker is asked."""
     constrained: str = ""
     """Kind of the grammar that its output obeys."""
+    reasoning_budget: int | None = None
+    """Most tokens of reasoning, which its output keeps to."""
 
     def describe(self, exchange: Exchange) -> None:
         """Note in the access log, and in the trace, what is known before it runs."""

@@ -17,7 +17,14 @@ from stratos_gateway.anthropic.content import message_reader
 from stratos_gateway.anthropic.notices import Ignored
 from stratos_gateway.anthropic.tools import take_message_tools
 from stratos_gateway.openai.fields import Fields, WantedGrammar, object_fields
-from stratos_gateway.openai.requests import Conversation, GenerationBody, check_tools_and_grammar, take_options
+from stratos_gateway.openai.requests import (
+    NO_WISH,
+    Conversation,
+    GenerationBody,
+    ReasoningWish,
+    check_tools_and_grammar,
+    take_options,
+)
 
 MIN_THINKING_BUDGET = 1024
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -42,9 +49,9 @@ def parse_message(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     fields, ignored = Fields(body), Ignored()
     messages = message_reader(ignored).read(fields.take("system"), fields.take("messages"))
     tools, max_tokens = take_message_tools(fields, ignored), fields.number("max_tokens")
-    thinks = _thinks(fields.take("thinking"), max_tokens, ignored)
+    thinks, budget = _thinks(fields.take("thinking"), max_tokens)
     stop, session = _stop(fields.take("stop_sequences")), _user_id(fields.take("metadata"))
-    grammar = _grammar(fields, ignored)
+    grammar, effort = _output(fields)
     _check_context(fields.take("context_management"), ignored)
     _refuse_features(fields, ignored)
     options = take_options(
@@ -52,7 +59,9 @@ def parse_message(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     )
     options = replace(options, stop=stop, tells_stop=True, session=session or options.session)
     check_tools_and_grammar(tools, options)
-    conversation = Conversation(messages, tools, _CONTINUED if _is_begun(messages[-1]) else PLAIN_USE, thinks)
+    wish = ReasoningWish(effort, budget, "output_config.effort", "thinking.budget_tokens")
+    use = _CONTINUED if _is_begun(messages[-1]) else PLAIN_USE
+    conversation = Conversation(messages, tools, use, thinks, wish if effort or budget else NO_WISH)
     return GenerationBody(options=options, prompts=(conversation,), ignored=ignored.names)
 
 
@@ -67,13 +76,10 @@ def _stop(value: Any) -> tuple[str, ...]:
     return check_stop(value, "stop_sequences")
 
 
-def _thinks(value: Any, max_tokens: float | None, ignored: Ignored) -> bool | None:
-    """Whether the model is to reason; ``None`` leaves it to the model.
-
-    A budget is what reasoning aims at, in this API too: the bound of an answer is ``max_tokens``.
-    """
+def _thinks(value: Any, max_tokens: float | None) -> tuple[bool | None, int | None]:
+    """Whether the model is to reason, ``None`` leaves it to the model; and most tokens of its reasoning."""
     if value is None:
-        return None
+        return None, None
     fields = object_fields(value, "thinking")
     kind, budget = fields.take("type"), fields.number("budget_tokens", "max_tokens")
     fields.refuse("display", "summarized")
@@ -89,8 +95,8 @@ def _thinks(value: Any, max_tokens: float | None, ignored: Ignored) -> bool | No
         if budget is None or budget < MIN_THINKING_BUDGET or budget > most:
             text = f"thinking.budget_tokens must be at least {MIN_THINKING_BUDGET}, and below max_tokens"
             raise BadRequest(text, param="thinking.budget_tokens")
-        ignored.add("thinking.budget_tokens")
-    return bool(kind != "disabled")
+        return True, int(budget)
+    return kind != "disabled", None
 
 
 def _user_id(value: Any) -> str:
@@ -105,29 +111,29 @@ def _user_id(value: Any) -> str:
     return (user_id or "")[:MAX_SESSION_CHARS]
 
 
-def _grammar(fields: Fields, ignored: Ignored) -> WantedGrammar | None:
-    """The schema of the answer, under its present or its older name."""
+def _output(fields: Fields) -> tuple[WantedGrammar | None, str]:
+    """The schema of the answer, under its present or its older name, and the effort of its reasoning."""
+    effort: str | None = None
     config, older = fields.take("output_config"), fields.take("output_format")
     given, param = older, "output_format"
     if config is not None:
         within = object_fields(config, "output_config")
         effort, newer = within.take("effort"), within.take("format")
         within.end()
-        if effort is not None:
-            if effort not in _EFFORTS:
-                text = f"output_config.effort must be one of {', '.join(_EFFORTS)}"
-                raise BadRequest(text, param="output_config.effort")
-            ignored.add("output_config.effort")
+        if effort is not None and effort not in _EFFORTS:
+            text = f"output_config.effort must be one of {', '.join(_EFFORTS)}"
+            raise BadRequest(text, param="output_config.effort")
         if newer is not None:
             given, param = newer, "output_config.format"
     if given is None:
-        return None
+        return None, effort or ""
     within = object_fields(given, param)
     kind, schema = within.take("type"), within.take("schema")
     within.end()
     if kind != "json_schema":
         raise BadRequest(f"{param}.type must be json_schema", param=f"{param}.type")
-    return WantedGrammar(schema_grammar({} if schema is None else schema, f"{param}.schema"), f"{param}.schema")
+    path = f"{param}.schema"
+    return WantedGrammar(schema_grammar({} if schema is None else schema, path), path), effort or ""
 
 
 def _check_context(value: Any, ignored: Ignored) -> None:

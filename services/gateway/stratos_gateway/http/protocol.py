@@ -10,6 +10,9 @@
     connections                       at most ``max_connections``; more get 503, more than twice as many are closed
     an answer that is not read        ``write_timeout_s`` after its end, then the connection is dropped
 
+A request that asks for an upgrade gets an ``Upgrade`` in its scope; where a route takes it, the connection goes on as
+what the route makes of it, else it ends with the answer.
+
 While the process leaves, every answer ends its connection.  What cannot be understood is answered in OpenAI's shape
 like every other error.  The time of an idle kept connection is uvicorn's; body and time of a request that is being
 served belong to ``body``.
@@ -19,11 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from random import Random
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import orjson
 from prometheus_client import Counter, Gauge
@@ -41,6 +44,10 @@ from stratos_gateway.http.sse import PARTS
 
 MAX_HEAD_BYTES = 64 * 1024
 """Other servers take 8 to 64 KiB."""
+UPGRADE = "stratos.upgrade"
+"""Extension of ASGI: the ``Upgrade`` of a request that asks for one."""
+_LAST_S = 0.5
+"""Time that an upgraded connection gets for its end when the server stops."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +87,50 @@ class ChunkedParts:
         self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
 
+class Upgraded(Protocol):
+    """A connection that goes on as something else than HTTP."""
+
+    def feed(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def lost(self) -> None:
+        """The connection has ended."""
+
+    def leave(self) -> None:
+        """The process goes: end once nothing runs."""
+
+
+U = TypeVar("U", bound=Upgraded)
+
+
+class Upgrade:
+    """The upgrade that one request asks for.
+
+    Args:
+        transport: of the connection.
+        flow: of the transport.
+        hand_over: tells the connection what it has become.
+    """
+
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl, hand_over: Callable[[Upgraded], None]) -> None:
+        self._transport = transport
+        self._flow = flow
+        self._hand_over = hand_over
+
+    def switch(self, headers: Sequence[tuple[bytes, bytes]], make: Callable[[asyncio.Transport, FlowControl], U]) -> U:
+        """Answer that the protocol changes, and change it.
+
+        Args:
+            headers: of the answer.
+            make: makes what the connection becomes.
+        """
+        made = make(self._transport, self._flow)
+        lines = [b"HTTP/1.1 101 Switching Protocols", *(b"%b: %b" % header for header in headers), b"", b""]
+        self._transport.write(b"\r\n".join(lines))
+        self._hand_over(made)
+        return made
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection.
 
@@ -98,6 +149,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._most_bytes = self._limits.max_message_bytes
         self._answered_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._upgraded: Upgraded | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head's time begins."""
@@ -115,12 +167,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is left to time."""
         self._stop_timer()
+        if self._upgraded is not None:
+            self._upgraded.lost()
         super().connection_lost(exc)
         self._state.num_open.set(len(self.connections))
 
     def data_received(self, data: bytes) -> None:
         """Count, parse, and refuse what is too much."""
         if self.transport.is_closing():
+            return
+        if self._upgraded is not None:
+            self._upgraded.feed(data)
             return
         self._num_bytes += len(data)
         if self._in_head and self._timer is None:
@@ -142,7 +199,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
         self._most_bytes = self._state.uploads.get(self.scope["path"], self._limits.max_message_bytes)
-        if self._state.is_leaving:
+        if self.parser.should_upgrade():
+            upgrade = Upgrade(self.transport, self.flow, self._become)
+            self.scope["extensions"] = {PARTS: self.parts, UPGRADE: upgrade}  # type: ignore[dict-item]  # ours as well
+        if self._state.is_leaving or self.parser.should_upgrade():
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
@@ -160,6 +220,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif self._in_message:
             self._start_timer()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: a route takes the upgrade, or the answer says that none does."""
+
+    def _become(self, upgraded: Upgraded) -> None:
+        """Go on as something else; uvicorn has no more to do with it."""
+        self._upgraded = upgraded
+        self.cycle.disconnected = True
+        self._stop_timer()
+        if self._state.is_leaving:
+            upgraded.leave()
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if self._upgraded is None:
+            super().shutdown()
+            return
+        self._upgraded.leave()
+        self.loop.call_later(_LAST_S, self.transport.abort)
+
     def timeout_keep_alive_handler(self) -> None:
         """No further request came."""
         super().timeout_keep_alive_handler()
@@ -176,6 +255,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         one after the other is about to use its connection: it rather gets one more answer, which ends it.
         """
         if self.cycle is None or self.transport.is_closing():
+            return
+        if self._upgraded is not None:
+            self._upgraded.leave()
             return
         left_s = min_idle_s - (self.loop.time() - self._answered_s)
         if self.cycle.response_complete and left_s > 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,6 +14,8 @@ from stratos.core.gateway_load import NUM_TTFT_COUNTS, WINDOW_S, GatewayLoad, tt
 from stratos.core.ledger.pricing import Times
 
 REPORT_S = 1.0
+IDLE_REPORT_S = 3.0
+"""How often 0 is told of a model that nothing is asked of: a scaler that hears nothing keeps what it has."""
 
 
 class LoadListener(Protocol):
@@ -55,11 +57,14 @@ class RecentLoad:
     Args:
         gateway: incarnation of this process.
         clock: monotonic.
+        served: digests of the models that are reported also while they are idle.
     """
 
-    def __init__(self, gateway: str, clock: Clock) -> None:
+    def __init__(self, gateway: str, clock: Clock, served: Iterable[str] = ()) -> None:
         self._gateway = gateway
         self._clock = clock
+        self._served = tuple(served)
+        self._idle_told_s = float("-inf")
         self._models: dict[str, _Model] = {}
 
     @contextmanager
@@ -92,12 +97,22 @@ class RecentLoad:
             second.num_violations += not all(kept.values())
 
     def now(self) -> list[GatewayLoad]:
-        """The reports of this moment: of each model with an open request, or an answer within the window."""
+        """The reports of this moment: of models with open requests or recent answers, and idle ones at times."""
         now = self._clock.now()
         for model in self._models.values():
             model.forget(now)
         self._models = {digest: m for digest, m in self._models.items() if m.num_open or m.seconds}
-        return [self._load(digest, model) for digest, model in self._models.items()]
+        return [*(self._load(digest, model) for digest, model in self._models.items()), *self._idle(now)]
+
+    def _idle(self, now: float) -> list[GatewayLoad]:
+        if now - self._idle_told_s < IDLE_REPORT_S:
+            return []
+        self._idle_told_s = now
+        return [
+            GatewayLoad(gateway=self._gateway, model_digest=digest)
+            for digest in self._served
+            if digest not in self._models
+        ]
 
     async def run(self, listener: LoadListener) -> None:
         """Root task: report until cancelled."""

@@ -43,6 +43,8 @@ class MetricsStep(Step):
         tenant, facts, usage = request.tenant, request.exchange.facts, output.usage
         meters = self._metrics.running(tenant.name, tenant.priority_class, request.prepared.base_model)
         meters.prompt_tokens.inc(usage.num_prompt_tokens)
+        meters.prompt_length.observe(usage.num_prompt_tokens)
+        meters.output_length.observe(usage.num_output_tokens)
         if not output.counts_tokens_live:
             meters.output_tokens.inc(usage.num_output_tokens)
         times = output.times(request.received_s)

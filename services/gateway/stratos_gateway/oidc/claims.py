@@ -9,6 +9,7 @@ from typing import Any
 from stratos.common.errors import InvalidApiKey, PermissionDenied
 from stratos.core.tenancy.patterns import is_allowed
 from stratos.core.tenancy.roles import Role
+from stratos.store.tenants import is_tenant_id
 from stratos_gateway.oidc.settings import OidcIssuer
 
 MAX_SUBJECT_CHARS = 256
@@ -19,6 +20,7 @@ class TokenIdentity:
     """Whose token it is."""
 
     tenant: str
+    """Its name or its id."""
     role: Role
     subject: str
     """For the audit log, and in the place of a key's id: "jwt:<issuer>#<sub>"."""
@@ -34,10 +36,25 @@ def identity_of(claims: Mapping[str, Any], issuer: OidcIssuer) -> TokenIdentity:
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT_CHARS or not subject.isprintable():
         raise InvalidApiKey("this token names no subject")
-    tenant = _claim(claims, issuer.tenant_claim)
-    if not isinstance(tenant, str) or not tenant or not is_allowed(issuer.tenants, tenant):
-        raise PermissionDenied("this token names no tenant that its issuer may speak for")
+    tenant = _tenant(_claim(claims, issuer.tenant_claim), issuer)
     return TokenIdentity(tenant, _role(_claim(claims, issuer.role_claim), issuer), f"jwt:{issuer.issuer}#{subject}")
+
+
+def _tenant(claim: object, issuer: OidcIssuer) -> str:
+    """The id that is set for a claim, else the claim where its issuer may say it."""
+    ids = issuer.ids
+    if isinstance(claim, str) and claim in ids:
+        return ids[claim]
+    if not isinstance(claim, str) or not claim or not _may_say(claim, issuer):
+        raise PermissionDenied("this token names no tenant that its issuer may speak for")
+    return claim
+
+
+def _may_say(claim: str, issuer: OidcIssuer) -> bool:
+    """Ids are for the platform's issuer, and for one that is set up for them."""
+    if is_tenant_id(claim):
+        return issuer.is_platform or claim in issuer.ids.values()
+    return is_allowed(issuer.names, claim)
 
 
 def _role(value: object, issuer: OidcIssuer) -> Role:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from annotated_types import Ge, Gt, MinLen
 
 from stratos.core.tenancy.roles import Role
+from stratos.store.tenants import is_tenant_id
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures with a public key alone: with a shared secret, who checks a token could make one."""
@@ -35,14 +36,25 @@ class OidcIssuer:
     algorithms: Annotated[tuple[Algorithm, ...], MinLen(1)] = ("RS256", "ES256")
     """Signatures that are taken; what a token's header says is never believed."""
     tenant_claim: Annotated[str, MinLen(1)] = "tenant"
-    """Claim with the name of the tenant; dots lead into objects where no claim has the whole name."""
+    """Claim with the tenant's name, or its id; dots lead into objects where no claim has the whole name."""
     role_claim: Annotated[str, MinLen(1)] = "roles"
     """Claim with a text, or a list of texts, for which ``roles`` has a role."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     """Value of that claim -> role; the highest counts, and values that are not named here count as "tenant"."""
     tenants: Annotated[tuple[str, ...], MinLen(1)]
     """Names and patterns (*) of tenants for which it may speak: an issuer of one customer must not name another. "*" is
-    the platform's own: every tenant, and the role admin."""
+    the platform's own: every tenant, and the role admin. "acme=tn_..." is the tenant acme of this id and no later one
+    of its name; a tenant whose name another one had before is reached in no other way."""
+
+    @property
+    def ids(self) -> Mapping[str, str]:
+        """Id of each tenant that is named with it, by name."""
+        return dict(text.split("=", 1) for text in self.tenants if "=" in text)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The others: names and patterns."""
+        return tuple(text for text in self.tenants if "=" not in text)
 
     @property
     def is_platform(self) -> bool:
@@ -72,8 +84,8 @@ def check_oidc(config: OidcConfig) -> None:
     """Check what pydantic does not see.
 
     Raises:
-        ValueError: an address that is neither https nor on this machine, an issuer that is there twice, or one of some
-            tenants that would make admins of the platform.
+        ValueError: an address that is neither https nor on this machine, an issuer that is there twice, one of some
+            tenants that would make admins of the platform, or an id that is none.
     """
     for issuer in config.issuers:
         check_url(issuer.jwks_url or issuer.issuer)
@@ -81,6 +93,9 @@ def check_oidc(config: OidcConfig) -> None:
             raise ValueError(
                 f'{issuer.issuer[:200]!r}: the role admin is that of an issuer whose tenants are "*", by word'
             )
+        for name, tenant_id in issuer.ids.items():
+            if not name or "*" in name or not is_tenant_id(tenant_id):
+                raise ValueError(f"{f'{name}={tenant_id}'[:200]!r}: a tenant and its id are written as acme=tn_...")
     if len({issuer.issuer for issuer in config.issuers}) < len(config.issuers):
         raise ValueError("an issuer appears twice")
 

@@ -17,6 +17,7 @@ from jwt.exceptions import ExpiredSignatureError, ImmatureSignatureError, PyJWTE
 
 from stratos.common.errors import DependencyDown, InvalidApiKey, PermissionDenied
 from stratos.core.tenant import Tenant
+from stratos.store.tenants import is_tenant_id
 from stratos_gateway.oidc.claims import identity_of
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
 
@@ -31,6 +32,10 @@ class Tenants(Protocol):
 
     async def find(self, name: str) -> Tenant | None:
         """A tenant; raises ``PermissionDenied`` and ``DependencyDown``."""
+        ...
+
+    async def find_id(self, tenant_id: str) -> Tenant | None:
+        """The same by its id."""
         ...
 
 
@@ -53,7 +58,7 @@ class TokenCheck:
 
         Raises:
             InvalidApiKey: malformed, of another issuer, with a wrong signature, expired, or for another audience.
-            PermissionDenied: it names no tenant, or one that is suspended.
+            PermissionDenied: it names no tenant, one that is suspended, or only the name of one that may not be meant.
             DependencyDown: its issuer's keys, or its tenant, are not known here now.
         """
         header, claims = _unverified(text)
@@ -62,9 +67,12 @@ class TokenCheck:
         if keys is None:
             raise InvalidApiKey("this token is of no issuer that is known here")
         identity = identity_of(await self._verify(text, header, keys), keys.issuer)
-        tenant = await self._tenants.find(identity.tenant)
+        is_id = is_tenant_id(identity.tenant)
+        tenant = await (self._tenants.find_id if is_id else self._tenants.find)(identity.tenant)
         if tenant is None:
             raise PermissionDenied("this token names a tenant that does not exist")
+        if tenant.is_namesake and not is_id:  # the token may mean the one that had the name before
+            raise PermissionDenied("another tenant had this name before: this one is reached by its id alone")
         return replace(tenant, key_id=identity.subject, role=identity.role)
 
     async def _verify(self, text: str, header: Mapping[str, Any], keys: IssuerKeys) -> dict[str, Any]:

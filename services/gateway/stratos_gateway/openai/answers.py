@@ -55,16 +55,23 @@ class ChoicesRenderer(Renderer):
         for chunk in chunks:
             self._num_sent_tokens += len(chunk.token_ids) + chunk.num_withheld
             for choice in self._parts(chunk):
-                event = {**self._head(self.chunk_name), "choices": [choice]}
-                if self.answer.include_usage:
-                    event["usage"] = self._usage_so_far() if self.answer.continuous_usage else None
+                event = self._enveloped(choice)
                 events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
         return events
 
+    def _enveloped(self, choice: dict[str, Any]) -> dict[str, Any]:
+        event = {**self._head(self.chunk_name), "choices": [choice]}
+        if self.answer.include_usage:
+            event["usage"] = self._usage_so_far() if self.answer.continuous_usage else None
+        return event
+
     def is_text_alone(self, chunk: ChoiceChunk) -> bool:
         """Its one event differs from others of the choice in the text alone."""
-        is_inner = not chunk.is_first and chunk.finish_reason is None
-        return is_inner and self._tells_text_alone and bool(chunk.text)
+        return self.is_inner(chunk) and bool(chunk.text)
+
+    def is_inner(self, chunk: ChoiceChunk) -> bool:
+        """Its events tell nothing but what its text says."""
+        return self._tells_text_alone and not chunk.is_first and chunk.finish_reason is None
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Events for what is new."""

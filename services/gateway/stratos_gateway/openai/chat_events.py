@@ -6,7 +6,7 @@ Whole bodies and streams are made from the same events, so they say the same.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratos.core.requests.tools import ToolMode
@@ -20,8 +20,10 @@ from stratos.text.output.events import (
 )
 from stratos.text.output.parser import OutputParser, OutputShape
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.http.sse import encode_events
 from stratos_gateway.openai.answers import ChatRenderer
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.event_bytes import MARK, TextTemplate
 from stratos_gateway.openai.reasoning_tokens import ReasoningTokens
 from stratos_gateway.openai.rendering import Answer
 
@@ -79,10 +81,28 @@ class EventRenderer(ChatRenderer):
         assert answer.shape is not None, "others need no events"
         self._shape = answer.shape
         self._choices: dict[int, _ParsedChoice] = {}
+        self._kinds: dict[tuple[int, type, int], TextTemplate] = {}
+        """By choice, kind of event and call."""
 
-    def is_text_alone(self, chunk: ChoiceChunk) -> bool:
-        """Never: its text is parsed."""
-        return False
+    def _event(self, chunk: ChoiceChunk) -> bytes:
+        if not self.is_inner(chunk):
+            return encode_events(self.events([chunk]))
+        told = (event for event in self._events(chunk) if not isinstance(event, CallEnd))
+        return b"".join([self._told(chunk.index, event) for event in told])
+
+    def _told(self, choice: int, event: TextDelta | ReasoningDelta | CallBegin | CallArguments) -> bytes:
+        """One event of a stream, which differs from others of its kind in the text alone."""
+        if isinstance(event, CallBegin):
+            return self._encoded(choice, event)
+        key = choice, type(event), event.index if isinstance(event, CallArguments) else 0
+        if (template := self._kinds.get(key)) is None:
+            template = self._kinds[key] = TextTemplate(self._encoded(choice, replace(event, text=MARK)))
+        return template.event(event.text)
+
+    def _encoded(self, choice: int, event: OutputEvent) -> bytes:
+        delta = self._delta(choice, event)
+        part = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
+        return encode_events([self._enveloped(part)])
 
     def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
         message = _Message()

@@ -13,12 +13,12 @@ class TextTemplate:
     """Bytes around the text of one choice's events.
 
     Args:
-        marked: an event whose text is ``MARK``.
+        marked: an event whose text is ``MARK``, wherever it stands.
     """
 
     def __init__(self, marked: bytes) -> None:
-        self._before, _, self._after = marked.rpartition(_MARK_JSON)
+        self._parts = marked.split(_MARK_JSON)
 
     def event(self, text: str) -> bytes:
         """The event with this text."""
-        return b"%b%b%b" % (self._before, orjson.dumps(text), self._after)
+        return orjson.dumps(text).join(self._parts)

@@ -122,6 +122,13 @@ class WantedGrammar:
 
     spec: GrammarSpec
     param: str
+    told: str | None = None
+    """Kind as receipts tell it, where that is not the kind of ``spec``; empty for one that was not asked for."""
+
+    @property
+    def kind(self) -> str:
+        """Kind as receipts tell it."""
+        return self.spec.kind if self.told is None else self.told
 
 
 def take_grammar(fields: Fields) -> WantedGrammar | None:

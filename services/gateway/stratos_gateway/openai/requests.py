@@ -90,6 +90,23 @@ class GenerationOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningWish:
+    """How much a model is to reason."""
+
+    effort: str = ""
+    """Effort, "none" included; empty leaves it to the template."""
+    budget: int | None = None
+    """Most tokens; ``None`` does not bound them."""
+    effort_field: str = ""
+    """Field of the effort that is named as ignored where the model cannot do it; empty refuses it there."""
+    budget_field: str = ""
+    """The same of the budget."""
+
+
+NO_WISH = ReasoningWish()
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """The prompt of a chat."""
 
@@ -98,8 +115,7 @@ class Conversation:
     use: TemplateUse = PLAIN_USE
     thinks: bool | None = None
     """Whether the model is to reason; ``None`` leaves it to its template."""
-    effort: str = ""
-    """How much it is to reason, "none" included; empty leaves it to its template."""
+    wish: ReasoningWish = NO_WISH
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -114,7 +130,7 @@ class Conversation:
             not self.tools.tools
             and self.use == PLAIN_USE
             and self.thinks is None
-            and not self.effort
+            and self.wish == NO_WISH
             and all(m == ChatMessage(m.role, m.content) for m in self.messages)
         )
 
@@ -135,6 +151,8 @@ class GenerationBody:
     """Answers are the text of their prompt: the one token that was generated is not shown."""
     ignored: tuple[str, ...] = ()
     """Fields that mean nothing here, which answers name in a header."""
+    reasoning_budget: int | None = None
+    """Most tokens of reasoning, which a grammar holds."""
     is_background: bool = False
     """It is answered without its client, which asks for the answer later."""
 
@@ -156,7 +174,8 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     if top is not None and not wants:
         raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     max_tokens, newer = fields.number("max_tokens"), fields.number("max_completion_tokens", "max_tokens")
-    use, effort = take_template_use(fields), check_effort(fields.take("reasoning_effort"), "reasoning_effort")
+    use = take_template_use(fields)
+    wish = ReasoningWish(check_effort(fields.take("reasoning_effort"), "reasoning_effort"), take_budget(fields))
     _refuse_chat_features(fields)
     options = shared_options(
         fields,
@@ -165,8 +184,14 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         num_logprobs=(top or 0) if wants else None,
     )
     check_tools_and_grammar(tools, options)
-    conversation = Conversation(messages, tools, use, effort=effort)
+    conversation = Conversation(messages, tools, use, wish=wish)
     return GenerationBody(options=options, prompts=(conversation,), ignored=ignored_fields(body))
+
+
+def take_budget(fields: Fields) -> int | None:
+    """Most tokens of reasoning, as vLLM names the field; raises ``BadRequest``."""
+    budget = fields.number("thinking_token_budget", "min_tokens")
+    return None if budget is None else int(budget)
 
 
 def check_tools_and_grammar(tools: ToolUse, options: GenerationOptions) -> None:

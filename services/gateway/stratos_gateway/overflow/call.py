@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stratos_gateway.limits.contract import Gate
 from stratos_gateway.overflow.bill import ExternalBill
 
 _PIECES_PER_TOKEN, _MORE_PIECES = 2, 16
@@ -31,6 +32,8 @@ class ExternalCall:
     """When the last byte of the request was there, monotonic."""
     promised_itl_us: int | None = None
     bill: ExternalBill | None = None
+    gate: Gate | None = None
+    """Before what the endpoint says; ``None`` is always open."""
 
     @property
     def max_pieces(self) -> int:

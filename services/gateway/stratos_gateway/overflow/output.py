@@ -170,6 +170,7 @@ class ExternalOutput(ChunkOutput):
         """
         while not self._is_over():
             event = await self._next()
+            await self._passed()
             if event is None:
                 if not self.is_complete:
                     raise WorkerLost("the external endpoint ended its stream before its choices")
@@ -201,6 +202,13 @@ class ExternalOutput(ChunkOutput):
             raise WorkerLost(f"the external endpoint cannot be understood: {error}") from None
         finally:
             task.cancel()
+
+    async def _passed(self) -> None:
+        """Wait at the gate, behind which this request may have lost its place."""
+        if (gate := self._call.gate) is not None and gate.is_shut:
+            await gate.opened()
+            if self._failed.done():
+                self._failed.result()
 
     def _chunks(self, event: dict[str, Any]) -> list[ChoiceChunk]:
         try:

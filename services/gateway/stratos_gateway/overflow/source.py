@@ -14,6 +14,7 @@ from stratos.core.adapter import BASE_MODEL
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.limits.contract import Gate
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.overflow.bill import ExternalBill
 from stratos_gateway.overflow.call import ExternalCall
@@ -45,6 +46,7 @@ class ExternalSource:
         clock: of the requests' times.
         metrics: counts them.
         meter: bills them; ``None`` where nothing is billed.
+        gate: before what the endpoint says; ``None`` is always open.
     """
 
     def __init__(
@@ -54,9 +56,11 @@ class ExternalSource:
         clock: Clock,
         metrics: GatewayMetrics,
         meter: ExternalMeter | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._client = client
         self._meter = meter
+        self._gate = gate
         self._admission = admission
         self._clock = clock
         self._metrics = metrics
@@ -105,6 +109,7 @@ class ExternalSource:
             received_s=request.received_s,
             promised_itl_us=spec.promised_itl_us,
             bill=None if spec.meter is None else ExternalBill(tenant=request.tenant, tag=spec.meter, price=price),
+            gate=self._gate,
         )
 
     @contextmanager

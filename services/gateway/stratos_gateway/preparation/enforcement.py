@@ -1,4 +1,4 @@
-"""Calls that are enforced: the grammar of an answer, made of the model's own syntax and the schemas of the tools."""
+"""Answers that must obey: a grammar made of the model's own syntax and the schemas of tools and content."""
 
 from __future__ import annotations
 
@@ -6,48 +6,84 @@ import json
 from dataclasses import replace
 
 from stratos.common.errors import BadRequest
-from stratos.core.requests.grammar import calls_grammar, schema_grammar
-from stratos.core.requests.tools import ToolMode, ToolUse
-from stratos.text.output.call_grammar import call_grammar, enforced_schemas, is_enforced
+from stratos.core.requests.grammar import GrammarKind, calls_grammar, schema_grammar
+from stratos.core.requests.tools import ToolUse
+from stratos.text.output.call_grammar import (
+    bound_shape,
+    call_grammar,
+    end_of_reasoning,
+    enforced_schemas,
+    is_enforced,
+)
 from stratos.text.output.parser import OutputShape
 from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.fields import WantedGrammar
 from stratos_gateway.openai.requests import Conversation, GenerationBody
-from stratos_gateway.preparation.output_shape import special_ids
+from stratos_gateway.preparation.output_shape import special_ids, unheard
+
+_BUDGET = "thinking_token_budget"
 
 
-async def enforce_calls(
+async def enforce(
     model: ServedModel, body: GenerationBody, shape: OutputShape | None, tenant: str
-) -> GenerationBody:
-    """The body with a grammar, where its tools ask for one.
+) -> tuple[GenerationBody, OutputShape | None]:
+    """The body with the grammar of its whole output, and how that is read, where something is to obey.
 
     Raises:
         BadRequest: the grammar cannot be used; ``param`` is the schema that is the reason.
     """
     [conversation, *_] = body.prompts
-    if shape is None or not isinstance(conversation, Conversation) or not conversation.tools.may_call:
-        return body
+    if not isinstance(conversation, Conversation):
+        return body, shape
+    body, budget = _budgeted(model, body, conversation, shape)
     use, wanted = conversation.tools, body.options.grammar
-    if wanted is None and not is_enforced(use):
-        return body
-    assert shape.syntax is not None, "there are tools"
-    form = shape.syntax.form
-    if form is None or (use.mode is ToolMode.AUTO and not form.is_marked):
-        text = f"calls in the syntax of this model ({shape.syntax.name}) cannot be enforced"
-        param = _param(use) if wanted is None else wanted.param
-        raise BadRequest(text, param=param, code="unsupported_parameter")
-    content = None if wanted is None else json.loads(wanted.spec.text)
-    text = call_grammar(use, shape, special_ids(model, shape), content)
-    spec = calls_grammar(text, [*enforced_schemas(use), content], "tools")
+    if shape is None or (wanted is None and not is_enforced(use) and budget is None):
+        return body, shape
+    content, param = None, "tools" if use.may_call else _BUDGET
+    if wanted is not None:
+        content, param = json.loads(wanted.spec.text), param if use.may_call else wanted.param
+        shape = bound_shape(shape)
+    text = call_grammar(use, shape, special_ids(model, shape), content, budget)
+    spec = calls_grammar(text, [*enforced_schemas(use), content], param)
     try:
-        await model.grammars.check(spec, "tools", tenant)
+        await model.grammars.check(spec, param, tenant)
     except BadRequest:
         if wanted is not None:
             await model.grammars.check(wanted.spec, wanted.param, tenant)
         await _find_reason(model.grammars, use, tenant)
         raise
-    return replace(body, options=replace(body.options, grammar=WantedGrammar(spec, "tools")))
+    grammar = WantedGrammar(spec, param, _told(use, has_content=wanted is not None))
+    return replace(body, options=replace(body.options, grammar=grammar)), shape
+
+
+def _told(use: ToolUse, *, has_content: bool) -> str | None:
+    """How receipts call the grammar: ``None`` by its own kind, which is that of calls."""
+    if use.may_call and (has_content or is_enforced(use)):
+        return None
+    return GrammarKind.JSON_SCHEMA if has_content else ""
+
+
+def _budgeted(
+    model: ServedModel, body: GenerationBody, conversation: Conversation, shape: OutputShape | None
+) -> tuple[GenerationBody, int | None]:
+    """The body with the budget of reasoning that holds, and that budget; where it cannot hold the body names it.
+
+    Raises:
+        BadRequest: it cannot hold, and that is a fault.
+    """
+    wish, ignored = conversation.wish, unheard(model, conversation)
+    body = replace(body, ignored=(*body.ignored, *ignored)) if ignored else body
+    is_off = conversation.thinks is False or wish.effort == "none"
+    is_plain = shape is None and (model.chat.reasoning is not None or model.chat.is_framed)
+    if wish.budget is None or is_off or is_plain:
+        return body, None  # where a grammar forbids reasoning, no budget is needed
+    if shape is not None and end_of_reasoning(shape) in special_ids(model, shape):
+        return replace(body, reasoning_budget=wish.budget), wish.budget
+    if wish.budget_field:
+        return replace(body, ignored=(*body.ignored, wish.budget_field)), None
+    text = "this model does not reason, or the end of its reasoning is no token of its own, so no budget holds"
+    raise BadRequest(text, param=_BUDGET, code="unsupported_parameter")
 
 
 async def _find_reason(grammars: GrammarCheck, use: ToolUse, tenant: str) -> None:
@@ -56,10 +92,3 @@ async def _find_reason(grammars: GrammarCheck, use: ToolUse, tenant: str) -> Non
         if tool.parameters is not None:
             param = f"{tool.place}.parameters"
             await grammars.check(schema_grammar(dict(tool.parameters), param), param, tenant)
-
-
-def _param(use: ToolUse) -> str:
-    """The field that asks for it."""
-    if not use.is_parallel:
-        return "parallel_tool_calls"
-    return "tools" if any(tool.is_strict for tool in use.tools) else "tool_choice"

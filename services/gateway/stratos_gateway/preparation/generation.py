@@ -28,7 +28,7 @@ from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.encoding import encode_prompts
-from stratos_gateway.preparation.enforcement import enforce_calls
+from stratos_gateway.preparation.enforcement import enforce
 from stratos_gateway.preparation.options import check_request, sampling_params
 from stratos_gateway.preparation.output_shape import output_shape, special_ids, tool_mode
 from stratos_gateway.responses.state import Responses
@@ -115,7 +115,7 @@ class GenerationPreparer:
         target = lookup.target
         parsed, prompts = await encode_prompts(model, parsed, tenant.plan)
         shape = output_shape(model, parsed, prompts)
-        parsed = await enforce_calls(model, parsed, shape, tenant.name)
+        parsed, shape = await enforce(model, parsed, shape, tenant.name)
         options = parsed.options
         texts = await off_loop(max(num_ids, sum(map(len, prompts))), partial(_texts, parsed, tenant, model.tokenizer))
         await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
@@ -146,7 +146,8 @@ class GenerationPreparer:
             num_sequences=options.n * len(specs),
             texts=checked.texts,
             refusal=partial(tools.catalogue.refusal, checked.target),
-            constrained="" if options.grammar is None else options.grammar.spec.kind,
+            constrained="" if options.grammar is None else options.grammar.kind,
+            reasoning_budget=parsed.reasoning_budget,
             body=parsed,
             specs=specs,
             renderer=renderer,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded
+from stratos.core.requests.grammar import GrammarKind
 from stratos.core.requests.tools import ToolMode
 from stratos.text.chat_template import ChatMessage, TemplateUse
 from stratos.text.output.parser import OutputShape
@@ -48,14 +49,24 @@ def _template_use(model: ServedModel, conversation: Conversation) -> TemplateUse
             param = f"chat_template_kwargs.{name[:100]}"
             text = f"the model's chat template does not read {name[:100]!r}"
             raise BadRequest(text, param=param, code="unsupported_parameter")
-    if conversation.effort not in ("", "none"):
+    effort = conversation.wish.effort
+    if effort not in ("", "none"):
         if not template.reads(_EFFORT):
+            if conversation.wish.effort_field:
+                return use if thinks is None else _switched(model, use, thinks=thinks, param="thinking")
             text = "this model's chat template knows no effort of reasoning"
             raise BadRequest(text, param=_EFFORT, code="unsupported_parameter")
-        return replace(use, values={**use.values, _EFFORT: conversation.effort})
-    if conversation.effort:
+        return replace(use, values={**use.values, _EFFORT: effort})
+    if effort:
         return _switched(model, use, thinks=False, param=_EFFORT)
     return use if thinks is None else _switched(model, use, thinks=thinks, param="thinking")
+
+
+def unheard(model: ServedModel, conversation: Conversation) -> tuple[str, ...]:
+    """Fields about reasoning that this model's template cannot follow, where that is no fault."""
+    wish, template = conversation.wish, model.template
+    is_lost = bool(wish.effort and wish.effort_field) and not (template is not None and template.reads(_EFFORT))
+    return (wish.effort_field,) if is_lost else ()
 
 
 def _switched(model: ServedModel, use: TemplateUse, *, thinks: bool, param: str) -> TemplateUse:
@@ -80,7 +91,8 @@ def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Seq
     if not isinstance(conversation, Conversation):
         return None
     syntax = model.chat.syntax if conversation.tools.may_call else None
-    is_bound = body.options.grammar is not None and syntax is None
+    grammar = body.options.grammar
+    is_bound = grammar is not None and grammar.kind != GrammarKind.JSON_SCHEMA
     tags = None if is_bound else model.chat.reasoning
     frame = None if is_bound or not model.chat.is_framed else model.chat.syntax.frame
     if frame is not None:

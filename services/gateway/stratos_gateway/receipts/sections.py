@@ -13,9 +13,14 @@ from stratos_gateway.http.errors import public_error, shed_reason
 
 
 def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
-    """Terms of the request, and whose key it carried; ``constrained`` says what kind of grammar its output obeys."""
+    """Terms of the request, and whose key it carried; ``constrained`` says what kind of grammar its output obeys.
+
+    ``reasoning_budget`` is the most tokens of its reasoning, where that is bounded.
+    """
     tenant, prepared = request.tenant, request.prepared
-    constrained = {"constrained": prepared.constrained} if prepared.constrained else {}
+    constrained: dict[str, Any] = {"constrained": prepared.constrained} if prepared.constrained else {}
+    if prepared.reasoning_budget is not None:
+        constrained["reasoning_budget"] = prepared.reasoning_budget
     return {
         "operation": prepared.operation,
         "model": prepared.model,

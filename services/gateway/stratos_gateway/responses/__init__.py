@@ -1,5 +1,5 @@
 """The Responses API: bodies in, items and events out; and the responses that are kept for the next request.
 
-Read in this order: ``items``, ``requests``, ``output``, ``rendering``, ``stored_items``, ``state``,
+Read in this order: ``items``, ``requests``, ``output``, ``rendering``, ``stored_items``, ``local``, ``state``,
 ``sweep``, ``settings``.
 """

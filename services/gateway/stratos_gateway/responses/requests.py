@@ -17,7 +17,9 @@ from stratos_gateway.openai.requests import (
     Conversation,
     GenerationBody,
     GenerationOptions,
+    ReasoningWish,
     check_tools_and_grammar,
+    take_budget,
     take_options,
 )
 from stratos_gateway.openai.template_use import check_effort
@@ -78,7 +80,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     messages, instructions = check_input(given), _text(fields, "instructions")
     tools, format_field = take_response_tools(fields), fields.take("text")
     grammar, text_echo = _text_config(format_field)
-    reasoning = _reasoning(fields.take("reasoning"))
+    reasoning, budget = _reasoning(fields.take("reasoning")), take_budget(fields)
     includes_logprobs = _LOGPROBS in _include(fields.take("include"))
     top = fields.number("top_logprobs", "num_logprobs")
     if top is not None and not includes_logprobs:
@@ -115,7 +117,9 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         "top_logprobs": top or 0,
         **_echoed_sampling(options),
     }
-    conversation = Conversation(with_instructions(instructions, messages), tools.use, effort=reasoning["effort"] or "")
+    wish = ReasoningWish(reasoning["effort"] or "", budget)
+    messages_of = with_instructions(instructions, messages)
+    conversation = Conversation(messages_of, tools.use, wish=wish)
     return ResponseBody(
         is_background=is_background,
         options=options,

@@ -2,6 +2,7 @@
 
     previous_response_id -> its input and output stand before the input
     store: true          -> kept before the last event leaves; if that fails the client is told in its place
+    on a socket          -> its last response is found in the socket's own memory as well, stored or not
 
 A response holds the whole conversation up to its end, so one look finds all that the next one needs.
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import orjson
 from redis.exceptions import RedisError
@@ -24,6 +25,7 @@ from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.responses.items import check_input, with_instructions
+from stratos_gateway.responses.local import LOCAL, KeptResponse, LocalResponse
 from stratos_gateway.responses.rendering import ResponseRenderer
 from stratos_gateway.responses.requests import ResponseBody
 from stratos_gateway.responses.stored_items import Item, stored_items
@@ -51,19 +53,6 @@ class SealedResponses(Protocol):
     async def delete(self, tenant_id: str, response_id: str) -> bool:
         """Remove a response; whether there was one."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class KeptResponse:
-    """A response, and everything that was said before it."""
-
-    response: dict[str, Any]
-    input: list[Item]
-
-    @property
-    def conversation(self) -> list[Item]:
-        """All items up to its end."""
-        return [*self.input, *self.response["output"]]
 
 
 class Responses:
@@ -105,11 +94,12 @@ class Responses:
             ResponseStoreDown: the store does not answer.
         """
         assert isinstance(parsed, ResponseBody), "this dialect's own"
-        if self._store is None:
+        local = LOCAL.get()
+        if self._store is None and (local is None or parsed.store):
             return _without_store(parsed)
-        previous = await self._previous(parsed.previous, tenant)
-        stores = await self._will_store(parsed.store, tenant)
-        items = [*previous, *stored_items(parsed.input)] if stores else []
+        previous = await self._previous(parsed.previous, tenant, local)
+        stores = self._store is not None and await self._will_store(parsed.store, tenant)
+        items = [*previous, *stored_items(parsed.input)] if stores or local is not None else []
         if previous:
             parsed = await _continued(parsed, previous)
         return replace(parsed, input="", items=items, echoed={**parsed.echoed, "store": stores})
@@ -120,18 +110,23 @@ class Responses:
         Raises:
             ResponseStoreDown: it could not be kept.
         """
-        if not isinstance(parsed, ResponseBody) or not parsed.items or self._store is None:
+        if not isinstance(parsed, ResponseBody) or not parsed.items:
             return
         assert isinstance(renderer, ResponseRenderer), "goes with the body"
-        value = {"format": _FORMAT, "response": renderer.ended(usage), "input": list(parsed.items)}
+        response, local = renderer.ended(usage), LOCAL.get()
+        if local is not None:
+            local.kept = KeptResponse(response, list(parsed.items))
+        if self._store is None or not parsed.echoed["store"]:
+            return
+        value = {"format": _FORMAT, "response": response, "input": list(parsed.items)}
         async with _answering():
             content = await asyncio.to_thread(orjson.dumps, value)
             await self._store.put(tenant.id, renderer.answer.id, content)
 
-    async def _previous(self, response_id: str, tenant: Tenant) -> list[Item]:
+    async def _previous(self, response_id: str, tenant: Tenant, local: LocalResponse | None) -> list[Item]:
         if not response_id:
             return []
-        found = await self.find(tenant, response_id)
+        found = (local and local.find(response_id)) or await self.find(tenant, response_id)
         if found is None:
             text = f"there is no response {response_id[:64]!r}, or none any more"
             raise BadRequest(text, param="previous_response_id", code="previous_response_not_found")

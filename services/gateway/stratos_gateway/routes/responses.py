@@ -15,7 +15,8 @@ from stratos.common.errors import BadRequest, NotFound
 from stratos.core.tenant import Tenant
 from stratos_gateway.background.responses import BackgroundResponses
 from stratos_gateway.http.body import OrjsonResponse
-from stratos_gateway.responses.state import KeptResponse, Responses
+from stratos_gateway.responses.local import KeptResponse
+from stratos_gateway.responses.state import Responses
 from stratos_gateway.streams.join import SEEN_EVENTS
 from stratos_gateway.streams.routes import StreamResume
 

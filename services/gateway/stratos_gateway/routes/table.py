@@ -46,6 +46,7 @@ def build_routes(
     usage: UsageRoute,
     receipt: ReceiptRoute,
     responses: ResponseRoutes,
+    sockets: ASGIApp,
     files: FileRoutes,
     batches: BatchRoutes,
     resume_stream: ASGIApp,
@@ -63,6 +64,7 @@ def build_routes(
         usage: of tenants.
         receipt: of single requests.
         responses: kept ones.
+        sockets: WebSockets for responses.
         files: of tenants.
         batches: of tenants.
         resume_stream: goes on with a recorded stream.
@@ -109,6 +111,7 @@ def build_routes(
 
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
+        Route("/v1/responses", sockets, methods=["GET"], name="sockets"),
         Route("/v1/usage", usage.answer, methods=["GET"]),
         Route("/v1/requests/{request_id}/receipt", receipt.answer, methods=["GET"]),
         Route("/v1/responses/{response_id}", AsgiRoute(responses.show), methods=["GET"]),

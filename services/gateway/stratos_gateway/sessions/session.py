@@ -28,6 +28,7 @@ from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation as codec
 from stratos.rpc.codec.usage import counts_from_pb, usage_ack
+from stratos_gateway.limits.contract import Gate
 from stratos_gateway.sessions.liveness import SessionConfig, SessionLiveness
 from stratos_gateway.sessions.sink import AttemptSink
 
@@ -43,18 +44,6 @@ class UsageMeter(Protocol):
 
     def on_counts(self, source: WorkerSession, counts: Sequence[UsageCount]) -> None:
         """A worker told what ended attempts took."""
-
-
-class Gate(Protocol):
-    """Holds back what workers say while this process may send nothing."""
-
-    @property
-    def is_shut(self) -> bool:
-        """Asked before each message; quick."""
-        ...
-
-    async def opened(self) -> None:
-        """Wait until it is open."""
 
 
 class WorkerSession:

@@ -124,5 +124,5 @@ def test_attention_fits_into_other_gpus_with_the_heads_of_other_models(
     pytestconfig: pytest.Config, capability: int
 ) -> None:
     found = [kernel for kernel in compiled_kernels(pytestconfig, str(capability)) if "attention" in kernel["kernel"]]
-    assert len(found) >= 12  # four kinds of heads: decode, prompt, exact
+    assert len(found) >= 10  # four kinds of heads: decode, prompt; two of them exact
     assert max(kernel["shared"] for kernel in found) <= OTHER_SHARED_BYTES[capability]

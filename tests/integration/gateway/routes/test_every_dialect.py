@@ -1,4 +1,7 @@
-"""Every dialect of the generation API x what acts on every request: one table, and a dialect that it lacks fails it."""
+"""Every dialect of the generation API x what acts on every request: one table, and a dialect that it lacks fails it.
+
+A WebSocket is one more row: each of its messages is a request.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from redis.asyncio import Redis
 
@@ -32,6 +37,7 @@ from tests.support.paths import BASE_MODEL
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, PLAN
 from tests.support.worlds.gateway_world import World, gateway_world, say
+from tests.support.worlds.socket_client import SocketClient
 
 TEXT = "one two three four five six seven eight"
 CONFIG = RecordStoreConfig()
@@ -65,8 +71,9 @@ DELTAS: Mapping[str, Callable[[Any], str]] = {
 }
 PRICED = replace(PLAN, prices={"default": Price(prompt=2_000_000, cached=500_000, output=6_000_000)})
 QUICK: dict[str, Any] = {"interval_s": 0.02, "count_wait_s": 0.2, "budget_interval_s": 0.05}
-ROUTES = pytest.mark.parametrize("route", BODIES)
-ALL_ROUTES = pytest.mark.parametrize("route", [*BODIES, *SCORED])
+SOCKET = "socket"
+ROUTES = pytest.mark.parametrize("route", [*BODIES, SOCKET])
+ALL_ROUTES = pytest.mark.parametrize("route", [*BODIES, *SCORED, SOCKET])
 ALL_DIALECTS = (*DIALECTS, *SCORING_DIALECTS)
 
 
@@ -109,6 +116,40 @@ async def world(redis: Redis, tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
+@dataclass(frozen=True)
+class Answer:
+    """An answer of HTTP, or that of a socket in the same form."""
+
+    status_code: int
+    content: Any
+    request_id: str = ""
+
+    def json(self) -> Any:
+        return self.content
+
+
+def path_of(route: str) -> str:
+    return "/v1/responses" if route == SOCKET else route
+
+
+async def post(world: World, route: str, *, headers: Mapping[str, str] | None = None, **fields: Any) -> Answer:
+    if route != SOCKET:
+        answer = await world.http.post(route, json=body(route, **fields), headers=headers)
+        return Answer(answer.status_code, answer.json(), answer.headers["x-request-id"])
+    given = {name.replace("-", "_"): value for name, value in (headers or {}).items()}
+    async with SocketClient(world, **given) as socket:
+        if socket.status != 101:
+            return Answer(socket.status, socket.refusal)
+        found = await socket.answer(**_asked(fields))
+        status = found["status"] if found.get("error") else 200
+        return Answer(status, found, f"{socket.headers['x-request-id']}-1")
+
+
+def _asked(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a socket's message beside its model."""
+    return {name: value for name, value in body("/v1/responses", **fields).items() if name not in ("model", "input")}
+
+
 def body(route: str, max_tokens: int = 64, **more: Any) -> dict[str, Any]:
     if route in SCORED:
         return {"model": "base", **SCORED[route], **more}
@@ -117,15 +158,25 @@ def body(route: str, max_tokens: int = 64, **more: Any) -> dict[str, Any]:
 
 async def code(world: World, route: str, **more: Any) -> tuple[int, str]:
     """Status and machine code of a refusal."""
-    headers = more.pop("headers", {})
-    answer = await world.http.post(route, json=body(route, **more), headers=headers)
+    answer = await post(world, route, **more)
     return answer.status_code, answer.json()["error"]["code"]
 
 
 async def streamed(world: World, route: str) -> str:
+    if route == SOCKET:
+        async with SocketClient(world) as socket:
+            socket.create(**_asked({}))
+            return "".join(DELTAS["/v1/responses"](event) for event in await socket.events())
     answer = await world.http.post(route, json=body(route, stream=True))
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
     return "".join(DELTAS[route](json.loads(line)) for line in lines)
+
+
+def documented(route: str) -> dict[str, Any]:
+    """Schema of a whole answer, as the API's document has it."""
+    document = json.loads((resources.files("stratos_gateway.openapi") / "openapi.json").read_text())
+    content = document["paths"][route]["post"]["responses"]["200"]["content"]["application/json"]
+    return {**content["schema"], "components": document["components"]}
 
 
 async def entries(redis: Redis) -> list[LedgerEntry]:
@@ -135,19 +186,22 @@ async def entries(redis: Redis) -> list[LedgerEntry]:
 
 @ALL_ROUTES
 async def test_an_answer_is_whole_billed_and_receipted(world: World, redis: Redis, route: str) -> None:
-    answer = await world.http.post(route, json=body(route), headers={"x-request-id": "mine"})
-    assert TEXTS[route](answer.json()) == TEXT
-    assert answer.headers["x-request-id"] == "mine"
+    answer = await post(world, route, headers={"x-request-id": "mine"})
+    assert TEXTS[path_of(route)](answer.json()) == TEXT
+    if route in BODIES:
+        jsonschema.validate(answer.json(), documented(route))
+    request_id = "mine-1" if route == SOCKET else "mine"
+    assert answer.request_id == request_id
     while not (found := await entries(redis)):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     (entry,) = found
-    (name,) = [dialect.route for dialect in ALL_DIALECTS if dialect.path == route]
-    assert (entry.tag.route, entry.tag.http_request_id) == (name, "mine")
+    (name,) = [dialect.route for dialect in ALL_DIALECTS if dialect.path == path_of(route)]
+    assert (entry.tag.route, entry.tag.http_request_id) == (name, request_id)
     assert entry.counts.num_prompt == len(world.workers[0].submits[0].prompt_ids)
     assert entry.counts.num_output > 0 < entry.amounts.due
 
     async def is_receipted() -> bool:
-        receipt = await world.http.get("/v1/requests/mine/receipt")
+        receipt = await world.http.get(f"/v1/requests/{request_id}/receipt")
         return receipt.status_code == 200 and receipt.json()["answer"]["outcome"] == "finished"
 
     await eventually(is_receipted, "the receipt is written")
@@ -168,7 +222,7 @@ async def test_what_a_tenant_may_not_do_is_refused_before_any_worker_hears_of_it
     world.keys.change_plan(KEY, max_prompt_tokens=4096, tokens_per_min=60, burst_s=60)
     assert await code(world, route) == (429, "request_over_rate_limit")
     world.keys.change_plan(KEY, tokens_per_min=None, requests_per_min=1)
-    assert (await world.http.post(route, json=body(route))).status_code == 200
+    assert (await post(world, route)).status_code == 200
     assert await code(world, route) == (429, "rate_limit_exceeded")
     world.keys.change_plan(KEY, requests_per_min=None)
     world.blocks.models.add("base")
@@ -180,19 +234,19 @@ async def test_what_a_tenant_may_not_do_is_refused_before_any_worker_hears_of_it
 @ALL_ROUTES
 async def test_a_budget_that_is_spent_refuses(world: World, redis: Redis, route: str) -> None:
     world.keys.change_plan(KEY, budget=Budget(soft=1, hard=2))
-    assert (await world.http.post(route, json=body(route))).status_code == 200
+    assert (await post(world, route)).status_code == 200
 
     async def is_refused() -> bool:
-        return (await world.http.post(route, json=body(route))).status_code == 429
+        return (await post(world, route)).status_code == 429
 
     await eventually(is_refused, "the budget is spent")
     assert await code(world, route) == (429, "insufficient_quota")
 
 
-@pytest.mark.parametrize("route", [route for route in BODIES if route != "/v1/messages"])
+@pytest.mark.parametrize("route", [route for route in (*BODIES, SOCKET) if route != "/v1/messages"])
 async def test_a_cheaper_tier_waits_for_all_others_at_half_the_price(world: World, redis: Redis, route: str) -> None:
     world.keys.change_plan(KEY, ttft_ms=1, priority_class=1)
-    assert (await world.http.post(route, json=body(route, service_tier="flex"))).status_code == 200
+    assert (await post(world, route, service_tier="flex")).status_code == 200
     while not (found := await entries(redis)):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     amounts = found[0].amounts
@@ -204,8 +258,8 @@ async def test_a_cheaper_tier_waits_for_all_others_at_half_the_price(world: Worl
 @ROUTES
 async def test_a_kept_answer_is_given_again_by_every_route_that_asks_the_same(world: World, route: str) -> None:
     world.keys.change_plan(KEY, response_cache=True, response_ttl_s=3600)
-    answers = [await world.http.post(route, json=body(route, temperature=0)) for _ in range(2)]
-    assert [TEXTS[route](answer.json()) for answer in answers] == [TEXT] * 2
+    answers = [await post(world, route, temperature=0) for _ in range(2)]
+    assert [TEXTS[path_of(route)](answer.json()) for answer in answers] == [TEXT] * 2
     assert world.placed == 1
     chat, others = "/v1/chat/completions", ("/v1/responses", "/v1/messages")
     if route == chat:
@@ -227,8 +281,13 @@ async def test_a_worker_killed_in_the_middle_changes_nothing(world: World, route
 async def test_a_client_that_leaves_and_a_deadline_end_the_work(world: World, route: str) -> None:
     for worker in world.workers:
         worker.script, worker.step_s = lambda submit, choice: [9] * 1000, 0.01
-    async with world.http.stream("POST", route, json=body(route, 900, stream=True)) as answer:
-        await anext(answer.aiter_bytes())
+    if route == SOCKET:
+        async with SocketClient(world) as socket:
+            socket.create(**_asked({"max_tokens": 900}))
+            await socket.event()
+    else:
+        async with world.http.stream("POST", route, json=body(route, 900, stream=True)) as answer:
+            await anext(answer.aiter_bytes())
     await eventually(lambda: any(worker.cancels for worker in world.workers), "it is cancelled")
     await world.wait_idle()
     for worker in world.workers:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from stratos.api.worker.v1 import decode_pb2
+from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
+from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN
 from tests.support.waiting import eventually
 from tests.support.worlds.worker_world import DECODE_WEIGHT, Stream, Worker, World, open_world
 
@@ -35,6 +37,13 @@ def emitted(stream: Stream, index: int = 0) -> decode_pb2.ChoiceState:
     return decode_pb2.ChoiceState(index=index, emitted_ids=stream.tokens[index])
 
 
+async def asked_for_moves(worker: Worker) -> worker_pb2.WaitDrainedResponse:
+    """What it says that it moved, at the end of its drain."""
+    async with PLAIN.channel(worker.ref.address, ANY_WORKER) as channel:
+        stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        return await stub.WaitDrained(worker_pb2.WaitDrainedRequest(), timeout=60)
+
+
 def undisturbed(prompt: list[int], count: int) -> list[int]:
     return fake_generate(prompt, count, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0)
 
@@ -47,7 +56,9 @@ async def test_a_drain_moves_streams_with_their_kv(world: World) -> None:
     streams = {name: await old.submit(prompt, request_id=name, max_tokens=200) for name, prompt in prompts.items()}
     for stream in streams.values():
         await stream.wait_tokens(40)
+    moves = asyncio.create_task(asked_for_moves(leaving))
     leaving.process.start_drain(None)
+    num_fetched = 0
     for name, prompt in prompts.items():
         handed_back = await streams[name].over()
         assert handed_back.error.code == "draining"
@@ -64,12 +75,16 @@ async def test_a_drain_moves_streams_with_their_kv(world: World) -> None:
         await moved.over()
         assert handed_back.tokens[0] + moved.tokens[0][num_emitted:] == undisturbed(prompt, num_emitted + 20)
         num_came, num_known = received(successor) - before, len(prompt) + num_emitted
+        num_fetched += num_came
         assert num_known - num_came <= BLOCK_SIZE, "what is computed again"
         receipt = moved.receipt
         assert (receipt.num_transferred_tokens, receipt.num_recomputed_tokens) == (len(prompt), 0)
         assert receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_TAIL
     await eventually(leaving.exit_code.done, "it leaves once everything was fetched")
     assert leaving.exit_code.result() == 0
+    assert await moves == worker_pb2.WaitDrainedResponse(
+        num_handed_back=3, num_offered=3, num_fetched=3, num_fetched_tokens=num_fetched
+    )
     assert successor.metric("stratos_kv_handoffs_total", side="receiver", outcome="part") == 3
     await successor.wait_baseline()
 

@@ -67,7 +67,7 @@ def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: st
     floats = save_quantised(tmp_path / "codes", name)
     save_floats(tmp_path / "floats", floats)
     runner = load_runner(tmp_path / "codes", dtype="float32")
-    assert isinstance(runner.forward, NativeForward)
+    assert isinstance(runner.forward, NativeForward) == (not name.endswith("-order"))
     expected = teacher_forced(load_runner(tmp_path / "floats", dtype="float32"), PROMPT, 7)
     error = float((teacher_forced(runner, PROMPT, 7) - expected).abs().max())
     assert error < (0.6 if name == "compressed-w8a8" else 1e-4)  # W8A8 cuts activations, too
@@ -77,7 +77,9 @@ def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: st
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["compressed-w8a8", "compressed-int4", "awq", "fp8-block"])
+@pytest.mark.parametrize(
+    "name", ["compressed-w8a8", "compressed-int4", "compressed-mxfp4", "awq", "fp8-block", "gptq-order"]
+)
 def test_its_bits_depend_on_nothing_around_them(tmp_path: Path, name: str, dtype: str) -> None:
     save_quantised(tmp_path, name)
     runner = load_runner(tmp_path, dtype=dtype)
@@ -156,8 +158,11 @@ BROKEN: list[tuple[str, Callable[[dict[str, Tensor]], None], str]] = [
     ("compressed-int4", changed("weight_packed", lambda t: t.repeat(1, 2)), "has shape"),
     ("compressed-fp8", changed("weight_scale", filled(-1.0)), "no positive number"),
     ("fp8-block", changed("weight", lambda t: _with_nan(t)), "NaN"),
+    ("compressed-mxfp4", changed("weight_scale", filled(255)), "no positive number"),
+    ("compressed-mxfp4", changed("weight_packed", lambda t: t[:, 1:]), "has shape"),
     ("gptq", changed("g_idx", filled(99)), "must name one of 3 groups"),
-    ("gptq", changed("g_idx", lambda t: t.flip(0)), "desc_act"),
+    ("gptq", changed("g_idx", filled(2)), "has groups of other than 32 inputs"),
+    ("compressed-order", changed("weight_g_idx", filled(-1)), "must name one of 3 groups"),
     ("gptq", changed("qzeros", filled(0x12345678)), "which zeros are meant"),
     ("gptq", changed("scales", filled(float("inf"))), "no positive number"),
     ("awq", changed("qweight", lambda t: t.T), "has shape"),
@@ -195,6 +200,17 @@ def test_a_truncated_file_and_a_missing_part_are_refused(tmp_path: Path) -> None
         load_runner(tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InvalidCheckpoint):
+        load_runner(tmp_path)
+
+
+@needs_kernels
+def test_layers_of_one_product_with_unlike_orders_are_refused(tmp_path: Path) -> None:
+    save_quantised(tmp_path, "gptq-order")
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.g_idx"
+    tensors[name] = tensors[name].flip(0).contiguous()
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=r"up_proj\.weight has its inputs in another order"):
         load_runner(tmp_path)
 
 
@@ -249,6 +265,14 @@ def test_a_list_of_models_calls_weights_by_their_scheme(config: dict[str, Any], 
                 "config_groups": {"g": {"weights": {"num_bits": 8, "strategy": "tensor_group"}}},
             },
             "strategy 'tensor_group'",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "mxfp4-pack-quantized",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "type": "float", "group_size": 64}}},
+            },
+            "mxfp4 has groups of 32",
         ),
         (
             {

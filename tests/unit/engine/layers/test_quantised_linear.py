@@ -22,8 +22,10 @@ CODES = [
     (LinearScheme.INT8, 0),
     (LinearScheme.FP8, 128),
     (LinearScheme.FP8, 0),
+    (LinearScheme.MXFP4, 32),
 ]
 """Scheme and group; 0 is one group for all inputs."""
+FOUR_BITS = (LinearScheme.INT4, LinearScheme.MXFP4)
 SHAPES = [(64, 128), (97, 384), (1, 640)]
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
 
@@ -32,7 +34,7 @@ def made(scheme: LinearScheme, outputs: int, inputs: int, group: int, *, has_zer
     """Every code of the scheme, and scales that differ."""
     torch.manual_seed(outputs + inputs)
     group = group or inputs
-    codes = torch.randint(0, 16 if scheme == LinearScheme.INT4 else 256, (outputs, inputs), dtype=torch.uint8)
+    codes = torch.randint(0, 16 if scheme in FOUR_BITS else 256, (outputs, inputs), dtype=torch.uint8)
     if scheme == LinearScheme.FP8:
         codes[(codes & 0x7F) == 0x7F] = 0x35  # not a number
     shape = (outputs, inputs // group)
@@ -63,11 +65,11 @@ def test_products_equal_those_of_what_the_codes_stand_for(
 
 
 @pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize("scheme", [LinearScheme.INT8, LinearScheme.FP8, LinearScheme.INT4], ids=str)
+@pytest.mark.parametrize("scheme", [LinearScheme.INT8, LinearScheme.FP8, *FOUR_BITS], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_code_is_widened_to_its_number(name: str, scheme: LinearScheme, dtype: torch.dtype) -> None:
     weight = made(scheme, 64, 256, 32)
-    codes = torch.arange(256).repeat(64, 1).to(torch.uint8) & (15 if scheme == LinearScheme.INT4 else 255)
+    codes = torch.arange(256).repeat(64, 1).to(torch.uint8) & (15 if scheme in FOUR_BITS else 255)
     if scheme == LinearScheme.FP8:
         codes[(codes & 0x7F) == 0x7F] = 0
     weight = QuantisedWeight(scheme=scheme, codes=codes, scales=torch.ones_like(weight.scales))
@@ -130,7 +132,7 @@ def test_the_longest_sums_of_the_largest_bytes_neither_overflow_nor_saturate(nam
 
 
 @pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize("scheme", [LinearScheme.INT8_ROWS, LinearScheme.INT4, LinearScheme.FP8], ids=str)
+@pytest.mark.parametrize("scheme", [LinearScheme.INT8_ROWS, *FOUR_BITS, LinearScheme.FP8], ids=str)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_row_that_is_not_finite_stays_alone(name: str, scheme: LinearScheme, bad: float) -> None:
     weight = made(scheme, 20, 64, 0)
@@ -142,20 +144,20 @@ def test_a_row_that_is_not_finite_stays_alone(name: str, scheme: LinearScheme, b
     assert torch.equal(poisoned[others], clean[others])
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8", "mxfp4"])
 def test_rounding_at_load_is_to_the_nearest_code_and_keeps_no_floats(kind: str) -> None:
     torch.manual_seed(1)
     weight = torch.randn(96, 256, dtype=torch.bfloat16)
     quantised = rounded(weight, kind)
     step = quantised.scales.repeat_interleave(quantised.group, 1)
     error = (quantised.floats() - weight.float()).abs()
-    if kind != "fp8":
+    if kind.startswith("int"):
         assert bool((error <= step * 0.5001).all())
-    assert bool((error <= 0.075 * weight.float().abs().amax()).all())
+    assert bool((error <= (0.25 if kind == "mxfp4" else 0.075) * weight.float().abs().amax()).all())
     linear = QuantisedLinear(native_library(NATIVE_SETS[0]), quantised, None, torch.bfloat16)
     full = rounded(torch.randn(128, 1024), kind)
     resident = QuantisedLinear(native_library(NATIVE_SETS[0]), full, None, torch.bfloat16).resident_bytes
-    assert resident <= (0.32 if kind == "int4" else 0.55) * 2 * 128 * 1024
+    assert resident <= (0.32 if kind in ("int4", "mxfp4") else 0.55) * 2 * 128 * 1024
     assert linear(torch.randn(3, 256, dtype=torch.bfloat16)).shape == (3, 96)
     zeros = rounded(torch.zeros(4, 64), kind)
     assert bool((zeros.floats() == 0).all())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ def make_pages(num_slots: int) -> tuple[KvPages, HostPages]:
 def test_blocks_come_back_bit_for_bit_and_nothing_else_changes() -> None:
     pages, host = make_pages(num_slots=5)
     before = pages.tensor.clone()
-    assert host.swap([(1, 4), (3, 0)], []) >= 0
+    assert host.swap([(1, 4), (3, 0)], []).wait() >= 0
     pages.tensor[[1, 3]] = torch.nan
     host.swap([], [(4, 5), (0, 1)])
     assert torch.equal(pages.tensor[5].view(torch.int16), before[1].view(torch.int16))
@@ -52,6 +54,20 @@ def test_without_a_stream_what_is_started_is_done() -> None:
 
 def test_no_slots_cost_nothing_and_too_many_are_refused() -> None:
     pages, host = make_pages(num_slots=0)
-    assert host.swap([], []) == 0.0
+    assert host.swap([], []).wait() == 0.0
     with pytest.raises(InvalidCheckpoint, match="lower host_pool_bytes"):
         HostPages(pages, 1 << 40, FakeClock())
+
+
+def test_every_flipped_bit_of_a_slot_is_noticed_before_it_is_read() -> None:
+    _, host = make_pages(num_slots=3)
+    host.swap([(0, 0), (1, 1), (2, 2)], [])
+    content, draw = host.slots[1].view(torch.uint8).view(-1), random.Random(7)
+    for _ in range(500):
+        byte, bit = draw.randrange(len(content)), 1 << draw.randrange(8)
+        content[byte] ^= bit
+        assert host.swap([], [(0, 3), (1, 4)]).damaged == (1,)
+        content[byte] ^= bit
+    assert host.swap([], [(0, 3), (1, 4), (2, 5)]).damaged == ()
+    assert host.swap([(5, 1)], []).damaged == ()
+    assert host.start([], [(1, 4)], None, is_fenced=True).damaged == ()

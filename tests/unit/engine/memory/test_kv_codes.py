@@ -11,7 +11,7 @@ import torch
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.attention.backend import RowSpan
-from stratos.engine.attention.native import NativePagedAttention
+from stratos.engine.attention.native import NativePagedAttention, key_unit
 from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.contract.plan import StepPlan
@@ -40,8 +40,8 @@ def geometry(dim: int, kv_heads: int, block: int, dtype: torch.dtype | None = No
     )
 
 
-def code_pages(codes: KvCodes, dim: int, kv_heads: int, block: int) -> KvPages:
-    return KvPages(geometry(dim, kv_heads, block), BLOCKS, torch.uint8, torch.device("cpu"), codes=codes)
+def code_pages(codes: KvCodes, dim: int, kv_heads: int, block: int, unit: int = 0) -> KvPages:
+    return KvPages(geometry(dim, kv_heads, block), BLOCKS, torch.uint8, torch.device("cpu"), unit, codes)
 
 
 @pytest.mark.parametrize("codes", CODES, ids=lambda codes: codes.name)
@@ -107,6 +107,32 @@ def test_kernels_write_the_same_bytes_and_attend_to_what_they_stand_for(
         torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=atol)
         if dtype == torch.float32:  # torch rounds what it widened to the compute type
             torch.testing.assert_close(also, expected, rtol=2e-5, atol=atol)
+
+
+@pytest.mark.parametrize("codes", CODES, ids=lambda codes: codes.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize(("dim", "group", "block", "window"), [(64, 4, 16, None), (32, 7, 32, 40), (96, 20, 48, 9)])
+def test_packed_codes_change_no_bit(
+    name: str, dtype: torch.dtype, codes: KvCodes, dim: int, group: int, block: int, window: int | None
+) -> None:
+    torch.manual_seed(0)
+    library, kv_heads = native_library(name), 2
+    heads, unit = group * kv_heads, key_unit(library, geometry(dim, kv_heads, block), dtype)
+    assert unit > 0
+    pools = [code_pages(codes, dim, kv_heads, block, form) for form in (0, unit)]
+    everything = tuple(range(BLOCKS)), KvRange(0, BLOCKS * block, 0, LAYERS)
+    pools[0].tensor.copy_(codes.rows(torch.randn(pools[0].tensor.numel() // (dim + 2), dim)).view_as(pools[0].tensor))
+    pools[1].scatter(*everything, pools[0].gather(*everything))
+    rows = spans([(0, 1), (63, 1), (64, 1), (3, 70), (199, 2), (150, 1)], block)
+    num_tokens = rows[-1].begin + rows[-1].num_tokens
+    qkv = torch.randn(num_tokens, (heads + 2 * kv_heads) * dim).to(dtype)
+    rope = RopeRows(torch.ones(num_tokens, dim), torch.zeros(num_tokens, dim))
+    kernels = [NativePagedAttention(library, pages, heads, [window, None], dtype) for pages in pools]
+    for layer in range(LAYERS):
+        plain, packed = (one.forward(layer, qkv.clone(), rope, None, one.prepare(rows)) for one in kernels)
+        assert torch.equal(plain, packed)
+    assert bytes(pools[0].gather(*everything)) == bytes(pools[1].gather(*everything))
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry, KvRange
+from stratos.engine.memory.kv_codes import KV_CODES
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 
 GEOMETRY = KvGeometry(num_layers=3, num_kv_heads=2, head_dim=4, block_size=4, element_bytes=4)
@@ -60,6 +63,23 @@ def test_packed_keys_leave_and_enter_as_plain_ones(begin: int, end: int, first: 
     plain, packed = (KvPages(PACKED_GEOMETRY, 8, torch.bfloat16, torch.device("cpu"), form) for form in (0, unit))
     plain.tensor.copy_(torch.randn(plain.tensor.shape))
     whole, part = KvRange(0, 96, 0, 3), KvRange(begin, end, first, last)
+    packed.scatter((5, 2, 7), whole, plain.gather((5, 2, 7), whole))
+    assert bytes(packed.gather((5, 2, 7), part)) == bytes(plain.gather((5, 2, 7), part))
+    for pages in (plain, packed):
+        pages.scatter((5, 2, 7), part, memoryview(bytes(len(pages.gather((5, 2, 7), part).cast("B")))))
+    assert bytes(packed.gather((5, 2, 7), whole)) == bytes(plain.gather((5, 2, 7), whole))
+    assert int((packed.tensor != 0).sum()) == int((plain.tensor[[5, 2, 7]] != 0).sum())
+
+
+@pytest.mark.parametrize("unit", [1, 2])
+@pytest.mark.parametrize(("begin", "end"), [(0, 96), (3, 5), (4, 5), (13, 49), (31, 33)])
+def test_packed_codes_leave_and_enter_as_plain_ones(begin: int, end: int, unit: int) -> None:
+    geometry = replace(PACKED_GEOMETRY, element_bytes=1, scale_bytes=2)
+    plain, packed = (
+        KvPages(geometry, 8, torch.uint8, torch.device("cpu"), form, codes=KV_CODES["int8"]) for form in (0, unit)
+    )
+    plain.tensor.random_(1, 255)
+    whole, part = KvRange(0, 96, 0, 3), KvRange(begin, end, 1, 3)
     packed.scatter((5, 2, 7), whole, plain.gather((5, 2, 7), whole))
     assert bytes(packed.gather((5, 2, 7), part)) == bytes(plain.gather((5, 2, 7), part))
     for pages in (plain, packed):

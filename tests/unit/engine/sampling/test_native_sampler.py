@@ -17,9 +17,9 @@ from torch import Tensor
 from stratos.core.requests.records import PositionLogprobs, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
-from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
+from stratos.engine.contract.plan import ALL_BANNED, NON_FINITE, SampleSpec
 from stratos.engine.sampling.native_sampler import NativeSampler
-from stratos.engine.sampling.sampler import NON_FINITE, Sampled, Sampler
+from stratos.engine.sampling.sampler import Sampled, Sampler
 from tests.support.reference.exact_traces import generated
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 from tests.support.reference.tiny_models import save_tiny

@@ -14,9 +14,9 @@ import torch
 from stratos.core.requests.limits import LIMITS, LOGIT_BIAS_LIMIT
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
+from stratos.engine.contract.plan import ALL_BANNED, NON_FINITE, SampleSpec
 from stratos.engine.sampling.logits_processors import apply_changes, row_changes
-from stratos.engine.sampling.sampler import NON_FINITE, Sampler
+from stratos.engine.sampling.sampler import Sampler
 from tests.support.reference.sampler_reference import edited
 
 VOCAB = 40

@@ -10,7 +10,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.scheduler.cost_model import StepLoad
 from stratos.engine.sequence import DraftState, Sequence
 from stratos.engine.settings import SchedulerConfig, SpeculationConfig
-from stratos.engine.speculation.draft_lengths import NUM_TRIED, DraftLengths
+from stratos.engine.speculation.draft_lengths import LEAST_TRIED, NUM_TRIED, DraftLengths
 from stratos.engine.speculation.making import make_proposer
 from stratos.engine.speculation.ngram import NgramProposer
 from tests.support.fakes.proposers import proposers
@@ -76,7 +76,7 @@ def learned(chance: float, token_cost: float) -> tuple[DraftLengths, StepLoad]:
     for i in range(NUM_TRIED + 20):
         lengths.choose(load, [(chance, 8)])
         num_drafted = i % 5
-        lengths.observe(StepLoad(1 + num_drafted, 100), 1.0 + token_cost * (1 + num_drafted), num_drafted)
+        lengths.observe(StepLoad(1 + num_drafted, 100), 1.0 + token_cost * (1 + num_drafted))
     return lengths, load
 
 
@@ -87,6 +87,12 @@ def learned(chance: float, token_cost: float) -> tuple[DraftLengths, StepLoad]:
 def test_drafts_are_as_long_as_they_pay(chance, token_cost, least, most):
     lengths, load = learned(chance, token_cost)
     assert least <= lengths.choose(load, [(chance, 8)])[0] <= most
+
+
+def test_a_try_adds_no_more_tokens_than_the_step_has_or_a_few():
+    alone, crowd = (DraftLengths().choose(StepLoad(n, 100), [(0.1, 8)] * n) for n in (1, 64))
+    assert (alone, sum(crowd)) == ([8], 64)
+    assert sum(DraftLengths().choose(StepLoad(4, 100), [(0.1, 8)] * 4)) == LEAST_TRIED
 
 
 def test_drafts_that_are_not_run_still_show_whether_they_were_right():

@@ -16,9 +16,9 @@ from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.core.rng import gumbel
-from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
+from stratos.engine.contract.plan import ALL_BANNED, NON_FINITE, SampleSpec
 from stratos.engine.sampling.counter_rng import noise_keys
-from stratos.engine.sampling.sampler import NON_FINITE, Sampled, Sampler
+from stratos.engine.sampling.sampler import Sampled, Sampler
 from stratos.engine.sampling.triton_sampler import TritonSampler
 from stratos.engine.triton_kernels import sampling
 

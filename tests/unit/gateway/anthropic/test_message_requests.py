@@ -162,11 +162,12 @@ def test_what_cannot_change_an_answer_is_named() -> None:
         "cache_control",
         "x-anthropic-billing-header",
         "redacted_thinking",
-        "thinking.budget_tokens",
-        "output_config.effort",
         "context_management",
         "diagnostics",
     )
+    [conversation] = body.prompts
+    assert isinstance(conversation, Conversation)
+    assert (conversation.wish.effort, conversation.wish.budget) == ("high", 1024), "the model says what it can do"
     assert parsed().ignored == ()
 
 

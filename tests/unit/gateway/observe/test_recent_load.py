@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from stratos.common.clock import FakeClock
 from stratos.core.gateway_load import ttft_percentile
 from stratos.core.ledger.pricing import Times
 from stratos_gateway.observe.recent_load import RecentLoad
+from stratos_router.gateway_loads import KEPT_S
 
 
 def test_a_report_holds_what_is_open_and_the_answers_of_the_last_minute() -> None:
@@ -41,3 +44,20 @@ def test_each_model_has_a_report_of_its_own_until_its_end_was_told() -> None:
     assert {load.model_digest: load.num_open for load in recent.now()} == {"a": 0, "b": 0}
     clock.advance(61)
     assert not recent.now()
+
+
+def test_an_idle_model_is_told_as_0_before_routers_forget_its_gateway() -> None:
+    """Else an HPA of gateways has no number once the load is gone, and keeps all of them."""
+    clock = FakeClock()
+    recent = RecentLoad("inc-1", clock, ["a", "b"])
+    told = []
+    for _ in range(30):
+        told += [(clock.now(), load.model_digest, load.num_open) for load in recent.now()]
+        clock.advance(1)
+    assert {digest for _, digest, _ in told} == {"a", "b"}
+    assert {num_open for *_, num_open in told} == {0}
+    times = sorted({at for at, *_ in told})
+    assert max(later - earlier for earlier, later in pairwise(times)) < KEPT_S / 3 + 0.1
+    assert len(told) == 2 * 10, "and not every second"
+    with recent.open("a"):
+        assert [(load.model_digest, load.num_open) for load in recent.now()] == [("a", 1), ("b", 0)]

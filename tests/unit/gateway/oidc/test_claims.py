@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from stratos.common.errors import InvalidApiKey, PermissionDenied
 from stratos.core.tenancy.roles import Role
+from stratos.store.tenants import tenant_id
 from stratos_gateway.oidc.claims import identity_of
 from stratos_gateway.oidc.settings import OidcConfig, OidcIssuer, check_oidc
 
@@ -51,6 +52,43 @@ def test_an_issuer_speaks_for_its_tenants_alone(tenant: object) -> None:
     with pytest.raises(PermissionDenied):
         identify(tenant=tenant)
     assert identify(tenant="team-7").tenant == "team-7"
+
+
+FIRST, SECOND = tenant_id(b"one"), tenant_id(b"two")
+
+
+@pytest.mark.parametrize(
+    ("tenants", "claim", "found"),
+    [
+        (("*",), "acme", "acme"),
+        (("*",), FIRST, FIRST),
+        (("acme",), FIRST, None),  # whoever it is, it is not for this issuer to say
+        (("t*",), FIRST, None),
+        ((f"acme={FIRST}",), "acme", FIRST),
+        (("*", f"acme={FIRST}"), "acme", FIRST),
+        ((f"acme={FIRST}",), FIRST, FIRST),
+        ((f"acme={FIRST}",), SECOND, None),
+        ((f"acme={FIRST}",), f"acme={FIRST}", None),
+        ((f"acme={FIRST}",), "other", None),
+        (("team-*", f"acme={FIRST}"), "team-1", "team-1"),
+    ],
+)
+def test_a_name_is_resolved_to_the_id_that_is_set_for_it(
+    tenants: tuple[str, ...], claim: str, found: str | None
+) -> None:
+    issuer = replace(ISSUER, tenants=tenants)
+    if found is None:
+        with pytest.raises(PermissionDenied):
+            identity_of({"sub": "ann", "tenant": claim}, issuer)
+    else:
+        assert identity_of({"sub": "ann", "tenant": claim}, issuer).tenant == found
+
+
+@pytest.mark.parametrize("text", [f"={FIRST}", "acme=", "acme=tn_1", f"a*={FIRST}"])
+def test_an_id_that_is_none_is_refused_at_the_start(text: str) -> None:
+    check_oidc(OidcConfig(issuers=(replace(ISSUER, roles={}, tenants=(f"acme={FIRST}",)),)))
+    with pytest.raises(ValueError, match="acme=tn_"):
+        check_oidc(OidcConfig(issuers=(replace(ISSUER, roles={}, tenants=(text,)),)))
 
 
 @pytest.mark.parametrize("subject", [None, "", 1, ["ann"], "x" * 257, "a\nb"])

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown, InvalidApiKey, PermissionDenied, StratosError
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
+from stratos.store.tenants import tenant_id
 from stratos_gateway.oidc.fetching import FetchFailed
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
 from stratos_gateway.oidc.key_set import KeySet, parse_key_set
@@ -33,17 +35,25 @@ SET = json.dumps({"keys": [EC.public, RSA.public]}).encode()
 
 
 class Tenants:
+    """One tenant: acme."""
+
+    def __init__(self, *, is_namesake: bool = False) -> None:
+        self._one = Tenant(name="acme", id=tenant_id(b"salt"), cache_salt=b"salt", is_namesake=is_namesake)
+
     async def find(self, name: str) -> Tenant | None:
-        return Tenant(name=name, cache_salt=b"salt") if name == "acme" else None
+        return self._one if name == self._one.name else None
+
+    async def find_id(self, tenant_id: str) -> Tenant | None:
+        return self._one if tenant_id == self._one.id else None
 
 
-async def make_check(issuer: OidcIssuer = ISSUER, content: bytes = SET) -> TokenCheck:
+async def make_check(issuer: OidcIssuer = ISSUER, content: bytes = SET, *, is_namesake: bool = False) -> TokenCheck:
     async def fetch(asked: OidcIssuer) -> KeySet:
         return parse_key_set(content, asked.algorithms)
 
     keys = IssuerKeys(issuer, fetch, FakeClock(), OidcConfig())
     await keys.refresh()
-    return TokenCheck([keys], Tenants(), leeway_s=30)
+    return TokenCheck([keys], Tenants(is_namesake=is_namesake), leeway_s=30)
 
 
 def part(value: object) -> str:
@@ -61,6 +71,29 @@ async def test_a_token_stands_for_its_tenant_and_role(key: SigningKey) -> None:
     tenant = await check.authenticate(good(key, roles=["ops"], aud=["other", AUDIENCE]))
     assert (tenant.name, tenant.role, tenant.cache_salt) == ("acme", Role.ADMIN, b"salt")
     assert tenant.actor == tenant.key_id == f"jwt:{URL}#ann"
+
+
+ID = tenant_id(b"salt")
+
+
+@pytest.mark.parametrize("is_namesake", [False, True])
+async def test_a_tenant_of_a_name_that_another_one_had_is_reached_by_its_id_alone(is_namesake: bool) -> None:
+    by_name = await make_check(is_namesake=is_namesake)
+    if is_namesake:
+        with pytest.raises(PermissionDenied, match="another tenant had this name"):
+            await by_name.authenticate(good())
+    else:
+        assert (await by_name.authenticate(good())).id == ID
+    assert (await by_name.authenticate(good(tenant=ID))).id == ID, "the platform's issuer says which one"
+    own = await make_check(replace(ISSUER, roles={}, tenants=(f"acme={ID}",)), is_namesake=is_namesake)
+    assert (await own.authenticate(good())).id == ID, "or the operator does"
+
+
+async def test_a_token_of_a_tenant_that_is_gone_reaches_no_other_one_of_its_name() -> None:
+    first = tenant_id(b"before")
+    check = await make_check(replace(ISSUER, roles={}, tenants=(f"acme={first}",)))
+    with pytest.raises(PermissionDenied, match="does not exist"):
+        await check.authenticate(good())
 
 
 def hmac_with(secret: bytes, header: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ def test_the_stored_document_is_what_the_parsers_read() -> None:
 
 
 def test_the_document_has_every_route_and_no_other() -> None:
-    routes = [route for route in full_routes(1 << 20) if isinstance(route, Route)]
+    routes = [route for route in full_routes(1 << 20) if isinstance(route, Route) and route.name != "sockets"]
     served = {(method.lower(), re.sub(r":\w+\}", "}", r.path)) for r in routes for method in r.methods or ()}
     told = {(method, path) for path, methods in document()["paths"].items() for method in methods}
     assert {(method, path) for method, path in served if method != "head"} == told

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stratos.common.errors import BadRequest
+from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.text.chat_template import ChatTemplate
@@ -15,9 +16,10 @@ from stratos.text.detokenizer import Detokenizer
 from stratos.text.output.chat_format import chat_format
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
-from stratos_gateway.preparation.dialects import CHAT, COMPLETION
+from stratos_gateway.preparation.dialects import CHAT, COMPLETION, MESSAGE, Dialect
 from stratos_gateway.preparation.generation import GenerationPreparer
 from stratos_gateway.preparation.output_shape import special_ids
 from tests.support.paths import BASE_MODEL
@@ -27,12 +29,23 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 THINKING = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>\\n' }}{# </think> #}"
 OPTIONAL = "{% for m in messages %}{{ m.content }}{% endfor %}{# <think> </think> #}"
-SPECIAL = "{% if tools %}{{ tools[0].function.name }}{% endif %}{# <arg_key> <arg_value> #}"
+HARMONY = "{{ messages[0].content }}{% if tools %}{{ tools[0].function.name }}{% endif %}{# <|channel|> <|message|> #}"
+STARTING = "{{ messages[0].content }}{% if tools %}{{ tools[0].function.name }}{% endif %}{# <|python_tag|> #}"
+SPECIAL = "{{ messages[0].content }}{% if tools %}{{ tools[0].function.name }}{% endif %}{# <arg_key> <arg_value> #}"
+
+
+class AllGrammars:
+    """Finds no fault."""
+
+    async def check(self, spec: GrammarSpec, param: str, tenant: str) -> None:
+        """Accept it."""
 
 
 def model_of(template: str) -> ServedModel:
     shipped = served_model()
-    return replace(shipped, template=ChatTemplate(template, shipped.tokenizer), chat=chat_format(template))
+    grammars = cast("GrammarCheck", AllGrammars())
+    template_of = ChatTemplate(template, shipped.tokenizer)
+    return replace(shipped, template=template_of, chat=chat_format(template), grammars=grammars)
 
 
 async def prepared(template: str, **body: Any) -> PreparedGeneration:
@@ -108,18 +121,36 @@ async def test_marks_that_are_special_tokens_are_shown_to_the_reader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("fields", "told"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools"),
+        ({"tool_choice": "required"}, "calls"),
+        ({"parallel_tool_calls": False}, "calls"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "calls"),
+        ({"response_format": {"type": "json_object"}}, "calls"),
+        ({"response_format": {"type": "json_object"}, "tool_choice": "none"}, "json_schema"),
     ],
 )
-async def test_a_syntax_that_cannot_be_enforced_refuses_what_asks_for_it(fields: dict[str, Any], param: str) -> None:
-    assert (await prepared(SPECIAL, tools=TOOLS)).renderer.answer.shape is not None
-    with pytest.raises(BadRequest) as caught:
-        await prepared(SPECIAL, **{"tools": TOOLS, **fields})
-    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+@pytest.mark.parametrize("template", [SPECIAL, HARMONY, STARTING])
+async def test_every_syntax_enforces_what_is_asked_for(template: str, fields: dict[str, Any], told: str) -> None:
+    found = await prepared(template, **{"tools": TOOLS, **fields})
+    wanted = found.options.grammar
+    assert wanted is not None
+    assert (found.constrained, found.specs[0].sampling.grammar) == (told, wanted.spec)
+    shape = found.renderer.answer.shape
+    is_free = "response_format" not in fields
+    assert shape is None or shape.syntax is None or bool(shape.syntax.starts_with) is (is_free and template is STARTING)
+
+
+async def test_content_that_obeys_a_schema_comes_after_the_reasoning() -> None:
+    found = await prepared(THINKING, response_format={"type": "json_object"})
+    grammar = found.specs[0].sampling.grammar
+    assert grammar is not None
+    assert (grammar.kind, found.constrained) == ("calls", "json_schema")
+    assert "start: thought gap body" in grammar.text
+    message = found.renderer.body([chunk('so\n</think>\n{"a": 1}', "stop", is_first=True)], Usage(1, 2))["choices"][0]
+    assert (message["message"]["reasoning"], message["message"]["content"]) == ("so", '{"a": 1}')
+    regex = await prepared(THINKING, structured_outputs={"regex": "a+"})
+    assert (regex.constrained, regex.renderer.answer.shape) == ("regex", None)
 
 
 EFFORT = "{{ reasoning_effort }}{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -127,6 +158,7 @@ SWITCH = (
     "{% if enable_thinking %}on{% else %}off{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}{# </think> #}"
 )
 ENDS = "{{ messages[0].content }}"
+SPELLED = "{{ messages[0].content }}{# <channel|> #}"
 
 
 async def rendered(template: str, **body: Any) -> str:
@@ -160,6 +192,63 @@ async def test_a_template_that_cannot_refuses_by_name(template: str, fields: dic
     with pytest.raises(BadRequest) as caught:
         await prepared(template, **fields)
     assert caught.value.param == param
+
+
+def tagged_model(template: str) -> ServedModel:
+    """A model whose end of reasoning is a token."""
+    definition = (BASE_MODEL / "tokenizer.json").read_text(encoding="utf-8")
+    tokenizer = Tokenizer(definition.replace("<|system|>", "</think>").replace("<|assistant|>", "<|channel|>"))
+    return replace(model_of(template), tokenizer=tokenizer, template=ChatTemplate(template, tokenizer))
+
+
+async def budgeted(template: str, dialect: Dialect = CHAT, **body: Any) -> PreparedGeneration:
+    tools = preparation_tools(tagged_model(template))
+    fields = {"model": "base", "messages": MESSAGES, **body}
+    return await GenerationPreparer(tools, dialect).prepare(fields, Tenant(name="t"), NO_TRACE)
+
+
+BUDGET: dict[str, Any] = {"thinking_token_budget": 7}
+MESSAGE_BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "budget", "told"),
+    [
+        (CHAT, BUDGET, 7, ""),
+        (CHAT, {**BUDGET, "tools": TOOLS}, 7, ""),
+        (CHAT, {**BUDGET, "tools": TOOLS, "tool_choice": "required"}, 7, "calls"),
+        (CHAT, {**BUDGET, "response_format": {"type": "json_object"}}, 7, "json_schema"),
+        (CHAT, {**BUDGET, "structured_outputs": {"regex": "a"}}, None, "regex"),
+        (CHAT, {}, None, ""),
+        (MESSAGE, MESSAGE_BUDGET, 1024, ""),
+    ],
+)
+async def test_a_budget_of_reasoning_is_part_of_the_grammar(
+    dialect: Dialect, fields: dict[str, Any], budget: int | None, told: str
+) -> None:
+    found = await budgeted(THINKING, dialect, **fields)
+    grammar = found.specs[0].sampling.grammar
+    assert (found.reasoning_budget, found.constrained) == (budget, told)
+    assert (f"[max_tokens={budget}]" in (grammar.text if grammar else "")) is (budget is not None)
+    assert found.body.ignored == ()
+
+
+async def test_a_budget_that_no_model_can_keep_is_refused_or_named() -> None:
+    for template in (ENDS, SPELLED):  # without reasoning, and with an end of it that is several tokens
+        with pytest.raises(BadRequest) as caught:
+            await budgeted(template, **BUDGET)
+        assert (caught.value.param, caught.value.code) == ("thinking_token_budget", "unsupported_parameter")
+        found = await budgeted(template, MESSAGE, **MESSAGE_BUDGET, output_config={"effort": "high"})
+        assert found.body.ignored == ("output_config.effort", "thinking.budget_tokens")
+        assert found.specs[0].sampling.grammar is None
+    off = await budgeted(SWITCH, **BUDGET, reasoning_effort="none")
+    assert (off.reasoning_budget, off.specs[0].sampling.grammar) == (None, None)
+
+
+async def test_a_message_says_its_effort_to_a_template_that_reads_it() -> None:
+    found = await budgeted(EFFORT, MESSAGE, max_tokens=9, output_config={"effort": "high"})
+    assert served_model().tokenizer.decode(found.specs[0].prompt_ids, skip_special=False) == "highhi"
+    assert found.body.ignored == ()
 
 
 async def test_fields_that_mean_nothing_here_are_named() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
-from stratos.core.files.gguf.parts import read_gguf
+from stratos.core.files.gguf.parts import is_gguf, read_gguf
 from stratos.core.files.model_files import read_model_files
 from stratos.text.chat_template import ChatMessage, ChatTemplate, read_template
 from stratos.text.gguf.byte_pairs import PATTERNS
-from stratos.text.gguf.folder import folder_contents, is_gguf, write_model_folder
+from stratos.text.gguf.folder import folder_contents, write_model_folder
 from stratos.text.tokenizer import Tokenizer
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.base_tokenizer import base_tokenizer

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 
 from stratos.core.requests.grammar import calls_grammar
 from stratos.core.requests.tools import Tool, ToolMode, ToolUse
 from stratos.engine.grammar.matcher import GrammarMatcher
-from stratos.text.grammar import compile_grammar, make_grammar_tokenizer
-from stratos.text.output.call_grammar import call_grammar, enforced_schemas, is_enforced
+from stratos.text.grammar import compile_grammar
+from stratos.text.output.call_grammar import call_grammar, is_enforced
 from stratos.text.output.events import CallEnd, ReasoningDelta
+from stratos.text.output.notation.arguments import json_arguments
 from stratos.text.output.parser import OutputShape, ReasoningTags
 from stratos.text.output.syntax import CallSyntax
 from stratos.text.output.syntaxes.deepseek import DEEPSEEK, DEEPSEEK_FENCED
+from stratos.text.output.syntaxes.gemma import GEMMA
+from stratos.text.output.syntaxes.glm import GLM
+from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
 from stratos.text.output.syntaxes.llama_json import LLAMA_JSON
 from stratos.text.output.syntaxes.mistral import MISTRAL, MISTRAL_ARGS
 from stratos.text.output.syntaxes.phi import PHI
-from tests.support.paths import BASE_MODEL
+from stratos.text.output.syntaxes.pythonic import PYTHONIC
+from stratos.text.output.syntaxes.qwen_coder import QWEN_CODER
+from tests.support.reference.call_matchers import grammar_tokenizer, matcher_of, random_output, shape_of, takes
 from tests.support.reference.output_events import calls_of, events_of, text_of
-from tests.support.reference.shipped_model import VOCAB_SIZE, shipped_tokenizer
 
-END_ID = 4
 CITY = {
     "type": "object",
     "properties": {"city": {"enum": ["Paris", "Z\u00fcrich"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -36,34 +38,10 @@ CITY = {
 }
 WEATHER, FREE = Tool("get_weather", parameters=CITY, is_strict=True), Tool("now", parameters={"maxProperties": 1})
 TAGS = ReasoningTags("<think>", "</think>")
-SYNTAXES = [HERMES, PHI, MISTRAL, MISTRAL_ARGS, LLAMA_JSON, DEEPSEEK, DEEPSEEK_FENCED]
-TOKENIZER = make_grammar_tokenizer((BASE_MODEL / "tokenizer.json").read_text(encoding="utf-8"), VOCAB_SIZE, [END_ID])
-
-
-def matcher_of(use: ToolUse, shape: OutputShape) -> GrammarMatcher:
-    spec = calls_grammar(call_grammar(use, shape, {}), enforced_schemas(use), "tools")
-    return GrammarMatcher(compile_grammar(spec, TOKENIZER))
-
-
-def takes(matcher: GrammarMatcher, text: str) -> bool:
-    """The whole text is allowed."""
-    ids = shipped_tokenizer().encode_plain(text)
-    return matcher.compiled.try_consume_tokens(ids) == len(ids)
-
-
-def random_output(matcher: GrammarMatcher, seed: int, most: int = 300) -> str | None:
-    """Text of random tokens that are allowed, shorter ones first; ``None`` where it does not end."""
-    row, rng, ids = np.zeros((VOCAB_SIZE + 31) // 32, dtype=np.int32), random.Random(seed), list[int]()
-    while len(ids) < most:
-        matcher.fill_mask(row)
-        bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
-        allowed = np.flatnonzero(bits).tolist()
-        token = END_ID if END_ID in allowed and rng.random() < 0.5 else rng.choice(allowed)
-        if token == END_ID:
-            return shipped_tokenizer().decode(ids)
-        matcher.accept(token)
-        ids.append(token)
-    return None
+SYNTAXES = [
+    HERMES, PHI, MISTRAL, MISTRAL_ARGS, LLAMA_JSON, DEEPSEEK, DEEPSEEK_FENCED, QWEN_CODER, GLM, GEMMA, PYTHONIC, HARMONY
+]  # fmt: skip
+MARKED = [s for s in SYNTAXES if s.form.arguments is json_arguments and not (s.starts_with or s.frame)]
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES, ids=lambda syntax: syntax.name)
@@ -73,7 +51,7 @@ def test_random_tokens_make_calls_that_obey(syntax: CallSyntax, mode: ToolMode, 
     use = ToolUse(
         tools=(WEATHER, Tool("other", parameters=CITY)), mode=mode, named="get_weather", is_parallel=is_parallel
     )
-    shape, num_outputs = OutputShape(syntax=syntax), 0
+    shape, num_outputs = shape_of(syntax, use), 0
     for seed in range(6):
         output = random_output(matcher_of(use, shape), seed)
         if output is None:
@@ -91,9 +69,8 @@ def test_random_tokens_make_calls_that_obey(syntax: CallSyntax, mode: ToolMode, 
     assert num_outputs > 1
 
 
-@pytest.mark.parametrize("syntax", [s for s in SYNTAXES if s.form and s.form.is_marked], ids=lambda syntax: syntax.name)
+@pytest.mark.parametrize("syntax", MARKED, ids=lambda syntax: syntax.name)
 def test_calls_in_free_text_are_written_as_the_form_says(syntax: CallSyntax) -> None:
-    assert syntax.form is not None
     form, use = syntax.form, ToolUse(tools=(WEATHER, FREE))
     call = form.before.replace("{name}", "get_weather") + '{"city": "Paris", "days": 2}' + form.after
     output = f"Well.{form.opening}{call}{form.between}{call}{form.closing}"
@@ -129,7 +106,6 @@ def test_strict_tools_obey_in_the_middle_of_free_text() -> None:
 @pytest.mark.parametrize("syntax", [DEEPSEEK, DEEPSEEK_FENCED], ids=lambda syntax: syntax.name)
 def test_a_call_outside_the_list_of_calls_is_not_written_freely(syntax: CallSyntax) -> None:
     """It is read as one, by a mark of its own."""
-    assert syntax.form is not None
     form, shape, use = syntax.form, OutputShape(syntax=syntax), ToolUse(tools=(WEATHER, FREE))
     bad = form.before.replace("{name}", "get_weather") + '{"city": "Rome"}' + form.after
     good = bad.replace('"Rome"', '"Paris", "days": 2')
@@ -151,7 +127,9 @@ def test_an_answer_is_calls_or_content_that_obeys() -> None:
     use, shape = ToolUse(tools=(WEATHER, FREE)), OutputShape(syntax=HERMES)
 
     def is_allowed(text: str) -> bool:
-        return takes(GrammarMatcher(compile_grammar(calls_grammar(grammar, [CITY], "tools"), TOKENIZER)), text)
+        return takes(
+            GrammarMatcher(compile_grammar(calls_grammar(grammar, [CITY], "tools"), grammar_tokenizer())), text
+        )
 
     grammar = call_grammar(use, shape, {}, {"type": "object", "properties": {"ok": {"type": "boolean"}}})
     assert is_allowed('{"ok": true}')

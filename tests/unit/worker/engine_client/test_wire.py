@@ -206,6 +206,7 @@ RECORDS: dict[str, list[object]] = {
             prefill_events=[PrefillEvent(kind=PrefillEventKind.CHUNK, leg="leg", num_tokens=3)],
             started_stats={KEY: RequestStats(**dict.fromkeys(names_of(RequestStats), 9))},
             prompt_logprobs={KEY: (LOGPROBS,)},
+            damaged={KEY: [b"\x00\xff"]},
         ),
         BlockReservation(key=KEY, num_skip_tokens=16, num_tokens=20),
         EngineStatus(

@@ -64,12 +64,14 @@ class StartWorkerResponse(_message.Message):
     def __init__(self, process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
 
 class DrainWorkerRequest(_message.Message):
-    __slots__ = ("name", "holder")
+    __slots__ = ("name", "holder", "by_operator")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
+    BY_OPERATOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     holder: str
-    def __init__(self, name: _Optional[str] = ..., holder: _Optional[str] = ...) -> None: ...
+    by_operator: bool
+    def __init__(self, name: _Optional[str] = ..., holder: _Optional[str] = ..., by_operator: _Optional[bool] = ...) -> None: ...
 
 class DrainWorkerResponse(_message.Message):
     __slots__ = ()

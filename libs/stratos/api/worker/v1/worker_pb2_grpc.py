@@ -45,6 +45,11 @@ class WorkerServiceStub:
                 request_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
                 response_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.WaitDrained = channel.unary_unary(
+                '/stratos.api.worker.v1.WorkerService/WaitDrained',
+                request_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -65,6 +70,13 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitDrained(self, request, context):
+        """Returns when a drain is over, just before the process ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.FromString,
                     response_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.SerializeToString,
+            ),
+            'WaitDrained': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitDrained,
+                    request_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +151,33 @@ class WorkerService:
             '/stratos.api.worker.v1.WorkerService/Drain',
             stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
             stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitDrained(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.worker.v1.WorkerService/WaitDrained',
+            stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedRequest.SerializeToString,
+            stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,6 +36,11 @@ class GgufModel:
         return tuple(sorted({info.block_type.name for info in self.tensors.values()}))
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether a model is given as a GGUF file."""
+    return path.suffix == SUFFIX and not path.is_dir()
+
+
 def model_stem(path: Path) -> str:
     """Name of the model: that of its file, without what numbers the part."""
     found = _PART.fullmatch(path.name)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, mxfp4_weight
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
-
-_NUMBERS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
-"""e2m1 numbers by their code."""
+from stratos.engine.checkpoint.weight_schemes import NAN_EXPONENT
 
 
 def is_coded(tensors: Mapping[str, StoredTensor], prefix: str) -> bool:
@@ -27,8 +27,7 @@ def read_interleaved(
     read: Callable[[str, int], Tensor],
     name: str,
     expert: int,
-    convert: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor | QuantisedWeight, Tensor]:
     """Weight [outputs, inputs] and bias [outputs] of a projection of an expert; of gate and up first all gates.
 
     Args:
@@ -36,26 +35,17 @@ def read_interleaved(
         read: a row of a float tensor in the compute type, checked.
         name: of the projection of all experts.
         expert: which.
-        convert: float32 to the compute type.
+
+    Raises:
+        InvalidCheckpoint: a scale is NaN.
     """
     bias = read(f"{name}_bias", expert)
-    if f"{name}_blocks" in tensors:
-        blocks, scales = (tensors[f"{name}_{part}"].rows(expert) for part in ("blocks", "scales"))
-        weight = convert(mxfp4_floats(blocks, scales))
-    else:
-        weight = read(name, expert).T
+    order = torch.arange(bias.shape[0])
     if name.endswith("gate_up_proj"):
-        weight, bias = (torch.cat((part[0::2], part[1::2])) for part in (weight, bias))
-    return weight.contiguous(), bias
-
-
-def mxfp4_floats(blocks: Tensor, scales: Tensor) -> Tensor:
-    """Floats of MXFP4 blocks, float32 [outputs, inputs].
-
-    Args:
-        blocks: uint8 [outputs, blocks, 16].
-        scales: uint8 [outputs, blocks].
-    """
-    codes = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)
-    numbers = _NUMBERS[codes.int()]
-    return torch.ldexp(numbers, scales.int()[..., None] - 127).flatten(1)
+        order = torch.cat((order[0::2], order[1::2]))
+    if f"{name}_blocks" not in tensors:
+        return read(name, expert).T[order.to(bias.device)].contiguous(), bias[order.to(bias.device)]
+    blocks, exponents = (tensors[f"{name}_{part}"].rows(expert)[order] for part in ("blocks", "scales"))
+    if bool((exponents == NAN_EXPONENT).any()):
+        raise InvalidCheckpoint(f"tensor {name}_scales holds a scale that is no number")
+    return mxfp4_weight(blocks.flatten(1), exponents), bias[order.to(bias.device)]

@@ -25,7 +25,14 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.device.payload import DevicePayload
 from stratos.core.kv import KvRange
 from stratos.engine.attention.triton_paged import TritonPagedAttention
-from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.plan import (
+    NON_FINITE_HIDDEN,
+    PlanRow,
+    SampledToken,
+    SampleSpec,
+    StepPlan,
+    StepTokens,
+)
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.layers.product_choice import graph_seconds, measure_products
 from stratos.engine.lora.batch import LoraBatch, LoraGroup, StepLora, sorted_by_adapter
@@ -41,7 +48,7 @@ from stratos.engine.runner.cuda.warm_up import warm_up
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.step_inputs import build_step_inputs
-from stratos.engine.runner.torch_runner import NON_FINITE_HIDDEN, TorchRunner
+from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.sampling.sampler import Sampled
 from stratos.engine.sampling.triton_sampler import PendingSample, TritonSampler
 from stratos.engine.sampling.waiting_sampler import FinishedSample, WaitingSampler
@@ -308,7 +315,7 @@ class CudaRunner(TorchRunner):
     def collect(self, handle: CudaHandle) -> StepTokens:  # type: ignore[override]
         tokens = handle.tokens
         if handle.swap is not None:
-            tokens.swap_s = handle.swap.wait()
+            tokens.swap_s, tokens.damaged_slots = handle.swap.wait(), handle.swap.damaged
         if handle.copies is None:
             return tokens
         is_bad, *tensors = handle.copies.wait()

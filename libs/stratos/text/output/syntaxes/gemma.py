@@ -11,8 +11,9 @@ import json
 import re
 
 from stratos.text.output.json_text import MAX_NAME_CHARS, is_json
+from stratos.text.output.notation.bare_keys import BareKeys
 from stratos.text.output.reader import MalformedCall, Marks, Reading, TextReader, expect, next_char, take_if_next
-from stratos.text.output.syntax import CallCount, CallSyntax
+from stratos.text.output.syntax import CallCount, CallForm, CallSyntax
 
 BEGIN, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 MAX_DEPTH = 64
@@ -114,4 +115,10 @@ def _as_json(plain: str) -> str:
     return "null" if plain == "None" else json.dumps(plain, ensure_ascii=False)
 
 
-GEMMA = CallSyntax(name="gemma 4", marks=(BEGIN,), read=read, special=(BEGIN, END, QUOTE))
+GEMMA = CallSyntax(
+    name="gemma 4",
+    marks=(BEGIN,),
+    read=read,
+    form=CallForm(before=f"{BEGIN}{_PREFIX}{{name}}", after=END, between="", arguments=BareKeys(QUOTE)),
+    special=(BEGIN, END, QUOTE),
+)

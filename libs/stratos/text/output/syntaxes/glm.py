@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 
+from stratos.text.output.notation.tagged import TaggedNotation
 from stratos.text.output.reader import MalformedCall, Reading, TextReader, skip_blanks, take_if_next, take_until
-from stratos.text.output.syntax import CallCount, CallSyntax
+from stratos.text.output.syntax import CallCount, CallForm, CallSyntax
 from stratos.text.output.tagged_values import TaggedArguments
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -44,4 +45,15 @@ def read(reader: TextReader, mark: str, calls: CallCount) -> Reading[None]:
     yield calls.end()
 
 
-GLM = CallSyntax(name="glm", marks=(BEGIN,), read=read, special=(BEGIN, END, KEY, KEY_END, VALUE, VALUE_END))
+GLM = CallSyntax(
+    name="glm",
+    marks=(BEGIN,),
+    read=read,
+    form=CallForm(
+        before=f"{BEGIN}{{name}}\n",
+        after=END,
+        between="\n",
+        arguments=TaggedNotation(before_key=KEY, after_key=f"{KEY_END}\n{VALUE}", end=VALUE_END, after="\n"),
+    ),
+    special=(BEGIN, END, KEY, KEY_END, VALUE, VALUE_END),
+)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from stratos.text.output.events import OutputEvent, ReasoningDelta, TextDelta
 from stratos.text.output.json_text import is_json
 from stratos.text.output.reader import Marks, Reading, TextReader
-from stratos.text.output.syntax import CallCount, CallSyntax
+from stratos.text.output.syntax import CallCount, CallForm, CallSyntax, FrameForm
 
 CHANNEL, MESSAGE, START, CONSTRAIN = "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -77,4 +77,22 @@ def _read(reader: TextReader, mark: str, calls: CallCount) -> Reading[None]:
     yield from read_frame(reader, calls)
 
 
-HARMONY = CallSyntax(name="harmony", marks=(CHANNEL,), read=_read, frame=read_frame, special=SPECIAL)
+HARMONY = CallSyntax(
+    name="harmony",
+    marks=(CHANNEL,),
+    read=_read,
+    form=CallForm(
+        before=f"{CHANNEL}commentary to=functions.{{name}} {CONSTRAIN}json{MESSAGE}",
+        after="",
+        between=f"{CALL}{START}assistant",
+        frame=FrameForm(
+            reasoning=f"{CHANNEL}analysis{MESSAGE}",
+            texts=(f"{CHANNEL}commentary{MESSAGE}", f"{CHANNEL}final{MESSAGE}"),
+            end=END,
+            following=f"{START}assistant",
+            barred=(CALL, RETURN, START),
+        ),
+    ),
+    frame=read_frame,
+    special=SPECIAL,
+)

@@ -14,6 +14,8 @@ from stratos.text.output.syntax import CallCount, CallForm, CallSyntax
 
 MARK = "<|python_tag|>"
 _FIRST_KEYS = frozenset({"name", "type", "parameters"})
+_UNLIKE = r'[ \t\r\n]*\{[ \t\r\n]*"(name"|type"|parameters"|[^"]*\\)'
+"""An object with one of these keys first, or with one that is spelled with escapes."""
 
 
 def read(reader: TextReader, mark: str, calls: CallCount) -> Reading[None]:
@@ -27,7 +29,7 @@ LLAMA_JSON = CallSyntax(
     name="llama 3 json",
     marks=(MARK,),
     read=read,
-    form=CallForm(before='{"name": "{name}", "parameters": ', after="}", between="; ", is_marked=False),
+    form=CallForm(before='{"name": "{name}", "parameters": ', after="}", between="; ", unlike=_UNLIKE),
     starts_with="{",
     special=(MARK,),
 )

@@ -14,11 +14,14 @@ import re
 import warnings
 
 from stratos.text.output.json_text import is_json
+from stratos.text.output.notation.keywords import keyword_arguments
 from stratos.text.output.reader import MalformedCall, Reading, TextReader, expect, next_char, skip_blanks
-from stratos.text.output.syntax import CallCount, CallSyntax
+from stratos.text.output.syntax import CallCount, CallForm, CallSyntax
 
 MARK = "<|python_start|>"
-_NAME = re.compile(r"[A-Za-z_][\w.]*")
+_NAME = re.compile(r"[\w.-]+")
+_IS_NAME = re.compile(r"\d*[A-Za-z_][\w.-]*")
+_UNLIKE = r"[ \t\r\n]*\[[ \t\r\n]*[^ \t\r\n\[\](){}\"',:=]+\("
 MAX_NAME_CHARS = 256
 
 
@@ -58,7 +61,8 @@ def _name(reader: TextReader, end: str) -> Reading[str]:
         if reader.is_ended or (reader.text and found is None) or len(reader.text) > MAX_NAME_CHARS:
             raise MalformedCall
         yield None
-    if reader.text[found.end()] != end or found.end() > MAX_NAME_CHARS:
+    is_name = found.end() <= MAX_NAME_CHARS and _IS_NAME.fullmatch(found.group()) is not None
+    if reader.text[found.end()] != end or not is_name:
         raise MalformedCall
     reader.take(found.end() + 1)
     return found.group()
@@ -100,4 +104,19 @@ def as_json(text: str) -> str:
         raise MalformedCall from None
 
 
-PYTHONIC = CallSyntax(name="pythonic", marks=(MARK,), read=read, starts_with="[", special=(MARK,))
+PYTHONIC = CallSyntax(
+    name="pythonic",
+    marks=(MARK,),
+    read=read,
+    form=CallForm(
+        opening="[",
+        before="{name}(",
+        after=")",
+        between=", ",
+        closing="]",
+        arguments=keyword_arguments,
+        unlike=_UNLIKE,
+    ),
+    starts_with="[",
+    special=(MARK,),
+)

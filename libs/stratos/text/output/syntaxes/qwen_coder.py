@@ -13,8 +13,9 @@ Source: chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
 
 from __future__ import annotations
 
+from stratos.text.output.notation.tagged import TaggedNotation
 from stratos.text.output.reader import MalformedCall, Reading, TextReader, take_if_next, take_until
-from stratos.text.output.syntax import CallCount, CallSyntax
+from stratos.text.output.syntax import CallCount, CallForm, CallSyntax
 from stratos.text.output.tagged_values import TaggedArguments
 
 BEGIN, END, FUNCTION, FUNCTION_END = "<tool_call>", "</tool_call>", "<function=", "</function>"
@@ -38,4 +39,15 @@ def read(reader: TextReader, mark: str, calls: CallCount) -> Reading[None]:
     yield from take_if_next(reader, END)
 
 
-QWEN_CODER = CallSyntax(name="qwen 3 coder", marks=(BEGIN, FUNCTION), read=read, special=(BEGIN, END))
+QWEN_CODER = CallSyntax(
+    name="qwen 3 coder",
+    marks=(BEGIN, FUNCTION),
+    read=read,
+    form=CallForm(
+        before=f"{BEGIN}\n{FUNCTION}{{name}}>\n",
+        after=f"{FUNCTION_END}\n{END}",
+        between="\n",
+        arguments=TaggedNotation(before_key=PARAMETER, after_key=">\n", margin="\n", end=PARAMETER_END, after="\n"),
+    ),
+    special=(BEGIN, END),
+)

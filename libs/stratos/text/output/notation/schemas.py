@@ -1,0 +1,101 @@
+"""Schemas of arguments that are not written as JSON: their parts, and keywords that cannot be enforced there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+COMBINING = frozenset(
+    {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "enum", "const", "type"}
+)
+"""Keywords that say something of values of every type."""
+OF_OBJECTS = frozenset(
+    {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"}
+    | {"maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"}
+)
+OF_ARRAYS = frozenset(
+    {"items", "minItems", "maxItems", "prefixItems", "additionalItems", "contains", "minContains", "maxContains"}
+    | {"uniqueItems", "unevaluatedItems"}
+)
+OF_TEXTS = frozenset({"minLength", "maxLength", "pattern", "format"})
+OF_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+ASSERTIONS = COMBINING | OF_OBJECTS | OF_ARRAYS | OF_TEXTS | OF_NUMBERS
+TYPES = ("object", "array", "string", "number", "boolean", "null")
+DEFINITIONS = ("$defs", "definitions")
+
+
+class Unenforceable(Exception):
+    """A schema asks for what cannot be enforced in this notation; the message says what."""
+
+
+def refuse_keywords(schema: Schema, among: Collection[str], known: Collection[str]) -> None:
+    """Refuse a keyword that would be passed over; raises ``Unenforceable``."""
+    for name in schema:
+        if name in among and name not in known:
+            raise Unenforceable(f"the keyword {name} cannot be enforced in the call syntax of this model")
+
+
+def resolved(schema: Schema, root: Schema) -> Schema:
+    """The schema that a reference is to, or ``schema``; raises ``Unenforceable``."""
+    seen = set[str]()
+    while isinstance(reference := schema.get("$ref"), str):
+        refuse_keywords(schema, ASSERTIONS, ("$ref",))
+        if reference in seen or not reference.startswith("#"):
+            raise Unenforceable(f"the reference {reference[:100]} cannot be followed")
+        seen.add(reference)
+        schema = _at(root, reference)
+    return schema
+
+
+def _at(root: Schema, reference: str) -> Schema:
+    found: Any = root
+    for part in reference.split("/")[1:]:
+        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise Unenforceable(f"the reference {reference[:100]} cannot be followed")
+    return found
+
+
+def with_definitions(schema: Schema, root: Schema) -> Schema:
+    """A part of a schema that stands for itself; raises ``Unenforceable`` for references to other parts."""
+    references = list(_references(schema))
+    if not references:
+        return schema
+    kept = {name: root[name] for name in DEFINITIONS if name in root}
+    for reference in (*references, *_references(kept)):
+        if not reference.startswith(tuple(f"#/{name}/" for name in kept)):
+            raise Unenforceable(f"the reference {reference[:100]} cannot be followed in the call syntax of this model")
+    return {**schema, **kept}
+
+
+def _references(value: Any) -> list[str]:
+    found, left = list[str](), [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, Mapping):
+            left.extend(part.values())
+            if isinstance(part.get("$ref"), str):
+                found.append(part["$ref"])
+        elif isinstance(part, list):
+            left.extend(part)
+    return found
+
+
+def is_free(schema: Schema) -> bool:
+    """Whether any value obeys."""
+    return ASSERTIONS.isdisjoint(schema)
+
+
+def is_text(schema: Schema) -> bool:
+    """Whether a value is a text, whatever it looks like."""
+    kind, values = schema.get("type"), schema.get("enum")
+    if isinstance(values, list):
+        return all(isinstance(value, str) for value in values)
+    return kind == "string" or kind == ["string"]
+
+
+def types_of(schema: Schema) -> list[str]:
+    """Types that a value may have."""
+    kinds = schema.get("type", list(TYPES))
+    return [kinds] if isinstance(kinds, str) else list(kinds)

@@ -1,0 +1,140 @@
+"""One response of a socket: its message as a POST of the same process, the events of that answer as messages.
+
+message   {"type": "response.create", ...the fields of a body}
+answer    every event as it is in a stream; a refusal is {"type": "error", "status", "error", "headers"}
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from starlette.types import ASGIApp, Message, Scope
+
+from stratos.common.errors import BadRequest, StratosError
+from stratos_gateway.http.errors import error_body, public_error
+from stratos_gateway.http.sse import SlowClient
+from stratos_gateway.responses.local import LOCAL, LocalResponse
+from stratos_gateway.sockets.connection import SocketConnection
+
+PATH = "/v1/responses"
+CREATE = "response.create"
+_OWN_HEADERS = frozenset(
+    {b"connection", b"upgrade", b"content-type", b"content-length", b"content-encoding", b"transfer-encoding"}
+    | {b"expect", b"host", b"x-request-id", b"idempotency-key", b"last-event-id"}
+)
+"""Headers of the handshake that are none of its requests."""
+_TOLD_HEADERS = (b"retry-after", b"retry-after-ms", b"x-should-retry", b"x-request-id", b"x-stratos-shed-reason")
+
+
+def error_event(error: StratosError) -> bytes:
+    """An error as an event."""
+    return orjson.dumps({"type": "error", "status": public_error(error).http_status, **error_body(error)})
+
+
+def body_of(text: str) -> dict[str, Any]:
+    """The body that a message asks for.
+
+    Raises:
+        BadRequest: it asks for something else.
+    """
+    try:
+        event = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the message is not valid JSON: {str(error)[:200]}", code="invalid_json") from error
+    if not isinstance(event, dict) or event.pop("type", None) != CREATE:
+        raise BadRequest(f"a message must be an object of the type {CREATE}", param="type")
+    for name, neutral in (("stream", True), ("background", False), ("generate", True)):
+        if event.pop(name, neutral) not in (neutral, None):
+            text = f"{name} cannot be {str(not neutral).lower()} on a socket"
+            raise BadRequest(text, param=name, code="unsupported_parameter")
+    return {**event, "stream": True}
+
+
+class SocketTurn:
+    """One response.
+
+    Args:
+        app: answers the POST.
+        handshake: scope of the request that opened the socket.
+        request_id: of the POST.
+        connection: where the events go.
+        local: what the socket remembers.
+    """
+
+    def __init__(
+        self, app: ASGIApp, handshake: Scope, request_id: str, connection: SocketConnection, local: LocalResponse
+    ) -> None:
+        self._app = app
+        self._handshake = handshake
+        self._request_id = request_id
+        self._connection = connection
+        self._local = local
+        self._left = asyncio.Event()
+        self._body: bytes | None = None
+        self._status = 0
+        self._headers: Mapping[bytes, bytes] = {}
+        self._refusal = b""
+
+    async def run(self, body: dict[str, Any]) -> None:
+        """Answer; the answer of another turn must not run."""
+        self._body = orjson.dumps(body)
+        token = LOCAL.set(self._local)
+        try:
+            await self._app(self._scope(), self._receive, self._send)
+        finally:
+            LOCAL.reset(token)
+
+    def leave(self) -> None:
+        """The client has left."""
+        self._left.set()
+
+    def _scope(self) -> Scope:
+        given = self._handshake
+        kept = [
+            (name, value)
+            for name, value in given["headers"]
+            if name not in _OWN_HEADERS and not name.startswith(b"sec-websocket-")
+        ]
+        headers = [*kept, (b"content-type", b"application/json"), (b"x-request-id", self._request_id.encode())]
+        names = ("asgi", "http_version", "server", "client", "scheme", "root_path", "state")
+        shared = {name: given[name] for name in names if name in given}
+        line = {"type": "http", "method": "POST", "path": PATH, "raw_path": PATH.encode(), "query_string": b""}
+        return {**shared, **line, "headers": headers}
+
+    async def _receive(self) -> Message:
+        """The body, and then the moment when the client leaves."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status, self._headers = message["status"], dict(message["headers"])
+        elif self._status != HTTPStatus.OK:
+            self._refusal += message.get("body", b"")
+            if not message.get("more_body"):
+                await self._connection.send(self._refused())
+        else:
+            await self._pass_on(message.get("body", b""))
+
+    async def _pass_on(self, events: bytes) -> None:
+        """Events of a write, which are whole."""
+        for event in events.split(b"\n\n"):
+            for line in event.split(b"\n"):
+                if line.startswith(b"data: "):
+                    await self._connection.send(line.removeprefix(b"data: "))
+                elif line.startswith(b":"):
+                    self._connection.ping()
+        if self._connection.is_gone:
+            raise SlowClient
+
+    def _refused(self) -> bytes:
+        told = {name.decode(): self._headers[name].decode() for name in _TOLD_HEADERS if name in self._headers}
+        shown = orjson.loads(self._refusal) if self._refusal else {}
+        return orjson.dumps({"type": "error", "status": self._status, **shown, "headers": told})

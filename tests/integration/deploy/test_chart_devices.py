@@ -1,0 +1,40 @@
+"""What workers need of a node beyond cores and memory: claimed devices, capabilities, pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.chart.rendering import NO_RENDERER, has_renderer
+from tests.support.kube.chart_objects import container, one, pod_spec, variables
+from tests.support.kube.chart_rendering import checked, rendered
+from tests.support.kube.kubernetes_schema import problems
+
+pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
+
+
+def test_claimed_devices_are_the_pods_and_its_containers() -> None:
+    claim = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
+    objects = rendered({"decodeWorker": {"gpu": {"resourceClaims": [claim]}}}, release="demo")
+    spec = pod_spec(objects, "demo-decode-base")
+    assert spec["resourceClaims"] == [claim]
+    assert spec["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
+    assert variables(container(objects, "demo-decode-base"))["STRATOS_DECODE_WORKER_DEVICE"] == "cuda"
+    assert problems("v1.37", one(objects, "Deployment", "demo-decode-base")) == []
+    assert "resourceClaims" not in pod_spec(objects, "demo-prefill-base")
+
+
+def test_capabilities_are_dropped_but_those_that_are_named() -> None:
+    pages = {"limits": {"cpu": 4, "memory": "2Gi", "hugepages-2Mi": "512Mi", "rdma/hca": 1}}
+    values = {"prefillWorker": {"capabilities": ["IPC_LOCK"], "resources": pages}}
+    objects = rendered(values, release="demo")
+    found = container(objects, "demo-prefill-base")
+    assert found["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert found["resources"]["limits"].items() >= {"hugepages-2Mi": "512Mi", "rdma/hca": 1}.items()
+    others = container(checked({}), "demo-decode-base")["securityContext"]["capabilities"]
+    assert others == {"drop": ["ALL"]}
+
+
+def test_the_password_of_redis_is_no_argument() -> None:
+    found = container(checked({}), "demo-redis")
+    assert not [word for word in [*found["command"], *found.get("args", [])] if "$(REDIS_PASSWORD)" in word]
+    assert "requirepass" in found["command"][-1]

@@ -1,0 +1,49 @@
+"""A Secret of one's own that was changed replaces the pods that read it at their start, and no others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scripts.chart.rendering import NO_RENDERER, has_renderer
+from tests.support.kube.chart_rendering import SERVED_HERE, said_by
+
+pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
+OWN: dict[str, Any] = {
+    **SERVED_HERE,
+    "redis": {"enabled": False, "external": {"urlSecret": {"name": "redis"}}},
+    "objectStore": {"url": "s3://bucket", "s3": {"credentialsSecret": "s3"}},
+    "credentials": {"existingSecret": "keys"},
+}
+REFERENCES = {
+    "overflow": {"apiKey": {"name": "overflow", "key": "k"}},
+    "watermark": {"key": {"name": "mark", "key": "k"}},
+}
+
+
+def read_by(component: str, values: dict[str, Any], pool: dict[str, Any] | None = None) -> list[str]:
+    said = said_by("stratos.readSecrets", values, {"component": component, "pool": pool or {}})
+    found: list[str] = json.loads(said)
+    return found
+
+
+def test_each_component_is_replaced_for_the_secrets_that_it_reads() -> None:
+    assert read_by("gateway", OWN, {"secretConfig": REFERENCES}) == ["keys", "mark", "overflow", "redis", "s3"]
+    assert read_by("lora-registry", OWN) == ["redis", "s3"]
+    assert read_by("decode-worker", OWN) == ["s3"]
+    assert read_by("router", OWN) == []
+
+
+def test_secrets_that_a_job_makes_are_not_waited_for() -> None:
+    assert read_by("gateway", SERVED_HERE) == []
+
+
+def test_another_content_is_another_digest_and_none_is_none() -> None:
+    digests = [
+        said_by("stratos.digestOf", SERVED_HERE, {"found": found})
+        for found in ({"keys": {"key-pepper": "YQ=="}}, {"keys": {"key-pepper": "Yg=="}}, {})
+    ]
+    assert len(set(digests)) == 3
+    assert digests[2] == ""

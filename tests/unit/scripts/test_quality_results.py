@@ -1,0 +1,36 @@
+"""The committed figures of quality: bounds that schemes are held to, and the document that shows them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from scripts.bench.quality import BOUNDS, GROUPS, plot, table
+from stratos.quantise.schemes import SCHEMES
+from tests.support.paths import ROOT
+
+RESULTS: dict[str, Any] = json.loads((ROOT / "benchmarks/results/quality-2core-cpu.json").read_text())
+ROWS = RESULTS["rows"]
+LOSSES = {(row["scheme"], row["group"]): row["loss"] for row in ROWS}
+
+
+def test_every_scheme_is_measured_and_within_its_bound() -> None:
+    assert {row["scheme"] for row in ROWS} >= {*SCHEMES, *BOUNDS}
+    assert {row["scheme"]: row["bound"] for row in ROWS if row["bound"] is not None} == BOUNDS
+    assert all(row["loss"] <= row["bound"] for row in ROWS if row["bound"] is not None)
+
+
+def test_calibrated_weights_lose_less_than_the_nearest_numbers_of_as_many_bits() -> None:
+    for group in GROUPS:
+        assert LOSSES["int4-gptq", group] < LOSSES["int4-rtn", group]
+        assert LOSSES["int4-awq", group] < LOSSES["int4-rtn", group]
+
+
+def test_text_of_another_kind_is_worse_beyond_chance() -> None:
+    by_text = {row["calibration"]: row for row in RESULTS["calibration_sweep"] if row["sequences"] == 128}
+    assert by_text["headers"]["interval"]["prose"][0] > by_text["prose"]["interval"]["prose"][1]
+
+
+def test_the_document_shows_these_figures() -> None:
+    assert table(ROWS) in (ROOT / "docs/quantisation.md").read_text()
+    assert plot(ROWS) + "\n" == (ROOT / "docs/pictures/quality.svg").read_text()
