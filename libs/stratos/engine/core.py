@@ -87,7 +87,7 @@ class EngineCore:
         self._adapter_pins: Counter[str] = Counter()
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
-        tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings)
+        tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings, self._reservations)
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._is_status_old = self._snapshot(), False
@@ -194,7 +194,12 @@ class EngineCore:
                 self._blocks.unfence(state.reserved_blocks)
 
     def commit(self, key: RequestKey) -> None:
-        """Make reserved blocks, all of them verified, visible; the request joins the batch. ``KeyError``: unknown."""
+        """Make reserved blocks, all of them verified, visible; the request joins the batch.
+
+        Raises:
+            KeyError: no such reservation.
+            Busy: what it had loaded from host memory was damaged; it has ended, and the request needs another.
+        """
         with self._changing():
             self._requests.adopt(self._reservations.commit(key))
 

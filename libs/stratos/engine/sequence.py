@@ -279,6 +279,8 @@ class ReservedState:
     num_tokens: int
     num_batch_slots: int
     num_output_blocks: int = 0
+    is_damaged: bool = False
+    """A block of the prefix came damaged from host memory."""
 
     @property
     def block_table(self) -> list[int]:

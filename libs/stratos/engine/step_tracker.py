@@ -34,6 +34,7 @@ from stratos.engine.requests.context import EngineContext
 from stratos.engine.requests.embeddings import EmbeddingTable
 from stratos.engine.requests.generations import BlockCopy, GenerationTable
 from stratos.engine.requests.prefill_jobs import PrefillJobTable
+from stratos.engine.requests.reservations import ReservationTable
 from stratos.engine.scheduler.cost_model import StepLoad, load_of
 from stratos.engine.scheduler.scheduler import StepDecision
 from stratos.engine.sequence import Sequence
@@ -138,6 +139,7 @@ class StepTracker:
     requests: GenerationTable
     jobs: PrefillJobTable
     embeddings: EmbeddingTable
+    reservations: ReservationTable
 
     @property
     def _kv(self) -> KvCache:
@@ -269,14 +271,15 @@ class StepTracker:
             self._kv.tables.end_drafts(sequence)
 
     def _refuse_damaged(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
-        """Rows over blocks that came damaged from host memory have no token; sequences that hold them begin again."""
+        """Blocks came damaged from host memory: no row over them has a token, and all that holds them begins again."""
         bad = self._kv.tier.retire(step.swaps, tokens.swap_s, tokens.damaged_slots)
         if not bad:
             return
         _log.error("%d KV blocks in host memory were damaged; what they held is computed again", len(bad))
+        self.reservations.note_damaged(bad)
         in_step = {launched.row.seq_id for launched in step.rows if launched.is_current}
-        scheduler = self.context.scheduler
-        for sequence in [*scheduler.running, *scheduler.ready]:
+        holders = dict.fromkeys([*self.context.scheduler.running, *self.jobs.sequences])
+        for sequence in holders:
             if bad.isdisjoint(sequence.block_table):
                 continue
             if sequence.seq_id in in_step:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stratos.common.errors import InvalidCheckpoint
+from stratos.common.errors import Internal, InvalidCheckpoint
 from stratos.core.files.model_files import read_json
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.quality.held_out import TokenWindow
@@ -96,8 +96,15 @@ def check_expected(runner: TorchRunner, folder: Path) -> None:
     if not info.can_generate or min(info.max_model_len, info.num_blocks * info.geometry.block_size) < WINDOW:
         _log.warning("%s: %s is not checked, a context of %d tokens is needed", folder, EXPECTED_NAME, WINDOW)
         return
+    if info.is_streaming:
+        _log.warning("%s: %s is not checked, streams forget a part of what it scores", folder, EXPECTED_NAME)
+        return
     model = ScoredModel(runner)
-    scores = model.score(ExpectedQuality.windows_of(expected.text, Tokenizer.load(folder)))
+    windows = ExpectedQuality.windows_of(expected.text, Tokenizer.load(folder))
+    try:
+        scores = model.score(windows)
+    except Internal as error:  # not even finite
+        raise InvalidCheckpoint(f"{folder} is not as good as it says ({EXPECTED_NAME}): {error.message}") from error
     model.forget()
     perplexity = math.exp(min(700.0, -float(scores.logprobs.mean())))
     found = f"perplexity {perplexity:.4g} of its own text, {expected.perplexity:.4g} are recorded"

@@ -34,7 +34,8 @@ def _chars_of(text: HeldOutText, tokens: int, tokenizer: Tokenizer) -> int:
     num_chars = FIRST_CHARS
     while num_chars <= len(text.text) // 2:
         begin = len(text.text) - num_chars
-        begin = text.text.find("\n", begin) + 1 or begin
+        line = text.text.find("\n", begin) + 1
+        begin = line if 0 < line < len(text.text) else begin
         if len(tokenizer.encode_plain(text.text[begin:])) > tokens + SEAM_TOKENS:
             return len(text.text) - begin
         num_chars *= 2

@@ -83,7 +83,8 @@ class FloatLayer:
         self, config: DecoderConfig, index: int, weights: FloatWeights, max_tokens: int, *, cuts_rows: bool = False
     ) -> None:
         options = replace(config.options, embedding_scale=1.0)
-        rope, window = config.for_context(max_tokens).ropes[index : index + 1], config.windows[index : index + 1]
+        served = config.for_context(config.max_model_len)  # by which rotations may differ, not by the text's length
+        rope, window = served.ropes[index : index + 1], config.windows[index : index + 1]
         alone = replace(
             config, num_layers=1, ropes=rope, windows=window, max_model_len=max_tokens, options=options,
             has_lm_head=False,

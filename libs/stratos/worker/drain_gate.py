@@ -32,7 +32,7 @@ class DrainGate:
         self.num_embed_calls = 0
         self.report = DrainReport()
         self.is_drained = asyncio.Event()
-        """The drain is over, and ``report`` complete."""
+        """The drain is over, and ``report`` complete; not set where the engine has failed."""
         self._to_be_fetched: set[str] = set()
         """Requests that were handed back, and whose KV no successor has asked for yet."""
         self._one_left = asyncio.Event()
@@ -45,7 +45,8 @@ class DrainGate:
     def note_handed_back(self, num_streams: int, with_kv: Sequence[str]) -> None:
         """Streams went back to their gateways; of those ``with_kv`` the KV is here, and their successors may come."""
         self._to_be_fetched.update(with_kv)
-        self.report.num_handed_back, self.report.num_offered = num_streams, len(with_kv)
+        self.report.num_handed_back += num_streams
+        self.report.num_offered += len(with_kv)
 
     def note_fetched(self, request_id: str, num_tokens: int) -> None:
         """A successor came, and got the KV of so many tokens."""

@@ -224,9 +224,11 @@ class WorkerProcess(Service):
                 await opened.table.wait_empty()
                 await self._gate.wait_sources_done()
         except TimeoutError:
-            opened.table.hand_back()
+            num_streams, _ = opened.table.hand_back()
+            self._gate.note_handed_back(num_streams, ())  # nobody waits for those who come for their KV
             opened.embedder.fail_all(Draining("this worker is leaving; resume the request elsewhere"))
-        self._gate.is_drained.set()
+        if not self._has_failed:  # else nothing of the report is true, and who waits for it loses the connection
+            self._gate.is_drained.set()
         await opened.table.usage.wait_settled()
         await self._sessions.close_sessions()
 

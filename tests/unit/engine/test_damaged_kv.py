@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stratos.common.errors import Internal
-from stratos.core.requests.records import RequestKey
+from stratos.common.errors import Busy, Internal
+from stratos.core.kv import KvRange
+from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.contract.plan import NON_FINITE
+from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
@@ -121,3 +123,78 @@ def test_a_page_that_changed_in_host_memory_reaches_no_token(overlap, one_in, sh
     assert run.tokens == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
     assert engine.status().host.num_damaged == runner.num_read // one_in > 0
     assert_at_rest(engine)
+
+
+NEVER = 1 << 30
+PROMPT = tuple(range(24))
+"""Its first 20 tokens are in host memory alone (``hosted_engine``)."""
+
+
+def hosted_engine():
+    runner = LeakyRunner(FakeConfig(num_blocks=8, block_size=SIZE, num_host_blocks=64))
+    runner.one_in = NEVER
+    engine = EngineCore(runner, scheduler_config(swap_costs=False, **CROWDED))
+    engine.add(make_request(PROMPT[:21], "first", max_tokens=3))
+    drain(engine)
+    push_out(engine)
+    return engine, runner
+
+
+def push_out(engine):
+    for i in range(6):
+        engine.add(make_request(range(1000 + 100 * i, 1020 + 100 * i), f"other{i}", max_tokens=2))
+        drain(engine)
+
+
+def assert_computed_again(engine, runner):
+    assert engine.status().host.num_damaged == runner.num_read > 0
+    assert_at_rest(engine)
+    engine.add(make_request(PROMPT, "again", max_tokens=3))
+    run = drain(engine)
+    assert run.tokens["again", 0] == expected(PROMPT, 3)
+    assert run.stats["again"].num_cached_tokens == 0, "nothing finds what was damaged"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_hand_off_that_began_with_a_page_that_changed_is_not_committed(is_whole):
+    engine, runner = hosted_engine()
+    request = make_request(PROMPT, max_tokens=3)
+    assert engine.reserve(request).num_skip_tokens == 20
+    runner.one_in = 1
+    drain(engine)
+    engine.scatter(request.key, KvRange(20, 23, 0, 1), memoryview(bytes(3 * 8)))
+    if is_whole:
+        with pytest.raises(Busy, match="was damaged"):
+            engine.commit(request.key)
+    else:
+        assert engine.commit_prefix(request.key, 23) == 0
+    engine.verify()
+    assert_computed_again(engine, runner)
+
+
+def test_a_job_that_is_done_with_a_page_that_changed_fails():
+    engine, runner = hosted_engine()
+    engine.add_prefill(PrefillJob(leg="leg", token_ids=PROMPT[:20]))
+    run = Run(engine)
+    run.step()
+    engine.park("leg")
+    push_out(engine)
+    engine.grant("leg")
+    runner.num_read, runner.one_in, num_damaged = 0, 1, engine.status().host.num_damaged
+    last = run.step().prefill_events[-1]
+    assert (last.kind, last.num_tokens, num_damaged) == (PrefillEventKind.DONE, 20, 0)
+    assert isinstance(run.errors["leg"], Internal)
+    with pytest.raises(KeyError):
+        engine.gather("leg", KvRange(0, 20, 0, 1))
+    assert_computed_again(engine, runner)
+
+
+def test_a_job_that_computes_nothing_and_holds_a_page_that_changed_fails():
+    engine, runner = hosted_engine()
+    request = make_request(PROMPT, max_tokens=3)
+    engine.reserve(request)
+    engine.add_prefill(PrefillJob(leg="leg", token_ids=PROMPT, compute=False))
+    runner.one_in = 1
+    assert isinstance(drain(engine).errors["leg"], Internal)
+    engine.abort(request.key)
+    assert_computed_again(engine, runner)

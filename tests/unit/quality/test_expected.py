@@ -78,6 +78,21 @@ def test_a_context_that_is_too_short_is_not_checked(model: Path, caplog: pytest.
     assert "is not checked, a context of 128 tokens is needed" in caplog.text
 
 
+def test_streams_that_forget_are_not_checked(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    damage(model)
+    check_expected(load_runner(model, attention_window=16, attention_sinks=4), model)
+    assert "is not checked, streams forget" in caplog.text
+
+
+def test_a_model_that_is_not_even_finite_is_refused_by_name(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("up_proj.weight")]:
+        tensors[name].fill_(3e38)  # finite, and sums of it are not
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InvalidCheckpoint, match=rf"is not as good as it says \({EXPECTED_NAME}\): .*cannot be scored"):
+        make_engine(settings(model))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -35,6 +35,19 @@ def test_layers_one_after_another_are_the_model(tmp_path: Path, family: str) -> 
     assert mean_loss(config, head, [hidden], [ids]) == pytest.approx(float(expected), abs=2e-4)
 
 
+@torch.inference_mode()
+def test_rotations_are_those_of_the_context_that_is_served(tmp_path: Path) -> None:
+    prefix, changes = FAMILIES["phi4-mini"]
+    factors = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [4.0, 5.0, 9.0]}
+    save_tiny(tmp_path, prefix, **{**changes, "rope_parameters": {**changes["rope_parameters"], **factors}})
+    files = read_model_files(tmp_path)
+    config = parse_decoder_config(files.config)
+    weights = read_layer(CheckpointReader(files, config, torch.float32, CPU), 0)
+    hidden = torch.randn(24, config.hidden_size, generator=torch.Generator().manual_seed(1))
+    short, long = (FloatLayer(config, 0, weights, length).run(hidden) for length in (24, 64))
+    assert torch.equal(short, long)
+
+
 def test_rows_cut_to_bytes_are_off_by_half_a_step() -> None:
     x = torch.randn(5, 40, generator=torch.Generator().manual_seed(1))
     x[2] = 0

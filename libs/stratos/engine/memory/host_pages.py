@@ -41,12 +41,12 @@ class HostSwap:
         self.damaged = damaged
 
     def wait(self) -> float:
-        """Seconds that the copies took, by the device's clock where it made them; returns when all are done."""
+        """Seconds of the copies, by the device's clock where it made them, and of sums; returns when all are done."""
         if self._begin is not None and self._end is not None:
             self._end.synchronize()
             self._seconds += self._begin.elapsed_time(self._end) / 1e3
             self._begin = self._end = None
-            self._pages.note_content(self._outs)
+            self._seconds += self._pages.note_content(self._outs)
         return self._seconds
 
 
@@ -71,10 +71,12 @@ class HostPages:
         self._words = self.slots.view(num_slots, pages.tensor[0].numel()).view(word)
         self._sums = [0] * num_slots
 
-    def note_content(self, slots: Iterable[int]) -> None:
-        """Slots were filled: keep their sums."""
+    def note_content(self, slots: Iterable[int]) -> float:
+        """Slots were filled: keep their sums. Returns the seconds that this took."""
+        began_s = self._clock.now()
         for slot in slots:
             self._sums[slot] = int(self._words[slot].sum())
+        return self._clock.now() - began_s
 
     def _damaged(self, outs: Sequence[tuple[int, int]], ins: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """Slots to be read, but those that the same copies fill, whose content has changed."""

@@ -29,6 +29,11 @@ class PrefillJobTable:
     def open(self) -> tuple[str, ...]:
         return tuple(self._states)
 
+    @property
+    def sequences(self) -> tuple[Sequence, ...]:
+        """Of all jobs: those that are done, or compute nothing, hold blocks and are in no queue."""
+        return tuple(state.sequence for state in self._states.values())
+
     def __getitem__(self, leg: str) -> JobState:
         return self._states[leg]
 

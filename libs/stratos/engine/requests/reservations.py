@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set
 
+from stratos.common.errors import Busy
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.contract.results import BlockReservation
@@ -86,20 +88,36 @@ class ReservationTable:
             raise ValueError(f"this model has no such layers: {kv_range}")
         return state
 
+    def note_damaged(self, bad: Set[int]) -> None:
+        """These blocks came damaged from host memory: a hand-off that begins with them ends in vain."""
+        for state in self._states.values():
+            state.is_damaged |= not bad.isdisjoint(state.prefix_blocks)
+
     def commit(self, key: RequestKey) -> ReservedState:
-        """End a reservation; its blocks are allocated now and belong to the caller."""
+        """End a reservation; its blocks are allocated now and belong to the caller.
+
+        Raises:
+            Busy: its prefix is damaged; the blocks are given back.
+        """
         state = self._remove(key)
+        if state.is_damaged:
+            self._kv.blocks.release(state.block_table)
+            raise Busy("KV that was loaded from host memory was damaged; ask for a new placement")
         self._kv.blocks.publish(state.reserved_blocks)
         return state
 
     def commit_prefix(self, key: RequestKey, num_tokens: int) -> int:
         """End a reservation of which only tokens ``[0, num_tokens)`` came: their full blocks stay as prefix cache.
 
-        Returns where the tokens that stay end: 0 for an unknown key, or where prompts share nothing.
+        Returns where the tokens that stay end: 0 for an unknown key, for a damaged prefix, or where prompts share
+        nothing.
         """
         if key not in self._states:
             return 0
         state, blocks = self._remove(key), self._kv.blocks
+        if state.is_damaged:
+            blocks.release(state.block_table)
+            return 0
         num_had = len(state.prefix_blocks)
         num_full = max(num_had, min(num_tokens, state.num_tokens) // blocks.block_size)
         came = state.reserved_blocks[: num_full - num_had]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from stratos.engine.native.isa import SOURCE_FOLDER, supported_sets
+from stratos.engine.native.isa import SOURCE_FOLDER, cpu_flags, supported_sets
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.plan import SizingChoice
 
-TILES = "amx"
+TILES, NO_KERNELS = "amx", "torch"
 
 
 def engine_process_for(device: str) -> Literal["thread", "process"]:
@@ -34,15 +34,20 @@ def device_choices(device: str, scheduler: SchedulerConfig, engine_process: str 
 def kernels_choice(config: RunnerConfig, cpu_flags: frozenset[str], folder: Path = SOURCE_FOLDER) -> SizingChoice:
     """The build of the C++ kernels that a CPU engine loads, and which machines it exchanges KV with."""
     if not config.kernels.native_kernels:
-        return SizingChoice("kernels", "torch", "as set; KV is exchanged with such machines only")
+        return SizingChoice("kernels", NO_KERNELS, "as set; KV is exchanged with such machines only")
     builds = [isa.name for isa in supported_sets(cpu_flags) if config.native_isa in ("auto", isa.name)]
     built = [name for name in builds if (folder / f"kernels-{name}.so").exists()]
     if not built:
-        return SizingChoice("kernels", "torch", "slower: " + _why_none(cpu_flags, builds))
+        return SizingChoice("kernels", NO_KERNELS, "slower: " + _why_none(cpu_flags, builds))
     if built[0] == TILES and config.native_isa == "auto":
         other = "for a pool with others set native_isa to avx512-bf16 on all"
         return SizingChoice("kernels", TILES, f"16-bit KV is exchanged exactly with AMX machines only; {other}")
     return SizingChoice("kernels", built[0], f"16-bit KV is exchanged exactly with machines that take {built[0]} too")
+
+
+def keeps_codes(config: RunnerConfig, *, is_gpu: bool) -> bool:
+    """Whether blocks of GGUF files and coded experts stay codes: the C++ kernels alone have products for them."""
+    return not is_gpu and kernels_choice(config, cpu_flags()).value != NO_KERNELS
 
 
 def _why_none(cpu_flags: frozenset[str], builds: list[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.case import CPU_RUNTIME_BYTES, EXPECTED_TOKENS, Room, SizingCase
+from stratos.engine.sizing.device import keeps_codes
 from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.need import ModelNeed, read_need
 from stratos.engine.sizing.plan import EnginePlan, plan_engine
@@ -40,7 +41,8 @@ def plan_of(config: RunnerConfig, scheduler: SchedulerConfig, room: Room, transp
     Raises:
         InvalidCheckpoint: the folder cannot be read, or the model does not fit.
     """
-    need = read_need(config.model_folder(), config.quantization, keeps_codes=not room.is_gpu)
+    is_kept = keeps_codes(config, is_gpu=room.is_gpu)
+    need = read_need(config.model_folder(), config.quantization, keeps_codes=is_kept)
     case = SizingCase(need=need, room=room, config=config, scheduler=scheduler, transport_bytes=transport_bytes)
     return plan_engine(replace(case, draft=draft_need(scheduler)))
 

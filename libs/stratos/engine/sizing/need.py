@@ -24,6 +24,8 @@ STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": 
 ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0, "mxfp4": 0.625}
 """Of an element that is quantised at load, scales included."""
 TABLE_BYTES, KV_SCALE_BYTES, SCALE_BYTES = 4, 2, 4
+EXPONENTS_SUFFIX = ".weight_scale"
+"""Ends the names of scales that are stored in a byte each (MXFP4), and are floats in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,8 @@ def _safetensors_need(model: DecoderConfig, weights: list[Path], *, widens: bool
                 else:
                     code_bytes += count * (SCALE_BYTES if is_scale else 1)
             elif model.quantisation is not None:
-                code_bytes += math.prod(entry["shape"]) * ALL_BYTES[entry["dtype"]]
+                is_exponent = entry["dtype"] == "U8" and name.endswith(EXPONENTS_SUFFIX)
+                code_bytes += math.prod(entry["shape"]) * (SCALE_BYTES if is_exponent else ALL_BYTES[entry["dtype"]])
     stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
     return replace(need_of(model, sum(elements.values()), STORED_DTYPES[stored]), code_bytes=code_bytes)
 

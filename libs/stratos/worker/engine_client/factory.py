@@ -16,7 +16,7 @@ from stratos.engine.contract.runner import Runner
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeRunner
 from stratos.engine.settings import RunnerConfig
-from stratos.engine.sizing.device import device_choices, kernels_choice
+from stratos.engine.sizing.device import device_choices, keeps_codes, kernels_choice
 from stratos.engine.sizing.fit import draft_config
 from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.need import read_need
@@ -122,17 +122,18 @@ def transport_bytes(settings: WorkerSettings) -> int:
     """Staging memory that lies in the memory of the device: rings on a GPU, slots in host memory on a CPU."""
     transport = settings.transport
     if not transport.staging.slot_bytes:
-        transport = transport.fitted(_token_bytes(settings.runner, has_scales=settings.device != "cuda"))
+        transport = transport.fitted(_token_bytes(settings.runner, is_gpu=settings.device == "cuda"))
     if settings.device == "cuda":
         return planned_bytes(transport)
     staging = transport.staging
     return STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
 
 
-def _token_bytes(config: RunnerConfig, *, has_scales: bool) -> int:
-    need = read_need(config.model_folder(), config.quantization)
+def _token_bytes(config: RunnerConfig, *, is_gpu: bool) -> int:
+    is_kept = keeps_codes(config, is_gpu=is_gpu)
+    need = read_need(config.model_folder(), config.quantization, keeps_codes=is_kept)
     dtype = need.stored_dtype if config.dtype == "auto" else config.dtype
-    return need.token_bytes(dtype, config.kv_dtype, has_scales=has_scales)
+    return need.token_bytes(dtype, config.kv_dtype, has_scales=not is_gpu)
 
 
 def _cuda_runner(settings: WorkerSettings) -> Runner:

@@ -118,6 +118,17 @@ async def test_a_worker_whose_streams_are_not_fetched_leaves_after_its_time(worl
     assert leaving.exit_code.result() == 0
 
 
+async def test_streams_that_a_drain_cuts_off_are_reported(world: World) -> None:
+    leaving = await world.start(WorkerRole.DECODE, **PATIENT | {"hand_back_after_s": 90.0})
+    stream = await (await world.gateway(leaving)).submit(PROMPT, max_tokens=400)
+    await stream.wait_tokens(2)
+    moves = asyncio.create_task(asked_for_moves(leaving))
+    leaving.process.start_drain(0.1)
+    assert (await stream.over()).error.code == "draining"
+    assert await moves == worker_pb2.WaitDrainedResponse(num_handed_back=1)
+    await eventually(leaving.exit_code.done, "its end")
+
+
 async def test_streams_may_have_time_to_end_by_themselves(world: World) -> None:
     leaving = await world.start(WorkerRole.DECODE, **PATIENT | {"hand_back_after_s": 90.0})
     stream = await (await world.gateway(leaving)).submit(PROMPT, max_tokens=60)

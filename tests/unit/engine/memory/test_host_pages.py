@@ -10,7 +10,7 @@ import torch
 from stratos.common.clock import FakeClock, SystemClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry
-from stratos.engine.memory.host_pages import HostPages
+from stratos.engine.memory.host_pages import HostPages, HostSwap
 from stratos.engine.memory.kv_pages import KvPages
 
 GEOMETRY = KvGeometry(num_layers=3, num_kv_heads=2, head_dim=4, block_size=4, element_bytes=2)
@@ -50,6 +50,30 @@ def test_without_a_stream_what_is_started_is_done() -> None:
     assert torch.equal(pages.tensor[3], before[0])
     assert out.wait() == out.wait() >= 0
     assert host.start([], [], None, is_fenced=True).wait() == 0.0
+
+
+class TickingClock(FakeClock):
+    """Each look at it takes a second."""
+
+    def now(self) -> float:
+        self.advance(1.0)
+        return super().now()
+
+
+class Event:
+    """Of copies that took 3 ms."""
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, _: Event) -> float:
+        return 3.0
+
+
+def test_the_time_of_sums_is_that_of_the_copies() -> None:
+    pages, _ = make_pages(num_slots=2)
+    host = HostPages(pages, 2, TickingClock())
+    swap = HostSwap(host, [0, 1], (), 0.5, Event(), Event())  # type: ignore[arg-type]
+    assert swap.wait() == swap.wait() == pytest.approx(1.503)
 
 
 def test_no_slots_cost_nothing_and_too_many_are_refused() -> None:

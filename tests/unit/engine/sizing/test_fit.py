@@ -7,15 +7,18 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.case import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, GRAPH_ROW_BYTES, Room, SizingCase
 from stratos.engine.sizing.device import device_choices, engine_process_for, kernels_choice
 from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
 from stratos.engine.sizing.machine import Machine, resident_bytes
-from stratos.engine.sizing.need import read_need
+from stratos.engine.sizing.need import ModelNeed, read_need
 from stratos.engine.sizing.plan import SizingChoice
 from stratos.engine.sizing.report import choices_block
+from tests.support.reference.native_kernels import NATIVE_SETS
+from tests.support.reference.quantised_models import save_quantised
 from tests.support.reference.tiny_models import save_tiny_llama
 from tests.support.worlds.engine_settings import runner_config, scheduler_config
 from tests.support.worlds.plan_driver import load_runner
@@ -49,6 +52,27 @@ def test_a_runner_takes_what_was_fitted(folder: Path) -> None:
     assert runner.info.num_blocks * runner.info.geometry.token_bytes * 4 == runner.plan.kv_pool_bytes
     assert runner.info.identity.kv_dtype == runner.plan.dtype == "float32"
     assert load_runner(folder, max_model_len=40).info.max_model_len == 40
+
+
+def test_scales_that_are_stored_as_exponents_are_floats_in_memory(tmp_path: Path) -> None:
+    save_quantised(tmp_path, "compressed-mxfp4")
+    tensors = load_file(tmp_path / "model.safetensors")
+    codes = sum(tensor.numel() for name, tensor in tensors.items() if name.endswith("weight_packed"))
+    scales = sum(tensor.numel() for name, tensor in tensors.items() if name.endswith("weight_scale"))
+    assert read_need(tmp_path).code_bytes == codes + 4 * scales > codes
+
+
+def test_codes_are_planned_where_there_are_products_for_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def noted(path: Path, rounding: str, *, keeps_codes: bool) -> ModelNeed:
+        asked.append(keeps_codes)
+        return read_need(path, rounding, keeps_codes=keeps_codes)
+
+    monkeypatch.setattr("stratos.engine.sizing.fit.read_need", noted)
+    for native_kernels, room in ((True, ROOM), (False, ROOM), (True, GPU_ROOM)):
+        plan_of(runner_config(model_path=folder, native_kernels=native_kernels), SchedulerConfig(), room)
+    assert asked == [bool(NATIVE_SETS), False, False]
 
 
 def test_what_the_process_has_of_its_run_time_is_not_counted_twice() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.common.errors import Overloaded
+from stratos.core.fleet import ServiceMark
 from stratos.core.rules.ageing import effective_class
 from stratos.routing.queueing.fairness import ServiceCounters
 from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
@@ -68,6 +69,29 @@ def test_a_tenant_without_backlog_is_not_slowed_by_a_flood() -> None:
     world.serve()
     mine = world.push(tenant="polite")
     assert mine in [world.serve(), world.serve()]
+
+
+def test_a_router_that_has_just_started_puts_nobody_before_those_that_it_was_told_of() -> None:
+    world = QueueWorld(max_requests=100)
+    for _ in range(20):
+        world.push(tenant="untold", priority_class=1, num_prompt_tokens=50)
+        world.push(tenant="told", priority_class=1, num_prompt_tokens=50)
+    world.queue.follow(MODEL, [ServiceMark(tenant="told", priority_class=1, start=9000.0, counter=9050.0)])
+    first = [ticket.request.terms.tenant for ticket in (world.serve() for _ in range(20)) if ticket]
+    assert Counter(first) == {"untold": 10, "told": 10}
+
+
+def test_a_tenant_that_was_charged_keeps_its_claim_when_others_are_told_of() -> None:
+    counters = ServiceCounters()
+    for tenant in ("charged", "new"):
+        counters.arrive(tenant)
+    counters.charge("charged", 10.0)
+    counters.follow("told", 500.0, 520.0)
+    assert (counters["charged"], counters["new"], counters["told"]) == (10.0, 500.0, 520.0)
+    assert counters.standing("new", 5.0) == (500.0, 505.0)
+    counters.charge("new", 5.0)
+    counters.follow("told", 600.0, 620.0)
+    assert counters["new"] == 505.0
 
 
 def test_real_output_corrects_the_charge() -> None:
