@@ -49,7 +49,7 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
 
 
 async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:
-    """What ``parse`` makes of a body, which it reads in a thread where that takes long."""
+    """Call ``parse`` on a body, in a thread where that takes long."""
     return parse(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse, body)
 
 
