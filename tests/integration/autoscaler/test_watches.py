@@ -119,6 +119,8 @@ async def test_what_was_written_here_is_seen_before_its_event() -> None:
         known = informer.known(pod)
         assert known is not None
         assert known["spec"] == {"mine": True}
+        informer.put(pod, {"metadata": {"name": pod, "resourceVersion": "1"}, "spec": {"mine": False}})
+        assert informer.known(pod) == known, "an answer that events have overtaken"
 
 
 @asynccontextmanager
