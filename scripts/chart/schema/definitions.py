@@ -91,7 +91,8 @@ def _model(values: dict[str, Any]) -> dict[str, Any]:
         hosts={
             "type": "array",
             "items": _FILLED,
-            "description": "Host names of its gateways at Ingress and HTTPRoute.",
+            "description": "Host names of its gateways at Ingress and HTTPRoute. Without any a model after the first "
+            "has no way in there.",
         },
         gateway=_closed(**gateway),
         prefill=_closed(**values["prefillWorker"]["properties"]),

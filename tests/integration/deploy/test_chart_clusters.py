@@ -143,3 +143,13 @@ def test_the_values_for_production_keep_the_rules_and_survive_a_lost_node() -> N
     for name in ("demo-router", "demo-lora-registry", "demo-autoscaler"):
         assert one(found, "Deployment", name)["spec"]["replicas"] >= 2
     assert not kinds(found, "PersistentVolumeClaim"), "nothing of it is kept by one pod"
+
+
+def test_gateways_and_workers_know_the_zone_of_their_node() -> None:
+    label = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
+    named = checked({"gateway": {"config": {"zone": "a"}}, "decodeWorker": {"config": {"zone": "a"}}})
+    for name, component in (("demo-gateway-base", "GATEWAY"), ("demo-decode-base", "DECODE_WORKER")):
+        variable = f"STRATOS_{component}_ZONE"
+        for objects, said in ((checked({}), {"valueFrom": label}), (named, {"value": "a"})):
+            found = [entry for entry in pod_spec(objects, name)["containers"][0]["env"] if entry["name"] == variable]
+            assert found == [{"name": variable, **said}]

@@ -1,4 +1,4 @@
-"""What workers need of a node beyond cores and memory: claimed devices, capabilities, pages."""
+"""What workers need of a node beyond cores and memory: claimed devices, pages, ports of RDMA."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ def test_claimed_devices_are_the_pods_and_its_containers() -> None:
     assert "resourceClaims" not in pod_spec(objects, "demo-prefill-base")
 
 
-def test_capabilities_are_dropped_but_those_that_are_named() -> None:
+def test_ports_of_rdma_and_pages_are_resources_and_no_capability_is_left() -> None:
     pages = {"limits": {"cpu": 4, "memory": "2Gi", "hugepages-2Mi": "512Mi", "rdma/hca": 1}}
-    values = {"prefillWorker": {"capabilities": ["IPC_LOCK"], "resources": pages}}
+    values = {"prefillWorker": {"resources": pages}}
     objects = rendered(values, release="demo")
     found = container(objects, "demo-prefill-base")
-    assert found["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert found["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert found["resources"]["limits"].items() >= {"hugepages-2Mi": "512Mi", "rdma/hca": 1}.items()
-    others = container(checked({}), "demo-decode-base")["securityContext"]["capabilities"]
-    assert others == {"drop": ["ALL"]}
 
 
 def test_the_password_of_redis_is_no_argument() -> None:

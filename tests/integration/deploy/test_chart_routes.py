@@ -36,6 +36,22 @@ def test_two_models_never_share_a_host(way: dict[str, Any], hosts: tuple[list[st
     assert checked({"models": models([], ["b.example"]), "gateway": way})
 
 
+def test_a_later_model_without_hosts_takes_none_that_are_left() -> None:
+    way = {"ingress": {"enabled": True}, "route": ROUTE}
+    objects = checked({"models": models(["a.example"], []), "gateway": way})
+    rules = one(objects, "Ingress", "demo-gateway")["spec"]["rules"]
+    assert [rule.get("host") for rule in rules] == ["a.example"]
+    assert [found["metadata"]["name"] for found in objects if found["kind"] == "HTTPRoute"] == ["demo-gateway-small"]
+
+
+def test_hosts_are_taken_in_each_way_by_itself() -> None:
+    way = {"ingress": {"enabled": True, "hosts": ["a.example"]}, "route": ROUTE}
+    with pytest.raises(RenderError, match=r"models.large..hosts: every host leads to small already"):
+        rendered({"models": models([], []), "gateway": way})
+    with pytest.raises(RenderError, match=r"models.large..hosts: a\.example leads to small already"):
+        rendered({"models": models([], ["a.example"]), "gateway": way})
+
+
 def test_an_ingress_without_hosts_leads_every_host_to_the_model() -> None:
     rules = one(checked({"gateway": {"ingress": {"enabled": True}}}), "Ingress", "demo-gateway")["spec"]["rules"]
     assert [rule.get("host") for rule in rules] == [None]
@@ -44,10 +60,9 @@ def test_an_ingress_without_hosts_leads_every_host_to_the_model() -> None:
 
 def test_nginx_passes_the_bodies_and_streams_that_the_gateway_takes() -> None:
     ingress = {"enabled": True, "controller": "nginx", "annotations": {"own": "1"}}
-    gateway = {"ingress": ingress, "config": {"http": {"maxBodyBytes": 8_000_000}}, **TLS}
-    found = one(checked({"gateway": gateway}), "Ingress", "demo-gateway")["metadata"]["annotations"]
+    found = one(checked({"gateway": {"ingress": ingress, **TLS}}), "Ingress", "demo-gateway")["metadata"]["annotations"]
     assert found["own"] == "1"
-    assert found["nginx.ingress.kubernetes.io/proxy-body-size"] == "8000000"
+    assert found["nginx.ingress.kubernetes.io/proxy-body-size"] == "0", "files are larger than requests"
     assert found["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
     assert int(found["nginx.ingress.kubernetes.io/proxy-read-timeout"]) >= 3600
     assert found["nginx.ingress.kubernetes.io/backend-protocol"] == "HTTPS"
@@ -75,6 +90,9 @@ def test_a_route_may_lead_to_a_pool_of_the_gateways() -> None:
     with pytest.raises(RenderError, match=r"endpointPicker\.name"):
         rendered({"gateway": {"route": {**ROUTE, "inferencePool": {"enabled": True}}}})
     picked = {"enabled": True, "endpointPicker": {"name": "picker"}}
+    own = {**ROUTE, "inferencePool": picked, "backendTls": {"hostname": "api.example.com"}}
+    with pytest.raises(RenderError, match=r"inferencePool: .*gateway\.tls"):
+        rendered({"gateway": {"route": own, **TLS}})
     objects = checked({"gateway": {"route": {**ROUTE, "inferencePool": picked}}})
     (backend,) = one(objects, "HTTPRoute", "demo-gateway-base")["spec"]["rules"][0]["backendRefs"]
     pool = one(objects, "InferencePool", backend["name"])["spec"]
@@ -102,3 +120,10 @@ def test_a_model_has_one_balancer() -> None:
     assert spec["loadBalancerClass"] == "internal"
     assert spec["loadBalancerSourceRanges"] == ["10.0.0.0/8"]
     assert spec["externalTrafficPolicy"] == "Local"
+
+
+def test_every_model_has_its_port_of_the_nodes() -> None:
+    service = {"type": "NodePort", "externalTrafficPolicy": "Local"}
+    objects = checked({"models": models([], ["b.example"]), "gateway": {"service": service}})
+    for name in ("demo-gateway", "demo-gateway-small", "demo-gateway-large"):
+        assert one(objects, "Service", name)["spec"].items() >= service.items()

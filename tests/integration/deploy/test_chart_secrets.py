@@ -36,14 +36,30 @@ def test_each_component_is_replaced_for_the_secrets_that_it_reads() -> None:
     assert read_by("router", OWN) == []
 
 
+@pytest.mark.parametrize(
+    ("outside", "readers"),
+    [
+        ({}, {"gateway", "lora-registry", "prefill-worker", "decode-worker", "redis", "object-store"}),
+        ({"redis": OWN["redis"]}, {"gateway", "lora-registry", "prefill-worker", "decode-worker", "object-store"}),
+        ({"objectStore": OWN["objectStore"]}, {"gateway", "lora-registry", "redis"}),
+    ],
+)
+def test_keys_of_the_releases_own_stores_replace_both_ends(outside: dict[str, Any], readers: set[str]) -> None:
+    values = {**SERVED_HERE, "credentials": OWN["credentials"], **outside}
+    components = ("gateway", "router", "lora-registry", "prefill-worker", "decode-worker", "redis", "object-store")
+    assert {name for name in components if "keys" in read_by(name, values)} == readers
+
+
 def test_secrets_that_a_job_makes_are_not_waited_for() -> None:
     assert read_by("gateway", SERVED_HERE) == []
 
 
 def test_another_content_is_another_digest_and_none_is_none() -> None:
     digests = [
-        said_by("stratos.digestOf", SERVED_HERE, {"found": found})
+        said_by("stratos.digestOf", SERVED_HERE, {"found": found, "component": component})
+        for component in ("gateway", "redis")
         for found in ({"keys": {"key-pepper": "YQ=="}}, {"keys": {"key-pepper": "Yg=="}}, {})
     ]
-    assert len(set(digests)) == 3
-    assert digests[2] == ""
+    assert len(set(digests[:3])) == 3
+    assert digests[2] == digests[5] == ""
+    assert digests[3] == digests[4], "a key that gateways alone read"

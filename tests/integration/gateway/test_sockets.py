@@ -69,11 +69,21 @@ async def test_a_connection_goes_on_from_its_last_response_without_any_store(wor
     assert answer.status_code == 400, "no other connection knows it"
 
 
+async def test_a_response_that_is_too_large_is_not_remembered() -> None:
+    async with gateway_world(sockets={"kept_bytes": 100}) as world, SocketClient(world) as socket:
+        world.worker.script = say(TEXT)
+        first = await socket.answer()
+        error = await socket.answer("and then?", previous_response_id=first["id"])
+        assert (error["status"], error["error"]["code"]) == (400, "previous_response_not_found")
+        assert "more than 100 bytes" in error["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("message", "param", "code"),
     [
         ("{", None, "invalid_json"),
-        ("[]", "type", None),
+        ("[]", None, "invalid_json"),
+        (json.dumps(CREATE)[:-1] + ', "metadata": ' + "[" * 300 + "]" * 300 + "}", None, "invalid_json"),
         ({"type": "response.cancel"}, "type", None),
         ({**CREATE, "input": None}, "input", None),
         ({**CREATE, "oops": 1}, "oops", "unknown_parameter"),
@@ -101,7 +111,7 @@ async def test_one_response_runs_at_a_time(world: World) -> None:
     async with SocketClient(world) as socket:
         socket.create()
         first = await socket.event()
-        socket.create()
+        socket.say("{")  # refused without a look at it
         events = [first, *await socket.events()]
         codes = [event["error"]["code"] for event in events if event and event["type"] == "error"]
         assert codes == ["response_in_progress"]

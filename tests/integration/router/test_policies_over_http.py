@@ -206,7 +206,8 @@ async def test_a_faster_worker_is_preferred_by_what_it_measures(tmp_path: Path, 
 
 
 async def test_long_prompts_spread_by_the_tokens_that_are_queued(tmp_path: Path) -> None:
-    async with platform(tmp_path, policies__long_prompt_tokens="64", **scorer("queued_tokens")) as world:
+    # slow, so that the first of a pair has tokens queued when the second comes
+    async with platform(tmp_path, *WEIGHTS, policies__long_prompt_tokens="64", **scorer("queued_tokens")) as world:
         for _ in range(5):
             pair = await asyncio.gather(world.ask(world.prompt(640)), world.ask(world.prompt(640)))
             assert set(pair) == set(WEIGHTS)

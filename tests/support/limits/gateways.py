@@ -144,10 +144,12 @@ class LimitedGateway:
     def stop(self) -> None:
         """SIGSTOP; what is asked for here has to wait for ``go_on`` as well."""
         self.leases.runs.clear()
+        self._book.stood_still(self.name, is_over=False)
 
     def go_on(self) -> None:
         """SIGCONT."""
         self.leases.runs.set()
+        self._book.stood_still(self.name, is_over=True)
 
     def kill(self) -> None:
         """SIGKILL: nothing is reported any more."""

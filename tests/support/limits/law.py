@@ -2,7 +2,8 @@
 
 The law: a bucket of the plan's size and rate, from which all gateways together take and into which refunds go up to its
 capacity, is never below 0.  Then in no window T more than ``capacity + rate * T`` was taken beyond what came back.  A
-refund counts from when its gateway has reported it, ``REPORTED_S`` after it was made at the latest.
+refund counts from when its gateway has reported it, ``REPORTED_S`` after it was made, or after the gateway was stopped,
+at the latest.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ class LawBucket(ExactBucket):
         due, before = self.reports.get(gateway, (now + REPORTED_S, 0.0))
         self.reports[gateway] = due, before + amount
 
+    def report_by(self, gateway: str, due: float) -> None:
+        """What came back at a gateway is reported by then: one that stands still reports nothing."""
+        if gateway in self.reports:
+            self.reports[gateway] = due, self.reports[gateway][1]
+
     def take(self, amount: float, now: float) -> None:
         """Take, of what came back as well."""
         for gateway, (due, back) in sorted(self.reports.items(), key=lambda report: report[1]):
@@ -121,6 +127,11 @@ class Book:
             if kind in back:
                 bucket.move(-back[kind], self._clock.now())
                 self._laws[tenant.name, kind].give_back(back[kind], gateway, self._clock.now())
+
+    def stood_still(self, gateway: str, *, is_over: bool) -> None:
+        """A gateway was stopped, or goes on."""
+        for law in self._laws.values():
+            law.report_by(gateway, self._clock.now() + REPORTED_S if is_over else float("inf"))
 
     def refused(self, tenant: Tenant, cost: Cost, error: RateLimited) -> None:
         """A request was not accepted."""

@@ -17,11 +17,12 @@ R = 'release="r"'
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """It fires at one minute and not at another."""
+    """It fires at one minute and not at another, nor at ``quiet_at``, for another reason."""
 
     series: Mapping[str, str]
     fires_at: int
     resolved_at: int
+    quiet_at: int | None = None
     labels: Mapping[str, str] = field(default_factory=lambda: {"release": "r"})
 
 
@@ -263,11 +264,13 @@ PROOFS: dict[str, Proof] = {
     ),
     "StratosScalersUnserved": Proof(
         series={
-            f'stratos_autoscaler_metrics_api_questions_total{{{R}, outcome="answered"}}': "0+0x20 0+4x20",
-            f'stratos_autoscaler_metrics_api_questions_total{{{R}, outcome="failed"}}': "0+4x40",
+            f'stratos_autoscaler_metrics_api_questions_total{{{R}, outcome="answered"}}': "0+0x20 0+4x10 40+0x30",
+            f'stratos_autoscaler_metrics_api_questions_total{{{R}, outcome="failed"}}': "0+4x60",
+            **_pool("live", "1+0x36 0+0x24"),
         },
         fires_at=16,
         resolved_at=30,
+        quiet_at=58,
     ),
     "StratosAutoscalerBlind": Proof(
         series={f"stratos_autoscaler_routers_missing{{{R}}}": "1+0x10 0+0x10"}, fires_at=7, resolved_at=14
@@ -286,12 +289,13 @@ def _test(name: str, proof: Proof, severity: str, summary: str) -> dict[str, Any
         "exp_labels": {**proof.labels, "severity": severity},
         "exp_annotations": {"summary": summary, "runbook_url": f"{RUNBOOKS}/{name}.md"},
     }
+    quiet = [minute for minute in (proof.resolved_at, proof.quiet_at) if minute is not None]
     return {
         "name": name,
         "interval": "1m",
         "input_series": [{"series": series, "values": values} for series, values in proof.series.items()],
         "alert_rule_test": [
             {"eval_time": f"{proof.fires_at}m", "alertname": name, "exp_alerts": [expected]},
-            {"eval_time": f"{proof.resolved_at}m", "alertname": name, "exp_alerts": []},
+            *({"eval_time": f"{minute}m", "alertname": name, "exp_alerts": []} for minute in quiet),
         ],
     }

@@ -125,11 +125,14 @@
 {{/* A way in leads to one model, and a Gateway that meets TLS knows what to check. */}}
 {{- define "stratos.checkRoutes" -}}
 {{- $gateway := .Values.gateway -}}
-{{- if or $gateway.ingress.enabled $gateway.route.enabled -}}
+{{- $ways := list -}}
+{{- if $gateway.ingress.enabled }}{{ $ways = append $ways $gateway.ingress.hosts }}{{ end -}}
+{{- if $gateway.route.enabled }}{{ $ways = append $ways $gateway.route.hostnames }}{{ end -}}
+{{- range $first := $ways -}}
 {{- $taken := dict -}}
-{{- range $index, $model := .Values.models -}}
-{{- $own := ternary (concat (ternary $gateway.ingress.hosts list $gateway.ingress.enabled) (ternary $gateway.route.hostnames list $gateway.route.enabled)) list (eq $index 0) -}}
-{{- range $host := concat ($model.hosts | default list) $own | uniq | default (list "") -}}
+{{- range $index, $model := $.Values.models -}}
+{{- $none := ternary (list "") list (or (eq $index 0) (hasKey $taken "")) -}}
+{{- range $host := concat ($model.hosts | default list) (ternary $first list (eq $index 0)) | uniq | default $none -}}
 {{- if hasKey $taken $host -}}
 {{- fail (printf "models[%s].hosts: %s leads to %s already, so this model could not be reached; give each model hosts of its own" $model.name (ternary "every host" $host (empty $host)) (get $taken $host)) -}}
 {{- end -}}
@@ -142,6 +145,9 @@
 {{- end -}}
 {{- if and $gateway.route.inferencePool.enabled (not $gateway.route.inferencePool.endpointPicker.name) -}}
 {{- fail "gateway.route.inferencePool.endpointPicker.name: an InferencePool has an endpoint picker; name its Service" -}}
+{{- end -}}
+{{- if and $gateway.route.inferencePool.enabled $gateway.tls.secretName -}}
+{{- fail "gateway.route.inferencePool: leads to the gateways in plain HTTP, and they speak TLS (gateway.tls); use one of the two" -}}
 {{- end -}}
 {{- end }}
 

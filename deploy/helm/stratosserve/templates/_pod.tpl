@@ -197,7 +197,7 @@ spec:
             - {name: metrics, containerPort: {{ .root.Values.ports.metrics }}}
           {{- include "stratos.probes" (dict "seconds" .pool.startupSeconds) | nindent 10 }}
           {{- include "stratos.preStop" .pool.preStopSeconds | nindent 10 }}
-          {{- include "stratos.containerSecurity" . | replace "{drop: [ALL]}" (printf "{drop: [ALL], add: %s}" (toJson (.pool.capabilities | default list)) | replace ", add: []" "") | nindent 10 }}
+          {{- include "stratos.containerSecurity" . | nindent 10 }}
           resources:
             {{- include "stratos.resources" .pool | nindent 12 }}
             {{- with (.pool.gpu).resourceClaims }}

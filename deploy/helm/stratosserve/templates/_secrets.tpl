@@ -11,8 +11,12 @@
 {{- if and (not $values.redis.enabled) (has .component (list "gateway" "lora-registry")) -}}
 {{- $names = append $names $values.redis.external.urlSecret.name -}}
 {{- end -}}
+{{- $readers := list "gateway" -}}
+{{- if $values.redis.enabled }}{{ $readers = concat $readers (list "lora-registry" "redis") }}{{ end -}}
+{{- if include "stratos.hasOwnObjects" .root }}{{ $readers = concat $readers (list "lora-registry" "prefill-worker" "decode-worker" "object-store") }}{{ end -}}
+{{- if has .component $readers }}{{ $names = append $names $values.credentials.existingSecret }}{{ end -}}
 {{- if eq .component "gateway" -}}
-{{- $names = concat $names (list $values.credentials.existingSecret $values.credentials.platformKeySecret.name) -}}
+{{- $names = append $names $values.credentials.platformKeySecret.name -}}
 {{- $names = concat $names (include "stratos.referredSecrets" (dict "found" .pool.secretConfig) | fromJsonArray) -}}
 {{- end -}}
 {{- compact $names | uniq | sortAlpha | toJson -}}
@@ -37,9 +41,14 @@
 {{- range $name := include "stratos.readSecrets" . | fromJsonArray -}}
 {{- with (lookup "v1" "Secret" $.root.Release.Namespace $name).data }}{{ $_ := set $found $name . }}{{ end -}}
 {{- end -}}
-{{- include "stratos.digestOf" (dict "found" $found) -}}
+{{- include "stratos.digestOf" (dict "found" $found "component" .component) -}}
 {{- end }}
 
+{{/* Keys that gateways and jobs alone read replace no other pod: dict found, component. */}}
 {{- define "stratos.digestOf" -}}
-{{- if .found }}{{ .found | toJson | sha256sum | trunc 16 }}{{ end -}}
+{{- $read := dict -}}
+{{- range $name, $data := .found -}}
+{{- $_ := set $read $name (ternary $data (omit $data "admin-key" "api-key" "key-pepper" "platform-key") (eq $.component "gateway")) -}}
+{{- end -}}
+{{- if $read }}{{ $read | toJson | sha256sum | trunc 16 }}{{ end -}}
 {{- end }}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+ACTIVE = " and on (release, instance) (stratos_autoscaler_active == 1)"
+"""The one autoscaler that acts: numbers of the others, or of one that did before, are old."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratos.observe.alerts.alert import Alert
+from stratos.observe.alerts.alert import ACTIVE, Alert
 
 STORE_ALERTS = (
     Alert(
@@ -117,11 +117,13 @@ STORE_ALERTS = (
     ),
     Alert(
         name="StratosScalersUnserved",
-        expr='sum by (release) (rate(stratos_autoscaler_metrics_api_questions_total{outcome="answered"}[5m])) == 0',
+        expr='sum by (release) (rate(stratos_autoscaler_metrics_api_questions_total{outcome="answered"}[5m])) == 0'
+        f" and on (release) sum by (release) (stratos_autoscaler_workers{ACTIVE}) > 0",
         lasting="10m",
         summary="No HPA gets numbers of the release.",
         meaning="For a quarter of an hour the autoscaler answered no question of an HPA: pools stay as they are. "
-        "Either none arrives, or all are refused or fail.",
+        "Either none arrives, or all are refused or fail. A release whose pools all sleep is left out: its HPAs "
+        "ask nothing.",
         check=(
             "`kubectl get apiservice v1beta1.external.metrics.k8s.io`: is it available, and whose is it?",
             "`stratos_autoscaler_metrics_api_questions_total` by outcome; `failed` is a router that does not answer.",

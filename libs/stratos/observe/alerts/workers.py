@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from stratos.observe.alerts.alert import Alert
-
-_ACTIVE = " and on (release, instance) (stratos_autoscaler_active == 1)"
-"""The one autoscaler that acts: numbers of the others, or of one that did before, are old."""
+from stratos.observe.alerts.alert import ACTIVE, Alert
 
 WORKER_ALERTS = (
     Alert(
@@ -49,8 +46,8 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosNoLiveWorker",
-        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{_ACTIVE}) == 0'
-        f" and max by (release, role, model) (min_over_time(stratos_autoscaler_desired_workers[15m]){_ACTIVE}) > 0",
+        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{ACTIVE}) == 0'
+        f" and max by (release, role, model) (min_over_time(stratos_autoscaler_desired_workers[15m]){ACTIVE}) > 0",
         lasting="1m",
         severity="page",
         summary="A model that is awake has no live worker of a role.",
@@ -61,8 +58,8 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosPoolBelowFloor",
-        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{_ACTIVE})'
-        f' < max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="floor"}}{_ACTIVE})',
+        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{ACTIVE})'
+        f' < max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="floor"}}{ACTIVE})',
         lasting="5m",
         summary="A pool has fewer live workers than its floor.",
         meaning="The floor is what the load takes and two more. Below it the loss of two more workers may end streams.",
@@ -71,8 +68,8 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosPoolAtMaximum",
-        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{_ACTIVE})'
-        f' >= max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="max"}}{_ACTIVE})'
+        expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{ACTIVE})'
+        f' >= max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="max"}}{ACTIVE})'
         " and on (release) max by (release) (stratos_router_queue_oldest_seconds) > 10",
         lasting="5m",
         summary="A pool is as large as it may be, and requests wait.",
@@ -173,7 +170,8 @@ WORKER_ALERTS = (
     Alert(
         name="StratosKvDamaged",
         expr="sum by (release, cause) (increase(stratos_kv_integrity_failures_total[15m])) > 0 "
-        "or sum by (release) (increase(stratos_kv_damaged_requests_total[15m])) > 0",
+        "or sum by (release) (increase(stratos_kv_damaged_requests_total[15m])) > 0 "
+        "or sum by (release) (increase(stratos_kv_host_damaged_blocks_total[15m])) > 0",
         summary="KV failed a check.",
         meaning="A frame arrived damaged, a page had changed in host memory, or a row was not finite. KV was asked for "
         "or computed again; no token came of it. Networks and memory do this rarely: more than once a day is a fault "

@@ -28,6 +28,8 @@ from stratos.text.output.parser import OutputShape
 from stratos.text.output.plain_grammar import PlainGrammar
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_OF_MALFORMED = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
+"""What a schema meets that has a value of the wrong kind, or references without end."""
 
 
 def is_enforced(use: ToolUse) -> bool:
@@ -110,6 +112,7 @@ def _arguments(use: ToolUse, shape: OutputShape, lark: LarkWriter) -> list[str]:
         assert shape.syntax is not None, "there are tools"
         try:
             found += shape.syntax.form.arguments(f"args_{place}", schema, lark)
-        except Unenforceable as error:
-            raise BadRequest(str(error), param=f"{tool.place}.parameters", code="unsupported_parameter") from None
+        except (Unenforceable, *_OF_MALFORMED) as error:
+            text = str(error) if isinstance(error, Unenforceable) else "the schema is malformed, or nested too deeply"
+            raise BadRequest(text, param=f"{tool.place}.parameters", code="unsupported_parameter") from None
     return found

@@ -1,7 +1,8 @@
 """Arguments whose values are written as plain text between tags: the JSON object that they are.
 
 A value has no type of its own, so the function's schema gives it: a text is shown as it comes, anything else once it is
-complete.  Without a schema, a value that is JSON is that JSON, and any other is a text.
+complete.  Without a schema, a value that is JSON is that JSON, and any other is a text.  The first end tag ends a
+value, unless it stands in a text of JSON.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import re
 
 from stratos.text.output.json_text import is_json
-from stratos.text.output.notation.schemas import is_text
-from stratos.text.output.reader import MalformedCall, Marks, Reading, TextReader, take_until
+from stratos.text.output.notation.schemas import is_free, is_text
+from stratos.text.output.reader import BLANKS, MalformedCall, Marks, Reading, TextReader, take_until
 from stratos.text.output.syntax import CallCount, Schema
 
+_NO_BLANK = re.compile(f"[^{BLANKS}]")
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -40,7 +42,7 @@ class TaggedArguments:
         if is_text(schema):
             yield from self._read_text(reader, end)
             return
-        text = yield from (_json_until(reader, end) if schema else take_until(reader, end))
+        text = yield from (take_until(reader, end) if is_free(schema) else _value_until(reader, end))
         if self._line_breaks:
             text = text.removeprefix("\n").removesuffix("\n")
         yield self._calls.arguments(as_json(text, schema))
@@ -81,25 +83,59 @@ class TaggedArguments:
         return True
 
 
-def _json_until(reader: TextReader, end: str) -> Reading[str]:
-    """Take a value up to a spelling that is in no text of its JSON, and the spelling; raises like ``take_until``."""
-    taken, place, is_inside = "", 0, False
-    marks = re.compile(rf'["\\]|{re.escape(end)}')
+def _value_until(reader: TextReader, end: str) -> Reading[str]:
+    """Take a value and the spelling that ends it, which a text of its JSON may hold; raises like ``take_until``."""
+    length = yield from _json_length(reader, end)
+    if length is None:
+        return (yield from take_until(reader, end))
+    value = reader.take(length)
+    reader.take(len(end))
+    return value
+
+
+def _json_length(reader: TextReader, end: str) -> Reading[int | None]:
+    """Length of a text, list or object of JSON up to ``end`` behind it; ``None`` for anything else."""
+    begin = yield from _after_blanks(reader, 0)
+    if reader.text[begin : begin + 1] not in ('"', "[", "{"):
+        return None
+    place, depth, is_inside = begin, 0, False
+    marks = re.compile(rf'["\\\[\]{{}}\x00-\x1f]|{re.escape(end)}')
     while True:
         while (found := marks.search(reader.text, place)) is not None:
             mark, place = found.group(), found.end()
             if mark == '"':
                 is_inside = not is_inside
-            elif mark == "\\":
-                place += is_inside
-            elif not is_inside:
-                taken = reader.take(found.start())
-                reader.take(len(end))
-                return taken
+            elif is_inside and mark < " ":
+                return None  # no text of JSON holds it as it is
+            elif is_inside:
+                place += mark == "\\"
+                continue
+            elif mark == end:
+                return found.start()
+            else:
+                depth += (mark in "[{") - (mark in "]}")
+            if mark in '"]}' and not is_inside and depth <= 0:
+                return (yield from _if_next(reader, place, end))
         if reader.is_ended:
-            raise MalformedCall
+            return None
         place = max(place, len(reader.text) - len(end) + 1)
         yield None
+
+
+def _after_blanks(reader: TextReader, place: int) -> Reading[int]:
+    """The place of the next character that is no blank, or of the end."""
+    while (found := _NO_BLANK.search(reader.text, place)) is None and not reader.is_ended:
+        place = len(reader.text)
+        yield None
+    return len(reader.text) if found is None else found.start()
+
+
+def _if_next(reader: TextReader, place: int, end: str) -> Reading[int | None]:
+    """Where ``end`` stands, if nothing but blanks is before it."""
+    place = yield from _after_blanks(reader, place)
+    while not reader.is_ended and len(reader.text) - place < len(end) and end.startswith(reader.text[place:]):
+        yield None
+    return place if reader.text.startswith(end, place) else None
 
 
 def as_json(text: str, schema: Schema) -> str:

@@ -78,9 +78,11 @@ class ApiServer:
             return answer.status, content
         raise _refusal(answer.status, f"{method} {path}: {content.get('message', answer.reason)}")
 
-    async def read(self, path: str, *, params: Mapping[str, str] | None = None) -> Object | None:
+    async def read(
+        self, path: str, *, params: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+    ) -> Object | None:
         """An object; ``None`` where there is none. Raises like ``call``."""
-        status, found = await self.call("GET", path, params=params)
+        status, found = await self.call("GET", path, params=params, timeout_s=timeout_s)
         return None if status == ABSENT else found
 
     async def watch(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import math
 from dataclasses import dataclass
 
 from stratos.common.clock import Clock
@@ -78,16 +79,20 @@ class ClusterLease:
             raise Overloaded("another autoscaler holds the lease")
 
     async def run(self) -> None:
-        """Root task: take it and renew it, three times within its duration, until cancelled."""
+        """Root task: take it and renew it, three times within its duration, until cancelled.
+
+        After a call that hung for a third of it the next one comes at once.
+        """
         while True:
+            begun_s = self._clock.now()
             await self.renew()
-            await asyncio.sleep(self._ttl_s / 3)
+            await asyncio.sleep(max(0.0, begun_s + self._ttl_s / 3 - self._clock.now()))
 
     async def renew(self) -> None:
         """Try once to take or to renew it."""
         begun_s = self._clock.now()
         try:
-            is_ours = await self._take(begun_s)
+            is_ours = await self._take()
         except StratosError as error:
             if error.message != self._problem:
                 _log.warning("the lease was not renewed: %s", error.message)
@@ -104,20 +109,21 @@ class ClusterLease:
             await self._api.call("PUT", f"{self._folder}/{self._name}", found)
         self._renewed_s, self._own = float("-inf"), None
 
-    async def _take(self, now: float) -> bool:
+    async def _take(self) -> bool:
         """One write while it is ours; else it is read first."""
         if self._own is not None and await self._write("PUT", self._renewed(self._own["metadata"], self._own["spec"])):
             return True
-        found = await self._api.read(f"{self._folder}/{self._name}")
+        found = await self._api.read(f"{self._folder}/{self._name}", timeout_s=self._ttl_s / 3)
         if found is None:
             return await self._write("POST", self._renewed({}, {}))
         spec = found.get("spec") or {}
-        if spec.get("holderIdentity") != self._holder and not self._is_over(found, spec, now):
+        if spec.get("holderIdentity") != self._holder and not self._is_over(found, spec):
             return False
         return await self._write("PUT", self._renewed(found["metadata"], spec))
 
-    def _is_over(self, found: Object, spec: Object, now: float) -> bool:
-        version = found["metadata"]["resourceVersion"]
+    def _is_over(self, found: Object, spec: Object) -> bool:
+        """Called after the read: what was read may have been written while it was on its way."""
+        version, now = found["metadata"]["resourceVersion"], self._clock.now()
         if version != self._seen.version:
             self._seen = _Seen(version, now)
         return not spec.get("holderIdentity") or now - self._seen.at_s > float(spec.get("leaseDurationSeconds") or 0)
@@ -131,7 +137,7 @@ class ClusterLease:
             "metadata": metadata or {"name": self._name, "namespace": self._namespace},
             "spec": {
                 "holderIdentity": self._holder,
-                "leaseDurationSeconds": max(1, round(self._ttl_s)),
+                "leaseDurationSeconds": math.ceil(self._ttl_s),
                 "acquireTime": spec.get("acquireTime", written) if is_own else written,
                 "renewTime": written,
                 "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (not is_own),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
@@ -18,6 +19,7 @@ from stratos_gateway.access.task_end import TaskEnd
 _DISCARD_TIMEOUT_S = 1.0
 _INLINE_BYTES = 32 * 1024
 """Larger bodies are parsed in a thread."""
+T = TypeVar("T")
 _BYTES_PER_WEIGHT = 6
 """Bytes of a token id of five digits and its comma: the weight that a body may have grows with its largest size."""
 
@@ -43,10 +45,16 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
             body = await _read(request, max_bytes)
     except TimeoutError as error:
         raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from error
-    return _parse(body, max_bytes) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(_parse, body, max_bytes)
+    return await parsed(body, partial(parse_object, max_bytes=max_bytes))
 
 
-def _parse(body: bytes, max_bytes: int) -> dict[str, Any]:
+async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:
+    """Call ``parse`` on a body, in a thread where that takes long."""
+    return parse(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse, body)
+
+
+def parse_object(body: bytes, max_bytes: int) -> dict[str, Any]:
+    """A body as a JSON object; raises ``BadRequest``."""
     if len(body) > _INLINE_BYTES:
         _check_weight(body, max_bytes)
     try:

@@ -24,14 +24,24 @@ class KeptResponse:
 
 @dataclass(slots=True)
 class LocalResponse:
-    """Memory of one connection: its last response that ended well."""
+    """Memory of one connection: its last response that ended well, as it would be stored."""
 
-    kept: KeptResponse | None = None
+    max_bytes: int
+    """A larger one is not remembered."""
+    _id: str = ""
+    _content: bytes | None = None
 
-    def find(self, response_id: str) -> KeptResponse | None:
+    def keep(self, response_id: str, content: bytes) -> None:
+        """Remember a response in place of the one before."""
+        self._id, self._content = response_id, content if len(content) <= self.max_bytes else None
+
+    def find(self, response_id: str) -> bytes | None:
         """The response of this id."""
-        kept = self.kept
-        return kept if kept is not None and kept.response["id"] == response_id else None
+        return self._content if response_id == self._id else None
+
+    def is_too_large(self, response_id: str) -> bool:
+        """Whether the response of this id was the last one, and is not remembered for its size."""
+        return response_id == self._id and self._content is None
 
 
 LOCAL: ContextVar[LocalResponse | None] = ContextVar("stratos.responses.local", default=None)

@@ -114,21 +114,29 @@ class Responses:
             return
         assert isinstance(renderer, ResponseRenderer), "goes with the body"
         response, local = renderer.ended(usage), LOCAL.get()
-        if local is not None:
-            local.kept = KeptResponse(response, list(parsed.items))
-        if self._store is None or not parsed.echoed["store"]:
+        store = self._store if parsed.echoed["store"] else None
+        if local is None and store is None:
             return
         value = {"format": _FORMAT, "response": response, "input": list(parsed.items)}
-        async with _answering():
-            content = await asyncio.to_thread(orjson.dumps, value)
-            await self._store.put(tenant.id, renderer.answer.id, content)
+        content = await asyncio.to_thread(orjson.dumps, value)
+        if local is not None:
+            local.keep(response["id"], content)
+        if store is not None:
+            async with _answering():
+                await store.put(tenant.id, renderer.answer.id, content)
 
     async def _previous(self, response_id: str, tenant: Tenant, local: LocalResponse | None) -> list[Item]:
         if not response_id:
             return []
-        found = (local and local.find(response_id)) or await self.find(tenant, response_id)
+        content = None if local is None else local.find(response_id)
+        if content is None:
+            found = await self.find(tenant, response_id)
+        else:
+            found = await asyncio.to_thread(_decoded, content)
         if found is None:
             text = f"there is no response {response_id[:64]!r}, or none any more"
+            if local is not None and local.is_too_large(response_id):
+                text += f": with its conversation it has more than {local.max_bytes} bytes, so the socket forgot it"
             raise BadRequest(text, param="previous_response_id", code="previous_response_not_found")
         return found.conversation
 

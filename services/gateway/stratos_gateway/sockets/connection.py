@@ -75,7 +75,7 @@ class SocketConnection:
     def __init__(self, transport: asyncio.Transport, flow: Flow, bounds: ConnectionBounds) -> None:
         self._transport = transport
         self._flow = flow
-        self._bounds = bounds
+        self.bounds = bounds
         self._reader: FrameReader | None = FrameReader(bounds.max_bytes)
         self._unread: deque[str] = deque()
         self._news = asyncio.Event()
@@ -88,14 +88,16 @@ class SocketConnection:
 
     def feed(self, data: bytes) -> None:
         """Bytes have come."""
+        found: Sequence[str | Control] = ()
         try:
-            self._take(self._reader.feed(data) if self._reader is not None else ())
+            found = self._reader.feed(data) if self._reader is not None else ()
+            self._take(found)
         except FrameFault as fault:
             self._reader = None  # where the next frame begins is not known
             self.close(fault.code, fault.reason)
         if len(self._unread) >= _MAX_UNREAD:
             self._flow.pause_reading()
-        self._time_message()
+        self._time_message(is_next=any(isinstance(one, str) for one in found))
 
     def _take(self, found: Sequence[str | Control]) -> None:
         for one in found:
@@ -127,6 +129,12 @@ class SocketConnection:
         self._flow.resume_reading()
         return text
 
+    async def gone(self) -> None:
+        """Wait until the client has left, while no one waits for a message."""
+        while not self.is_gone:
+            self._news.clear()
+            await self._news.wait()
+
     async def send(self, text: bytes) -> None:
         """Send a message; nothing where the client has left.
 
@@ -138,7 +146,7 @@ class SocketConnection:
         self._transport.write(encode_frame(TEXT, text))
         if self._flow.write_paused:
             try:
-                async with asyncio.timeout(self._bounds.write_s):
+                async with asyncio.timeout(self.bounds.write_s):
                     await self._flow.drain()
             except TimeoutError as error:
                 self._transport.abort()
@@ -173,17 +181,21 @@ class SocketConnection:
         if not (self._transport.is_closing() or self._flow.write_paused):
             self._transport.write(encode_frame(kind, payload))
 
-    def _time_message(self) -> None:
-        """A message that has begun does not get for ever."""
+    def _time_message(self, *, is_next: bool) -> None:
+        """A message that has begun does not get for ever.
+
+        Args:
+            is_next: what has begun is not what had begun before.
+        """
         if self._is_closing or self._reader is None:
             return
-        if self._reader.is_between:
+        if is_next or self._reader.is_between:
             self._stop_timer()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._bounds.message_s, self._on_late)
+        if not self._reader.is_between and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.bounds.message_s, self._on_late)
 
     def _on_late(self) -> None:
-        self.close(POLICY, f"a message did not arrive within {self._bounds.message_s:g} s")
+        self.close(POLICY, f"a message did not arrive within {self.bounds.message_s:g} s")
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -71,7 +71,7 @@ class SocketRoute:
             (b"x-request-id", exchange.request_id.encode()),
         ]
         connection = upgrade.switch(headers, lambda transport, flow: SocketConnection(transport, flow, bounds))
-        local, scope = LocalResponse(), http.scope
+        local, scope = LocalResponse(self._config.kept_bytes), http.scope
 
         def turn(number: int) -> SocketTurn:
             return SocketTurn(self._app(), scope, f"{exchange.request_id}-{number}", connection, local)

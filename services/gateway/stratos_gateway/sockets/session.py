@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import Any
 
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, StratosError
+from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.sockets.connection import SocketConnection
 from stratos_gateway.sockets.frames import NORMAL
 from stratos_gateway.sockets.settings import SocketsConfig
 from stratos_gateway.sockets.turns import SocketTurn, body_of, error_event
+
+_log = logging.getLogger(__name__)
 
 
 class SocketSession:
@@ -41,7 +44,7 @@ class SocketSession:
         try:
             while (text := await self._next()) is not None:
                 try:
-                    self._begin(body_of(text))
+                    await self._begin(text)
                 except StratosError as error:
                     await self._connection.send(error_event(error))
                     if error.code == "websocket_connection_limit_reached":
@@ -50,17 +53,21 @@ class SocketSession:
             if self._running is not None:
                 assert self._turn is not None, "it runs"
                 self._turn.leave()
-                await asyncio.wait([self._running])
+                await self._finish(self._running)
             if self._connection.is_leaving:
                 self._connection.close_for_restart()
 
-    def _begin(self, body: dict[str, Any]) -> None:
+    async def _begin(self, text: str) -> None:
+        """Begin the response that a message asks for; what refuses it without a look at it comes first."""
         if self._running is not None:
-            text = "a response is in progress on this socket; wait for its end, or open another one"
-            raise BadRequest(text, code="response_in_progress")
+            if self._turn is None or not self._turn.is_ended:
+                message = "a response is in progress on this socket; wait for its end, or open another one"
+                raise BadRequest(message, code="response_in_progress")
+            await self._finish(self._running)
         if self._clock.now() >= self._ends_s:
-            text = f"a socket takes no request after {self._config.max_age_s:g} s; open a new one"
-            raise BadRequest(text, code="websocket_connection_limit_reached")
+            message = f"a socket takes no request after {self._config.max_age_s:g} s; open a new one"
+            raise BadRequest(message, code="websocket_connection_limit_reached")
+        body = await body_of(text, self._connection.bounds.max_bytes)
         self._num_turns += 1
         self._turn = self._make_turn(self._num_turns)
         self._running = asyncio.create_task(self._turn.run(body), name="socket turn")
@@ -75,12 +82,29 @@ class SocketSession:
                 limit_s = self._config.idle_s if running is None else None
                 done, _ = await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
                 if running is not None and running.done():
-                    self._running = None
+                    await self._finish(running)
                 elif not done:
                     self._connection.close(NORMAL, f"nothing was asked for within {limit_s:g} s")
-            if reading.result() is None and self._running is not None and not self._connection.is_gone:
-                await asyncio.wait([self._running])  # the gateway goes, and lets what runs come to its end
-                self._running = None
+            if reading.result() is None and self._running is not None:
+                await self._let_end(self._running)
             return reading.result()
         finally:
             reading.cancel()
+
+    async def _let_end(self, running: asyncio.Task[None]) -> None:
+        """Let what runs come to its end while the gateway goes, as long as the client is there."""
+        gone = asyncio.create_task(self._connection.gone(), name="socket end")
+        try:
+            await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+        if running.done():
+            await self._finish(running)
+
+    async def _finish(self, running: asyncio.Task[None]) -> None:
+        """Wait for the end of the response that runs."""
+        await asyncio.wait([running])
+        self._running = None
+        error = None if running.cancelled() else running.exception()
+        if error is not None and not isinstance(error, SlowClient):
+            _log.error("a response of a socket broke off", exc_info=error)

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketsConfig:
-    """WebSockets on /v1/responses; each keeps its last conversation in memory."""
+    """WebSockets on /v1/responses; each keeps its last response in memory."""
 
     max_open: Annotated[int, Ge(0)] = 1024
     """Sockets of this gateway; one more is answered with 503. 0 takes none."""
@@ -20,3 +20,5 @@ class SocketsConfig:
     """A socket that has asked for nothing for this long is closed, whatever else it sends."""
     max_age_s: Annotated[float, Gt(0)] = 3600.0
     """A socket takes no further request after this time, as at OpenAI."""
+    kept_bytes: Annotated[int, Ge(0)] = 1024 * 1024
+    """Largest last response that a socket remembers, as JSON with the conversation before it. 0 remembers none."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 import orjson
 from starlette.types import ASGIApp, Message, Scope
 
 from stratos.common.errors import BadRequest, StratosError
+from stratos_gateway.http.body import parse_object, parsed
 from stratos_gateway.http.errors import error_body, public_error
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.responses.local import LOCAL, LocalResponse
 from stratos_gateway.sockets.connection import SocketConnection
+from stratos_gateway.sockets.frames import INTERNAL_ERROR
 
 PATH = "/v1/responses"
 CREATE = "response.create"
@@ -27,6 +29,7 @@ _OWN_HEADERS = frozenset(
     | {b"expect", b"host", b"x-request-id", b"idempotency-key", b"last-event-id"}
 )
 """Headers of the handshake that are none of its requests."""
+_LAST = tuple(f"event: response.{end}".encode() for end in ("completed", "incomplete", "failed"))
 _TOLD_HEADERS = (b"retry-after", b"retry-after-ms", b"x-should-retry", b"x-request-id", b"x-stratos-shed-reason")
 
 
@@ -35,23 +38,27 @@ def error_event(error: StratosError) -> bytes:
     return orjson.dumps({"type": "error", "status": public_error(error).http_status, **error_body(error)})
 
 
-def body_of(text: str) -> dict[str, Any]:
+async def body_of(text: str, max_bytes: int) -> bytes:
     """The body that a message asks for.
 
     Raises:
-        BadRequest: it asks for something else.
+        BadRequest: it asks for something else, or is no body by its values.
     """
-    try:
-        event = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the message is not valid JSON: {str(error)[:200]}", code="invalid_json") from error
-    if not isinstance(event, dict) or event.pop("type", None) != CREATE:
+    return await parsed(text.encode(), partial(_body_of, max_bytes=max_bytes))
+
+
+def _body_of(message: bytes, max_bytes: int) -> bytes:
+    event = parse_object(message, max_bytes)
+    if event.pop("type", None) != CREATE:
         raise BadRequest(f"a message must be an object of the type {CREATE}", param="type")
     for name, neutral in (("stream", True), ("background", False), ("generate", True)):
         if event.pop(name, neutral) not in (neutral, None):
             text = f"{name} cannot be {str(not neutral).lower()} on a socket"
             raise BadRequest(text, param=name, code="unsupported_parameter")
-    return {**event, "stream": True}
+    try:
+        return orjson.dumps({**event, "stream": True})
+    except orjson.JSONEncodeError as error:
+        raise BadRequest("the message is nested too deeply", code="invalid_json") from error
 
 
 class SocketTurn:
@@ -78,15 +85,19 @@ class SocketTurn:
         self._status = 0
         self._headers: Mapping[bytes, bytes] = {}
         self._refusal = b""
+        self.is_ended = False
+        """The client has the last event."""
 
-    async def run(self, body: dict[str, Any]) -> None:
-        """Answer; the answer of another turn must not run."""
-        self._body = orjson.dumps(body)
+    async def run(self, body: bytes) -> None:
+        """Answer; the answer of another turn must not run. Without a last event the connection is closed."""
+        self._body = body
         token = LOCAL.set(self._local)
         try:
             await self._app(self._scope(), self._receive, self._send)
         finally:
             LOCAL.reset(token)
+            if not (self.is_ended or self._connection.is_gone):
+                self._connection.close(INTERNAL_ERROR, "the response broke off")
 
     def leave(self) -> None:
         """The client has left."""
@@ -119,8 +130,10 @@ class SocketTurn:
         elif self._status != HTTPStatus.OK:
             self._refusal += message.get("body", b"")
             if not message.get("more_body"):
+                self.is_ended = True
                 await self._connection.send(self._refused())
         else:
+            self.is_ended = self.is_ended or not message.get("more_body")
             await self._pass_on(message.get("body", b""))
 
     async def _pass_on(self, events: bytes) -> None:
@@ -129,6 +142,8 @@ class SocketTurn:
             for line in event.split(b"\n"):
                 if line.startswith(b"data: "):
                     await self._connection.send(line.removeprefix(b"data: "))
+                elif line.startswith(_LAST):
+                    self.is_ended = True
                 elif line.startswith(b":"):
                     self._connection.ping()
         if self._connection.is_gone:

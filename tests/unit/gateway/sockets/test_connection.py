@@ -3,55 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from stratos_gateway.http.sse import SlowClient
-from stratos_gateway.sockets.connection import ConnectionBounds, SocketConnection
+from tests.support.worlds.fake_socket import connected
 from tests.support.worlds.socket_client import CLOSE, PING, client_frame
-
-
-class FakeTransport:
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.written, self.ends = b"", list[str]()
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return bool(self.ends)
-
-    def close(self) -> None:
-        self.ends.append("close")
-
-    def abort(self) -> None:
-        self.ends.append("abort")
-
-
-class FakeFlow:
-    """Full, once it is told so."""
-
-    def __init__(self) -> None:
-        self.write_paused = False
-        self.is_reading = True
-
-    async def drain(self) -> None:
-        await asyncio.Event().wait()
-
-    def pause_reading(self) -> None:
-        self.is_reading = False
-
-    def resume_reading(self) -> None:
-        self.is_reading = True
-
-
-def connected(**bounds: Any) -> tuple[SocketConnection, FakeTransport, FakeFlow]:
-    transport, flow = FakeTransport(), FakeFlow()
-    given = ConnectionBounds(**{"max_bytes": 1000, "message_s": 30.0, "write_s": 0.01, **bounds})
-    return SocketConnection(cast("asyncio.Transport", transport), flow, given), transport, flow
 
 
 async def test_a_client_that_does_not_read_is_waited_for_so_long_and_left() -> None:
@@ -96,3 +55,20 @@ async def test_after_a_close_of_ours_the_client_is_heard_to_its_own_close() -> N
     connection.feed(client_frame(b"\x03\xe8", CLOSE))
     assert transport.ends == ["close"]
     connection.lost()
+
+
+async def test_every_message_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = list[tuple[float, Mock]]()
+
+    def call_later(delay_s: float, *_: Any) -> Mock:
+        timers.append((delay_s, Mock()))
+        return timers[-1][1]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+    connection, *_ = connected()
+    first, second = client_frame(b"first"), client_frame(b"second")
+    connection.feed(first[:3])
+    connection.feed(first[3:] + second[:3])
+    assert [(delay_s, timer.cancel.called) for delay_s, timer in timers] == [(30.0, True), (30.0, False)]
+    connection.feed(second[3:])
+    assert timers[-1][1].cancel.called

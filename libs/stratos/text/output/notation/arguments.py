@@ -13,4 +13,4 @@ Arguments = Callable[[str, Schema, LarkWriter], list[str]]
 
 def json_arguments(rule: str, schema: Schema, lark: LarkWriter) -> list[str]:
     """A JSON object."""
-    return [f"{rule}: {json_value(schema)}"]
+    return [lark.rule(rule, json_value(schema))]

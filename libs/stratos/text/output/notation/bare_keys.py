@@ -57,18 +57,21 @@ class _Rules:
         self._has_any = False
         self.written: list[str] = []
 
+    def _write(self, rule: str, expression: str) -> None:
+        self.written.append(self._lark.rule(rule, expression))
+
     def write_object(self, rule: str, schema: Schema) -> None:
         """An object that obeys."""
         form = PropertyForm(
-            value=lambda name, one: [f"{name}: {self._value(name, one)}"],
+            value=lambda name, one: [self._lark.rule(name, self._value(name, one))],
             before=lambda name: f'{self._key(name)} ":"',
             key=ANY_KEY,
             after_key='":"',
             can_name=lambda name: self._quote not in name,
             between='","',
         )
-        inner = object_rules(f"{rule}_o", schema, form)
-        self.written += [f'{rule}: "{{" {rule}_o "}}"', *inner]
+        inner = object_rules(f"{rule}_o", schema, form, self._lark)
+        self.written += [self._lark.rule(rule, f'"{{" {rule}_o "}}"'), *inner]
 
     def _key(self, name: str) -> str:
         text = name if _BARE.fullmatch(name) else f"{self._quote}{name}{self._quote}"
@@ -95,7 +98,7 @@ class _Rules:
         rule = self._references.get(reference)
         if rule is None:
             rule = self._references[reference] = f"{self._name}_r{len(self._references)}"
-            self.written.append(f"{rule}: {self._value(rule, resolved(schema, self._root))}")
+            self._write(rule, self._value(rule, resolved(schema, self._root)))
         return rule
 
     def _alternatives(self, rule: str, keyword: str, schemas: Any) -> str:
@@ -104,7 +107,7 @@ class _Rules:
         found = list[str]()
         for place, one in enumerate(schemas):
             name = f"{rule}_a{place}"
-            self.written.append(f"{name}: {self._value(name, one if isinstance(one, Mapping) else {})}")
+            self._write(name, self._value(name, one if isinstance(one, Mapping) else {}))
             found.append(name)
         return " | ".join(found)
 
@@ -118,22 +121,22 @@ class _Rules:
             case "string":
                 kept = {name: value for name, value in schema.items() if name in OF_TEXTS}
                 inner = text_rules(f"{rule}_t", kept, self._quote, self._lark)
-                self.written += [f"{rule}: {self._mark} {rule}_t", *inner]
+                self.written += [self._lark.rule(rule, f"{self._mark} {rule}_t"), *inner]
             case _:
                 kept = {name: value for name, value in schema.items() if name in OF_NUMBERS}
-                self.written.append(f"{rule}: {json_value({'type': kind, **kept})}")
+                self._write(rule, json_value({"type": kind, **kept}))
         return rule
 
     def _write_list(self, rule: str, schema: Schema) -> None:
         refuse_keywords(schema, OF_ARRAYS, ("items", "minItems", "maxItems"))
         items, least, most = schema.get("items", {}), schema.get("minItems", 0), schema.get("maxItems")
         if items is False or most == 0:
-            self.written.append(f'{rule}: "[" "]"')
+            self._write(rule, '"[" "]"')
             return
         item, more = f"{rule}_e", f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
         optional = "" if least else "?"
-        self.written.append(f"{item}: {self._value(item, items if isinstance(items, Mapping) else {})}")
-        self.written.append(f'{rule}: "[" ({item} ("," {item}){more}){optional} "]"')
+        self._write(item, self._value(item, items if isinstance(items, Mapping) else {}))
+        self._write(rule, f'"[" ({item} ("," {item}){more}){optional} "]"')
 
     def _constant(self, value: Any) -> str:
         match value:
@@ -153,12 +156,10 @@ class _Rules:
         rule = f"{self._name}_any"
         if not self._has_any:
             self._has_any = True
-            self.written += [
-                f'{rule}: {self._mark} {rule}_t | {rule}_n | "[" ({rule} ("," {rule})*)? "]" | {rule}_o',
-                *text_rules(f"{rule}_t", {}, self._quote, self._lark),
-                f"{rule}_n: {json_value({'type': ['number', 'boolean', 'null']})}",
-                f'{rule}_o: "{{" ({rule}_p ("," {rule}_p)*)? "}}"',
-                f'{rule}_p: {rule.upper()}_KEY ":" {rule}',
-                f"{rule.upper()}_KEY: {ANY_KEY}",
-            ]
+            self._write(rule, f'{self._mark} {rule}_t | {rule}_n | "[" ({rule} ("," {rule})*)? "]" | {rule}_o')
+            self.written += text_rules(f"{rule}_t", {}, self._quote, self._lark)
+            self._write(f"{rule}_n", json_value({"type": ["number", "boolean", "null"]}))
+            self._write(f"{rule}_o", f'"{{" ({rule}_p ("," {rule}_p)*)? "}}"')
+            self._write(f"{rule}_p", f'{rule.upper()}_KEY ":" {rule}')
+            self._write(f"{rule.upper()}_KEY", ANY_KEY)
         return rule

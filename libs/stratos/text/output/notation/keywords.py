@@ -18,17 +18,17 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 def keyword_arguments(rule: str, schema: Schema, lark: LarkWriter) -> list[str]:
     """Rules of what stands between the brackets; raises ``Unenforceable``."""
     form = PropertyForm(
-        value=partial(_value, schema),
+        value=partial(_value, lark, schema),
         before=lambda name: lark.literal(f"{name}="),
         key=ANY_KEY,
         after_key='"="',
         can_name=lambda name: NAME.fullmatch(name) is not None,
         between='", "',
     )
-    return object_rules(rule, resolved(schema, schema), form)
+    return object_rules(rule, resolved(schema, schema), form, lark)
 
 
-def _value(root: Schema, rule: str, schema: Schema) -> list[str]:
+def _value(lark: LarkWriter, root: Schema, rule: str, schema: Schema) -> list[str]:
     if schema.get("type") == "boolean" and ASSERTIONS.intersection(schema) == {"type"}:
-        return [f"{rule}: /[Tt]rue|[Ff]alse/"]
-    return [f"{rule}: {json_value(with_definitions(schema, root))}"]
+        return [lark.rule(rule, "/[Tt]rue|[Ff]alse/")]
+    return [lark.rule(rule, json_value(with_definitions(schema, root)))]

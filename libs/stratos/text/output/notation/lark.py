@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stratos.core.requests.grammar import MAX_GRAMMAR_BYTES
 from stratos.text.grammar import JSON_BLANKS
+from stratos.text.output.notation.schemas import Unenforceable
 
 ANYTHING = r"(.|\n)*"
 ANY = f"/{ANYTHING}/"
@@ -41,12 +43,24 @@ def without(spellings: Sequence[str], text: str = ANY) -> str:
     return f"{text} & ~{regex(f'{ANYTHING}({choice(spellings)}){ANYTHING}')}" if spellings else text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LarkWriter:
-    """Writes texts, of which some are special tokens."""
+    """Writes one grammar, and no more of it than a grammar may have."""
 
     special: Mapping[str, int]
-    """Their ids, by their spelling."""
+    """Ids of special tokens, by their spelling."""
+    num_left: int = MAX_GRAMMAR_BYTES
+    """Characters that may still be written."""
+
+    def rule(self, name: str, expression: str) -> str:
+        """One rule or terminal; raises ``Unenforceable`` where the grammar gets too large."""
+        written = f"{name}: {expression}"
+        self.num_left -= len(written) + 1
+        if self.num_left < 0:
+            raise Unenforceable(
+                f"in the call syntax of this model the grammar takes more than {MAX_GRAMMAR_BYTES} bytes"
+            )
+        return written
 
     def literal(self, text: str) -> str:
         """A text as it must be written, special tokens by their ids."""
@@ -67,10 +81,11 @@ class LarkWriter:
         if most_tokens is not None:
             return self._bounded(rule, spelling, text, most_tokens)
         terminal = f"{rule.upper()}_TEXT"
-        written = [f"{terminal}: {without((spelling,), text)}"]
-        if spelling in self.special:
-            return [f"{rule}: {terminal} {self.literal(spelling)}", *written]
-        return [f"{rule}[lazy]: {terminal} {self.literal(spelling)}", *written]
+        name = rule if spelling in self.special else f"{rule}[lazy]"
+        return [
+            self.rule(name, f"{terminal} {self.literal(spelling)}"),
+            self.rule(terminal, without((spelling,), text)),
+        ]
 
     def _bounded(self, rule: str, spelling: str, text: str, most_tokens: int) -> list[str]:
         assert spelling in self.special, "else its own tokens would count"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratos.text.output.notation.lark import choice, regex
+from stratos.text.output.notation.lark import LarkWriter, choice, regex
 from stratos.text.output.notation.schemas import COMBINING, OF_OBJECTS, Schema, Unenforceable, refuse_keywords
 
 
@@ -30,11 +30,12 @@ class PropertyForm:
 @dataclass(frozen=True, slots=True)
 class _Property:
     name: str
-    schema: Schema
+    schema: Schema | None
+    """``None`` for one that is required alone: it has the values of all that the schema does not name."""
     is_required: bool
 
 
-def object_rules(rule: str, schema: Schema, form: PropertyForm) -> list[str]:
+def object_rules(rule: str, schema: Schema, form: PropertyForm, lark: LarkWriter) -> list[str]:
     """Rules of the properties of an object that obeys.
 
     Raises:
@@ -46,26 +47,30 @@ def object_rules(rule: str, schema: Schema, form: PropertyForm) -> list[str]:
     for place, one in enumerate(listed):
         item, rest = f"{rule}_i{place}", place + 1
         skip_first, skip_more = ("", "") if one.is_required else (f" | {rule}_f{rest}", f" | {rule}_m{rest}")
+        value = f"{rule}_xv" if one.schema is None else f"{item}_v"
         found += [
-            f"{rule}_f{place}: {item} {rule}_m{rest}{skip_first}",
-            f"{rule}_m{place}: {form.between} {item} {rule}_m{rest}{skip_more}",
-            f"{item}: {form.before(one.name)} {item}_v",
-            *form.value(f"{item}_v", one.schema),
+            lark.rule(f"{rule}_f{place}", f"{item} {rule}_m{rest}{skip_first}"),
+            lark.rule(f"{rule}_m{place}", f"{form.between} {item} {rule}_m{rest}{skip_more}"),
+            lark.rule(item, f"{form.before(one.name)} {value}"),
+            *(() if one.schema is None else form.value(value, one.schema)),
         ]
-    return [f"{rule}: {rule}_f0", *found, *_others(rule, len(listed), schema, [one.name for one in declared], form)]
+    names = [one.name for one in declared]
+    return [lark.rule(rule, f"{rule}_f0"), *found, *_others(rule, len(listed), schema, names, form, lark)]
 
 
-def _others(rule: str, place: int, schema: Schema, names: Sequence[str], form: PropertyForm) -> list[str]:
-    """The end of the rules: properties that the schema does not name, where it lets them be."""
+def _others(
+    rule: str, place: int, schema: Schema, names: Sequence[str], form: PropertyForm, lark: LarkWriter
+) -> list[str]:
+    """The end of the rules: properties that the schema does not name, where it lets them be; ``_xv`` is their value."""
     extra = _schema(schema.get("additionalProperties", True))
     if extra is None:
-        return [f'{rule}_f{place}: ""', f'{rule}_m{place}: ""']
+        return [lark.rule(f"{rule}_f{place}", '""'), lark.rule(f"{rule}_m{place}", '""')]
     key = f"{form.key} & ~{regex(choice(names))}" if names else form.key
     return [
-        f"{rule}_f{place}: ({rule}_x {rule}_m{place})?",
-        f"{rule}_m{place}: ({form.between} {rule}_x)*",
-        f"{rule}_x: {form.before_key} {rule.upper()}_KEY {form.after_key} {rule}_xv",
-        f"{rule.upper()}_KEY: {key}",
+        lark.rule(f"{rule}_f{place}", f"({rule}_x {rule}_m{place})?"),
+        lark.rule(f"{rule}_m{place}", f"({form.between} {rule}_x)*"),
+        lark.rule(f"{rule}_x", f"{form.before_key} {rule.upper()}_KEY {form.after_key} {rule}_xv"),
+        lark.rule(f"{rule.upper()}_KEY", key),
         *form.value(f"{rule}_xv", extra),
     ]
 
@@ -74,15 +79,19 @@ def _declared(schema: Schema) -> list[_Property]:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, Mapping) or not isinstance(required, list):
         raise Unenforceable("properties must be an object, and required a list")
-    others = {name: schema.get("additionalProperties", True) for name in required if name not in properties}
-    found = list[_Property]()
-    for name, given in {**properties, **others}.items():
+    if not all(isinstance(name, str) for name in required):
+        raise Unenforceable("required must be a list of names")
+    wanted, found = dict.fromkeys(required), list[_Property]()
+    for name, given in properties.items():
         one = _schema(given)
         if one is not None:
-            found.append(_Property(str(name), one, name in required))
-        elif name in required:
-            raise Unenforceable(f"no value of {str(name)[:100]} obeys the schema")
-    return found
+            found.append(_Property(name, one, name in wanted))
+        elif name in wanted:
+            raise Unenforceable(f"no value of {name[:100]} obeys the schema")
+    others = [name for name in wanted if name not in properties]
+    if others and _schema(schema.get("additionalProperties", True)) is None:
+        raise Unenforceable(f"no value of {others[0][:100]} obeys the schema")
+    return [*found, *(_Property(name, None, True) for name in others)]
 
 
 def _schema(given: Any) -> Schema | None:

@@ -23,6 +23,8 @@ OF_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaxi
 ASSERTIONS = COMBINING | OF_OBJECTS | OF_ARRAYS | OF_TEXTS | OF_NUMBERS
 TYPES = ("object", "array", "string", "number", "boolean", "null")
 DEFINITIONS = ("$defs", "definitions")
+_MAX_CHAIN = 16
+"""References that lead to one another."""
 
 
 class Unenforceable(Exception):
@@ -41,7 +43,7 @@ def resolved(schema: Schema, root: Schema) -> Schema:
     seen = set[str]()
     while isinstance(reference := schema.get("$ref"), str):
         refuse_keywords(schema, ASSERTIONS, ("$ref",))
-        if reference in seen or not reference.startswith("#"):
+        if reference in seen or len(seen) == _MAX_CHAIN or not reference.startswith("#"):
             raise Unenforceable(f"the reference {reference[:100]} cannot be followed")
         seen.add(reference)
         schema = _at(root, reference)
@@ -96,6 +98,6 @@ def is_text(schema: Schema) -> bool:
 
 
 def types_of(schema: Schema) -> list[str]:
-    """Types that a value may have."""
-    kinds = schema.get("type", list(TYPES))
-    return [kinds] if isinstance(kinds, str) else list(kinds)
+    """Types that a value may have, each once; raises ``TypeError`` for what is no list of types."""
+    kinds = schema.get("type", TYPES)
+    return [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))

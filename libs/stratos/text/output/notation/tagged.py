@@ -34,12 +34,14 @@ class TaggedNotation:
             after_key=lark.literal(self.after_key),
             can_name=lambda name: name == name.strip() != "" and not set("<>\n").intersection(name),
         )
-        return object_rules(rule, resolved(schema, schema), form)
+        return object_rules(rule, resolved(schema, schema), form, lark)
 
     def _value(self, lark: LarkWriter, root: Schema, rule: str, schema: Schema) -> list[str]:
         """Rules of a value and of all that follows it."""
         after = lark.literal(self.after)
         if is_text(schema) or is_free(schema):
-            return [f"{rule}: {rule}_t {after}", *text_rules(f"{rule}_t", schema, self.end, lark, margin=self.margin)]
+            inner = text_rules(f"{rule}_t", schema, self.end, lark, margin=self.margin)
+            return [lark.rule(rule, f"{rule}_t {after}"), *inner]
         ending = lark.literal(f"{self.margin}{self.end}")
-        return [f"{rule}: {rule}_j {ending} {after}", f"{rule}_j: {json_value(with_definitions(schema, root))}"]
+        value = lark.rule(f"{rule}_j", json_value(with_definitions(schema, root)))
+        return [lark.rule(rule, f"{rule}_j {ending} {after}"), value]

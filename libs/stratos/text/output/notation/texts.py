@@ -51,7 +51,7 @@ def text_rules(
         raise Unenforceable("none of the values of enum can be written in the call syntax of this model")
     ending = lark.literal(f"{margin}{end}")
     written = " | ".join(lark.literal(text) or '""' for text in fit)
-    return [f"{rule}: ({written}) {ending}"]
+    return [lark.rule(rule, f"({written}) {ending}")]
 
 
 def _allowed(schema: Schema) -> list[str] | None:
