@@ -194,12 +194,7 @@ class EngineCore:
                 self._blocks.unfence(state.reserved_blocks)
 
     def commit(self, key: RequestKey) -> None:
-        """Make reserved blocks, all of them verified, visible; the request joins the batch.
-
-        Raises:
-            KeyError: no such reservation.
-            Busy: what it had loaded from host memory was damaged; it has ended, and the request needs another.
-        """
+        """Make verified blocks visible; the request joins the batch. ``KeyError``: unknown; ``Busy``: damaged prefix."""
         with self._changing():
             self._requests.adopt(self._reservations.commit(key))
 

@@ -225,7 +225,7 @@ class WorkerProcess(Service):
                 await self._gate.wait_sources_done()
         except TimeoutError:
             num_streams, _ = opened.table.hand_back()
-            self._gate.note_handed_back(num_streams, ())  # nobody waits for those who come for their KV
+            self._gate.note_handed_back(num_streams, ())  # it does not stay for successors
             opened.embedder.fail_all(Draining("this worker is leaving; resume the request elsewhere"))
         if not self._has_failed:  # else nothing of the report is true, and who waits for it loses the connection
             self._gate.is_drained.set()

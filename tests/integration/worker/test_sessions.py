@@ -143,7 +143,6 @@ async def test_dead_step_loop_ends_the_process(world: World) -> None:
     assert stream.error.code == "worker_lost"
     await eventually(decode.exit_code.done, "the process' end")
     assert decode.exit_code.result() == 1
-    assert not decode.process._gate.is_drained.is_set(), "a report of what was moved would not be true"
 
 
 async def test_drain_refuses_new_work_and_hands_streams_back(world: World) -> None:

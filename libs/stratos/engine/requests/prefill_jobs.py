@@ -31,7 +31,7 @@ class PrefillJobTable:
 
     @property
     def sequences(self) -> tuple[Sequence, ...]:
-        """Of all jobs: those that are done, or compute nothing, hold blocks and are in no queue."""
+        """Sequences of all jobs: those that are done, or compute nothing, hold blocks and are in no queue."""
         return tuple(state.sequence for state in self._states.values())
 
     def __getitem__(self, leg: str) -> JobState:
