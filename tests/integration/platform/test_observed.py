@@ -50,6 +50,8 @@ tenants:
 """
 TARGETS = 7
 """Processes with metrics: gateway, router, two workers, registry, autoscaler, and the recorded one."""
+OF_A_CLUSTER = {"stratos_autoscaler_metrics_api_questions_total"}
+"""No process of a machine serves Kubernetes' metrics API: the proof of the alert feeds it."""
 WINDOW = "1m"
 SHOWN_AFTER_S = 0.5
 """Workers copy their engine's counts into metrics every quarter of a second."""
@@ -183,7 +185,7 @@ def test_every_selector_of_a_rule_matches_a_live_series(observed: Observed) -> N
         f"{name}: {selector.prettify()}"
         for name, expr in rules
         for selector in selectors(expr)
-        if not ask(observed.url, selector.prettify())
+        if selector.name not in OF_A_CLUSTER and not ask(observed.url, selector.prettify())
     ]
     assert missing == []
 
