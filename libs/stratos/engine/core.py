@@ -194,7 +194,7 @@ class EngineCore:
                 self._blocks.unfence(state.reserved_blocks)
 
     def commit(self, key: RequestKey) -> None:
-        """Make verified blocks visible; the request joins the batch. ``KeyError``: unknown; ``Busy``: damaged prefix."""
+        """Make verified blocks visible; the request joins the batch. ``KeyError``: unknown; ``Busy``: damaged."""
         with self._changing():
             self._requests.adopt(self._reservations.commit(key))
 
