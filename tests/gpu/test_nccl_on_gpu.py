@@ -24,7 +24,7 @@ def run_pair(maker: str, *, is_killed: bool = False) -> str:
     command = [*module_command("tests.support.kv.group_pair"), maker]
     env = {**os.environ, "NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr"}
     if is_killed:
-        env["PAIR_TIMEOUT_S"] = "25"  # the sender imports torch in that time
+        env["PAIR_TIMEOUT_S"] = "45"  # the sender imports torch in that time
     with subprocess.Popen(
         [*command, "receive"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**env, "NCCL_HOSTID": "receiver"},
@@ -38,6 +38,7 @@ def run_pair(maker: str, *, is_killed: bool = False) -> str:
             try:
                 assert sender.stdout is not None
                 sender.stdout.readline()
+                receiver.stdout.readline()  # half is read: what a killed source left unread may be lost with its pair
                 if is_killed:
                     sender.kill()
                 out, errors = receiver.communicate(timeout=WAIT_S)

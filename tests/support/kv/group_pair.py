@@ -1,8 +1,8 @@
 """One end of a pair over groups that pair frames by order, as a process: ``group_pair MAKER ROLE [OFFER]``.
 
-The receiver prints its offer, then a line once every frame has arrived as it was sent, or a line once it has given the
-pair up; the sender a line once all left.  MAKER is ``nccl`` or ``ordered-gloo``; ROLE ``receive``, ``send``, or
-``send-half``, whose last frames never leave.
+The receiver prints its offer, a line once it has read half of the frames, and a last one: every frame has arrived as it
+was sent, or the pair is given up.  The sender prints a line once all left.  MAKER is ``nccl`` or ``ordered-gloo``; ROLE
+``receive``, ``send``, or ``send-half``, whose last frames never leave.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SIZES = (1, 4097, 1 << 20, 3 << 20)
 STAGING = StagingConfig(slot_bytes=max(SIZES), slots_per_pair=len(SIZES))
 TIMEOUT_S = float(os.environ.get("PAIR_TIMEOUT_S", "60"))
 LEG = "leg-1"
+NUM_HALF = len(SIZES) // 2
 
 
 def frames() -> list[tuple[FrameHeader, bytes]]:
@@ -65,6 +66,8 @@ async def receive(config: Any, maker: Any) -> None:
             key = RequestKey(LEG, header.seq)
             assert await port.receive(offer.pair, key, header) == header.checksum
             assert pages.written[key] == payload
+            if len(pages.written) == NUM_HALF:
+                print("half of the frames are read", flush=True)
         said = "all frames are right"
     except (StratosError, TimeoutError) as error:
         said = f"the pair is lost after {len(pages.written)} frames: {type(error).__name__}"
@@ -90,7 +93,7 @@ def main() -> None:
     if role == "receive":
         asyncio.run(receive(config, maker))
     else:
-        num_frames = len(SIZES) // 2 if role == "send-half" else len(SIZES)
+        num_frames = NUM_HALF if role == "send-half" else len(SIZES)
         asyncio.run(send(config, maker, TransportOffer(**json.loads(sys.argv[3])), num_frames))
 
 
