@@ -260,7 +260,8 @@ class GatewayMetrics(Instruments):
     def count_promises(self, plan: Plan, times: Times) -> None:
         """Whether an answered prompt came in the times of its tenant's plan."""
         for promise, is_kept in kept_promises(plan, times).items():
-            self.promises.labels(plan.name, promise, "kept" if is_kept else "missed").inc()
+            for outcome, has_come in (("kept", is_kept), ("missed", not is_kept)):  # a rate needs the zero before
+                self.promises.labels(plan.name, promise, outcome).inc(has_come)
 
     def observe_external(self, receipt: Receipt, *, is_complete: bool) -> None:
         """Count a request of the external endpoint; its prompt is none of ours."""

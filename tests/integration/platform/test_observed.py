@@ -44,7 +44,7 @@ ENV = {
 }
 TENANTS = """
 plans:
-  gold: {ttft_ms: 5000, itl_ms: 1000, ttft_p99_ms: 5000, itl_p99_ms: 1000, budget: {soft: 100000000}, max_sequences: 64}
+  gold: {ttft_ms: 5000, itl_ms: 1000, ttft_p99_ms: 5000, itl_p99_ms: 1000, budget: {soft: 100000000}, max_sequences: 4}
 tenants:
   acme: {plan: gold}
 """
@@ -160,7 +160,7 @@ def _load(platform: PlatformProcess, counted: Counted) -> None:
         counted.ask(number, n=1 + number % 2, model="tuned" if number % 5 == 0 else "base")
     counted.ask(1000, model="no-such-model")
     counted.ask(1001, max_tokens=-1)
-    counted.ask(1002, n=65)
+    counted.ask(1002, n=5)
     body = {"model": "base", "prompt": "leave me", "max_tokens": 200, "stream": True, "ignore_eos": True}
     headers = {"Authorization": f"Bearer {platform.api_key}"}
     with httpx.stream("POST", f"{platform.base_url}/completions", json=body, headers=headers, timeout=30) as answer:
