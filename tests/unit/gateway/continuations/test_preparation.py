@@ -12,13 +12,18 @@ from stratos.common.errors import StratosError
 from stratos.core.requests.records import ChoiceState, FinishReason
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
+from stratos.store.sealed.stream_store import Found, StreamRecord
 from stratos_gateway.answering.request import PreparedGeneration
 from stratos_gateway.continuations.settings import ContinuationsConfig
 from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION, Dialect
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.streams.codec import Piece, add_piece, encode_block
+from stratos_gateway.streams.cursor import Cursor
+from stratos_gateway.streams.reading import RecordReading
 from tests.support.reference.shipped_model import served_model
 from tests.unit.gateway.continuations.test_tokens import STATE, key_of
 
@@ -98,3 +103,16 @@ async def test_a_gateway_without_tokens_takes_none() -> None:
     with pytest.raises(StratosError) as caught:
         await GenerationPreparer(tools, COMPLETION).prepare(body, PLAIN, TraceContext())
     assert caught.value.code == "unsupported_parameter"
+
+
+async def test_a_client_stands_in_the_rest_by_the_tokens_of_the_rest() -> None:
+    """Its record begins behind the earlier answer, and so do the places in it that a client has seen."""
+    first = await prepare()
+    assert first.token_of is not None
+    token = first.token_of([[ChoiceState(index=0, emitted_ids=(7, 8, 9))]])
+    reading = RecordReading(await prepare(continuation_token=token), lambda unix_s: None, Cursor(seen=(2,)))
+    buffer = bytearray()
+    add_piece(buffer, Piece(0, [11, 12, 13, 14]), 1)
+    reading.absorb(StreamRecord(found=Found.LIVE, blocks=[encode_block((0,), 0, bytes(buffer))]))
+    assert [chunk.token_ids for chunk in reading.ready] == [[11, 12]]
+    assert reading.usage == Usage(0, 4, 0)
