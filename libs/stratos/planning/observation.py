@@ -50,6 +50,8 @@ class PoolObservation:
     """Workers that were started and are not among ``workers`` yet."""
     num_leaving: int = 0
     """Workers that drain and are not among ``workers`` any more."""
+    num_owned: int = 0
+    """Workers that the backend has or should have and that do not drain, whether or not they ever came up."""
     is_partial: bool = False
     """Some router did not answer: there may be more load than this."""
     ttft_p95_s: float | None = None
@@ -66,6 +68,11 @@ class PoolObservation:
     def num_present(self) -> int:
         """Workers that do not drain, those that start included."""
         return len(self.staying) + self.num_starting
+
+    @property
+    def size(self) -> int:
+        """Workers that there should be: a pool whose workers all fail to start is no empty one."""
+        return max(self.num_present, self.num_owned)
 
     @property
     def staying(self) -> tuple[WorkerLoad, ...]:
@@ -88,6 +95,7 @@ def observe(
     *,
     models: Mapping[str, str] | None = None,
     owned: Collection[str] | None = None,
+    num_owned: int = 0,
     num_starting: int = 0,
     num_leaving: int = 0,
     is_partial: bool = False,
@@ -101,7 +109,7 @@ def observe(
         pool: role and model.
         models: model by id of workers, as the backend knows them; for workers that have sent no status yet.
         owned: ids of the workers that the backend has; ``None``: all.
-        num_starting, num_leaving, is_partial: as in ``PoolObservation``.
+        num_owned, num_starting, num_leaving, is_partial: as in ``PoolObservation``.
     """
     started = models or {}
     members = [worker for worker in fleet.workers if worker.ref.role is pool.role and _is_in(worker, pool, started)]
@@ -113,6 +121,7 @@ def observe(
         ),
         queue_depth=sum(queue.num_requests for queue in queues),
         queued_tokens=sum(queue.num_tokens for queue in queues),
+        num_owned=num_owned,
         num_starting=num_starting,
         num_leaving=num_leaving,
         is_partial=is_partial,

@@ -64,10 +64,20 @@ class PoolKey:
     """SHA-256 (hex) of the base model; empty where the deployment has one model."""
     model_name: str = ""
     """Name of the model for people: a label."""
+    served_name: str = ""
+    """Name that clients call it by, where that is another one."""
+
+    other_digests: frozenset[str] = frozenset()
+    """Digests of the same model that further workers of the pool serve while one revision replaces another."""
+
+    @property
+    def shown_name(self) -> str:
+        """Name of the model in metrics, as of gateways and workers; its digest where no name was given."""
+        return self.served_name or self.model_name or self.model_digest
 
     def holds_model(self, model_digest: str) -> bool:
         """Workers and requests of that model belong here, if their role does."""
-        return self.model_digest in ("", model_digest)
+        return self.model_digest in ("", model_digest) or model_digest in self.other_digests
 
 
 class ScalingMode(enum.StrEnum):
@@ -91,6 +101,8 @@ class PoolBounds:
     model_digest: str = ""
     model_name: str = ""
     """Name of the model for people; on Kubernetes also the label of its pods."""
+    served_name: str = ""
+    """Name that clients call it by: the label ``model`` of metrics."""
     min_workers: int
     """0: the pool sleeps together with the other pools of its model while it has no request."""
     max_workers: int
@@ -106,7 +118,12 @@ class PoolBounds:
 
     @property
     def key(self) -> PoolKey:
-        return PoolKey(role=self.role, model_digest=self.model_digest, model_name=self.model_name)
+        return PoolKey(
+            role=self.role,
+            model_digest=self.model_digest,
+            model_name=self.model_name,
+            served_name=self.served_name,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,9 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
-    share = MemoryShare(redis, settings.ledger.redis_share, clock, metrics.redis_memory.set)
+    share = MemoryShare(
+        redis, settings.ledger.redis_share, clock, metrics.redis_memory.set, metrics.redis_file_failed.set
+    )
     objects = _open_objects(settings, stack)
     segments = None if objects is None else SegmentStore(objects)
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share, segments)

@@ -119,6 +119,11 @@ class GatewayMetrics(Instruments):
         "stratos_requests_shed", "Requests that a full system refused (503 overloaded), by reason.",
         "reason", zeros=ShedReason,
     )
+    limited = counter(
+        "stratos_requests_limited",
+        "Requests for tokens or vectors that a limit of their tenant refused (429), by the error's code.",
+        "tenant", "code",
+    )
     open = gauge("stratos_requests_open", "Generation requests that are open now.")
     open_bodies = gauge("stratos_request_bodies_open", "Bodies of generation requests that are on their way in now.")
     ended_by_drain = counter(
@@ -179,6 +184,9 @@ class GatewayMetrics(Instruments):
         "Time since all entries that were due had gone from Redis to the object store.",
     )
     redis_memory = gauge("stratos_redis_memory_ratio", "Part of Redis's maxmemory that is used, 0 without a bound.")
+    redis_file_failed = gauge(
+        "stratos_redis_file_failed", "1 while Redis says that it could not write its last file (AOF or RDB)."
+    )
     budget_used = gauge(
         "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", "tenant"
     )
@@ -260,7 +268,8 @@ class GatewayMetrics(Instruments):
     def count_promises(self, plan: Plan, times: Times) -> None:
         """Whether an answered prompt came in the times of its tenant's plan."""
         for promise, is_kept in kept_promises(plan, times).items():
-            self.promises.labels(plan.name, promise, "kept" if is_kept else "missed").inc()
+            for outcome, has_come in (("kept", is_kept), ("missed", not is_kept)):  # a rate needs the zero before
+                self.promises.labels(plan.name, promise, outcome).inc(has_come)
 
     def observe_external(self, receipt: Receipt, *, is_complete: bool) -> None:
         """Count a request of the external endpoint; its prompt is none of ours."""

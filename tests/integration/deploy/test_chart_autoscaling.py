@@ -54,6 +54,10 @@ def test_the_autoscaler_knows_its_pools_and_may_touch_no_other_deployment(defaul
         ("prefill", "base", "demo-prefill-base", ScalingMode.HPA),
         ("decode", "base", "demo-decode-base", ScalingMode.HPA),
     ]
+    named = settings(
+        checked({"models": [{"name": "base", "servedName": "org/model", "source": {"claim": {"name": "m"}}}]})
+    )
+    assert {pool.key.shown_name for pool in named.pools} == {"org/model"}, "as gateways and workers call it"
     assert found.kubernetes.release == "demo"
     assert (found.kubernetes.namespace, found.kubernetes.lease_name) == ("stratos", "demo-autoscaler")
     rules = one(defaults, "Role", "demo-autoscaler")["rules"]
@@ -99,7 +103,7 @@ def test_a_mode_for_each_pool() -> None:
     assert set(hpas) == {"demo-gateway-base"}
     assert [metric["type"] for metric in hpas["demo-gateway-base"]["spec"]["metrics"]] == ["External", "Resource"]
     assert [(p.mode, p.max_workers) for p in settings(found).pools] == [
-        (ScalingMode.NONE, 10),
+        (ScalingMode.NONE, 3),
         (ScalingMode.PLANNER, 5),
     ]
     off = checked({"decodeWorker": {"replicas": 0}})
