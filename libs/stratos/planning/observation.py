@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from stratos.core.fleet import Fleet, FleetWorker
-from stratos.core.gateway_load import ttft_percentile
+from stratos.core.gateway_load import num_batch_lines_due, ttft_percentile
 from stratos.core.placement import Work, WorkerRole
 from stratos.planning.settings import PoolKey
 
@@ -56,6 +56,8 @@ class PoolObservation:
     """Some router did not answer: there may be more load than this."""
     ttft_p95_s: float | None = None
     """Time to first token of the last minute's answers; ``None`` where there was none."""
+    num_batch_lines_due: int = 0
+    """Lines of batches to be answered within an hour, by this pool and the model's others together."""
 
     @property
     def backlog(self) -> int:
@@ -111,6 +113,7 @@ def observe(
     """
     started = models or {}
     members = [worker for worker in fleet.workers if worker.ref.role is pool.role and _is_in(worker, pool, started)]
+    gateways = [load for load in fleet.gateways if pool.holds_model(load.model_digest)]
     queues = [q for q in fleet.queues if WAITS_FOR[q.work] is pool.role and pool.holds_model(q.model_digest)]
     return PoolObservation(
         workers=tuple(
@@ -122,7 +125,8 @@ def observe(
         num_starting=num_starting,
         num_leaving=num_leaving,
         is_partial=is_partial,
-        ttft_p95_s=ttft_percentile([load for load in fleet.gateways if pool.holds_model(load.model_digest)], 0.95),
+        ttft_p95_s=ttft_percentile(gateways, 0.95),
+        num_batch_lines_due=num_batch_lines_due(gateways),
     )
 
 

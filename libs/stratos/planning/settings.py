@@ -28,6 +28,9 @@ class PlannerConfig:
     """... a p95 of the time to the first token below this, ..."""
     down_utilisation: Annotated[float, Gt(0)] = 0.4
     """... and a smaller share of slots and blocks in use; below half of up_utilisation, or the pool would swing."""
+    batch_lines_per_worker: Annotated[int, Ge(0)] = 0
+    """Lines of batches that one decode worker answers in an hour: a pool grows to keep the windows of open batches, and
+    does not shrink below that. 0 leaves batches to the workers that are there."""
     prefill_tokens_per_worker: int = 8192
     """Prompt tokens one prefill worker may have queued."""
     default_batch_slots: int = 8

@@ -200,6 +200,11 @@ class GatewayMetrics(Instruments):
         "cancelled, gone, queued (without a client), or none though one was wanted.",
         "event", zeros=("made", "replayed", "taken", "fenced", "cancelled", "gone", "queued", "none"),
     )
+    continuations = counter(
+        "stratos_continuations",
+        "Continuation tokens: issued, redeemed, or refused (used before, or too old).",
+        "event", zeros=("issued", "redeemed", "refused"),
+    )
     batch_lines = counter(
         "stratos_batch_lines",
         "Lines of batches that this gateway answered (completed, failed), or was refused for now (deferred).",
@@ -207,6 +212,9 @@ class GatewayMetrics(Instruments):
     )
     batch_lines_waiting = gauge(
         "stratos_batch_lines_waiting", "Lines of open batches that are not answered, of all gateways of the model."
+    )
+    batch_lines_due = gauge(
+        "stratos_batch_lines_due", "Lines of them to be answered within an hour, so that batches keep their windows."
     )
     batch_window_left = gauge(
         "stratos_batch_window_left_seconds",

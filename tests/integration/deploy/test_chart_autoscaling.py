@@ -219,11 +219,18 @@ def test_metrics_are_added_and_the_behavior_is_replaced() -> None:
     }
     behavior = {"scaleDown": {"stabilizationWindowSeconds": 900}}
     scaling = {"metrics": [more], "behavior": behavior, "batchPercent": 0, "missedPromisesPercent": 5}
+    scaling["batchLinesPerHour"] = 1500
     found = kinds(checked({"decodeWorker": {"autoscaling": scaling}}), "HorizontalPodAutoscaler")
     decode, prefill = found["demo-decode-base"]["spec"], found["demo-prefill-base"]["spec"]
     names = [metric.get("external", {}).get("metric", {}).get("name") for metric in decode["metrics"]]
-    assert names == ["stratos_queue_depth", "stratos_kv_load", "stratos_sla_violations", None]
-    assert decode["metrics"][2]["external"]["target"] == {"type": "Value", "value": "50m"}
-    assert decode["metrics"][3] == more
+    assert names == [
+        "stratos_queue_depth", "stratos_kv_load", "stratos_batch_lines_due", "stratos_sla_violations", None
+    ]  # fmt: skip
+    assert decode["metrics"][2]["external"]["target"] == {"type": "AverageValue", "averageValue": "1500"}
+    assert decode["metrics"][2]["external"]["metric"]["selector"] == {
+        "matchLabels": {"release": "demo", "model": "base"}
+    }
+    assert decode["metrics"][3]["external"]["target"] == {"type": "Value", "value": "50m"}
+    assert decode["metrics"][4] == more
     assert decode["behavior"] == behavior
     assert prefill["behavior"]["scaleUp"]["stabilizationWindowSeconds"] == 0

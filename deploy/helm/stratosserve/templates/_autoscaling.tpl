@@ -97,6 +97,9 @@ spec:
 {{- with int .scaling.kvPercent }}
 {{ include "stratos.externalMetric" (dict "metric" "stratos_kv_load" "labels" $labels "average" (printf "%dm" (mul . 10))) }}
 {{- end }}
+{{- with int .scaling.batchLinesPerHour }}
+{{ include "stratos.externalMetric" (dict "metric" "stratos_batch_lines_due" "labels" (omit $labels "role") "average" (toString .)) }}
+{{- end }}
 {{- with int .scaling.missedPromisesPercent }}
 - type: External
   external:

@@ -304,8 +304,12 @@ SERVICE_LEVEL = Dashboard(
         ),
         Panel(
             title="Records of streams",
-            text="Each second, by what happened: `taken` beyond `queued` are streams whose gateway was lost.",
-            queries=(Query(f"sum by (event) (rate(stratos_stream_records_total{{@}}[{WINDOW}]))", "{{event}}"),),
+            text="Each second, by what happened: `taken` beyond `queued` are streams whose gateway was lost. "
+            "Tokens are of answers that ended early.",
+            queries=(
+                Query(f"sum by (event) (rate(stratos_stream_records_total{{@}}[{WINDOW}]))", "{{event}}"),
+                Query(f"sum by (event) (rate(stratos_continuations_total{{@}}[{WINDOW}]))", "token {{event}}"),
+            ),
         ),
         Panel(
             title="Lines of batches",
@@ -314,8 +318,11 @@ SERVICE_LEVEL = Dashboard(
         ),
         Panel(
             title="Lines of batches that wait",
-            text="Of all open batches.",
-            queries=(Query("max(stratos_batch_lines_waiting{@})", "lines"),),
+            text="Of all open batches, and those of them that are due within an hour to keep every window.",
+            queries=(
+                Query("max(stratos_batch_lines_waiting{@})", "lines"),
+                Query("max(stratos_batch_lines_due{@})", "due within an hour"),
+            ),
         ),
     ),
 )
