@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -57,13 +57,13 @@ class RecentLoad:
     Args:
         gateway: incarnation of this process.
         clock: monotonic.
-        served: digests of the models that are reported also while they are idle.
+        served: digests of the models that are reported also while they are idle, as they are then.
     """
 
-    def __init__(self, gateway: str, clock: Clock, served: Iterable[str] = ()) -> None:
+    def __init__(self, gateway: str, clock: Clock, served: Callable[[], Iterable[str]] = tuple) -> None:
         self._gateway = gateway
         self._clock = clock
-        self._served = tuple(served)
+        self._served = served
         self._idle_told_s = float("-inf")
         self._models: dict[str, _Model] = {}
 
@@ -110,7 +110,7 @@ class RecentLoad:
         self._idle_told_s = now
         return [
             GatewayLoad(gateway=self._gateway, model_digest=digest)
-            for digest in self._served
+            for digest in self._served()
             if digest not in self._models
         ]
 
