@@ -64,6 +64,10 @@ class ModelSet:
         """All that are served, those included that only running requests use."""
         return tuple(revision.model for revision in self._revisions.values())
 
+    def digests(self) -> tuple[str, ...]:
+        """Digests of all that are served, that of the home first."""
+        return tuple(dict.fromkeys([self.home.base.digest, *self._revisions]))
+
     @property
     def has_choice(self) -> bool:
         """Some name has several revisions, so it matters which ones have live workers."""
