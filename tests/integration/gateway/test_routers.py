@@ -193,7 +193,7 @@ async def _until_convicted(world: World) -> None:
         world.routers.report(placement, Outcome.CANCELLED, 0)
         return False
 
-    await eventually(is_refused, "the gateway refuses the poison", timeout_s=1.0)
+    await eventually(is_refused, "the gateway refuses the poison")
 
 
 async def test_requests_and_convictions_go_on_through_the_other_router_and_return(tmp_path: Path) -> None:
