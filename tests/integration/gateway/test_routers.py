@@ -55,6 +55,7 @@ class World:
         folder = self.tmp_path / name
         folder.mkdir()
         stack, settings = AsyncExitStack(), {"discovery": f"static://decode@{self.worker_address}", "listen": listen}
+        settings["bookings__confirm_s"] = "600"  # the worker never tells of a request: its seats would be free again
         found = await stack.enter_async_context(service_process("stratos_router", folder, settings))
         address = str(found["address"])
         self.processes[address], self.pids[address] = stack, found["pid"]
@@ -120,9 +121,10 @@ async def waiting_at(world: World, router: str) -> AsyncIterator[tuple[asyncio.T
     async with RouterClient(router) as client:
 
         async def is_queued() -> bool:
-            return bool((await client.fleet()).queues)
+            return waiting.done() or bool((await client.fleet(timeout_s=60)).queues)
 
         await eventually(is_queued, "the call waits at the first router")
+        assert not waiting.done()
     yield waiting, held
 
 
