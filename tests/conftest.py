@@ -35,7 +35,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("stratos")
 if not IS_THOROUGH:  # those of all modules that are imported by then, and read for them: other cases in each process
-    providers._get_local_constants = lambda: providers._local_constants
+    vars(providers)["_get_local_constants"] = providers.Constants
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -211,10 +211,7 @@ def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess, more: 
         received, text, killed = killed_stream(platform, **more)
     assert received == expected
     assert not more or re.fullmatch(r"\[([ \n]*-?[0-9]*[ \n]*,?)*", text), text
-    wait_until(
-        lambda: [w for w in platform.status()["workers"] if w["worker_id"] == killed and w["is_live"]],
-        what="the return of the killed worker",
-    )
+    wait_until(lambda: killed in live_workers(platform), what="the return of the killed worker")
     assert platform.processes()[killed]["num_restarts"] == restarts[killed] + 1
 
 
@@ -230,10 +227,7 @@ def test_a_crashed_service_comes_back_where_it_was(platform: PlatformProcess, na
     )
     after = platform.processes()[name]
     assert (after["num_restarts"], after["address"]) == (before["num_restarts"] + 1, before["address"])
-    wait_until(
-        lambda: [w["is_live"] for w in platform.status()["workers"]] == [True] * 3,
-        what="a router that sees all",
-    )
+    wait_until(lambda: len(live_workers(platform)) == 3, what="a router that sees all")
     assert len(wait_until(lambda: _try_tokens(platform), what="an answer after the crash")) == 5
 
 
