@@ -141,6 +141,6 @@ def _external_form(request: ClientRequest[PreparedGeneration]) -> ExternalReques
     """A request as an external endpoint could serve it; ``None`` where it cannot, or the tenant's plan forbids it."""
     [spec, *others] = request.prepared.specs
     is_ours = request.tenant.plan.resident_only or spec.sampling.watermark is not None
-    if is_ours or request.is_recorded or others or spec.terms.adapter != BASE_MODEL:
+    if is_ours or request.is_exact or others or spec.terms.adapter != BASE_MODEL:
         return None
     return external_request(request.prepared.body)
