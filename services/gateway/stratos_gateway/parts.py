@@ -165,10 +165,10 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     )
     sessions = SessionPool(session, clock, connect_s, metrics.sessions.set)
     stack.push_async_callback(sessions.close)
-    embeddings = EmbeddingClient(connect_s, clock, around.dialer)
+    embeddings = EmbeddingClient(connect_s, clock, around.dialer, leaser)
     stack.push_async_callback(embeddings.close)
     limits = settings.requests
-    admission = Admission(limits.max_open, limits.max_open_per_tenant, metrics)
+    admission = Admission(limits.max_open, limits.max_open_per_tenant, metrics, leaser)
     backends.on_change(admission.recheck)
     stack.push_async_callback(leaser.leave)
     streams = None
