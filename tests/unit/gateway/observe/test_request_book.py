@@ -140,4 +140,9 @@ def test_promises_are_counted_by_plan_and_only_where_there_is_one() -> None:
         (sample.labels["plan"], sample.labels["promise"], sample.labels["outcome"]): sample.value
         for family in registry.collect() for sample in family.samples if sample.name == "stratos_promises_total"
     }  # fmt: skip
-    assert found == {("premium", "ttft", "kept"): 1, ("premium", "ttft", "missed"): 1, ("premium", "itl", "missed"): 1}
+    assert found == {
+        ("premium", "ttft", "kept"): 1,
+        ("premium", "ttft", "missed"): 1,
+        ("premium", "itl", "kept"): 0,
+        ("premium", "itl", "missed"): 1,
+    }
