@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,19 @@ from stratos.core.requests.grammar import (
     schema_grammar,
 )
 from stratos.core.requests.limits import LIMITS, MAX_SESSION_CHARS, check_metadata, check_number
+
+_UNKNOWN: ContextVar[list[str] | None] = ContextVar("fields that are not known", default=None)
+
+
+@contextmanager
+def leniently(*, is_lenient: bool) -> Iterator[list[str]]:
+    """Read bodies within the block; where it is lenient, fields that are not known are listed instead of refused."""
+    unknown = list[str]()
+    token = _UNKNOWN.set(unknown if is_lenient else None)
+    try:
+        yield unknown
+    finally:
+        _UNKNOWN.reset(token)
 
 
 class Fields:
@@ -86,7 +101,11 @@ class Fields:
             raise BadRequest(f"{param} is not supported by this server", param=param, code="unsupported_parameter")
 
     def end(self) -> None:
-        """Refuse what was not read."""
+        """Refuse what was not read, or list it within ``leniently``."""
+        unknown = _UNKNOWN.get()
+        if unknown is not None:
+            unknown += [self.path + name for name in self._left]
+            return
         for name in self._left:
             text = f"{self.path}{name[:100]}"
             raise BadRequest(f"unknown parameter {text!r}", param=text, code="unknown_parameter")
