@@ -46,6 +46,8 @@ class Sample:
     end: str = "stop"
     stop: str | None = None
     """Stop string that has ended it."""
+    continuation: str = ""
+    """Token with which it can be gone on with."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the answer that ask for more than its text."""
 
@@ -75,7 +77,8 @@ class Sample:
         entries = [TokenEntry(_position(token), place) for place, token in enumerate(ids)]
         logprobs = [_position(7)]
         chunk = ChoiceChunk(index, text, ids, entries, end, is_first=bool(text), prompt_logprobs=logprobs)
-        chunk.stop = None if end is None else self.stop
+        if end is not None:
+            chunk.stop, chunk.continuation, chunk.is_open = self.stop, self.continuation, bool(self.continuation)
         return chunk
 
 
@@ -85,6 +88,7 @@ def samples(dialect: Dialect) -> Iterator[Sample]:
     for body in bodies:
         for end in _ENDS:
             yield Sample(dialect, body, "Yes.", end)
+        yield Sample(dialect, body, "Yes", "length", continuation="cont_1")
         if dialect is not COMPLETION:
             for text in (_CALL, f"I look.\n{_CALL}", _THOUGHT):
                 yield Sample(dialect, body, text, fields={"shape": _SHAPE})

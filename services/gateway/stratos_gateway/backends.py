@@ -24,6 +24,7 @@ from stratos.store.authentication import KeyCheck
 from stratos.store.counters.guard import StoreId
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
+from stratos.store.counters.redemptions import Redemptions
 from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
 from stratos.store.ledger.chain import Chain
@@ -57,6 +58,7 @@ from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.routes import AdminStores
+from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
 from stratos_gateway.ledger.readings import UsageReadings
@@ -116,7 +118,9 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
-    share = MemoryShare(redis, settings.ledger.redis_share, clock, metrics.redis_memory.set)
+    share = MemoryShare(
+        redis, settings.ledger.redis_share, clock, metrics.redis_memory.set, metrics.redis_file_failed.set
+    )
     objects = _open_objects(settings, stack)
     segments = None if objects is None else SegmentStore(objects)
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share, segments)
@@ -149,6 +153,10 @@ async def open_backends(
         tasks["response-objects"] = ObjectSweep(responses, config.sweep_s).run
     if platform is not None and settings.streams.tenant_bytes:
         streams = open_streams(redis, settings, sub_keys, store_id)
+    continuations, redemptions = None, None
+    if platform is not None and settings.continuations.kept_s:
+        continuations = ContinuationTokens(sub_keys.find, settings.continuations)
+        redemptions = Redemptions(redis, settings.records, settings.streams.kept_s, store_id)
     files, batches = None, None
     if platform is not None and objects is not None and settings.files.tenant_bytes:
         most = FileBounds(tenant_bytes=settings.files.tenant_bytes, tenant_files=settings.files.tenant_files)
@@ -177,6 +185,8 @@ async def open_backends(
         shared_answers=None if answers is None else shared,
         responses=responses,
         streams=streams,
+        continuations=continuations,
+        redemptions=redemptions,
         files=files,
         batches=batches,
         recall=keys.recall,

@@ -119,6 +119,11 @@ class GatewayMetrics(Instruments):
         "stratos_requests_shed", "Requests that a full system refused (503 overloaded), by reason.",
         "reason", zeros=ShedReason,
     )
+    limited = counter(
+        "stratos_requests_limited",
+        "Requests for tokens or vectors that a limit of their tenant refused (429), by the error's code.",
+        "tenant", "code",
+    )
     open = gauge("stratos_requests_open", "Generation requests that are open now.")
     open_bodies = gauge("stratos_request_bodies_open", "Bodies of generation requests that are on their way in now.")
     ended_by_drain = counter(
@@ -179,6 +184,9 @@ class GatewayMetrics(Instruments):
         "Time since all entries that were due had gone from Redis to the object store.",
     )
     redis_memory = gauge("stratos_redis_memory_ratio", "Part of Redis's maxmemory that is used, 0 without a bound.")
+    redis_file_failed = gauge(
+        "stratos_redis_file_failed", "1 while Redis says that it could not write its last file (AOF or RDB)."
+    )
     budget_used = gauge(
         "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", "tenant"
     )
@@ -192,6 +200,11 @@ class GatewayMetrics(Instruments):
         "cancelled, gone, queued (without a client), or none though one was wanted.",
         "event", zeros=("made", "replayed", "taken", "fenced", "cancelled", "gone", "queued", "none"),
     )
+    continuations = counter(
+        "stratos_continuations",
+        "Continuation tokens: issued, redeemed, or refused (used before, or too old).",
+        "event", zeros=("issued", "redeemed", "refused"),
+    )
     batch_lines = counter(
         "stratos_batch_lines",
         "Lines of batches that this gateway answered (completed, failed), or was refused for now (deferred).",
@@ -199,6 +212,9 @@ class GatewayMetrics(Instruments):
     )
     batch_lines_waiting = gauge(
         "stratos_batch_lines_waiting", "Lines of open batches that are not answered, of all gateways of the model."
+    )
+    batch_lines_due = gauge(
+        "stratos_batch_lines_due", "Lines of them to be answered within an hour, so that batches keep their windows."
     )
     batch_window_left = gauge(
         "stratos_batch_window_left_seconds",
@@ -252,7 +268,8 @@ class GatewayMetrics(Instruments):
     def count_promises(self, plan: Plan, times: Times) -> None:
         """Whether an answered prompt came in the times of its tenant's plan."""
         for promise, is_kept in kept_promises(plan, times).items():
-            self.promises.labels(plan.name, promise, "kept" if is_kept else "missed").inc()
+            for outcome, has_come in (("kept", is_kept), ("missed", not is_kept)):  # a rate needs the zero before
+                self.promises.labels(plan.name, promise, outcome).inc(has_come)
 
     def observe_external(self, receipt: Receipt, *, is_complete: bool) -> None:
         """Count a request of the external endpoint; its prompt is none of ours."""

@@ -16,12 +16,14 @@ from stratos.common.clock import Clock
 from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
+from stratos.store.counters.redemptions import Redemptions
 from stratos.store.sealed.batch_store import BatchStore
 from stratos.store.sealed.file_store import FileStore
 from stratos_gateway.access.auth import Authenticator, Recall
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.admin.routes import AdminStores
+from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
@@ -78,6 +80,10 @@ class Backends:
     """Batches of tenants; ``None`` keeps none."""
     streams: SealedStreams | None = None
     """Records of streams; ``None`` keeps none."""
+    continuations: ContinuationTokens | None = None
+    """Makes tokens with which answers go on; ``None`` makes none."""
+    redemptions: Redemptions | None = None
+    """Who goes on with which; there are some where there are tokens."""
     responses: SealedResponses | None = None
     """Responses that clients come back to; ``None`` keeps none."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
@@ -156,10 +162,10 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     )
     sessions = SessionPool(session, clock, connect_s, metrics.sessions.set)
     stack.push_async_callback(sessions.close)
-    embeddings = EmbeddingClient(connect_s, clock, around.dialer)
+    embeddings = EmbeddingClient(connect_s, clock, around.dialer, leaser)
     stack.push_async_callback(embeddings.close)
     limits = settings.requests
-    admission = Admission(limits.max_open, limits.max_open_per_tenant, metrics)
+    admission = Admission(limits.max_open, limits.max_open_per_tenant, metrics, leaser)
     backends.on_change(admission.recheck)
     stack.push_async_callback(leaser.leave)
     streams = None

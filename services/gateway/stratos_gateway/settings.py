@@ -14,6 +14,7 @@ from stratos.store.settings import ObjectStoreConfig
 from stratos_gateway.access.settings import RequestsConfig
 from stratos_gateway.admin.settings import AdminConfig
 from stratos_gateway.batches.settings import BatchesConfig
+from stratos_gateway.continuations.settings import ContinuationsConfig
 from stratos_gateway.files.settings import FilesConfig
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.settings import EdgeConfig, HttpTlsConfig, check_edge
@@ -94,6 +95,7 @@ class GatewaySettings(ServiceSettings):
     responses: ResponsesConfig = ResponsesConfig()
     sockets: SocketsConfig = SocketsConfig()
     streams: StreamsConfig = StreamsConfig()
+    continuations: ContinuationsConfig = ContinuationsConfig()
     files: FilesConfig = FilesConfig()
     batches: BatchesConfig = BatchesConfig()
     policies: ContentPoliciesConfig = ContentPoliciesConfig()

@@ -137,19 +137,16 @@ async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_lis
                 workers[0].set(is_draining=True)
                 await until_live(client)
                 wanted = [
-                    'stratos_router_placements_total{outcome="placed"} 1.0',
+                    'stratos_router_placements_total{class="0",outcome="placed"} 1.0',
                     'stratos_router_worker_evictions_total{reason="draining",role="decode"} 1.0',
                     'stratos_router_workers{role="decode",state="out"} 1.0',
                     "stratos_router_bookings 1.0",
                     'stratos_router_schedule_seconds_count{outcome="placed"} 1.0',
                 ]
                 queued = asyncio.create_task(client.schedule(ask("req-2", priority_class=2)))
-                wanted.append(
-                    f'stratos_router_queue_depth{{class="2",model="{ask().model_digest}",work="generation"}} 1.0'
-                )
-                wanted.append(
-                    f'stratos_router_queued_tokens{{class="2",model="{ask().model_digest}",work="generation"}} 64.0'
-                )
+                labels = f'class="2",model_digest="{ask().model_digest}",work="generation"'
+                wanted.append(f"stratos_router_queue_depth{{{labels}}} 1.0")
+                wanted.append(f"stratos_router_queued_tokens{{{labels}}} 64.0")
 
                 async def shows_all() -> bool:
                     page = await asyncio.to_thread(_get, f"{base}/metrics")

@@ -211,6 +211,7 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
     """Settings of the autoscaler, which asks this supervisor for workers of the first model."""
     decode: dict[str, str | int] = {
         "role": "decode",
+        "served_name": options.model_name,
         "min_workers": options.decode,
         "max_workers": options.decode_limit,
     }

@@ -78,7 +78,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         BadRequest: says which parameter is wrong, and how.
     """
     fields = Fields(body)
-    given, instructions = fields.take("input"), _text(fields, "instructions")
+    given, instructions = fields.take("input"), fields.take_text("instructions")
     is_warm_up = not fields.flag("generate", default=True)
     messages = () if is_warm_up and instructions and given == [] else check_input(given)
     tools, format_field = take_response_tools(fields), fields.take("text")
@@ -95,7 +95,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         raise BadRequest("a background response is kept, so store cannot be false", param="store")
     if is_background and is_warm_up:
         raise BadRequest("generate cannot be false in the background", param="generate")
-    previous = _text(fields, "previous_response_id")
+    previous = fields.take_text("previous_response_id")
     _refuse_features(fields)
     options = take_options(
         fields,
@@ -160,13 +160,6 @@ def _refuse_features(fields: Fields) -> None:
         within = object_fields(options, "stream_options")
         within.ignore("include_obfuscation")
         within.end()
-
-
-def _text(fields: Fields, name: str) -> str:
-    value = fields.take(name)
-    if value is not None and not isinstance(value, str):
-        raise BadRequest(f"{name} must be a string", param=name)
-    return value or ""
 
 
 def _text_config(value: Any) -> tuple[WantedGrammar | None, dict[str, Any]]:

@@ -59,7 +59,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
         ), tenant=TENANT,
         exchange=SimpleNamespace(headers=[], error_form=OPENAI_ERRORS),
         notices=[], trail={}, output=None, error=None, screen=None,
-        is_recorded=False, num_claimed_tokens=0, http=SimpleNamespace(scope={}), place=Place(1),
+        is_exact=False, num_claimed_tokens=0, http=SimpleNamespace(scope={}), place=Place(1),
     )  # fmt: skip
     try:
         async with (
@@ -89,7 +89,7 @@ async def test_an_answer_that_memory_cut_short_is_not_kept_whatever_the_other_pr
         tenant=TENANT,
         output=output,
         screen=None,
-        is_recorded=False,
+        is_exact=False,
     )
     async with CacheSource(cache).open(request) as found:
         assert found is None
