@@ -12,12 +12,15 @@ from scripts.openapi.bodies import body_schema, parsers
 from scripts.openapi.examples import EXAMPLES
 from scripts.openapi.operations import OPERATIONS, Operation
 from scripts.openapi.views import view_schemas
+from stratos.common import continuation_errors, errors
 from stratos.common.errors import StratosError
 from stratos_gateway.http.errors import public_error
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION, ERROR_FORMS
 
 _OF_BODIES = (408, 413, 415, 422)
 """Statuses that a request without a body does not get."""
+_OF_CLIENTS = (errors.__name__, continuation_errors.__name__)
+"""Modules with errors that clients may see; others are of hand-offs, and known or not by what has been imported."""
 _MARKED = (CHAT.path, COMPLETION.path)
 """Routes whose whole streams end with a mark."""
 SAME = {
@@ -85,8 +88,7 @@ def error_codes() -> Mapping[int, list[str]]:
 
 
 def _kinds(base: type[StratosError]) -> list[type[StratosError]]:
-    # others are of hand-offs, and known or not by what has been imported
-    children = [child for child in base.__subclasses__() if child.__module__.startswith("stratos.common.")]
+    children = [child for child in base.__subclasses__() if child.__module__ in _OF_CLIENTS]
     return [kind for child in children for kind in (child, *_kinds(child))]
 
 
