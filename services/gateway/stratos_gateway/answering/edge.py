@@ -19,11 +19,10 @@ from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.request import ClientRequest
-from stratos_gateway.http.body import read_json
+from stratos_gateway.http.body import leniently, read_json
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
-from stratos_gateway.openai.fields import leniently
 
 HEADER = "x-stratos-deadline-ms"
 

@@ -11,7 +11,7 @@ from stratos.common.errors import DependencyDown, StreamGone
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.store.sealed.stream_store import Found, StreamRecord
-from stratos_gateway.openai.fields import leniently
+from stratos_gateway.http.body import leniently
 from stratos_gateway.preparation.generation import GenerationPreparer
 from stratos_gateway.streams.asking import stream_of_response
 from stratos_gateway.streams.codec import decode_head

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,19 +21,7 @@ from stratos.core.requests.grammar import (
     schema_grammar,
 )
 from stratos.core.requests.limits import LIMITS, MAX_SESSION_CHARS, check_metadata, check_number
-
-_UNKNOWN: ContextVar[list[str] | None] = ContextVar("fields that are not known", default=None)
-
-
-@contextmanager
-def leniently(*, is_lenient: bool) -> Iterator[list[str]]:
-    """Read bodies within the block; where it is lenient, fields that are not known are listed instead of refused."""
-    unknown = list[str]()
-    token = _UNKNOWN.set(unknown if is_lenient else None)
-    try:
-        yield unknown
-    finally:
-        _UNKNOWN.reset(token)
+from stratos_gateway.http.body import UNKNOWN
 
 
 class Fields:
@@ -109,7 +95,7 @@ class Fields:
 
     def end(self) -> None:
         """Refuse what was not read, or list it within ``leniently``."""
-        unknown = _UNKNOWN.get()
+        unknown = UNKNOWN.get()
         if unknown is not None:
             unknown += [self.path + name for name in self._left]
             return
