@@ -185,6 +185,12 @@ PROOFS: dict[str, Proof] = {
         resolved_at=30,
         labels=_labels(cause="checksum"),
     ),
+    "StratosWorkerConvicted": Proof(
+        series={f'stratos_worker_convicted{{{R}, instance="i"}}': "0x3 1x20 0x20"},
+        fires_at=6,
+        resolved_at=40,
+        labels=_labels(instance="i"),
+    ),
     "StratosBlockLedgerBroken": Proof(
         series={f'stratos_kv_ledger_audits_total{{{R}, instance="i", outcome="broken"}}': "0+0x3 1+0x90"},
         fires_at=6,
