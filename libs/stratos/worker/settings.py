@@ -72,8 +72,9 @@ class ProberConfig:
     interval_s: Annotated[float, Ge(0)] = 60.0
     """Known tokens are computed every so often, and another digest than before takes the worker out; 0 is off."""
     weight_bytes_per_s: Annotated[int, Ge(0)] = 16 * 1024 * 1024
-    """Weights that are read again per second, beside the steps, to find any flipped bit of them; all of them at most
-    once a minute. 0 is off."""
+    """Weights that are read again per second, beside the steps, to find any flipped bit of them; 0 is off."""
+    least_pass_s: Annotated[float, Ge(0)] = 60.0
+    """All weights are read at most once in this time."""
 
 
 class WorkerSettings(ServiceSettings):

@@ -17,7 +17,7 @@ from tests.support.worlds.worker_world import DECODE_WEIGHT, Worker, World, open
 PROMPT = [(7 * i) % 4096 for i in range(100)]
 HALVES = {
     "known tokens": {"interval_s": 0.1, "weight_bytes_per_s": 0},
-    "weights": {"interval_s": 0.0, "weight_bytes_per_s": 1 << 20},
+    "weights": {"interval_s": 0.0, "weight_bytes_per_s": 1 << 20, "least_pass_s": 0.0},
 }
 
 

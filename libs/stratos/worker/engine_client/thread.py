@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -218,7 +219,8 @@ class ThreadEngine(EngineClient):
 def _yield_cores() -> None:
     """Let this thread alone run when nothing else wants its core, as far as the system knows niceness of threads."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
 
 
 def _set_result(future: asyncio.Future[Any], result: Any) -> None:

@@ -18,8 +18,6 @@ from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.settings import ProberConfig
 
 READ_INTERVAL_S = 1.0
-LEAST_PASS_S = 60.0
-"""Weights that are read sooner wait for the next pass."""
 _log = logging.getLogger(__name__)
 
 
@@ -90,7 +88,7 @@ class Prober:
         self._metrics.weight_bytes_checked.inc(check.num_bytes)
         if check.num_passes > self._num_passes:
             self._num_passes = check.num_passes
-            self._pass_began_s = max(self._pass_began_s + LEAST_PASS_S, self._clock.now())
+            self._pass_began_s = max(self._pass_began_s + self._config.least_pass_s, self._clock.now())
         if check.damaged:
             self._convict(f"weights have changed in memory: {', '.join(check.damaged)}")
 

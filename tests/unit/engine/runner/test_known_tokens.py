@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.files.known_digests import KNOWN_DIGESTS_NAME, read_known_digest
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.runner.weight_sums import WeightSums, tensors_of
 from stratos.engine.settings import SpeculationConfig
 from stratos.engine.speculation.making import make_proposer
+from tests.support.paths import BASE_MODEL
 from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.tiny_models import FAMILIES, save_adapter, save_tiny
 from tests.support.worlds.engine_settings import scheduler_config
@@ -170,6 +172,17 @@ def test_workers_alike_give_the_same_digest_and_others_another(tmp_path: Path, f
     first, again, other = load_runner(folders[0]), load_runner(folders[0]), load_runner(tmp_path)
     assert first.probe() == again.probe()
     assert first.probe() != other.probe()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_shipped_model_gives_the_digests_that_it_brings(dtype: str) -> None:
+    runner = load_runner(BASE_MODEL, dtype=dtype)
+    numerics = runner.info.identity.numerics_id
+    (rope,) = (part for part in numerics.split("+") if part.startswith("rope-"))
+    if rope not in (BASE_MODEL / KNOWN_DIGESTS_NAME).read_text():
+        pytest.skip("another library of mathematics made the rotary table")
+    refresh = "python -m scripts.golden.known_digests models/base, where a revision has changed"
+    assert read_known_digest(BASE_MODEL, numerics) == runner.probe(), refresh
 
 
 def test_who_promises_no_bits_is_not_probed(folders: tuple[Path, Path]) -> None:
