@@ -91,6 +91,7 @@ def _answers(dialect: Dialect) -> Iterator[dict[str, Any]]:
     for body in (_parsed(dialect, example) for example in EXAMPLES[dialect.path]):
         for end in _ENDS:
             yield _rendered(dialect, body, [_chunk(0, "Yes.", end), _chunk(1, "No.", end)], _PLAIN)
+        yield _rendered(dialect, body, [_cut()], _PLAIN)
         if dialect is not COMPLETION:
             for text in (_CALL, f"I look.\n{_CALL}", _THOUGHT):
                 yield _rendered(dialect, body, [_chunk(0, text, "stop")], {**_PLAIN, "shape": _SHAPE})
@@ -121,6 +122,12 @@ def _chunk(index: int, text: str, end: str) -> ChoiceChunk:
     ids = _tokenizer().encode_plain(text)
     entries = [TokenEntry(_position(token), place) for place, token in enumerate(ids)]
     return ChoiceChunk(index, text, ids, entries, end, is_first=True, prompt_logprobs=[_position(ids[0])])
+
+
+def _cut() -> ChoiceChunk:
+    chunk = _chunk(0, "Yes", "length")
+    chunk.continuation, chunk.is_open = "cont_1", True
+    return chunk
 
 
 def _stopped() -> ChoiceChunk:

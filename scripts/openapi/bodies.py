@@ -114,6 +114,8 @@ def _schema(read: FieldRead) -> dict[str, Any]:
         case ReadKind.METADATA:
             texts = {"type": "string", "maxLength": MAX_METADATA_CHARS}
             return {"type": ["object", "null"], "maxProperties": MAX_METADATA_KEYS, "additionalProperties": texts}
+        case ReadKind.TEXT:
+            return {"type": ["string", "null"]}
         case ReadKind.IGNORED:
             return {"description": "accepted, and without a meaning here"}
     return {}

@@ -62,7 +62,7 @@ def error_codes() -> Mapping[int, list[str]]:
 
 def _kinds(base: type[StratosError]) -> list[type[StratosError]]:
     # others are of hand-offs, and known or not by what has been imported
-    children = [child for child in base.__subclasses__() if child.__module__ == StratosError.__module__]
+    children = [child for child in base.__subclasses__() if child.__module__.startswith("stratos.common.")]
     return [kind for child in children for kind in (child, *_kinds(child))]
 
 

@@ -23,6 +23,7 @@ class ReadKind(StrEnum):
     """Refused unless its value asks for nothing."""
     IGNORED = "ignored"
     METADATA = "metadata"
+    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ _NOTES: dict[str, Notes] = {
     "take": lambda path, name: [FieldRead(path + name, ReadKind.VALUE)],
     "take_session": lambda path: [FieldRead(path + name, ReadKind.VALUE) for name in SESSION_FIELDS],
     "take_metadata": lambda path: [FieldRead(path + "metadata", ReadKind.METADATA)],
+    "take_text": lambda path, name: [FieldRead(path + name, ReadKind.TEXT)],
     "flag": lambda path, name, default=False: [FieldRead(path + name, ReadKind.FLAG)],
     "number": _numbers,
     "refuse": _neutral,

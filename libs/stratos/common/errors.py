@@ -29,6 +29,7 @@
         ├── StreamGone              410 stream_gone          its record is kept no more
         ├── StreamCancelled         410 stream_cancelled     its client ended it for good
         ├── KeyReused               422 idempotency_key_reused  the same key with another body
+        ├── (continuation_errors)   400, 410, 422            of continuation tokens
         ├── BodyTimeout             408 request_timeout      the body came too slowly; SDKs send it again
         ├── RequestTooLarge         413 request_too_large
         ├── UnsupportedEncoding     415 unsupported_content_encoding

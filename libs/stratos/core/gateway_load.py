@@ -31,8 +31,17 @@ class GatewayLoad:
     """Answers among them that broke one."""
     first_tokens: tuple[int, ...] = ()
     """First tokens of the last minute, by ``TTFT_BOUNDS_S``; empty means none."""
+    num_batch_lines: int = 0
+    """Lines of open batches that are not answered, of all gateways: each of them tells the same."""
+    num_batch_lines_due: int = 0
+    """Lines of them to be answered within an hour, so that each batch keeps its window by going on evenly."""
     age_s: float = 0.0
     """Since the gateway said so."""
+
+
+def num_batch_lines_due(loads: Iterable[GatewayLoad]) -> int:
+    """Lines of batches that are due within an hour, as the gateways tell that know of any."""
+    return max((load.num_batch_lines_due for load in loads), default=0)
 
 
 def ttft_place(ttft_s: float) -> int:

@@ -387,6 +387,7 @@ class EngineCore:
             resident_adapters=self.runner.resident_adapters(),
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
+            num_evicted=self._blocks.num_evicted,
             num_admission_refusals=self._kv.admission.num_refusals,
             waiting_by_class=dict(Counter(s.terms.priority_class for s in waiting)),
             audits=self._audit.counts,

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratos.core.requests.limits import BATCH_CLASS
+
 BURN_WINDOWS = ("5m", "30m", "1h", "6h", "3d")
+WAITS_FOR = {"generation": "decode", "embedding": "prefill"}
+"""The role of workers that a kind of request waits for at the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,18 @@ def _p95(metric: str) -> str:
     return f"histogram_quantile(0.95, sum by (release, model, le) ({buckets}))"
 
 
+def _named(how: str, series: str) -> str:
+    """A router's series by the names of its models: routers know digests alone, a gateway knows its own."""
+    names = "max by (release, model_digest, model) (stratos_model_info)"
+    return f"{how} by (release, model_digest) ({series}) * on (release, model_digest) group_right () {names}"
+
+
+def _oldest(work: str, role: str) -> str:
+    """Age of what waits for a role's workers; the lowest class waits for all others, which is as it should be."""
+    series = f'stratos_router_queue_oldest_seconds{{work="{work}", class!="{BATCH_CLASS}"}}'
+    return f'label_replace(max by (release, model) ({_named("max", series)}), "role", "{role}", "", "")'
+
+
 RECORDINGS: tuple[Recording, ...] = (
     *(_errors(window) for window in BURN_WINDOWS),
     Recording(
@@ -40,13 +56,8 @@ RECORDINGS: tuple[Recording, ...] = (
         'sum by (release, plan, promise) (rate(stratos_promises_total{outcome="kept"}[30m]))'
         " / (sum by (release, plan, promise) (rate(stratos_promises_total[30m])) > 0)",
     ),
-    # Routers know digests alone; a gateway knows the names of its digest.
-    Recording(
-        "stratos:queue_depth",
-        'sum by (release, model_digest) (label_replace(stratos_router_queue_depth, "model_digest", "$1", "model", '
-        '"(.+)"))'
-        " * on (release, model_digest) group_right () max by (release, model_digest, model) (stratos_model_info)",
-    ),
+    Recording("stratos:queue_depth", _named("sum", "stratos_router_queue_depth")),
+    Recording("stratos:queue_oldest_seconds", " or ".join(_oldest(work, role) for work, role in WAITS_FOR.items())),
     Recording("stratos:device_price:hour", "sum by (release, model) (stratos_device_hour_price)"),
     Recording(
         "stratos:cost_per_million_output_tokens",

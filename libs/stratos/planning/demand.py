@@ -19,6 +19,7 @@ class Reason(enum.StrEnum):
     QUEUE = "queue"
     TTFT = "ttft"
     PREFILL_TOKENS = "prefill_tokens"
+    BATCHES = "batches"
     BELOW_MIN = "below_min"
     ABOVE_MAX = "above_max"
     QUIET = "quiet"
@@ -53,6 +54,9 @@ class Load:
     """Share of batch slots or of KV blocks in use, the larger; for prefill also of the prompt tokens it may queue."""
     scarcest: Reason
     """Which of them it is."""
+    num_spare: int | None = None
+    """Workers beyond those that batches take to keep their windows, none left where it is negative; ``None`` where
+    batches take whatever there is."""
 
 
 def measure(pool: PoolObservation, config: PoolConfig) -> Load:
@@ -63,7 +67,22 @@ def measure(pool: PoolObservation, config: PoolConfig) -> Load:
         tokens = sum(worker.num_queued_tokens for worker in pool.workers) + pool.queued_tokens
         shares[Reason.PREFILL_TOKENS] = _share(tokens, config.planner.prefill_tokens_per_worker * len(live))
     scarcest = max(shares, key=lambda reason: shares[reason])
-    return Load(backlog=pool.backlog, ttft_p95_s=pool.ttft_p95_s, utilisation=shares[scarcest], scarcest=scarcest)
+    for_batches = num_for_batches(pool, config)
+    return Load(
+        backlog=pool.backlog,
+        ttft_p95_s=pool.ttft_p95_s,
+        utilisation=shares[scarcest],
+        scarcest=scarcest,
+        num_spare=pool.num_present - for_batches if for_batches else None,
+    )
+
+
+def num_for_batches(pool: PoolObservation, config: PoolConfig) -> int:
+    """Workers that answer open batches within their windows, if they do nothing else."""
+    per_worker = config.planner.batch_lines_per_worker
+    if not per_worker or config.bounds.role is not WorkerRole.DECODE:
+        return 0
+    return math.ceil(pool.num_batch_lines_due / per_worker)
 
 
 def pressure(load: Load, config: PlannerConfig) -> Reason | None:
@@ -74,14 +93,14 @@ def pressure(load: Load, config: PlannerConfig) -> Reason | None:
         return load.scarcest
     if load.backlog and load.ttft_p95_s is not None and load.ttft_p95_s > config.up_ttft_s:
         return Reason.TTFT
-    return None
+    return Reason.BATCHES if load.num_spare is not None and load.num_spare < 0 else None
 
 
 def is_quiet(load: Load, config: PlannerConfig) -> bool:
     """Everything is below the lower marks, and nothing above an upper one, should the marks overlap."""
     is_quick = load.ttft_p95_s is None or load.ttft_p95_s < config.down_ttft_s
     is_low = load.backlog < config.down_queue_depth and is_quick and load.utilisation < config.down_utilisation
-    return is_low and pressure(load, config) is None
+    return is_low and pressure(load, config) is None and load.num_spare != 0
 
 
 def num_wanted(pool: PoolObservation, config: PoolConfig) -> int:
@@ -93,7 +112,8 @@ def num_wanted(pool: PoolObservation, config: PoolConfig) -> int:
     live = [worker for worker in pool.staying if worker.is_live]
     slots = _num_slots(live, config) / len(live) if live else config.planner.default_batch_slots
     seqs = sum(worker.num_seqs for worker in pool.workers) + pool.queue_depth
-    return max(math.ceil(seqs / (slots * utilisation)), _blocks_wanted(pool, live, utilisation))
+    by_load = max(math.ceil(seqs / (slots * utilisation)), _blocks_wanted(pool, live, utilisation))
+    return max(by_load, num_for_batches(pool, config))
 
 
 def _blocks_wanted(pool: PoolObservation, live: list[WorkerLoad], utilisation: float) -> int:

@@ -8,6 +8,8 @@
     stratos_kv_utilisation       model, role   KV blocks in use, of those of live workers; none without a live worker
     stratos_sla_violations       model         part of the last minute's answers that broke a time of their plan
     stratos_open_streams         model         requests open at gateways
+    stratos_batch_lines          model         lines of open batches that are not answered
+    stratos_batch_lines_due      model         lines of them to be answered within an hour, so that windows are kept
 
 What is not known has no number: a missing one must never look like 0, which would shrink a pool.  The loads are in
 units of workers: two whose batches are full and one that is half full are 2.5, and at a target of 0.75 ask for four.
@@ -20,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratos.core.fleet import Fleet
+from stratos.core.gateway_load import num_batch_lines_due
 from stratos.planning.observation import PoolObservation, observe
 from stratos.planning.settings import PoolKey
 
@@ -31,8 +34,11 @@ KV_LOAD = "stratos_kv_load"
 KV_UTILISATION = "stratos_kv_utilisation"
 SLA_VIOLATIONS = "stratos_sla_violations"
 OPEN_STREAMS = "stratos_open_streams"
+BATCH_LINES = "stratos_batch_lines"
+BATCH_LINES_DUE = "stratos_batch_lines_due"
 METRIC_NAMES = (
-    QUEUE_DEPTH, QUEUED_TOKENS, RUNNING_SEQUENCES, BATCH_LOAD, KV_LOAD, KV_UTILISATION, SLA_VIOLATIONS, OPEN_STREAMS
+    QUEUE_DEPTH, QUEUED_TOKENS, RUNNING_SEQUENCES, BATCH_LOAD, KV_LOAD, KV_UTILISATION, SLA_VIOLATIONS, OPEN_STREAMS,
+    BATCH_LINES, BATCH_LINES_DUE,
 )  # fmt: skip
 
 
@@ -82,7 +88,12 @@ def _of_model(fleet: Fleet, pool: PoolKey) -> list[LoadMetric]:
     if not loads:
         return []
     labels = {"model": pool.model_name}
-    found = [LoadMetric(name=OPEN_STREAMS, labels=labels, value=float(sum(load.num_open for load in loads)))]
+    numbers = {
+        OPEN_STREAMS: sum(load.num_open for load in loads),
+        BATCH_LINES: max(load.num_batch_lines for load in loads),
+        BATCH_LINES_DUE: num_batch_lines_due(loads),
+    }
+    found = [LoadMetric(name=name, labels=labels, value=float(number)) for name, number in numbers.items()]
     num_judged = sum(load.num_judged for load in loads)
     num_violations = sum(load.num_violations for load in loads)
     ratio = num_violations / num_judged if num_judged else 0.0

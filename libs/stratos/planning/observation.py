@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from stratos.core.fleet import Fleet, FleetWorker
-from stratos.core.gateway_load import ttft_percentile
+from stratos.core.gateway_load import num_batch_lines_due, ttft_percentile
 from stratos.core.placement import Work, WorkerRole
 from stratos.planning.settings import PoolKey
 
@@ -50,10 +50,14 @@ class PoolObservation:
     """Workers that were started and are not among ``workers`` yet."""
     num_leaving: int = 0
     """Workers that drain and are not among ``workers`` any more."""
+    num_owned: int = 0
+    """Workers that the backend has or should have and that do not drain, whether or not they ever came up."""
     is_partial: bool = False
     """Some router did not answer: there may be more load than this."""
     ttft_p95_s: float | None = None
     """Time to first token of the last minute's answers; ``None`` where there was none."""
+    num_batch_lines_due: int = 0
+    """Lines of batches to be answered within an hour, by this pool and the model's others together."""
 
     @property
     def backlog(self) -> int:
@@ -64,6 +68,11 @@ class PoolObservation:
     def num_present(self) -> int:
         """Workers that do not drain, those that start included."""
         return len(self.staying) + self.num_starting
+
+    @property
+    def size(self) -> int:
+        """Workers that there should be: a pool whose workers all fail to start is no empty one."""
+        return max(self.num_present, self.num_owned)
 
     @property
     def staying(self) -> tuple[WorkerLoad, ...]:
@@ -86,6 +95,7 @@ def observe(
     *,
     models: Mapping[str, str] | None = None,
     owned: Collection[str] | None = None,
+    num_owned: int = 0,
     num_starting: int = 0,
     num_leaving: int = 0,
     is_partial: bool = False,
@@ -99,10 +109,11 @@ def observe(
         pool: role and model.
         models: model by id of workers, as the backend knows them; for workers that have sent no status yet.
         owned: ids of the workers that the backend has; ``None``: all.
-        num_starting, num_leaving, is_partial: as in ``PoolObservation``.
+        num_owned, num_starting, num_leaving, is_partial: as in ``PoolObservation``.
     """
     started = models or {}
     members = [worker for worker in fleet.workers if worker.ref.role is pool.role and _is_in(worker, pool, started)]
+    gateways = [load for load in fleet.gateways if pool.holds_model(load.model_digest)]
     queues = [q for q in fleet.queues if WAITS_FOR[q.work] is pool.role and pool.holds_model(q.model_digest)]
     return PoolObservation(
         workers=tuple(
@@ -110,10 +121,12 @@ def observe(
         ),
         queue_depth=sum(queue.num_requests for queue in queues),
         queued_tokens=sum(queue.num_tokens for queue in queues),
+        num_owned=num_owned,
         num_starting=num_starting,
         num_leaving=num_leaving,
         is_partial=is_partial,
-        ttft_p95_s=ttft_percentile([load for load in fleet.gateways if pool.holds_model(load.model_digest)], 0.95),
+        ttft_p95_s=ttft_percentile(gateways, 0.95),
+        num_batch_lines_due=num_batch_lines_due(gateways),
     )
 
 

@@ -28,6 +28,9 @@ class PlannerConfig:
     """... a p95 of the time to the first token below this, ..."""
     down_utilisation: Annotated[float, Gt(0)] = 0.4
     """... and a smaller share of slots and blocks in use; below half of up_utilisation, or the pool would swing."""
+    batch_lines_per_worker: Annotated[int, Ge(0)] = 0
+    """Lines of batches that one decode worker answers in an hour: a pool grows to keep the windows of open batches, and
+    does not shrink below that. 0 leaves batches to the workers that are there."""
     prefill_tokens_per_worker: int = 8192
     """Prompt tokens one prefill worker may have queued."""
     default_batch_slots: int = 8
@@ -61,10 +64,20 @@ class PoolKey:
     """SHA-256 (hex) of the base model; empty where the deployment has one model."""
     model_name: str = ""
     """Name of the model for people: a label."""
+    served_name: str = ""
+    """Name that clients call it by, where that is another one."""
+
+    other_digests: frozenset[str] = frozenset()
+    """Digests of the same model that further workers of the pool serve while one revision replaces another."""
+
+    @property
+    def shown_name(self) -> str:
+        """Name of the model in metrics, as of gateways and workers; its digest where no name was given."""
+        return self.served_name or self.model_name or self.model_digest
 
     def holds_model(self, model_digest: str) -> bool:
         """Workers and requests of that model belong here, if their role does."""
-        return self.model_digest in ("", model_digest)
+        return self.model_digest in ("", model_digest) or model_digest in self.other_digests
 
 
 class ScalingMode(enum.StrEnum):
@@ -88,6 +101,8 @@ class PoolBounds:
     model_digest: str = ""
     model_name: str = ""
     """Name of the model for people; on Kubernetes also the label of its pods."""
+    served_name: str = ""
+    """Name that clients call it by: the label ``model`` of metrics."""
     min_workers: int
     """0: the pool sleeps together with the other pools of its model while it has no request."""
     max_workers: int
@@ -103,7 +118,12 @@ class PoolBounds:
 
     @property
     def key(self) -> PoolKey:
-        return PoolKey(role=self.role, model_digest=self.model_digest, model_name=self.model_name)
+        return PoolKey(
+            role=self.role,
+            model_digest=self.model_digest,
+            model_name=self.model_name,
+            served_name=self.served_name,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

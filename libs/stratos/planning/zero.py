@@ -70,7 +70,7 @@ class ZeroPlanner:
         elif self._idle_since is None or now - self._seen_at > self._max_gap_s:
             self._idle_since = now
         self._seen_at = now
-        sizes = [pool.num_present for pool in seen.pools]
+        sizes = [pool.size for pool in seen.pools]
         if seen.num_waiting and not all(sizes):
             return ZeroVerdict.WAKE
         if not any(sizes):

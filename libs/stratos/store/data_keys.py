@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
+import hmac
 import os
 import secrets
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ class Purpose(enum.StrEnum):
     STORED_RESPONSES = "stored-responses"
     STREAM_RECORDS = "stream-records"
     FILES = "files"
+    CONTINUATIONS = "continuations"
     KV_ON_DISK = "kv-on-disk"
 
 
@@ -133,6 +135,13 @@ def seal(key: bytes, plain: bytes, place: bytes) -> bytes:
         place: where it is kept, such as the name in Redis: it opens there alone.
     """
     return PlaceCipher(key).seal(plain, place)
+
+
+def seal_same(key: bytes, plain: bytes, place: bytes) -> bytes:
+    """Encrypt so that the same text at the same place is sealed to the same bytes; else as ``seal``."""
+    nonce_key = hmac.digest(key, b"nonces of what is sealed the same", "sha256")
+    nonce = hmac.digest(nonce_key, len(place).to_bytes(8, "big") + place + plain, "sha256")[:NONCE_BYTES]
+    return nonce + AESGCM(key).encrypt(nonce, plain, place)
 
 
 def unseal(key: bytes, sealed: bytes, place: bytes) -> bytes:

@@ -32,6 +32,10 @@ class WorkerMetrics(Instruments):
     kv_blocks = gauge("stratos_kv_blocks", "KV blocks by state.", "state")
     host_blocks = gauge("stratos_kv_host_blocks", "KV blocks in host memory by state.", "state")
     swapped_blocks = counter("stratos_kv_swapped_blocks", "KV blocks copied to and from host memory.", "direction")
+    evicted_blocks = counter(
+        "stratos_kv_evicted_blocks", "Cached KV blocks that made room for others, by tier.", "tier",
+        zeros=("device", "host"),
+    )
     preemptions = counter(
         "stratos_preemptions", "Sequences that gave their KV blocks back, by what became of it.", "kv"
     )
@@ -171,6 +175,8 @@ class WorkerMetrics(Instruments):
             "steps": (self.engine_steps, status.step),
             "out": (self.swapped_blocks.labels("out"), host.num_blocks_out),
             "in": (self.swapped_blocks.labels("in"), host.num_blocks_in),
+            "evicted": (self.evicted_blocks.labels("device"), status.num_evicted),
+            "evicted host": (self.evicted_blocks.labels("host"), host.num_evicted),
             "swapped": (self.preemptions.labels("swapped"), host.num_swapped_out),
             "damaged": (self.damaged_host_blocks, host.num_damaged),
             "recomputed": (self.preemptions.labels("recomputed"), status.num_preemptions - host.num_swapped_out),

@@ -106,7 +106,10 @@ def wire_worker(
         device=settings.device_label,
         environ=os.environ,
     )
-    subscribers = context.jobs.on_step, table.on_step, embedder.on_step, device_time.on_step, meters.steps.on_step
+    subscribers = (
+        context.jobs.on_step, table.on_step, embedder.on_step, device_time.on_step, meters.steps.on_step,
+        meters.operations.on_step,
+    )  # fmt: skip
     for subscriber in subscribers:
         engine.subscribe(subscriber)
     return OpenWorker(

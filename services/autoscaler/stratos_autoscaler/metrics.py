@@ -16,6 +16,13 @@ class AutoscalerMetrics(Instruments):
     _bounds = gauge(
         "stratos_autoscaler_bound_workers", "Bounds of the pool's size: floor, min, max", "role", "model", "bound"
     )
+    _pools = gauge(
+        "stratos_autoscaler_pool_info",
+        "1 for a pool: who scales it, to join other series with",
+        "role",
+        "model",
+        "mode",
+    )
     is_active = gauge("stratos_autoscaler_active", "1 while this autoscaler holds the lease and acts")
     routers_missing = gauge("stratos_autoscaler_routers_missing", "Routers that did not answer the last poll")
     _decisions = counter(
@@ -32,7 +39,8 @@ class AutoscalerMetrics(Instruments):
         self.actions.labels(*_names(key), action, outcome).inc()
 
     def show_bounds(self, bounds: PoolBounds) -> None:
-        """Record what a pool's size is held to."""
+        """Record what a pool's size is held to, and by whom."""
+        self._pools.labels(*_names(bounds.key), bounds.mode.value).set(1)
         for name, size in (("floor", bounds.floor), ("min", bounds.min_workers), ("max", bounds.max_workers)):
             self._bounds.labels(*_names(bounds.key), name).set(size)
 
@@ -47,4 +55,4 @@ class AutoscalerMetrics(Instruments):
 
 
 def _names(key: PoolKey) -> tuple[str, str]:
-    return key.role.value, key.model_name or key.model_digest
+    return key.role.value, key.shown_name

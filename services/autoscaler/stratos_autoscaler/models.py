@@ -3,6 +3,8 @@
 Routers know digests, a chart knows names.  Where a deployment has one model there is nothing to tell apart; of several
 each name's digest is learned from the first worker that serves it, and kept by the backend for when none does.
 
+While one revision of a model replaces another, its workers show two digests: both are the pool's.
+
 A model that sleeps may be given other files.  Its kept digest is *doubted* then, and requests for an unknown
 model are taken for it: it wakes, and its worker shows what it serves.
 """
@@ -27,18 +29,21 @@ class ModelDigests:
     def __init__(self, pools: Sequence[PoolBounds]) -> None:
         self._is_one = len({(pool.model_digest, pool.model_name) for pool in pools}) <= 1
         self._known = {pool.model_name: pool.model_digest for pool in pools if pool.model_digest}
+        self._others: dict[str, frozenset[str]] = {}
+        """Further digests that live workers show, by name."""
 
     def learn(self, fleet: Fleet, workers: Sequence[BackendWorker], kept: Mapping[str, NotedDigest]) -> dict[str, str]:
         """Take over what workers show and what the backend has kept; returns what the backend should keep."""
         for name, noted in kept.items():
             self._known.setdefault(name, noted.digest)
         names = {worker.worker_id: worker.model_name for worker in workers if worker.model_name}
-        shown: dict[str, str] = {}
+        shown: dict[str, set[str]] = {}
         for worker in fleet.workers:
             model = names.get(worker.ref.worker_id)
             if model and worker.status is not None and worker.is_live:
-                shown[model] = worker.status.identity.model_digest
-        self._known |= shown
+                shown.setdefault(model, set()).add(worker.status.identity.model_digest)
+        self._known |= {name: _newest(digests, kept.get(name)) for name, digests in shown.items()}
+        self._others = {name: frozenset(digests - {self._known[name]}) for name, digests in shown.items()}
         self._guess(fleet, [name for name, noted in kept.items() if noted.is_doubted and name not in shown])
         sure = {name: NotedDigest(digest) for name, digest in self._known.items() if name in shown or name not in kept}
         return {name: noted.digest for name, noted in sure.items() if name and kept.get(name) != noted}
@@ -55,4 +60,12 @@ class ModelDigests:
         if self._is_one or pool.model_digest:
             return pool.key
         digest = self._known.get(pool.model_name)
-        return None if digest is None else replace(pool.key, model_digest=digest)
+        others = self._others.get(pool.model_name, frozenset())
+        return None if digest is None else replace(pool.key, model_digest=digest, other_digests=others)
+
+
+def _newest(shown: set[str], noted: NotedDigest | None) -> str:
+    """The noted one of several, unless its workers start from something else by now: then the other one."""
+    if noted is None or noted.digest not in shown:
+        return min(shown)
+    return min(shown - {noted.digest}, default=noted.digest) if noted.is_doubted else noted.digest

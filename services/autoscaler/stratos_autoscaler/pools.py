@@ -78,6 +78,7 @@ class ManagedPool:
             key,
             models={worker.worker_id: worker.model_digest or key.model_digest for worker in own},
             owned={worker.worker_id for worker in own},
+            num_owned=sum(not worker.is_draining for worker in own),
             num_starting=max(len(self.starts), sum(is_starting)),
             num_leaving=sum(worker.is_draining and worker.worker_id not in shown for worker in own),
             is_partial=found.num_missing > 0,

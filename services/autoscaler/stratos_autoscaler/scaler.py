@@ -113,7 +113,7 @@ class Scaler:
         )
         self.is_active, workers = owned or (False, ())
         self._metrics.is_active.set(self.is_active)
-        self._metrics.routers_missing.set(0 if found is None else found.num_missing)
+        self._metrics.routers_missing.set(1 if found is None else found.num_missing)
         await self._learn(found, workers)
         now = self._clock.now()
         for pool in self._pools:
@@ -188,8 +188,9 @@ class Scaler:
         self, pool: ManagedPool, seen: PoolObservation | None, verdict: ZeroVerdict, now: float, why_none: Reason
     ) -> PlanningDecision:
         if seen is None:
-            return pool.planner.decide(None, now, why_none=why_none)
-        mode, size = pool.config.bounds.mode, seen.num_present
+            held = pool.planner.decide(None, now, why_none=why_none)
+            return held if pool.last is None else replace(held, desired=pool.last.desired)
+        mode, size = pool.config.bounds.mode, seen.size
         hold = PlanningDecision(
             direction=Direction.HOLD, reason=Reason.ASLEEP, desired=size, load=measure(seen, pool.config)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -24,7 +24,7 @@ _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5,
 
 # fmt: off
 MODEL_INFO = gauge(
-    "stratos_model_info", "1 for each model of the gateway: its name and its digest, to join other series with.",
+    "stratos_model_info", "1 for each revision that the gateway serves: name and digest, to join other series with.",
     "model", "model_digest",
 )
 # fmt: on
@@ -119,6 +119,11 @@ class GatewayMetrics(Instruments):
         "stratos_requests_shed", "Requests that a full system refused (503 overloaded), by reason.",
         "reason", zeros=ShedReason,
     )
+    limited = counter(
+        "stratos_requests_limited",
+        "Requests for tokens or vectors that a limit of their tenant refused (429), by the error's code.",
+        "tenant", "code",
+    )
     open = gauge("stratos_requests_open", "Generation requests that are open now.")
     open_bodies = gauge("stratos_request_bodies_open", "Bodies of generation requests that are on their way in now.")
     ended_by_drain = counter(
@@ -179,6 +184,9 @@ class GatewayMetrics(Instruments):
         "Time since all entries that were due had gone from Redis to the object store.",
     )
     redis_memory = gauge("stratos_redis_memory_ratio", "Part of Redis's maxmemory that is used, 0 without a bound.")
+    redis_file_failed = gauge(
+        "stratos_redis_file_failed", "1 while Redis says that it could not write its last file (AOF or RDB)."
+    )
     budget_used = gauge(
         "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", "tenant"
     )
@@ -192,6 +200,11 @@ class GatewayMetrics(Instruments):
         "cancelled, gone, queued (without a client), or none though one was wanted.",
         "event", zeros=("made", "replayed", "taken", "fenced", "cancelled", "gone", "queued", "none"),
     )
+    continuations = counter(
+        "stratos_continuations",
+        "Continuation tokens: issued, redeemed, or refused (used before, or too old).",
+        "event", zeros=("issued", "redeemed", "refused"),
+    )
     batch_lines = counter(
         "stratos_batch_lines",
         "Lines of batches that this gateway answered (completed, failed), or was refused for now (deferred).",
@@ -200,9 +213,16 @@ class GatewayMetrics(Instruments):
     batch_lines_waiting = gauge(
         "stratos_batch_lines_waiting", "Lines of open batches that are not answered, of all gateways of the model."
     )
+    batch_lines_due = gauge(
+        "stratos_batch_lines_due", "Lines of them to be answered within an hour, so that batches keep their windows."
+    )
     batch_window_left = gauge(
         "stratos_batch_window_left_seconds",
         "Shortest time until the window of an open batch ends; that of a whole day where there is none.",
+    )
+    model_records = gauge("stratos_model_records", "Records of models, by how they stand at this gateway.", "state")
+    model_refused = gauge(
+        "stratos_model_refused", "1 for each model that is recorded and not served here.", "model", "model_digest"
     )
     sockets = gauge("stratos_response_sockets_open", "WebSockets for responses that are open now.")
     sessions = gauge("stratos_sessions_open", "Sessions with decode workers.")
@@ -216,6 +236,8 @@ class GatewayMetrics(Instruments):
         self.tenants = TenantLabels(max_tenants)
         self._running: dict[tuple[str, int, str], RequestMeters] = {}
         self._model_info: Gauge | None = None
+        self._shown: set[tuple[str, str]] = set()
+        self._refused: set[tuple[str, str]] = set()
 
     def running(self, tenant: str, priority_class: int, model: str = "") -> RequestMeters:
         """The instruments of a tenant's requests of one class for one base model; "" is the first one."""
@@ -238,11 +260,27 @@ class GatewayMetrics(Instruments):
             )
         return meters
 
-    def show_model(self, name: str, digest: str) -> None:
-        """Show which digest a model's name stands for: routers and autoscaler know digests alone."""
+    def show_models(self, served: Iterable[tuple[str, str]]) -> None:
+        """Show which name each served digest has: routers and autoscaler know digests alone."""
         if self._model_info is None:
             self._model_info = MODEL_INFO.open(self._registry)
-        self._model_info.labels(name, digest).set(1)
+        now = set(served)
+        for gone in self._shown - now:
+            self._model_info.remove(*gone)
+        for name, digest in now:
+            self._model_info.labels(name, digest).set(1)
+        self._shown = now
+
+    def show_records(self, states: Mapping[str, int], refused: Iterable[tuple[str, str]]) -> None:
+        """Show how many records of models are in each state, and name and digest of those that are refused."""
+        for state, number in states.items():
+            self.model_records.labels(state).set(number)
+        now = set(refused)
+        for gone in self._refused - now:
+            self.model_refused.remove(*gone)
+        for name, digest in now:
+            self.model_refused.labels(name, digest).set(1)
+        self._refused = now
 
     def show_causes(self, causes: Iterable[str]) -> None:
         """Show every cause of a recovery from the start, so that a rate sees the first one."""
@@ -252,7 +290,8 @@ class GatewayMetrics(Instruments):
     def count_promises(self, plan: Plan, times: Times) -> None:
         """Whether an answered prompt came in the times of its tenant's plan."""
         for promise, is_kept in kept_promises(plan, times).items():
-            self.promises.labels(plan.name, promise, "kept" if is_kept else "missed").inc()
+            for outcome, has_come in (("kept", is_kept), ("missed", not is_kept)):  # a rate needs the zero before
+                self.promises.labels(plan.name, promise, outcome).inc(has_come)
 
     def observe_external(self, receipt: Receipt, *, is_complete: bool) -> None:
         """Count a request of the external endpoint; its prompt is none of ours."""

@@ -6,6 +6,7 @@ row in ``preparation/dialects.py``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from stratos_gateway.batches.calls import LineCalls
 from stratos_gateway.batches.routes import BatchRoutes
 from stratos_gateway.batches.runs import BatchRuns
 from stratos_gateway.batches.terms import LineStep
+from stratos_gateway.continuations.step import ContinuationStep
 from stratos_gateway.embedding.preparation import EmbeddingPreparer
 from stratos_gateway.embedding.source import VectorSender, VectorSource
 from stratos_gateway.files.routes import FileRoutes
@@ -74,7 +76,7 @@ def steps(parts: GatewayParts) -> list[Step]:
     clock = parts.surroundings.clock
     receipts = None if parts.billing is None else parts.billing.receipts
     limiter = TenantLimiter(parts.leaser, clock)
-    billing = parts.billing
+    billing, redemptions = parts.billing, parts.backends.redemptions
     classifier = _open_classifier(parts)
     resident = classifier if parts.settings.policies.classifier_is_resident else NoClassifier(NOT_RESIDENT)
     return [
@@ -86,6 +88,7 @@ def steps(parts: GatewayParts) -> list[Step]:
         MetricsStep(parts.metrics, parts.recent_load),
         *([] if billing is None else [AccountStep(billing.meter)]),
         *([] if parts.streams is None else [StreamStep(_stream_join(parts, parts.streams))]),
+        *([] if redemptions is None else [ContinuationStep(redemptions, time.time, parts.metrics)]),
         LineStep(),
     ]
 
@@ -115,6 +118,7 @@ def preparation_tools(parts: GatewayParts, catalogue: ModelCatalogue, kept: Resp
         watermarks=read_policy(settings.watermark),
         responses=kept,
         is_metered=parts.billing is not None,
+        continuations=parts.backends.continuations,
     )
 
 
@@ -162,7 +166,7 @@ def build_gateway(
 ) -> BuiltGateway:
     """Put the parts together."""
     settings, backends = parts.settings, parts.backends
-    catalogue = ModelCatalogue(parts.models, backends.adapters, backends.blocks)
+    catalogue = ModelCatalogue(parts.models, backends.adapters, backends.blocks, backends.model_arrivals)
     kept = Responses(backends.responses, by_default=settings.responses.store_by_default)
     tools = preparation_tools(parts, catalogue, kept)
     endpoints = build_endpoints(parts, edge, tools)
@@ -207,7 +211,14 @@ def batch_runs(parts: GatewayParts, endpoints: Mapping[str, ASGIApp], app: Gatew
     calls = LineCalls({path: found for path, found in endpoints.items() if isinstance(found, Endpoint)}, app.exchanges)
     clock = parts.surroundings.clock
     return BatchRuns(
-        backends.batches, backends.recall, calls, settings.batches, settings.files.kept_s, clock, parts.metrics
+        backends.batches,
+        backends.recall,
+        calls,
+        settings.batches,
+        settings.files.kept_s,
+        clock,
+        parts.metrics,
+        parts.recent_load.note_backlog,
     )
 
 

@@ -1,4 +1,4 @@
-"""The router's metrics; labels come from closed sets, models from the bounded queue table."""
+"""The router's metrics; labels come from closed sets, digests of models from the bounded queue table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from stratos.common.shed_reason import ShedReason
 from stratos.core.features import PROTOCOL_VERSION, can_speak_with
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import PlacementRequest, Work, WorkerRole
-from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS
+from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS, NUM_PRIORITY_CLASSES
 from stratos.routing.filters import Rejection
 from stratos.routing.liveness import OutReason
 from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 MAX_QUEUE_SERIES = 512
+OUTCOMES = ("placed", Overloaded.code, ShedReason.MEMORY_PRESSURE.value, QueueTimeout.code)
+"""Of placements, shown from the start."""
 VERSION_LABELS = ("older", "same", "newer", "unusable")
 
 
@@ -27,13 +29,13 @@ class RouterMetrics(Instruments):
     """Every series of the router."""
 
     # fmt: off
-    _depth = gauge("stratos_router_queue_depth", "Requests that wait for a placement", "model", "class", "work")
+    _depth = gauge("stratos_router_queue_depth", "Requests that wait for a placement", "model_digest", "class", "work")
     _tokens = gauge(
         "stratos_router_queued_tokens", "Prompt tokens of the requests that wait for a placement",
-        "model", "class", "work",
+        "model_digest", "class", "work",
     )
     _oldest = gauge(
-        "stratos_router_queue_oldest_seconds", "Age of the oldest waiting request", "model", "class", "work"
+        "stratos_router_queue_oldest_seconds", "Age of the oldest waiting request", "model_digest", "class", "work"
     )
     schedule_seconds = histogram(
         "stratos_router_schedule_seconds", "From the call of Schedule to its answer, by outcome",
@@ -41,11 +43,11 @@ class RouterMetrics(Instruments):
     )
     _waits = histogram(
         "stratos_router_wait_seconds", "Time that placed requests waited for their placement",
-        "model", "class", buckets=BUCKETS_S,
+        "model_digest", "class", buckets=BUCKETS_S,
     )
     placements = counter(
         "stratos_router_placements", "Schedule calls by outcome",
-        "outcome", zeros=("placed", Overloaded.code, ShedReason.MEMORY_PRESSURE.value, QueueTimeout.code),
+        "outcome", "class", zeros=itertools.product(OUTCOMES, map(str, range(NUM_PRIORITY_CLASSES))),
     )
     ends = counter("stratos_router_attempts_ended", "Attempts by reported outcome", "outcome")
     evictions = counter(
@@ -55,7 +57,8 @@ class RouterMetrics(Instruments):
     _workers = gauge("stratos_router_workers", "Known workers", "role", "state")
     _pressure = gauge(
         "stratos_router_memory_pressure",
-        "Part of the KV blocks of a model's live decode workers that is taken or promised", "model",
+        "Part of the KV blocks of a model's live decode workers that is taken or promised",
+        "model_digest",
     )
     _bookings = gauge("stratos_router_bookings", "Placements that have not ended")
     indexed_blocks = gauge("stratos_router_indexed_blocks", "Blocks in the copies of the workers' prefix caches")
@@ -129,7 +132,7 @@ class RouterMetrics(Instruments):
 
     def _show_queues(self, queues: Iterable[QueueDepth], models: Iterable[str]) -> None:
         """Queues that emptied, or of a model of some worker, stay as zeros: a scaler sees 0 and not a gap."""
-        empty = {(model, str(DEFAULT_PRIORITY_CLASS), Work.GENERATION.value) for model in models}
+        empty = {(model, str(DEFAULT_PRIORITY_CLASS), work.value) for model in models for work in Work}
         shown = {(queue.model_digest, str(queue.priority_class), queue.work.value): queue for queue in queues}
         self._queue_series |= empty
         for labels, queue in shown.items():

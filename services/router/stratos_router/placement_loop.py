@@ -74,7 +74,7 @@ class PlacementLoop:
             outcome = "cancelled"
             raise
         finally:
-            self._metrics.placements.labels(outcome).inc()
+            self._metrics.placements.labels(outcome, str(request.terms.priority_class)).inc()
             self._metrics.schedule_seconds.labels(outcome).observe(self._clock.now() - begin)
         return placement
 

@@ -54,6 +54,10 @@ def test_the_autoscaler_knows_its_pools_and_may_touch_no_other_deployment(defaul
         ("prefill", "base", "demo-prefill-base", ScalingMode.HPA),
         ("decode", "base", "demo-decode-base", ScalingMode.HPA),
     ]
+    named = settings(
+        checked({"models": [{"name": "base", "servedName": "org/model", "source": {"claim": {"name": "m"}}}]})
+    )
+    assert {pool.key.shown_name for pool in named.pools} == {"org/model"}, "as gateways and workers call it"
     assert found.kubernetes.release == "demo"
     assert (found.kubernetes.namespace, found.kubernetes.lease_name) == ("stratos", "demo-autoscaler")
     rules = one(defaults, "Role", "demo-autoscaler")["rules"]
@@ -99,7 +103,7 @@ def test_a_mode_for_each_pool() -> None:
     assert set(hpas) == {"demo-gateway-base"}
     assert [metric["type"] for metric in hpas["demo-gateway-base"]["spec"]["metrics"]] == ["External", "Resource"]
     assert [(p.mode, p.max_workers) for p in settings(found).pools] == [
-        (ScalingMode.NONE, 10),
+        (ScalingMode.NONE, 3),
         (ScalingMode.PLANNER, 5),
     ]
     off = checked({"decodeWorker": {"replicas": 0}})
@@ -215,11 +219,18 @@ def test_metrics_are_added_and_the_behavior_is_replaced() -> None:
     }
     behavior = {"scaleDown": {"stabilizationWindowSeconds": 900}}
     scaling = {"metrics": [more], "behavior": behavior, "batchPercent": 0, "missedPromisesPercent": 5}
+    scaling["batchLinesPerHour"] = 1500
     found = kinds(checked({"decodeWorker": {"autoscaling": scaling}}), "HorizontalPodAutoscaler")
     decode, prefill = found["demo-decode-base"]["spec"], found["demo-prefill-base"]["spec"]
     names = [metric.get("external", {}).get("metric", {}).get("name") for metric in decode["metrics"]]
-    assert names == ["stratos_queue_depth", "stratos_kv_load", "stratos_sla_violations", None]
-    assert decode["metrics"][2]["external"]["target"] == {"type": "Value", "value": "50m"}
-    assert decode["metrics"][3] == more
+    assert names == [
+        "stratos_queue_depth", "stratos_kv_load", "stratos_batch_lines_due", "stratos_sla_violations", None
+    ]  # fmt: skip
+    assert decode["metrics"][2]["external"]["target"] == {"type": "AverageValue", "averageValue": "1500"}
+    assert decode["metrics"][2]["external"]["metric"]["selector"] == {
+        "matchLabels": {"release": "demo", "model": "base"}
+    }
+    assert decode["metrics"][3]["external"]["target"] == {"type": "Value", "value": "50m"}
+    assert decode["metrics"][4] == more
     assert decode["behavior"] == behavior
     assert prefill["behavior"]["scaleUp"]["stabilizationWindowSeconds"] == 0

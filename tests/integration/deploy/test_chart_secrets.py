@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.chart.rendering import NO_RENDERER, has_renderer
+from scripts.chart.rendering import CHART, NO_RENDERER, has_renderer, render
 from tests.support.kube.chart_rendering import SERVED_HERE, said_by
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
@@ -63,3 +65,26 @@ def test_another_content_is_another_digest_and_none_is_none() -> None:
     assert len(set(digests[:3])) == 3
     assert digests[2] == digests[5] == ""
     assert digests[3] == digests[4], "a key that gateways alone read"
+
+
+def digests_by_component(folder: Path, content: str) -> dict[str, str]:
+    """Annotations of pods as they were in a cluster whose Secrets hold ``content``: rendering asks none."""
+    chart = Path(shutil.copytree(CHART, folder / content / CHART.name))
+    file = chart / "templates" / "_secrets.tpl"
+    asked, text = '(lookup "v1" "Secret" $.root.Release.Namespace $name).data', file.read_text()
+    assert text.count(asked) == 1
+    file.write_text(text.replace(asked, f'dict "redis-password" (printf "{content} of %s" $name)'))
+    found = {}
+    for made in render({**SERVED_HERE, "credentials": OWN["credentials"]}, chart=chart):
+        if made["kind"] == "Deployment":
+            metadata = made["spec"]["template"]["metadata"]
+            component = metadata["labels"]["app.kubernetes.io/component"]
+            found[component] = metadata.get("annotations", {}).get("stratosserve.io/secrets", "")
+    return found
+
+
+def test_pods_of_every_component_that_reads_a_secret_carry_its_digest(tmp_path: Path) -> None:
+    before, after = (digests_by_component(tmp_path, content) for content in ("one", "another"))
+    readers = {"gateway", "lora-registry", "prefill-worker", "decode-worker", "redis", "object-store"}
+    assert {component for component, digest in before.items() if digest} == readers
+    assert {component for component, digest in after.items() if digest != before[component]} == readers

@@ -27,7 +27,7 @@ from stratos.observe.alerts.table import ALERTS
 from stratos.observe.dashboards.pages import DASHBOARDS
 from stratos.observe.recording import RECORDINGS
 from tests.support.observed.exposition import exposed, undeclared
-from tests.support.observed.promql import selectors
+from tests.support.observed.promql import OF_A_CLUSTER, selectors
 from tests.support.paths import FIXTURES
 from tests.support.reference.adapter_folders import write_adapter
 from tests.support.servers.prometheus import ask, fetch, need
@@ -44,14 +44,14 @@ ENV = {
 }
 TENANTS = """
 plans:
-  gold: {ttft_ms: 5000, itl_ms: 1000, ttft_p99_ms: 5000, itl_p99_ms: 1000, budget: {soft: 100000000}}
+  gold: {ttft_ms: 5000, itl_ms: 1000, ttft_p99_ms: 5000, itl_p99_ms: 1000, budget: {soft: 100000000}, max_sequences: 4}
 tenants:
   acme: {plan: gold}
 """
 TARGETS = 7
 """Processes with metrics: gateway, router, two workers, registry, autoscaler, and the recorded one."""
-OF_A_CLUSTER = {"stratos_autoscaler_metrics_api_questions_total"}
-"""No process of a machine serves Kubernetes' metrics API: the proof of the alert feeds it."""
+ELSEWHERE = {"stratos_autoscaler_metrics_api_questions_total", "stratos_autoscaler_pool_info", *OF_A_CLUSTER}
+"""No process of a machine serves Kubernetes' metrics API or has an HPA: the proofs of the alerts feed these."""
 WINDOW = "1m"
 SHOWN_AFTER_S = 0.5
 """Workers copy their engine's counts into metrics every quarter of a second."""
@@ -160,7 +160,8 @@ def _load(platform: PlatformProcess, counted: Counted) -> None:
         counted.ask(number, n=1 + number % 2, model="tuned" if number % 5 == 0 else "base")
     counted.ask(1000, model="no-such-model")
     counted.ask(1001, max_tokens=-1)
-    body = {"model": "base", "prompt": "leave me", "max_tokens": 200, "stream": True, "ignore_eos": True}
+    counted.ask(1002, n=5)
+    body = {"model": "base", "prompt": "leave me", "max_tokens": 3000, "stream": True, "ignore_eos": True}
     headers = {"Authorization": f"Bearer {platform.api_key}"}
     with httpx.stream("POST", f"{platform.base_url}/completions", json=body, headers=headers, timeout=30) as answer:
         next(answer.iter_lines())
@@ -185,7 +186,7 @@ def test_every_selector_of_a_rule_matches_a_live_series(observed: Observed) -> N
         f"{name}: {selector.prettify()}"
         for name, expr in rules
         for selector in selectors(expr)
-        if selector.name not in OF_A_CLUSTER and not ask(observed.url, selector.prettify())
+        if selector.name not in ELSEWHERE and not ask(observed.url, selector.prettify())
     ]
     assert missing == []
 
@@ -205,6 +206,7 @@ def test_counters_equal_the_clients_own_count(observed: Observed) -> None:
         'sum(stratos_request_outcomes_total{outcome="finished"})': counted.num_finished,
         'sum(stratos_request_outcomes_total{outcome="refused"})': counted.num_refused,
         'sum(stratos_request_outcomes_total{outcome="left"})': 1,
+        'sum(stratos_requests_limited_total{tenant="acme", code="request_over_rate_limit"})': 1,
         'sum(stratos_promises_total{plan="gold", promise="ttft"})': counted.num_finished,
         'sum(stratos_adapter_requests_total{found="store", instance="decode-0"})': 1,
         "sum(stratos_request_duration_seconds_count)": counted.num_finished + counted.num_refused + 1,

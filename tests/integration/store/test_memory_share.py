@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown
@@ -17,6 +18,7 @@ from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from tests.support.servers.record_stores import MarkedStore, marked_store
 from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import eventually
 from tests.support.worlds.usage_counts import ENTRY
 
 CONFIG = RecordStoreConfig()
@@ -31,7 +33,9 @@ class Full:
     store: MarkedStore
     ledger: LedgerStore
     clock: FakeClock
+    share: MemoryShare
     looks: list[float]
+    files: list[bool]
     num_written: int = 0
 
     async def fill(self, most: int = 40_000) -> None:
@@ -48,10 +52,10 @@ async def full(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Full]
     async with open_redis(redis_server.url) as redis:
         await redis.config_set("maxmemory", MAX_BYTES)
         await redis.config_set("maxmemory-policy", "noeviction")
-        clock, looks = FakeClock(), list[float]()
+        clock, looks, files = FakeClock(), list[float](), list[bool]()
         store = await marked_store(redis, tmp_path / "objects")
-        share = MemoryShare(redis, 0.8, clock, looks.append)
-        yield Full(store, LedgerStore(redis, CONFIG, share=share), clock, looks)
+        share = MemoryShare(redis, 0.8, clock, looks.append, files.append)
+        yield Full(store, LedgerStore(redis, CONFIG, share=share), clock, share, looks, files)
 
 
 async def test_keys_suspensions_and_limits_have_room_when_the_ledger_has_none(full: Full) -> None:
@@ -81,3 +85,30 @@ async def test_without_a_bound_nothing_is_refused(full: Full) -> None:
     await full.store.redis.config_set("maxmemory", 0)
     await full.ledger.write([ENTRY])
     assert full.looks == [0.0]
+
+
+async def test_a_file_that_redis_cannot_write_is_told(full: Full) -> None:
+    redis, share = full.store.redis, full.share
+    config = await redis.config_get("dir") | await redis.config_get("dbfilename")
+    file = Path(config["dir"]) / config["dbfilename"]
+    await share.check()
+    file.unlink(missing_ok=True)
+    file.mkdir()  # nothing can be moved to its place
+    await _save(redis)
+    full.clock.advance(1.0)
+    await share.check()
+    file.rmdir()
+    await _save(redis)
+    full.clock.advance(1.0)
+    await share.check()
+    assert full.files == [False, True, False]
+
+
+async def _save(redis: Redis) -> None:
+    """Let Redis write its file, or try to."""
+    await redis.bgsave()
+
+    async def has_ended() -> bool:
+        return not (await redis.info("persistence"))["rdb_bgsave_in_progress"]
+
+    await eventually(has_ended, "the end of the attempt")

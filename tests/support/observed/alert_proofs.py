@@ -17,12 +17,16 @@ R = 'release="r"'
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """It fires at one minute and not at another, nor at ``quiet_at``, for another reason."""
+    """It fires at one minute and not at another, nor at ``quiet_at``, for another reason.
+
+    ``also`` are minutes at which it fires with other labels.
+    """
 
     series: Mapping[str, str]
     fires_at: int
     resolved_at: int
     quiet_at: int | None = None
+    also: tuple[tuple[int, Mapping[str, str]], ...] = ()
     labels: Mapping[str, str] = field(default_factory=lambda: {"release": "r"})
 
 
@@ -31,6 +35,7 @@ def _labels(**more: str) -> dict[str, str]:
 
 
 POOL = 'role="decode", model="m", instance="a"'
+OTHER = 'role="decode", model="other", instance="a"'
 
 
 def _pool(state: str, values: str) -> dict[str, str]:
@@ -39,6 +44,23 @@ def _pool(state: str, values: str) -> dict[str, str]:
         f'stratos_autoscaler_workers{{{R}, {POOL}, state="{state}"}}': values,
         f'stratos_autoscaler_active{{{R}, instance="a"}}': "1+0x60",
     }
+
+
+def _queue(oldest_s: str) -> dict[str, str]:
+    """The queue of model m at a router, with one of the lowest class, and what names its digest."""
+    return {
+        f'stratos_router_queue_oldest_seconds{{{R}, model_digest="d", class="1", work="generation"}}': oldest_s,
+        f'stratos_router_queue_oldest_seconds{{{R}, model_digest="d", class="3", work="generation"}}': "29+0x60",
+        f'stratos_model_info{{{R}, model="m", model_digest="d", instance="g"}}': "1+0x60",
+    }
+
+
+def _limited(count: str) -> dict[str, str]:
+    return {f'stratos_requests_limited_total{{{R}, tenant="t", code="rate_limit_exceeded"}}': count}
+
+
+HERE = {'up{release="ns/r", component="router", instance="i"}': "1+0x240"}
+"""A release of the namespace ns: what the cluster tells has no other label of it."""
 
 
 def _outcomes(failed: str, finished: str) -> dict[str, str]:
@@ -57,26 +79,34 @@ PROOFS: dict[str, Proof] = {
     ),
     "StratosPromisesMissed": Proof(
         series={
-            f'stratos_promises_total{{{R}, plan="p", promise="ttft", outcome="kept"}}': "0+1x120",
-            f'stratos_promises_total{{{R}, plan="p", promise="ttft", outcome="missed"}}': "0+1x40 40+0x80",
+            f'stratos_promises_total{{{R}, plan="p", promise="ttft", outcome="kept"}}': "0+1x120 120+0x20 120+0.2x40",
+            f'stratos_promises_total{{{R}, plan="p", promise="ttft", outcome="missed"}}': "0+1x40 40+0x100 41+0x40",
         },
         fires_at=30,
         resolved_at=100,
+        quiet_at=150,  # one of few
         labels=_labels(plan="p", promise="ttft"),
     ),
     "StratosQueueWaitsLong": Proof(
-        series={f'stratos_router_queue_oldest_seconds{{{R}, class="1"}}': "45+0x10 0+0x10"},
+        series={  # the model sleeps from minute 20 on, and is woken
+            **_queue("29+0x10 0+0x20 200+0x5"),
+            **_pool("live", "1+0x20 0+0x20"),
+            f"stratos_autoscaler_desired_workers{{{R}, {POOL}}}": "1+0x20 0+0x10 1+0x10",
+        },
         fires_at=5,
         resolved_at=15,
-        labels=_labels(**{"class": "1"}),
+        quiet_at=35,
+        labels=_labels(model="m"),
     ),
     "StratosQueueFull": Proof(
         series={
-            f'stratos_router_placements_total{{{R}, outcome="overloaded"}}': "0+1x10 10+0x20",
-            f'stratos_router_placements_total{{{R}, outcome="placed"}}': "0+50x30",
+            f'stratos_router_placements_total{{{R}, class="1", outcome="overloaded"}}': "0+3x10 30+0x30 31+0x20",
+            f'stratos_router_placements_total{{{R}, class="1", outcome="placed"}}': "0+50x30 1500+1x30",
+            f'stratos_router_placements_total{{{R}, class="3", outcome="overloaded"}}': "0+50x60",
         },
-        fires_at=5,
+        fires_at=6,
         resolved_at=20,
+        quiet_at=44,  # one of five
     ),
     "StratosPromptConvicted": Proof(
         series={f"stratos_convictions_total{{{R}}}": "0+0x3 1+0x40"}, fires_at=6, resolved_at=30
@@ -89,12 +119,18 @@ PROOFS: dict[str, Proof] = {
     ),
     "StratosComponentDown": Proof(
         series={
-            f'up{{{R}, component="router", instance="i"}}': "0+0x5 1+0x10",
-            f'up{{{R}, component="router", instance="k"}}': "0+0x15",
+            f'up{{{R}, component="router", instance="i"}}': "0+0x5 1+0x60",
+            f'up{{{R}, component="router", instance="k"}}': "0+0x60",
+            f'up{{{R}, component="gateway", instance="g"}}': "1+0x60",
+            # The autoscaler's pods are gone, not only silent; another release was removed as a whole.
+            f'up{{{R}, component="autoscaler", instance="a"}}': "1+0x20 _x20 1+0x20",
+            'up{release="removed", component="router", instance="l"}': "1+0x20 _x40",
         },
         fires_at=3,
         resolved_at=8,
         labels=_labels(component="router"),
+        also=((30, _labels(component="autoscaler")),),
+        quiet_at=50,
     ),
     "StratosGatewayMissing": Proof(  # another release has one
         series={
@@ -127,7 +163,9 @@ PROOFS: dict[str, Proof] = {
         series={
             **_pool("live", "4+0x20"),
             f'stratos_autoscaler_bound_workers{{{R}, {POOL}, bound="max"}}': "4+0x20",
-            f'stratos_router_queue_oldest_seconds{{{R}, class="1"}}': "20+0x10 0+0x10",
+            f'stratos_autoscaler_workers{{{R}, {OTHER}, state="live"}}': "4+0x20",  # nothing waits for this one
+            f'stratos_autoscaler_bound_workers{{{R}, {OTHER}, bound="max"}}': "4+0x20",
+            **_queue("20+0x10 0+0x10"),
         },
         fires_at=8,
         resolved_at=15,
@@ -202,6 +240,12 @@ PROOFS: dict[str, Proof] = {
         fires_at=4,
         resolved_at=25,
     ),
+    "StratosModelRefused": Proof(
+        series={f'stratos_model_refused{{{R}, model="m", model_digest="d"}}': "1+0x5 0+0x10"},
+        fires_at=4,
+        resolved_at=8,
+        labels=_labels(model="m"),
+    ),
     "StratosSnapshotStale": Proof(
         series={f'stratos_snapshot_past_bound{{{R}, instance="i"}}': "1+0x5 0+0x10"},
         fires_at=3,
@@ -227,6 +271,52 @@ PROOFS: dict[str, Proof] = {
     "StratosRedisFills": Proof(
         series={f'stratos_redis_memory_ratio{{{R}, instance="i"}}': "0.75+0x10 0.5+0x10"}, fires_at=8, resolved_at=14
     ),
+    "StratosRedisFileFails": Proof(
+        series={f'stratos_redis_file_failed{{{R}, instance="i"}}': "1+0x5 0+0x10"}, fires_at=3, resolved_at=8
+    ),
+    "StratosVolumeFills": Proof(
+        series={
+            f'kubelet_volume_stats_{what}_bytes{{namespace="{place}", persistentvolumeclaim="r-redis"}}': values
+            for what, place, values in (
+                ("available", "ns", "10+0x10 50+0x10"),
+                ("capacity", "ns", "100+0x20"),
+                ("available", "elsewhere", "1+0x20"),
+                ("capacity", "elsewhere", "100+0x20"),
+            )
+        }
+        | HERE,
+        fires_at=8,
+        resolved_at=15,
+        labels={"namespace": "ns", "persistentvolumeclaim": "r-redis"},
+    ),
+    "StratosJobFailed": Proof(
+        series={
+            'kube_job_failed{namespace="ns", job_name="r-init-store-0a1b", condition="true"}': "1+0x5 _x10",
+            'kube_job_failed{namespace="ns", job_name="r-certificates-29", condition="true"}': "1+0x15",
+            'kube_job_owner{namespace="ns", job_name="r-certificates-29", owner_kind="CronJob"}': "1+0x15",
+            'kube_job_failed{namespace="ns", job_name="somebody-elses", condition="true"}': "1+0x15",
+        }
+        | HERE,
+        fires_at=3,
+        resolved_at=12,
+        labels={"namespace": "ns", "job_name": "r-init-store-0a1b"},
+    ),
+    "StratosCronJobFails": Proof(  # due every hour: the first three runs fail
+        series={
+            f'kube_cronjob_status_last_{what}_time{{namespace="ns", cronjob="r-backup"}}': values
+            for what, values in (("schedule", "3600+0x60 7200+0x60 10800+0x60"), ("successful", "_x130 10900+0x60"))
+        }
+        | HERE,
+        fires_at=90,
+        resolved_at=140,
+        labels={"namespace": "ns", "cronjob": "r-backup"},
+    ),
+    "StratosTenantLimited": Proof(
+        series=_limited("0+5x60 300+0x60"),
+        fires_at=45,
+        resolved_at=80,
+        labels=_labels(tenant="t", code="rate_limit_exceeded"),
+    ),
     "StratosLedgerUnsealed": Proof(
         series={f'stratos_ledger_seal_lag_seconds{{{R}, instance="i"}}': "1700 1760 1820+60x10 5+0x10"},
         fires_at=9,
@@ -237,8 +327,7 @@ PROOFS: dict[str, Proof] = {
     ),
     "StratosLedgerLoses": Proof(
         series={
-            f"stratos_ledger_dropped_total{{{R}}}": "0+0x3 5+0x40",
-            f"stratos_usage_counts_dropped_total{{{R}}}": "0+0x43",
+            f"stratos_ledger_dropped_total{{{R}}}": "0+0x3 5+0x40",  # and no worker is awake
         },
         fires_at=6,
         resolved_at=30,
@@ -273,6 +362,9 @@ PROOFS: dict[str, Proof] = {
             f'stratos_autoscaler_metrics_api_questions_total{{{R}, outcome="answered"}}': "0+0x20 0+4x10 40+0x30",
             f'stratos_autoscaler_metrics_api_questions_total{{{R}, outcome="failed"}}': "0+4x60",
             **_pool("live", "1+0x36 0+0x24"),
+            f'stratos_autoscaler_pool_info{{{R}, {POOL}, mode="hpa"}}': "1+0x60",
+            f'stratos_autoscaler_workers{{{R}, {OTHER}, state="live"}}': "1+0x60",  # its planner asks nobody
+            f'stratos_autoscaler_pool_info{{{R}, {OTHER}, mode="planner"}}': "1+0x60",
         },
         fires_at=16,
         resolved_at=30,
@@ -291,17 +383,22 @@ def unit_tests(rules_file: str) -> dict[str, Any]:
 
 
 def _test(name: str, proof: Proof, severity: str, summary: str) -> dict[str, Any]:
-    expected = {
-        "exp_labels": {**proof.labels, "severity": severity},
-        "exp_annotations": {"summary": summary, "runbook_url": f"{RUNBOOKS}/{name}.md"},
-    }
+    notes = {"summary": summary, "runbook_url": f"{RUNBOOKS}/{name}.md"}
+    raised = ((proof.fires_at, proof.labels), *proof.also)
     quiet = [minute for minute in (proof.resolved_at, proof.quiet_at) if minute is not None]
     return {
         "name": name,
         "interval": "1m",
         "input_series": [{"series": series, "values": values} for series, values in proof.series.items()],
         "alert_rule_test": [
-            {"eval_time": f"{proof.fires_at}m", "alertname": name, "exp_alerts": [expected]},
+            *(
+                {
+                    "eval_time": f"{minute}m",
+                    "alertname": name,
+                    "exp_alerts": [{"exp_labels": {**labels, "severity": severity}, "exp_annotations": notes}],
+                }
+                for minute, labels in raised
+            ),
             *({"eval_time": f"{minute}m", "alertname": name, "exp_alerts": []} for minute in quiet),
         ],
     }

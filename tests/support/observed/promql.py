@@ -20,6 +20,15 @@ OTHERS = {
     "process_resident_memory_bytes": frozenset[str](),
 }
 """Series of Prometheus itself and of its client library."""
+OF_A_CLUSTER = {
+    "kube_job_failed": frozenset({"namespace", "job_name", "condition"}),
+    "kube_job_owner": frozenset({"namespace", "job_name", "owner_kind"}),
+    "kube_cronjob_status_last_schedule_time": frozenset({"namespace", "cronjob"}),
+    "kube_cronjob_status_last_successful_time": frozenset({"namespace", "cronjob"}),
+    "kubelet_volume_stats_available_bytes": frozenset({"namespace", "persistentvolumeclaim"}),
+    "kubelet_volume_stats_capacity_bytes": frozenset({"namespace", "persistentvolumeclaim"}),
+}
+"""Series of kube-state-metrics and of kubelets."""
 
 
 class QueryError(AssertionError):
@@ -28,7 +37,7 @@ class QueryError(AssertionError):
 
 def known_series() -> dict[str, frozenset[str]]:
     """Labels of every series on the wire by name, those of recording rules included."""
-    known = {name: labels | TARGET for name, labels in OTHERS.items()}
+    known = {name: labels | TARGET for name, labels in OTHERS.items()} | OF_A_CLUSTER
     for metric in declared_metrics():
         labels = frozenset(metric.labels) | TARGET
         if metric.type == "histogram":

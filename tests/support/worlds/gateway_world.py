@@ -69,6 +69,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     die_after: int | None = None
     reset_after: int | None = None
     """Once, after so many tokens of a choice, the session ends while the worker lives."""
+    exhaust_after: int | None = None
+    """Tokens of a choice that its KV has room for."""
     skip_after: int | None = None
     """A token is left out after so many."""
     cached_tokens: int = 0
@@ -208,6 +210,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
                 delta.finish_reason = decode_pb2.FINISH_REASON_STOP
             elif state[index] >= params.max_tokens:
                 delta.finish_reason = decode_pb2.FINISH_REASON_LENGTH
+            elif self.exhaust_after is not None and state[index] >= self.exhaust_after:
+                delta.finish_reason = decode_pb2.FINISH_REASON_EXHAUSTED
             if delta.finish_reason:
                 del state[index]
             deltas.append(delta)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import WorkerRole
+from stratos.planning.observation import observe
 from stratos.planning.settings import PoolBounds
 from stratos_autoscaler.backends.base import BackendWorker, NotedDigest
 from stratos_autoscaler.models import ModelDigests
@@ -56,3 +59,32 @@ def test_of_two_that_changed_the_second_is_tried_once_the_first_has_shown_itself
     kept["chat"] = NotedDigest(MODEL)
     digests.learn(fleet(NEW, live="chat-0"), shown, kept)
     assert (digest_of(digests, "chat"), digest_of(digests, "code")) == (MODEL, NEW)
+
+
+def rolling(*shown: str) -> tuple[Fleet, tuple[BackendWorker, ...]]:
+    """Live workers of the model chat, each with its digest, and a request for each of these."""
+    workers = []
+    for number, digest in enumerate(shown):
+        status = make_status(f"chat-{number}", WorkerRole.DECODE)
+        status = replace(status, identity=replace(status.identity, model_digest=digest))
+        workers.append(FleetWorker(ref=status.ref, status=status, is_live=True))
+    owned = (BackendWorker(worker_id=f"chat-{n}", role=WorkerRole.DECODE, model_name="chat") for n in range(len(shown)))
+    return replace(fleet(*shown), workers=tuple(workers)), tuple(owned)
+
+
+def test_while_one_revision_replaces_another_both_are_the_pools() -> None:
+    digests = ModelDigests(list(POOLS.values()))
+    kept = {"chat": NotedDigest(OLD, is_doubted=True), "code": NotedDigest(OTHER)}
+    both, owned = rolling(OLD, NEW)
+    assert digests.learn(both, owned, kept) == {"chat": NEW}
+    kept["chat"] = NotedDigest(NEW)
+    assert digests.learn(both, owned, kept) == {}, "it is not written again and again"
+    key = digests.key(POOLS["chat"])
+    assert key is not None
+    seen = observe(both, key)
+    assert (len(seen.workers), seen.queue_depth) == (2, 2), "no worker is missed, and no request"
+    assert not key.holds_model(OTHER)
+    digests.learn(*rolling(NEW, NEW), kept)
+    key = digests.key(POOLS["chat"])
+    assert key is not None
+    assert not key.holds_model(OLD), "once its last worker has gone"

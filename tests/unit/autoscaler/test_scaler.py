@@ -61,9 +61,12 @@ class FakeFleet:
 
 
 class FakeBackend(Backend):
-    """Starts take until the test lets them."""
+    """Has the workers that the router knows; starts take until the test lets them."""
 
-    def __init__(self) -> None:
+    def __init__(self, router: FakeFleet) -> None:
+        self.router = router
+        self.stuck: list[str] = []
+        """Workers that never come up, and do not count as starting any more."""
         self.has_lease = True
         self.started: list[asyncio.Future[str]] = []
         self.pools: list[PoolKey] = []
@@ -79,9 +82,9 @@ class FakeBackend(Backend):
     async def workers(self) -> tuple[BackendWorker, ...]:
         if self.is_down:
             raise WorkerLost("the supervisor did not answer")
-        names = dict.fromkeys([*self.leaving, "decode-0", "decode-1"])
         return tuple(
-            BackendWorker(worker_id=name, role=WorkerRole.DECODE, is_draining=name in self.leaving) for name in names
+            BackendWorker(worker_id=name, role=WorkerRole(name.partition("-")[0]), is_draining=name in self.leaving)
+            for name in dict.fromkeys([*self.leaving, *self.stuck, *self.router.names])
         )
 
     async def mark(self, loads: Mapping[str, int]) -> None:
@@ -101,7 +104,8 @@ class FakeBackend(Backend):
 
 class World:
     def __init__(self, backend: Backend | None = None, **changes: object) -> None:
-        self.clock, self.router, self.backend = FakeClock(), FakeFleet("decode-0"), FakeBackend()
+        self.clock, self.router = FakeClock(), FakeFleet("decode-0")
+        self.backend = FakeBackend(self.router)
         self.registry = CollectorRegistry()
         settings = AutoscalerSettings(
             router_addresses=["r:1"],
@@ -187,6 +191,8 @@ async def test_a_lost_router_or_supervisor_keeps_the_last_decision_and_is_report
         assert world.scaler.not_ready_reason() == ""
         await world.turn(3)
         assert "did not answer" in world.scaler.not_ready_reason()
+        missing = world.registry.get_sample_value("stratos_autoscaler_routers_missing")
+        assert missing == (peer == "router"), "none that answers is one that is missing"
         assert world.value("desired_workers") == 2
         assert (world.backend.started, world.backend.drained) == ([], [])
         getattr(world, peer).is_down = False
@@ -305,6 +311,37 @@ async def test_the_pools_of_a_model_sleep_together_and_one_request_wakes_both() 
     assert [pool.role for pool in world.backend.pools] == [WorkerRole.DECODE, WorkerRole.PREFILL]
     assert world.value("decisions_total", direction="up", reason="wake") == 1
     await world.scaler.close()
+
+
+async def test_a_pool_whose_workers_never_come_up_is_wanted_and_does_not_sleep() -> None:
+    world = World(pools=HPA_POOLS)
+    world.router.names, world.router.waiting = [], 1
+    world.backend.stuck = ["decode-0", "decode-1", "prefill-0"]
+    await world.turn(60)
+    assert world.value("desired_workers") == 2, "the alert on models without a live worker asks for this"
+    assert world.value("workers", state="live") == 0
+    assert world.value("decisions_total", direction="hold", reason="asleep") is None
+    assert world.backend.started == [], "one more would not come up either"
+
+
+async def test_what_a_pool_should_have_is_kept_while_nothing_is_seen_of_it() -> None:
+    world = World(pools=HPA_POOLS)
+    world.router.names = []
+    await world.turn(3)
+    assert world.value("desired_workers") == 0
+    world.router.is_down = True
+    await world.turn(3)
+    assert world.value("desired_workers") == 0, "a model that sleeps is not one whose workers are missing"
+
+
+async def test_metrics_name_a_model_as_clients_do() -> None:
+    pool = {"role": "decode", "min_workers": 1, "max_workers": 3, "mode": "hpa", "model_name": "entry"}
+    world = World(pools=[{**pool, "served_name": "org/model"}])
+    await world.turn()
+    labels = {"role": "decode", "model": "org/model"}
+    assert world.registry.get_sample_value("stratos_autoscaler_desired_workers", labels) is not None
+    assert world.registry.get_sample_value("stratos_autoscaler_pool_info", {**labels, "mode": "hpa"}) == 1
+    assert {number.labels["model"] for number in world.board.numbers()} == {"entry"}, "what selectors can hold"
 
 
 async def test_nothing_sleeps_on_missing_data_or_while_requests_are_open() -> None:

@@ -15,13 +15,12 @@ RECIPES = ROOT / "deploy" / "recipes"
 
 def test_the_autoscaler_understands_kedas_trigger() -> None:
     objects = {found["kind"]: found for found in yaml.safe_load_all((RECIPES / "keda.yaml").read_text())}
-    (trigger,) = objects["ScaledObject"]["spec"]["triggers"]
-    found = parse_trigger(trigger["metadata"])
-    assert (found.metric, dict(found.labels), found.target) == (
-        "stratos_queue_depth",
-        {"release": "RELEASE", "model": "base", "role": "decode"},
-        10.0,
-    )
+    model = {"release": "RELEASE", "model": "base"}
+    found = [parse_trigger(trigger["metadata"]) for trigger in objects["ScaledObject"]["spec"]["triggers"]]
+    assert [(trigger.metric, dict(trigger.labels), trigger.target) for trigger in found] == [
+        ("stratos_queue_depth", {**model, "role": "decode"}, 10.0),
+        ("stratos_batch_lines_due", model, 2000.0),
+    ]
     parameters = {entry["parameter"] for entry in objects["TriggerAuthentication"]["spec"]["secretTargetRef"]}
     assert parameters == {"caCert", "tlsClientCert", "tlsClientKey"}
 
@@ -36,5 +35,5 @@ def test_the_adapters_queries_are_of_series_that_exist_and_serve_what_the_hpas_a
         assert 'release=~".+/<<index .LabelValuesByName "release">>"' in rule["metricsQuery"], "of one release alone"
     head = (RECIPES / "prometheus-adapter.values.yaml").read_text().partition("rules:")[0]
     assert "batchPercent: 0, kvPercent: 0" in head, "the adapter has no other numbers"
-    wanted = {"stratos_queue_depth", "stratos_open_streams"}
+    wanted = {"stratos_queue_depth", "stratos_open_streams", "stratos_batch_lines_due"}
     assert wanted == {rule["name"]["as"] for rule in rules}

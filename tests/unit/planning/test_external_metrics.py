@@ -8,6 +8,8 @@ from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import WorkerRole
 from stratos.planning.external_metrics import (
+    BATCH_LINES,
+    BATCH_LINES_DUE,
     BATCH_LOAD,
     KV_LOAD,
     KV_UTILISATION,
@@ -20,6 +22,7 @@ from stratos.planning.external_metrics import (
     load_metrics,
 )
 from stratos.planning.fleet_sum import sum_fleets
+from stratos.planning.observation import observe
 from stratos.planning.settings import PoolKey
 from tests.support.worlds.fleet_samples import MODEL, ledger, make_status
 
@@ -79,3 +82,14 @@ def test_gateways_are_counted_once_however_many_routers_they_tell() -> None:
     found = numbers(sum_fleets([Fleet(gateways=(older, other)), Fleet(gateways=(first, second))]))
     assert found[OPEN_STREAMS, ""] == 6
     assert found[SLA_VIOLATIONS, ""] == 0.25
+
+
+def test_batches_are_counted_once_however_many_gateways_tell_of_them() -> None:
+    loads = [
+        GatewayLoad(gateway=f"g{number}", model_digest=MODEL, num_batch_lines=900, num_batch_lines_due=due)
+        for number, due in enumerate((40, 41, 0))
+    ]
+    fleet = Fleet(gateways=tuple(loads))
+    found = numbers(fleet)
+    assert (found[BATCH_LINES, ""], found[BATCH_LINES_DUE, ""]) == (900, 41)
+    assert observe(fleet, PoolKey(role=WorkerRole.DECODE, model_digest=MODEL)).num_batch_lines_due == 41

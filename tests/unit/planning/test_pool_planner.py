@@ -107,6 +107,20 @@ def test_a_decision_says_what_it_was_taken_on_and_what_was_in_the_way() -> None:
     assert world.decide(None).load is None
 
 
+def test_a_pool_grows_to_keep_the_windows_of_batches_where_it_is_told_what_a_worker_does() -> None:
+    late = pool(load("decode-0"), num_batch_lines_due=2500)
+    assert World().decide(late).direction is HOLD
+    assert World(batch_lines_per_worker=1000, role=WorkerRole.PREFILL).decide(late).direction is HOLD
+    world = World(batch_lines_per_worker=1000)
+    decision = world.decide(late)
+    assert (decision.direction, decision.reason, decision.num_start) == (UP, Reason.BATCHES, 2)
+    three = [load(f"decode-{number}") for number in range(3)]
+    on_time = world.settle(pool(*three, num_batch_lines_due=2500), 200)
+    assert {d.direction for d in on_time} == {HOLD}, "the third one is not spare, however idle it is"
+    done = world.settle(pool(*three, num_batch_lines_due=2000), 200)
+    assert DOWN in {d.direction for d in done}
+
+
 def test_prefill_pools_follow_queued_tokens() -> None:
     world = World(role=WorkerRole.PREFILL)
     assert world.decide(pool(load(num_queued_tokens=6000, num_seqs=5))).direction is HOLD

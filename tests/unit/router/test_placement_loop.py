@@ -104,7 +104,7 @@ async def test_refusals_say_why_and_when_to_come_back() -> None:
         await waiting
     outcomes = {"overloaded": 1, "queue_timeout": 1}
     for outcome, count in outcomes.items():
-        labels = {"outcome": outcome}
+        labels = {"outcome": outcome, "class": "0"}
         assert world.registry.get_sample_value("stratos_router_placements_total", labels) == count
 
 
@@ -115,12 +115,12 @@ async def test_refusals_for_memory_pressure_count_as_no_full_queue() -> None:
         await (await world.call(priority_class=BATCH_CLASS))
     world.scheduler.show_metrics()
     values = world.registry.get_sample_value
-    assert values("stratos_router_placements_total", {"outcome": "memory_pressure"}) == 1
-    assert values("stratos_router_placements_total", {"outcome": "overloaded"}) == 0
-    assert values("stratos_router_memory_pressure", {"model": "m"}) == 1
+    assert values("stratos_router_placements_total", {"outcome": "memory_pressure", "class": str(BATCH_CLASS)}) == 1
+    assert values("stratos_router_placements_total", {"outcome": "overloaded", "class": str(BATCH_CLASS)}) == 0
+    assert values("stratos_router_memory_pressure", {"model_digest": "m"}) == 1
     world.fleet.set_members([])
     world.scheduler.show_metrics()
-    assert values("stratos_router_memory_pressure", {"model": "m"}) is None
+    assert values("stratos_router_memory_pressure", {"model_digest": "m"}) is None
 
 
 async def test_a_request_that_finds_no_worker_waits_for_one_to_be_started() -> None:

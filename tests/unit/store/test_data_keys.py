@@ -15,6 +15,7 @@ from stratos.store.data_keys import (
     Purpose,
     parse_platform_key,
     seal,
+    seal_same,
     sub_key,
     unseal,
 )
@@ -27,6 +28,7 @@ SUB_KEYS = {
     Purpose.STREAM_RECORDS: "c8ebeeed",
     Purpose.FILES: "5d7035ec",
     Purpose.KV_ON_DISK: "3dcd1b21",
+    Purpose.CONTINUATIONS: "c913003d",
 }
 
 
@@ -59,6 +61,16 @@ def test_a_data_key_opens_under_its_platform_key_for_its_tenant_alone() -> None:
     ):  # fmt: skip
         with pytest.raises(BrokenSeal):
             keys.unwrap(found)
+
+
+def test_the_same_text_may_be_sealed_to_the_same_bytes() -> None:
+    sealed = seal_same(OLD, b"text", b"place")
+    assert sealed == seal_same(OLD, b"text", b"place")
+    assert unseal(OLD, sealed, b"place") == b"text"
+    others = [seal_same(NEW, b"text", b"place"), seal_same(OLD, b"texts", b"place"), seal_same(OLD, b"text", b"places")]
+    assert len({sealed[:12], *(other[:12] for other in others)}) == 4, "a nonce serves one text"
+    with pytest.raises(BrokenSeal):
+        unseal(OLD, sealed, b"places")
 
 
 def test_purposes_share_no_key_and_their_keys_never_change() -> None:

@@ -42,7 +42,9 @@
 {{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
 {{- if gt (int $pool.replicas) 0 -}}
 {{- $scaling := $pool.autoscaling -}}
-{{- $pools = append $pools (dict "role" $role "model_name" $model.name "deployment" (include "stratos.name" (list $ (printf "%s-%s" $role $model.name))) "mode" (include "stratos.scalingMode" $pool) "min_workers" (int $scaling.minReplicas) "max_workers" (int $scaling.maxReplicas) "floor" (int $pool.floor)) -}}
+{{- $mode := include "stratos.scalingMode" $pool -}}
+{{- $size := ternary (list $pool.replicas $pool.replicas) (list $scaling.minReplicas $scaling.maxReplicas) (eq $mode "none") -}}
+{{- $pools = append $pools (dict "role" $role "model_name" $model.name "served_name" ($model.servedName | default $model.name) "deployment" (include "stratos.name" (list $ (printf "%s-%s" $role $model.name))) "mode" $mode "min_workers" (index $size 0 | int) "max_workers" (index $size 1 | int) "floor" (int $pool.floor)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -94,6 +96,9 @@ spec:
 {{- end }}
 {{- with int .scaling.kvPercent }}
 {{ include "stratos.externalMetric" (dict "metric" "stratos_kv_load" "labels" $labels "average" (printf "%dm" (mul . 10))) }}
+{{- end }}
+{{- with int .scaling.batchLinesPerHour }}
+{{ include "stratos.externalMetric" (dict "metric" "stratos_batch_lines_due" "labels" (omit $labels "role") "average" (toString .)) }}
 {{- end }}
 {{- with int .scaling.missedPromisesPercent }}
 - type: External

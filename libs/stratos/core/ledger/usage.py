@@ -38,6 +38,8 @@ class MeterTag:
     """Wall clock of the gateway at the request's arrival: every entry of the request is in the ledger of that day."""
     num_cached_tokens: int = 0
     """Prompt tokens that an earlier attempt had found in a prefix cache: what is computed again is not charged."""
+    num_prior_tokens: int = 0
+    """Output tokens of an earlier answer that this one goes on from: they and the prompt are charged there."""
     cost_tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Names that its client gave to what it was for."""
 

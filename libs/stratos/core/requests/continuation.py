@@ -1,91 +1,52 @@
-"""State that continues a generation which ended before its time, exactly as if it had not been interrupted.
+"""State that continues an answer which ended before its time, exactly as if it had not been interrupted.
 
 There is no hidden state to save.  Noise is a function of seed, choice and position; penalties, ``min_tokens`` and
 ``max_tokens`` count the emitted tokens; a grammar's matcher is replayed over them; KV is computed again.  So the
 request as it was, the tokens it emitted and the identity of what computed them are the whole state.
 
-Tenant, priority and deadline are not part of it: they are decided again, from the key of the client that asks.  This
-record names no tenant, and it authenticates nothing.
+The request comes again from its client, and is known by its binding.  Tenant, class and deadline are not part of it:
+they are decided again, from the key of the client that asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from stratos.core.adapter import AdapterRef
-from stratos.core.kv import KvIdentity
-from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
-from stratos.core.requests.sampling_params import SamplingParams
-from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+from stratos.core.requests.records import ChoiceState
+
+TokenOf = Callable[[Sequence[Sequence[ChoiceState]]], str]
+"""Makes the continuation token of an answer from its choices by prompt; "" where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuationState:
-    """A generation between two tokens."""
+    """An answer between two tokens."""
 
-    prompt_ids: tuple[int, ...]
-    choices: tuple[ChoiceState, ...]
-    """All choices of the request; those that are not finished go on."""
-    sampling: SamplingParams
+    answer_id: str
+    """Id of the answer that ended."""
+    choices: tuple[tuple[ChoiceState, ...], ...]
+    """By prompt; those that are not finished go on, and the others have no tokens here."""
     seed: int
     model_digest: str
-    adapter: AdapterRef
-    numerics_id: str
-    """Elsewhere the continuation is right, but not bit by bit what would have come."""
-
-    @classmethod
-    def of(
-        cls,
-        request: EngineRequest,
-        emitted: Mapping[int, Sequence[int]],
-        identity: KvIdentity,
-        *,
-        exhausted: Collection[int],
-    ) -> ContinuationState:
-        """The state after an attempt.
-
-        Args:
-            request: the attempt; it may have been a continuation itself.
-            emitted: tokens of the attempt by choice.
-            identity: of the engine that ran it.
-            exhausted: choices that ended for want of KV blocks; all others are finished.
-        """
-        choices = tuple(
-            ChoiceState(
-                index=choice.index,
-                emitted_ids=(*choice.emitted_ids, *emitted.get(choice.index, ())),
-                finished=choice.index not in exhausted,
-            )
-            for choice in request.choices
-        )
-        return cls(
-            prompt_ids=request.prompt_ids,
-            choices=choices,
-            sampling=replace(request.sampling, num_prompt_logprobs=None),  # they came with the first token
-            seed=request.seed,
-            model_digest=identity.model_digest,
-            adapter=request.terms.adapter,
-            numerics_id=identity.numerics_id,
-        )
+    adapter_digest: str
+    binding: str
+    """Hash of the request."""
+    expires_unix_s: int
 
     @property
-    def can_go_on(self) -> bool:
-        """Some choice is not finished."""
-        return any(not choice.finished for choice in self.choices)
+    def name(self) -> str:
+        """The same however often the answer's end is told, so that it is gone on from once."""
+        lengths = [[len(choice.emitted_ids) for choice in choices] for choices in self.choices]
+        return hashlib.sha256(f"{self.answer_id} {lengths}".encode()).hexdigest()[:32]
 
-    def is_exact_on(self, identity: KvIdentity) -> bool:
-        """An engine of this identity continues bit by bit."""
-        is_same = (self.model_digest, self.numerics_id) == (identity.model_digest, identity.numerics_id)
-        return is_same and identity.is_exact
 
-    def request(self, key: RequestKey, terms: RequestTerms = DEFAULT_TERMS) -> EngineRequest:
-        """The request that goes on; of ``terms`` all but the adapter counts, which is that of the state."""
-        return EngineRequest(
-            key=key,
-            prompt_ids=self.prompt_ids,
-            choices=self.choices,
-            sampling=self.sampling,
-            seed=self.seed,
-            terms=replace(terms, adapter=self.adapter),
-        )
+def left_open(index: int, emitted_ids: Sequence[int], *, is_open: bool) -> ChoiceState:
+    """A choice at the end of an answer, which goes on or does not."""
+    return ChoiceState(index=index, emitted_ids=tuple(emitted_ids) if is_open else (), finished=not is_open)
+
+
+def num_prior_tokens(choices: Sequence[ChoiceState]) -> int:
+    """Tokens of an earlier answer that choices go on from."""
+    return sum(len(choice.emitted_ids) for choice in choices)

@@ -26,7 +26,7 @@ class FinishReason(enum.StrEnum):
     GRAMMAR = "grammar"
     """The output is complete by its grammar; unlike with STOP its last token is part of the text."""
     EXHAUSTED = "exhausted"
-    """The KV pool cannot hold one token more: a partial answer, which ``ContinuationState`` can take further."""
+    """The KV pool cannot hold one token more: a partial answer, which goes on elsewhere by a continuation token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

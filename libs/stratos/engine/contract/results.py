@@ -182,6 +182,8 @@ class HostTierStatus:
     num_blocks_in: int = 0
     num_damaged: int = 0
     """Blocks among those that came in whose content had changed in host memory; they were computed again."""
+    num_evicted: int = 0
+    """Cached blocks that made room for others there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +193,8 @@ class EngineStatus(EngineLoad):
     num_prefill_jobs: int
     resident_adapters: tuple[str, ...]
     num_preemptions: int = 0
+    num_evicted: int = 0
+    """Cached blocks that made room for others in the device's pool."""
     num_admission_refusals: int = 0
     """Waits that met a full pool at the head of the queue, each counted once, and hand-offs that found no room."""
     waiting_by_class: dict[int, int] = field(default_factory=dict)

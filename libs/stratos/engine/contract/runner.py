@@ -83,6 +83,10 @@ class RunnerInfo:
     """Adapters that it holds at once; the default stands for as many as there are."""
     step_weight_bytes: int = 0
     """Weights that every step reads; 0 where nothing is read."""
+    token_operations: int = 0
+    """Multiplications and additions of products with weights for each token, without the output layer; 0: not known."""
+    sampled_operations: int = 0
+    """The same of the output layer, for each token that is sampled."""
     quantization: str = ""
     """Scheme of the weights of linear layers; empty for floats."""
     device: DeviceFacts = NO_DEVICE

@@ -42,6 +42,8 @@ class BlockManager:
         self.cache = PrefixCache(enabled=enable_prefix_cache, max_changes=max_cache_changes)
         self.on_evict: Callable[[bytes, int], None] | None = None
         """Told the hash and the id of a cached block that is about to get another owner."""
+        self.num_evicted = 0
+        """Cached blocks that made room for others."""
         self._free = list(range(num_blocks - 1, -1, -1))
         self._refs = [0] * num_blocks
         self._fences = [0] * num_blocks
@@ -153,6 +155,7 @@ class BlockManager:
 
     def _evict(self) -> int:
         block_hash, block = self.cache.evict()
+        self.num_evicted += 1
         if self.on_evict is not None:
             self.on_evict(block_hash, block)
         return block

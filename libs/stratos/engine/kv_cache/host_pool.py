@@ -32,6 +32,8 @@ class HostPool:
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
+        self.num_evicted = 0
+        """Cached slots whose content made room for other content."""
         self._free = list(range(num_slots - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._refs = [0] * num_slots
@@ -62,6 +64,7 @@ class HostPool:
         elif self._cached:
             slot, _ = self._cached.popitem(last=False)
             self._forget_slot(slot)
+            self.num_evicted += 1
         else:
             return None
         self._moves[slot] = 1

@@ -119,6 +119,7 @@ class HostTier:
             num_blocks_out=self.num_blocks_out,
             num_blocks_in=self.num_blocks_in,
             num_damaged=self.num_damaged,
+            num_evicted=self.pool.num_evicted,
         )
 
     # -- preempted sequences -----------------------------------------------------------------------

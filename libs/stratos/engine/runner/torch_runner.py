@@ -198,6 +198,8 @@ class TorchRunner(Runner):
             is_streaming=streams is not None,
             num_adapter_slots=config.max_resident_adapters,
             step_weight_bytes=need.read_bytes(config.dtype),
+            token_operations=need.layer_operations,
+            sampled_operations=need.output_operations,
             quantization=weights,
             can_probe=_can_probe(config, target, promised, is_streaming=streams is not None),
         )

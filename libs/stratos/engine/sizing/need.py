@@ -18,6 +18,7 @@ from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_he
 from stratos.engine.checkpoint.gguf.kept_codes import KEPT_BYTES, kept_schemes
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.tensor_names import CODED_SUFFIXES, LINEAR_SUFFIXES, expected_shapes
+from stratos.engine.sizing.operations import layer_operations, output_operations
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -49,6 +50,9 @@ class ModelNeed:
     """Elements that every step reads: all tensors but the table in which a token's row is looked up."""
     code_bytes: int = 0
     """Weights that stay codes, in whatever type the rest is."""
+    layer_operations: int = 0
+    output_operations: int = 0
+    """Operations of a token, see ``operations``."""
     kv_rows: int = 0
     """Heads of K and of V of one token, in all layers."""
     widened: tuple[str, ...] = ()
@@ -154,4 +158,6 @@ def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNe
         widest=max(2 * model.intermediate_size, model.q_size + 2 * model.kv_size, model.hidden_size),
         has_window=model.max_window > 0,
         num_read=num_stored + twice - table,
+        layer_operations=layer_operations(model),
+        output_operations=output_operations(model),
     )

@@ -8,6 +8,9 @@ from typing import Literal
 ACTIVE = " and on (release, instance) (stratos_autoscaler_active == 1)"
 """The one autoscaler that acts: numbers of the others, or of one that did before, are old."""
 
+AWAKENED = f"max by (release, model) (min_over_time(stratos_autoscaler_desired_workers[15m]){ACTIVE}) == 0"
+"""Models that sleep, or did within the last quarter of an hour: their requests wait for a worker to start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from stratos.observe.alerts.alert import Alert
+from stratos.core.requests.limits import BATCH_CLASS
+from stratos.observe.alerts.alert import AWAKENED, Alert
+
+FEWEST = 10
+"""Fewer events than this raise no alert on a part of all: one failed request of a quiet night pages no one."""
 
 
 def _burns(factor: str, long: str, short: str) -> str:
     errors = "stratos:request_errors:ratio_rate"
-    return f"{errors}{long} > {factor} * 0.001 and {errors}{short} > {factor} * 0.001"
+    counted = f'sum by (release, model) (increase(stratos_request_outcomes_total{{outcome="failed"}}[{long}]))'
+    return (
+        f"{errors}{long} > {factor} * 0.001 and {errors}{short} > {factor} * 0.001"
+        f" and on (release, model) {counted} >= {FEWEST}"
+    )
+
+
+_PLACED = f'stratos_router_placements_total{{class!="{BATCH_CLASS}"}}'
+_SHED = f'stratos_router_placements_total{{class!="{BATCH_CLASS}", outcome=~"overloaded|queue_timeout"}}'
 
 
 REQUEST_ALERTS = (
@@ -18,7 +30,8 @@ REQUEST_ALERTS = (
         severity="page",
         summary="More than 1.4 % of requests fail; the error budget of a month would be gone in two days.",
         meaning="Over an hour and over the last five minutes, requests failed by the platform's fault 14.4 times more "
-        "often than the objective of 99.9 % allows. Errors within streams count; what clients do wrong does not.",
+        "often than the objective of 99.9 % allows, and at least ten of them. Errors within streams count; what "
+        "clients do wrong does not.",
         check=(
             "Dashboard Fleet: which outcome, since when; processes that do not answer.",
             "Access log of the gateways: `outcome=failed`, and the code in `error`.",
@@ -42,11 +55,13 @@ REQUEST_ALERTS = (
     ),
     Alert(
         name="StratosPromisesMissed",
-        expr="stratos:promises_kept:ratio_rate30m < 0.95",
+        expr="stratos:promises_kept:ratio_rate30m < 0.95"
+        " and on (release, plan, promise) sum by (release, plan, promise)"
+        f' (increase(stratos_promises_total{{outcome="missed"}}[30m])) >= {FEWEST}',
         lasting="5m",
         summary="A plan's promised time is missed for more than one prompt in twenty.",
         meaning="Plans may promise a time to the first token (`ttft`) or between tokens (`itl`), and credits are given "
-        "where it is missed. The labels say which plan and which promise.",
+        "where it is missed. The labels say which plan and which promise; ten were missed in half an hour at least.",
         check=(
             "Dashboard Model: times by model; the wait for a worker is part of the time to the first token.",
             "Dashboard Engine: duration of a step and batch size for `itl`.",
@@ -59,13 +74,13 @@ REQUEST_ALERTS = (
     ),
     Alert(
         name="StratosQueueWaitsLong",
-        expr="max by (release, class) (stratos_router_queue_oldest_seconds) > 30",
+        expr=f"max by (release, model) (stratos:queue_oldest_seconds) > 20 unless on (release, model) {AWAKENED}",
         lasting="2m",
         severity="page",
-        summary="Requests wait for more than half a minute for a worker.",
-        meaning="The oldest request of a class has had no placement for 30 s, for two minutes on end: there are too "
-        "few "
-        "workers, or none that may take it.",
+        summary="Requests of a model wait for more than twenty seconds for a worker.",
+        meaning="Its oldest request has had no placement for 20 s, for two minutes on end: there are too few workers, "
+        "or none that may take it. After `QUEUE__TTL_S` (30 s) requests are refused. The lowest class is left out, "
+        "since it waits for all others, and so is a model that slept within the last quarter of an hour.",
         check=(
             "`stratos status`: live workers, and why others are out.",
             "`stratos_router_rejections_total`: `kv_room` and `batch_slots` are load, `features` and `protocol` an "
@@ -79,19 +94,33 @@ REQUEST_ALERTS = (
     ),
     Alert(
         name="StratosQueueFull",
-        expr='sum by (release) (rate(stratos_router_placements_total{outcome=~"overloaded|queue_timeout"}[5m]))'
-        " / (sum by (release) (rate(stratos_router_placements_total[5m])) > 0) > 0.01",
+        expr=f"sum by (release) (rate({_SHED}[5m])) / (sum by (release) (rate({_PLACED}[5m])) > 0) > 0.01"
+        f" and on (release) sum by (release) (increase({_SHED}[5m])) >= {FEWEST}",
         lasting="2m",
         severity="page",
         summary="More than one request in a hundred is refused because queues are full or its time is over.",
         meaning="Routers answered `overloaded` or `queue_timeout`: clients get 503, or go to the external endpoint "
-        "where "
-        "there is one.",
+        "where there is one. The lowest class is left out: it is refused first, and lines of batches come again.",
         check=("As for StratosQueueWaitsLong.", "Dashboard Tenants: one tenant's flood, or the load of all."),
         act=(
             "Add workers, or lower what a tenant may have open at once (docs/tenants.md).",
             "A short peak: raise `QUEUE__*` of the router and the requests' time to live.",
         ),
+    ),
+    Alert(
+        name="StratosTenantLimited",
+        expr=f"sum by (release, tenant, code) (increase(stratos_requests_limited_total[5m])) >= {FEWEST}",
+        lasting="30m",
+        summary="A tenant has been refused by its own limits for half an hour.",
+        meaning="Ten requests or more in every five minutes got 429. The code says which limit: `rate_limit_exceeded` "
+        "(requests or tokens a minute), `concurrency_limit` (sequences at once), `request_over_rate_limit` (one "
+        "request above what the plan ever allows), `insufficient_quota` (the budget is spent). The "
+        "platform works as it should.",
+        check=(
+            "Dashboard Tenants: requests refused by limits, by code.",
+            "Its plan (docs/tenants.md), and what it spent.",
+        ),
+        act=("Talk to the tenant: a larger plan, another budget, or a client that minds `retry-after`.",),
     ),
     Alert(
         name="StratosBatchLate",

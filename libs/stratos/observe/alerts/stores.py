@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from stratos.observe.alerts.alert import ACTIVE, Alert
 
+JOBS = ".+-(credentials|certificates|init-store|declaration)-.+"
+OURS = (
+    ' and on (namespace) label_replace(group by (release) (up{release!=""}), "namespace", "$1", "release", "(.+)/.+")'
+)
+"""Namespaces with a release: what the cluster tells of jobs and volumes knows no releases."""
+
+_DUE = 'max by (namespace, cronjob) (kube_cronjob_status_last_schedule_time{cronjob=~".+-(certificates|backup)"})'
+
 STORE_ALERTS = (
     Alert(
         name="StratosSnapshotStale",
@@ -30,6 +38,22 @@ STORE_ALERTS = (
         act=("Restore the right Redis, or take the new one with `stratos admin adopt-store` (docs/operations.md).",),
     ),
     Alert(
+        name="StratosModelRefused",
+        expr="max by (release, model) (stratos_model_refused) == 1",
+        lasting="2m",
+        summary="A gateway cannot serve a model that is recorded.",
+        meaning="Requests for it get 404 there, or go on with what was served before. Other models are served as ever.",
+        check=(
+            "`stratos models list`, or the gateway's log: files are missing or have another digest, a tokenizer does "
+            "not load, another name has the digest, or there are more records than `MODEL_RECORDS__MAX_MODELS`.",
+            "Does the gateway reach the object store (`OBJECT_STORE__URL`, network policies)?",
+        ),
+        act=(
+            "Add it again from a good folder (`stratos models add NAME PATH`), which stores its files again.",
+            "Or remove it: `stratos models remove NAME --digest FIRST-DIGITS`.",
+        ),
+    ),
+    Alert(
         name="StratosRedisFills",
         expr="max by (release) (stratos_redis_memory_ratio) > 0.7",
         lasting="5m",
@@ -42,6 +66,52 @@ STORE_ALERTS = (
             "`stratos_ledger_unsealed_entries`: is it beyond `LEDGER__MAX_UNSEALED`? Then see StratosLedgerUnsealed.",
         ),
         act=("Give Redis more memory (`redis.maxMemory`), or lower `LEDGER__MAX_UNSEALED`.",),
+    ),
+    Alert(
+        name="StratosRedisFileFails",
+        expr="max by (release) (stratos_redis_file_failed) == 1",
+        lasting="1m",
+        severity="page",
+        summary="Redis cannot write its file.",
+        meaning="Its disk is full or broken. Redis refuses writes while its file of commands (AOF) fails, so nothing "
+        "is written that a restart would lose: no key, no suspension, no usage. Requests go on.",
+        check=("`redis-cli info persistence`, and the log of Redis.", "Room of its volume: `df` in its pod."),
+        act=("Give the volume room (`redis.volume.size`, where its class can grow), or bring the disk back.",),
+    ),
+    Alert(
+        name="StratosVolumeFills",
+        expr="min by (namespace, persistentvolumeclaim) "
+        f'(kubelet_volume_stats_available_bytes{{persistentvolumeclaim=~".+-(redis|objects)"}}'
+        f' / kubelet_volume_stats_capacity_bytes{{persistentvolumeclaim=~".+-(redis|objects)"}}) < 0.15{OURS}',
+        lasting="5m",
+        summary="A volume of a release's own Redis or object store has less than 15 % left.",
+        meaning="Redis stops taking writes when its volume is full, and the object store takes no more adapters, "
+        "segments and backups. Needs the kubelets' metrics.",
+        check=("`df` in the pod.", "`stratos_ledger_unsealed_entries`, sizes of adapters, backups that are kept."),
+        act=("Let the volume grow, or take stores of your own: these two are for evaluation.",),
+    ),
+    Alert(
+        name="StratosJobFailed",
+        expr="max by (namespace, job_name) "
+        f'(kube_job_failed{{condition="true", job_name=~"{JOBS}"}}'
+        ' unless on (namespace, job_name) kube_job_owner{owner_kind="CronJob"}) == 1' + OURS,
+        lasting="1m",
+        summary="A job of a release has failed.",
+        meaning="It makes the credentials or certificates, sets the store up, or applies the declaration; what needs "
+        "it waits. The job goes a day after its end, or with the next version. Needs kube-state-metrics.",
+        check=("`kubectl logs job/NAME`, `kubectl describe job NAME`.",),
+        act=("Mend what the log says, and install the same version again after `kubectl delete job NAME`.",),
+    ),
+    Alert(
+        name="StratosCronJobFails",
+        expr=f"{_DUE} > (max by (namespace, cronjob) (kube_cronjob_status_last_successful_time) or 0 * {_DUE}){OURS}",
+        lasting="1h",
+        summary="The last renewal of certificates, or the last backup, has not succeeded.",
+        meaning="It was due an hour ago, and no run has succeeded since. Needs kube-state-metrics.",
+        check=(
+            "`kubectl get jobs`, `kubectl logs job/NAME` of the last run: a pod that stays Pending blocks the next.",
+        ),
+        act=("Mend what the log says, and run it once: `kubectl create job NAME --from=cronjob/NAME`.",),
     ),
     Alert(
         name="StratosLedgerUnsealed",
@@ -68,8 +138,8 @@ STORE_ALERTS = (
     ),
     Alert(
         name="StratosLedgerLoses",
-        expr="sum by (release) (increase(stratos_ledger_dropped_total[15m]))"
-        " + sum by (release) (increase(stratos_usage_counts_dropped_total[15m])) > 0",
+        expr="sum by (release) (increase(stratos_ledger_dropped_total[15m])) > 0"
+        " or sum by (release) (increase(stratos_usage_counts_dropped_total[15m])) > 0",
         severity="page",
         summary="Usage was given up and is not billed.",
         meaning="More entries waited for Redis than gateways or workers may keep.",
@@ -118,12 +188,13 @@ STORE_ALERTS = (
     Alert(
         name="StratosScalersUnserved",
         expr='sum by (release) (rate(stratos_autoscaler_metrics_api_questions_total{outcome="answered"}[5m])) == 0'
-        f" and on (release) sum by (release) (stratos_autoscaler_workers{ACTIVE}) > 0",
+        f" and on (release) sum by (release) (stratos_autoscaler_workers{ACTIVE}"
+        ' and on (release, instance, role, model) stratos_autoscaler_pool_info{mode="hpa"}) > 0',
         lasting="10m",
         summary="No HPA gets numbers of the release.",
         meaning="For a quarter of an hour the autoscaler answered no question of an HPA: pools stay as they are. "
-        "Either none arrives, or all are refused or fail. A release whose pools all sleep is left out: its HPAs "
-        "ask nothing.",
+        "Either none arrives, or all are refused or fail. A release none of whose pools with an HPA is awake is left "
+        "out: those HPAs ask nothing.",
         check=(
             "`kubectl get apiservice v1beta1.external.metrics.k8s.io`: is it available, and whose is it?",
             "`stratos_autoscaler_metrics_api_questions_total` by outcome; `failed` is a router that does not answer.",

@@ -25,11 +25,15 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosComponentDown",
-        expr='max by (release, component) (up{release!="", component=~"gateway|router|lora-registry|autoscaler"}) == 0',
+        expr="group by (release, component) "
+        '(last_over_time(up{release!="", component=~"gateway|router|lora-registry|autoscaler"}[1d]))'
+        ' unless group by (release, component) (up == 1) and on (release) group by (release) (up{release!=""})',
         lasting="1m",
         severity="page",
         summary="No process of a component answers.",
-        meaning="All gateways, all routers, all registries or all autoscalers of a release are gone or unreachable.",
+        meaning="All gateways, all routers, all registries or all autoscalers of a release are gone or unreachable, "
+        "though one of them was there within the last day. So it is raised for pods that do not start, which are no "
+        "targets, and for a day where a component was switched off.",
         check=("`kubectl get pods`, and the events of those that do not start.", "Nodes, quotas, images."),
         act=("Bring one of them back; without routers nothing is placed, without autoscalers no size changes.",),
     ),
@@ -70,10 +74,11 @@ WORKER_ALERTS = (
         name="StratosPoolAtMaximum",
         expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{ACTIVE})'
         f' >= max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="max"}}{ACTIVE})'
-        " and on (release) max by (release) (stratos_router_queue_oldest_seconds) > 10",
+        " and on (release, role, model) stratos:queue_oldest_seconds > 10",
         lasting="5m",
         summary="A pool is as large as it may be, and requests wait.",
-        meaning="No scaler may add a worker. Requests of the release have waited for more than ten seconds.",
+        meaning="No scaler may add a worker, and requests that need one have waited for more than ten seconds: for "
+        "decode workers those for tokens, for prefill workers those for vectors.",
         check=("Dashboard Tenants: one tenant's flood, or the load of all.", "`stratos autoscaler explain`."),
         act=("Raise `maxReplicas` where there is room, or lower what a tenant may have open (docs/tenants.md).",),
     ),

@@ -128,8 +128,21 @@ FLEET = Dashboard(
             queries=(Query("max (stratos_snapshot_age_seconds{@})", "oldest"),),
             unit="s",
         ),
+        Panel(
+            title="Redis: memory in use",
+            text="Part of its maxmemory; from 80 % on usage waits on gateways' disks. `file failed` at 1: its disk "
+            "takes no more, and it refuses writes.",
+            queries=(
+                Query("max (stratos_redis_memory_ratio{@})", "memory"),
+                Query("max (stratos_redis_file_failed{@})", "file failed"),
+            ),
+            unit="percentunit",
+        ),
     ),
 )
+
+_ACTS = " and on (release, instance) stratos_autoscaler_active{@} == 1"
+"""The autoscaler that acts: what another one showed last is old."""
 
 AUTOSCALER = Dashboard(
     uid="stratos-autoscaler",
@@ -147,7 +160,7 @@ AUTOSCALER = Dashboard(
         ),
         Panel(
             title="Age of the oldest waiting request",
-            text="By class.",
+            text="By class. After `QUEUE__TTL_S` (30 s) a request is refused, but for one that wakes its model.",
             queries=(Query("max by (class) (stratos_router_queue_oldest_seconds{@})", "class {{class}}"),),
             unit="s",
         ),
@@ -155,14 +168,20 @@ AUTOSCALER = Dashboard(
             title="Workers wanted and there",
             text="Where the two stay apart, something blocks: a limit, a full machine, a start that fails.",
             queries=(
-                Query("max by (role) (stratos_autoscaler_desired_workers{@})", "{{role}} wanted"),
-                Query('max by (role) (stratos_autoscaler_workers{@, state="live"})', "{{role}} live"),
+                Query(
+                    f"max by (model, role) (stratos_autoscaler_desired_workers{{@}}{_ACTS})",
+                    "{{model}} {{role}} wanted",
+                ),
+                Query(
+                    f'max by (model, role) (stratos_autoscaler_workers{{@, state="live"}}{_ACTS})',
+                    "{{model}} {{role}} live",
+                ),
             ),
         ),
         Panel(
             title="Workers by state",
             text="As the autoscaler counts them.",
-            queries=(Query("sum by (role, state) (stratos_autoscaler_workers{@})", "{{role}} {{state}}"),),
+            queries=(Query(f"sum by (role, state) (stratos_autoscaler_workers{{@}}{_ACTS})", "{{role}} {{state}}"),),
         ),
         Panel(
             title="Decisions",
@@ -171,6 +190,16 @@ AUTOSCALER = Dashboard(
                 Query(
                     rate("stratos_autoscaler_decisions_total", "role, direction, reason"),
                     "{{role}} {{direction}}: {{reason}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Questions of HPAs",
+            text="For numbers of the release, by outcome; only where the autoscaler serves them. Without answers pools "
+            "keep their size.",
+            queries=(
+                Query(
+                    rate("stratos_autoscaler_metrics_api_questions_total", "outcome") + " or vector(0)", "{{outcome}}"
                 ),
             ),
         ),
@@ -275,8 +304,12 @@ SERVICE_LEVEL = Dashboard(
         ),
         Panel(
             title="Records of streams",
-            text="Each second, by what happened: `taken` beyond `queued` are streams whose gateway was lost.",
-            queries=(Query(f"sum by (event) (rate(stratos_stream_records_total{{@}}[{WINDOW}]))", "{{event}}"),),
+            text="Each second, by what happened: `taken` beyond `queued` are streams whose gateway was lost. "
+            "Tokens are of answers that ended early.",
+            queries=(
+                Query(f"sum by (event) (rate(stratos_stream_records_total{{@}}[{WINDOW}]))", "{{event}}"),
+                Query(f"sum by (event) (rate(stratos_continuations_total{{@}}[{WINDOW}]))", "token {{event}}"),
+            ),
         ),
         Panel(
             title="Lines of batches",
@@ -285,8 +318,11 @@ SERVICE_LEVEL = Dashboard(
         ),
         Panel(
             title="Lines of batches that wait",
-            text="Of all open batches.",
-            queries=(Query("max(stratos_batch_lines_waiting{@})", "lines"),),
+            text="Of all open batches, and those of them that are due within an hour to keep every window.",
+            queries=(
+                Query("max(stratos_batch_lines_waiting{@})", "lines"),
+                Query("max(stratos_batch_lines_due{@})", "due within an hour"),
+            ),
         ),
     ),
 )

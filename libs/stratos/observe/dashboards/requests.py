@@ -93,6 +93,12 @@ TENANTS = Dashboard(
             queries=(Query(rate("stratos_prompt_tokens_total", "tenant"), "{{tenant}}"),),
         ),
         Panel(
+            title="Requests refused by limits",
+            text="429s by tenant and code: too many a minute or at once, more than a plan allows, a spent budget.",
+            queries=(Query("60 * " + rate("stratos_requests_limited_total", "tenant, code"), "{{tenant}} {{code}}"),),
+            unit="reqpm",
+        ),
+        Panel(
             title="Share of the devices",
             text="Device time by tenant, as a part of all device time.",
             queries=(

@@ -75,6 +75,12 @@ ENGINE = Dashboard(
             queries=(Query("sum by (state) (stratos_kv_blocks{@})", "{{state}}"),),
         ),
         Panel(
+            title="Cached blocks that made room",
+            text="Blocks a second, by tier. Where `device` grows and `host` does not, host memory keeps them; where "
+            "both do, prefixes are computed again.",
+            queries=(Query(rate("stratos_kv_evicted_blocks_total", "tier"), "{{tier}}"),),
+        ),
+        Panel(
             title="Preemptions and refusals",
             text="Sequences that gave their blocks back, and waits that met a full pool.",
             queries=(
@@ -90,6 +96,21 @@ ENGINE = Dashboard(
                 Query(
                     f"sum by (instance) (rate(stratos_memory_read_bytes_total{{@}}[{WINDOW}]))"
                     " / max by (instance) (stratos_memory_peak_bytes_per_second{@})",
+                    "{{instance}}",
+                ),
+            ),
+            unit="percentunit",
+        ),
+        Panel(
+            title="Use of the processor's peak",
+            text="Operations of products with weights in the time of steps, next to the peak that was set: a lower "
+            "bound. Prompts come near it; decode is bound by the memory.",
+            needs_gpu=True,
+            queries=(
+                Query(
+                    f"sum by (instance) (rate(stratos_engine_operations_total{{@}}[{WINDOW}]))"
+                    f" / clamp_min(sum by (instance) (rate(stratos_engine_step_seconds_sum{{@}}[{WINDOW}])), 1e-9)"
+                    " / max by (instance) (stratos_engine_peak_operations_per_second{@})",
                     "{{instance}}",
                 ),
             ),

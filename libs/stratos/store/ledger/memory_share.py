@@ -1,4 +1,4 @@
-"""The ledger's share of Redis's memory: usage that grows must not take the room of keys, suspensions and limits.
+"""The ledger's share of Redis's memory, and its files: usage that grows must not take the room of keys and limits.
 
 Redis is asked once in a while, so writes may pass the share by what comes in between.
 """
@@ -16,6 +16,8 @@ from stratos.common.errors import DependencyDown
 from stratos.store.redis import translate_redis_errors
 
 _LOOK_S = 1.0
+_FILES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+"""Of what Redis tells of its files: "ok", or "err" until one is written again, as after a full disk."""
 
 
 class MemoryShare:
@@ -26,15 +28,22 @@ class MemoryShare:
         share: part of ``maxmemory`` beyond which the ledger writes nothing.
         clock: monotonic.
         note: told of each look, which part of ``maxmemory`` is used; 0 where there is no bound.
+        note_file: told of each look, whether Redis could not write its last file.
     """
 
     def __init__(
-        self, redis: Redis, share: float, clock: Clock, note: Callable[[float], None] = lambda used: None
+        self,
+        redis: Redis,
+        share: float,
+        clock: Clock,
+        note: Callable[[float], None] = lambda used: None,
+        note_file: Callable[[bool], None] = lambda has_failed: None,
     ) -> None:
         self._redis = redis
         self._share = share
         self._clock = clock
         self._note = note
+        self._note_file = note_file
         self._used = 0.0
         self._due_s: float | None = None
 
@@ -56,7 +65,9 @@ class MemoryShare:
         try:
             with translate_redis_errors():
                 info: Mapping[str, Any] = await self._redis.info("memory")
+                files: Mapping[str, Any] = await self._redis.info("persistence")
         except ResponseError:  # a server or a user without this command: its bound is not known
             return 0.0
+        self._note_file(any(files.get(name, "ok") != "ok" for name in _FILES))
         bound = int(info.get("maxmemory", 0))
         return int(info.get("used_memory", 0)) / bound if bound else 0.0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import secrets
 import tempfile
 import time
@@ -38,6 +39,7 @@ FINAL = -1
 _MAX_RESULT_BYTES = 256 * 1024 * 1024
 _RESULT_KEPT_MS = 8 * 24 * 3600 * 1000
 _KEPT_MS = 31 * 24 * 3600 * 1000
+_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,24 @@ class StoredBatch:
     output_file_id: str
     error_file_id: str
     problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBacklog:
+    """Rest of all open batches."""
+
+    num_lines: int = 0
+    """Lines that are not answered."""
+    num_due: int = 0
+    """Lines of them to be answered within an hour, so that each batch keeps its window by going on evenly."""
+    left_s: float | None = None
+    """Shortest time until a window ends; ``None`` without a batch."""
+
+    def plus(self, num_lines: int, left_s: float) -> BatchBacklog:
+        """Add a batch that has so many lines left, and so much time."""
+        num_due = math.ceil(num_lines * min(1.0, _HOUR_S / max(left_s, 1.0)))
+        least_s = left_s if self.left_s is None else min(left_s, self.left_s)
+        return BatchBacklog(self.num_lines + num_lines, self.num_due + num_due, least_s)
 
 
 class BatchStore:
@@ -178,16 +198,15 @@ class BatchStore:
             found: Any = await self._redis.zrange(self._open, 0, most - 1)
         return [(tenant_id, batch_id) for tenant_id, _, batch_id in (name.partition("/") for name in found)]
 
-    async def backlog(self, most: int) -> tuple[int, float | None]:
-        """Lines of open batches that are not answered, and the shortest time until a window ends."""
-        names, left, lines = ["t", "ok", "bad", "u"], list[float](), 0
+    async def backlog(self, most: int) -> BatchBacklog:
+        """Sum up what is left of open batches."""
+        names, found_so_far = ["t", "ok", "bad", "u"], BatchBacklog()
         for tenant_id, batch_id in await self.open_batches(most):
             with translate_redis_errors():
                 found: Any = await self._redis.hmget(self._keys(tenant_id, batch_id)[1], names)
             total, completed, failed, ends_ms = (int(text or "0") for text in found)
-            lines += total - completed - failed
-            left.append(ends_ms / 1000 - time.time())
-        return lines, min(left, default=None)
+            found_so_far = found_so_far.plus(total - completed - failed, ends_ms / 1000 - time.time())
+        return found_so_far
 
     async def claim(self, tenant_id: str, batch_id: str, lease_s: float) -> tuple[int, int] | None:
         """A slice that no gateway has, and the epoch of its lease; ``None`` where there is none now."""

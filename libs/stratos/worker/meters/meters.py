@@ -13,6 +13,7 @@ from stratos.engine.contract.runner import RunnerInfo
 from stratos.rpc.instruments import gauge
 from stratos.worker.meters.gpu import register_gpu
 from stratos.worker.meters.memory import MemoryMeter
+from stratos.worker.meters.operations import OperationMeter
 from stratos.worker.meters.settings import WorkerObserveConfig
 from stratos.worker.meters.steps import StepMeter
 
@@ -33,6 +34,7 @@ class Meters:
 
     steps: StepMeter
     memory: MemoryMeter
+    operations: OperationMeter
 
     def show(self, status: EngineStatus, now_s: float) -> None:
         """Bring what follows from time and status up to date; called often."""
@@ -67,4 +69,8 @@ def open_meters(
         DEVICE_HOUR_PRICE.open(registry).labels(me.role.value, model).set(config.device_hour_price)
     if device == "cuda":
         register_gpu(registry, environ)
-    return Meters(StepMeter(registry), MemoryMeter(registry, info, config.peak_memory_bytes_per_s))
+    return Meters(
+        StepMeter(registry),
+        MemoryMeter(registry, info, config.peak_memory_bytes_per_s),
+        OperationMeter(registry, info, config.peak_operations_per_s),
+    )

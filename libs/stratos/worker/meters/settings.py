@@ -20,6 +20,8 @@ class WorkerObserveConfig:
     """Tenants with series of their own, in the order in which they come; later ones share "other"."""
     peak_memory_bytes_per_s: Annotated[float, Ge(0)] = 0.0
     """Measured bandwidth of its memory (`scripts/gpu_check.py` prints that of a GPU); 0 shows no use of it."""
+    peak_operations_per_s: Annotated[float, Ge(0)] = 0.0
+    """Peak of its processor in operations (FLOPS) of the compute type; 0 shows no use of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

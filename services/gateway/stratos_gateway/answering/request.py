@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import StratosError
+from stratos.core.requests.continuation import ContinuationState, TokenOf
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
@@ -88,6 +89,10 @@ class PreparedGeneration(Prepared):
     identity: AnswerIdentity
     rebuilt: Callable[[AnswerIdentity], PreparedGeneration]
     """The same request with another identity."""
+    token_of: TokenOf | None = None
+    """``None`` where no other answer can go on behind this one."""
+    continued: ContinuationState | None = None
+    """The earlier answer that this one goes on from."""
 
     def describe(self, exchange: Exchange) -> None:
         """Its model, and a header with the fields that mean nothing here."""
@@ -127,6 +132,10 @@ class RecordedAnswer(Protocol):
         ...
 
 
+async def _open() -> None:
+    """Everything may be sent."""
+
+
 @dataclass(slots=True, kw_only=True)
 class ClientRequest(Generic[P]):
     """Belongs to the task that answers it; times are monotonic seconds."""
@@ -161,21 +170,29 @@ class ClientRequest(Generic[P]):
     """Why it ended without its whole answer: what steps find raised around them, or what was told within a stream."""
     body_text: bytes = b""
     """Its body as JSON of sorted keys, where a record of the answer is wanted."""
-    is_recorded: bool = False
-    """Its answer has a record, from which any gateway goes on with it: no endpoint and no cache answers it, which would
-    say it otherwise."""
+    stream_id: str = ""
+    """Id of the record of its answer; empty without one."""
     detach_s: float = 0.0
     """Seconds that its answer goes on after its client left."""
     fixed_id: str = ""
     """Id by which it is billed, where that must be the same however often it is computed."""
     followed: RecordedAnswer | None = None
     """Answer that has a record already, which this request is shown."""
+    until_open: Callable[[], Awaitable[None]] = _open
+    """Waits while nothing may be sent; raises what ended the request in that time."""
     trail: dict[str, Any] = field(default_factory=dict)
     """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
     sent: list[ChoiceChunk] = field(default_factory=list)
     """Chunks that the client was sent so far, where ``when_sent`` wants them."""
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None
     """Takes the chunks of an answer that was sent whole."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Its answer has to be what a worker says: it has a record, from which any gateway goes on with it, or goes on
+        from an earlier answer. No endpoint and no cache answers it."""
+        prepared = self.prepared
+        return bool(self.stream_id) or (isinstance(prepared, PreparedGeneration) and prepared.continued is not None)
 
     def dated(self, terms: RequestTerms) -> RequestTerms:
         """``terms`` with the request's times."""

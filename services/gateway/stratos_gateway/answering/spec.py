@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.core.ledger.usage import MeterTag
+from stratos.core.requests.continuation import num_prior_tokens
+from stratos.core.requests.records import ChoiceState, FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
@@ -36,5 +38,24 @@ class GenerationSpec:
     """Id of the generation; empty draws one."""
     epoch: int = 1
     """Number of its owner, see ``AnswerIdentity``."""
+    prior: tuple[ChoiceState, ...] = ()
+    """Choices of an earlier answer that this one goes on from; empty begins them."""
+    open_ends: frozenset[FinishReason] = frozenset()
+    """Ends behind which another answer may go on."""
     can_be_convicted: bool = True
     """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
+
+    @property
+    def num_prior_tokens(self) -> int:
+        """Output tokens of the earlier answer, over the choices that go on."""
+        return num_prior_tokens(self.prior)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of this prompt goes on."""
+        return bool(self.prior) and all(choice.finished for choice in self.prior)
+
+    @property
+    def num_told_prompt_tokens(self) -> int:
+        """Tokens of the prompt that this answer tells and is charged by: those of an earlier answer are its own."""
+        return 0 if self.prior else len(self.prompt_ids)

@@ -10,12 +10,11 @@ from typing import Any
 
 from stratos.common.errors import StratosError
 from stratos.text.output.events import OutputEvent, ReasoningDelta, TextDelta
-from stratos.text.output.parser import OutputParser
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.anthropic.blocks import ContentBlocks, Event
 from stratos_gateway.anthropic.errors import error_object
 from stratos_gateway.http.sse import encode_named_events
-from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage, continuation_of
 from stratos_gateway.openai.reasoning_tokens import ReasoningTokens
 from stratos_gateway.openai.rendering import Answer, Renderer
 
@@ -39,10 +38,11 @@ class MessageRenderer(Renderer):
         self._id = answer.id.replace("-", "_", 1)
         self._blocks = ContentBlocks(self._id)
         shape = answer.shape
-        self._parser = None if shape is None else OutputParser(shape)
+        self._parser = None if shape is None else answer.parser_of(0)
         self._thinking = ReasoningTokens(shape, tokenizer) if shape is not None and shape.has_reasoning else None
         self._end: tuple[str, str | None] | None = None
         """Why it ended, and the stop sequence, if that was the reason."""
+        self._continuation: dict[str, str] = {}
         self._is_begun = False
 
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class MessageRenderer(Renderer):
                 pass
         reason, stop = self._end or (None, None)
         told = {"content": self._blocks.content, "stop_reason": reason, "stop_sequence": stop}
-        return self._message(self._counts(usage)) | told
+        return self._message(self._counts(usage)) | told | self._continuation
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Events for what is new."""
@@ -62,7 +62,7 @@ class MessageRenderer(Renderer):
         """Why it ended, and the counts that hold: those of the beginning do not know of any cache."""
         reason, stop = self._end or (None, None)
         delta = {"stop_reason": reason, "stop_sequence": stop}
-        told = {"type": "message_delta", "delta": delta, "usage": self._counts(usage)}
+        told = {"type": "message_delta", "delta": delta, "usage": self._counts(usage), **self._continuation}
         return encode_named_events([*self._begin(), told, {"type": "message_stop"}])
 
     def stream_failure(self, error: StratosError) -> bytes:
@@ -80,13 +80,13 @@ class MessageRenderer(Renderer):
             yield from self._blocks.feed(event)
         if chunk.finish_reason is not None:
             yield from self._blocks.close()
-            self._end = self._stop_reason(chunk)
+            self._end, self._continuation = self._stop_reason(chunk), continuation_of([chunk])
 
     def _events(self, chunk: ChoiceChunk) -> list[OutputEvent]:
         if self._parser is None:
             return [TextDelta(chunk.text)] if chunk.text else []
         events = self._parser.feed(chunk.text)
-        if chunk.finish_reason is not None:
+        if chunk.ends_text:
             events += self._parser.finish()
         if self._thinking is not None:
             self._thinking.add(chunk.token_ids, events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -42,6 +43,7 @@ class BatchRuns:
         kept_s: seconds that results are kept.
         clock: monotonic.
         metrics: show what waits.
+        on_backlog: told how many lines wait, and how many of them are due within an hour.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class BatchRuns:
         kept_s: float,
         clock: Clock,
         metrics: GatewayMetrics,
+        on_backlog: Callable[[int, int], None] = lambda num_lines, num_due: None,
     ) -> None:
         self._metrics = metrics
+        self._on_backlog = on_backlog
         self._clock = clock
         self._shown_s = float("-inf")
         self._store = store
@@ -112,9 +116,11 @@ class BatchRuns:
         if self._clock.now() < self._shown_s + _SHOW_S:
             return
         self._shown_s = self._clock.now()
-        lines, left_s = await self._store.backlog(_MAX_BATCHES)
-        self._metrics.batch_lines_waiting.set(lines)
-        self._metrics.batch_window_left.set(DAY_S if left_s is None else left_s)
+        backlog = await self._store.backlog(_MAX_BATCHES)
+        self._metrics.batch_lines_waiting.set(backlog.num_lines)
+        self._metrics.batch_lines_due.set(backlog.num_due)
+        self._metrics.batch_window_left.set(DAY_S if backlog.left_s is None else backlog.left_s)
+        self._on_backlog(backlog.num_lines, backlog.num_due)
 
     @property
     def _has_room(self) -> bool:

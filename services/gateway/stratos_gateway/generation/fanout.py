@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from stratos.common.errors import StratosError
+from stratos.core.requests.continuation import TokenOf, left_open
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
@@ -32,6 +33,7 @@ class Fanout(ChunkOutput):
         fleet: shared.
         waiting: how long, and since when, it may wait for a worker.
         journals: of every prompt's choices, where another gateway began the answer.
+        token_of: makes the token with which the answer goes on; ``None`` where it cannot have one.
     """
 
     counts_tokens_live = True
@@ -45,7 +47,9 @@ class Fanout(ChunkOutput):
         fleet: FleetAccess,
         waiting: Waiting = NO_WAITING,
         journals: Sequence[Sequence[ChoiceJournal]] | None = None,
+        token_of: TokenOf | None = None,
     ) -> None:
+        self._token_of, self._continuations = token_of, fleet.metrics.continuations
         self._news = asyncio.Event()
         """Something may have come since the last look."""
         self._is_awaited = False
@@ -161,15 +165,17 @@ class Fanout(ChunkOutput):
                         chunk.prompt_logprobs = generation.transcript.prompt_logprobs
                     chunks.append(chunk)
                     chunk = choice.take() if choice.has_cuts else None
+        if note_continuation(chunks, [g.transcript.choices for g in self.generations], self._token_of):
+            self._continuations.labels("issued").inc()
         return chunks
 
     @property
     def usage(self) -> Usage:
         """Over all prompts and choices."""
         return Usage(
-            sum(len(generation.spec.prompt_ids) for generation in self.generations),
-            self.num_output_tokens,
-            sum(generation.transcript.num_cached_tokens for generation in self.generations),
+            sum(generation.spec.num_told_prompt_tokens for generation in self.generations),
+            self.num_output_tokens - sum(generation.spec.num_prior_tokens for generation in self.generations),
+            sum(generation.num_told_cached_tokens for generation in self.generations),
         )
 
     @property
@@ -199,11 +205,39 @@ def fresh_journals(
     stops, include = stop
     least = spec.sampling.min_tokens
     is_continued = spec.continues_prompt and tokenizer.has_text(spec.prompt_ids)
-    return [
+    journals = [
         ChoiceJournal(
             index,
             Detokenizer(tokenizer, is_continued=is_continued, shown_ids=spec.shown_ids),
             StopMatcher(stops, include_stop=include, min_tokens=least),
+            spec.open_ends,
         )
         for index in range(num_choices)
     ]
+    for journal, state in zip(journals, spec.prior, strict=False):  # there are none where it begins
+        journal.resume(state)
+    return journals
+
+
+def note_continuation(
+    chunks: Sequence[ChoiceChunk], journals: Sequence[Sequence[ChoiceJournal]], token_of: TokenOf | None
+) -> bool:
+    """Put the token with which the answer goes on to its last chunk, where all has ended, and something can go on.
+
+    Args:
+        chunks: of the answer, the newest at the end.
+        journals: of every prompt's choices.
+        token_of: makes it; ``None`` where the answer cannot have one.
+
+    Returns:
+        Whether there is one now.
+    """
+    if token_of is None or not chunks or chunks[-1].finish_reason is None:
+        return False
+    choices = [choice for prompt in journals for choice in prompt]
+    if not all(choice.is_finished for choice in choices) or not any(choice.is_open for choice in choices):
+        return False
+    chunks[-1].continuation = token_of(
+        [[left_open(c.index, c.ids, is_open=c.is_open) for c in prompt] for prompt in journals]
+    )
+    return bool(chunks[-1].continuation)

@@ -132,6 +132,11 @@ class Generation:
             if self._attempt is not None:
                 self._attempt.end_choice(index)
 
+    @property
+    def num_told_cached_tokens(self) -> int:
+        """Tokens of a prefix cache among those of the prompt that are told."""
+        return min(self.transcript.num_cached_tokens, self.spec.num_told_prompt_tokens)
+
     def _note_attempt(self, attempt: AttemptTrail) -> None:
         if len(self.trail) < MAX_ITEMS:
             self.trail.append(attempt)
@@ -147,7 +152,7 @@ class Generation:
         return {
             "id": self.request_id,
             "prompt_tokens": num_prompt_tokens,
-            "output_tokens": self.transcript.num_output_tokens,
+            "output_tokens": self.transcript.num_output_tokens - self.spec.num_prior_tokens,
             "seed": self.spec.seed,
             "adapter_digest": self.spec.terms.adapter.digest,
             "num_attempts": self._attempts.number % EPOCH_ATTEMPTS + 1,
@@ -267,8 +272,11 @@ class Generation:
 
     def _meter(self) -> MeterTag | None:
         """A resumed attempt knows what the first one found in a cache: the prompt is charged once."""
-        tag = self.spec.meter
-        return None if tag is None else replace(tag, num_cached_tokens=self.transcript.num_cached_tokens)
+        tag, spec = self.spec.meter, self.spec
+        if tag is None:
+            return None
+        num_cached, num_prior = self.transcript.num_cached_tokens, spec.num_prior_tokens
+        return replace(tag, num_cached_tokens=num_cached, num_prior_tokens=num_prior)
 
     def _engine_request(self, sampling: SamplingParams, attempt: int = 0) -> EngineRequest:
         spec = self.spec

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from stratos.core.generation import ChoiceDelta
-from stratos.core.requests.records import FinishReason, PositionLogprobs
+from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry
@@ -42,11 +42,21 @@ class ChoiceJournal:
         index: of the choice in its request.
         detokenizer: fresh, of this choice.
         stop: fresh matcher of this choice.
+        open_ends: ends behind which another answer may go on: what is held back then is for that one to show.
     """
 
-    def __init__(self, index: int, detokenizer: Detokenizer, stop: StopMatcher) -> None:
+    def __init__(
+        self,
+        index: int,
+        detokenizer: Detokenizer,
+        stop: StopMatcher,
+        open_ends: frozenset[FinishReason] = frozenset(),
+    ) -> None:
         self.index = index
         self.ids: list[int] = []
+        self.num_prior, self.prior_text = 0, ""
+        """Tokens of an earlier answer, which come first, and the text of them that it showed."""
+        self._open_ends = open_ends
         self.finish_reason: str | None = None
         self.matched_stop: str | None = None
         """Stop string that ended it."""
@@ -75,9 +85,23 @@ class ChoiceJournal:
         return len(self.ids) - self._pending.num_taken
 
     @property
+    def is_open(self) -> bool:
+        """It has ended, and another answer may go on with it."""
+        return self.cause is not None and self.cause in self._open_ends
+
+    @property
     def is_finished(self) -> bool:
         """Nothing will be appended any more."""
         return self.finish_reason is not None
+
+    def resume(self, state: ChoiceState) -> None:
+        """Go on from where an earlier answer left the choice: what that one showed is not shown again."""
+        if state.finished:
+            self.finish_reason, self._pending.is_finish_taken = "stop", True
+            return
+        self.accept(ChoiceDelta(index=self.index, offset=0, token_ids=state.emitted_ids))
+        self.num_prior, self.prior_text = len(self.ids), "".join(self._pending.text)
+        self._pending = _Pending(num_taken=self.num_prior)
 
     def accept(self, delta: ChoiceDelta) -> int:
         """Append a worker's delta; returns how many tokens were new.
@@ -102,8 +126,11 @@ class ChoiceJournal:
         else:
             self._append_all(fresh, hides_last=hides_last)
         if finish_reason is not None and not self.is_finished:
-            self.cause = finish_reason
-            self._finish(CLIENT_REASONS.get(finish_reason, str(finish_reason)))
+            self.cause, reason = finish_reason, CLIENT_REASONS.get(finish_reason, str(finish_reason))
+            if self.is_open:
+                self.finish_reason = reason
+            else:
+                self._finish(reason)
         return len(self.ids) - before
 
     def _accept_cut(self, delta: ChoiceDelta) -> int:
@@ -144,6 +171,7 @@ class ChoiceJournal:
             not pending.is_started,
             stop=self.matched_stop,
             cause=self.cause,
+            is_open=self.is_open,
         )
         pending.text, pending.entries, pending.num_taken = [], [], len(ids)
         pending.is_finish_taken, pending.is_started = reason is not None, True

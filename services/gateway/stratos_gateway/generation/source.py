@@ -44,11 +44,17 @@ class GeneratedOutput(Fanout):
     ) -> None:
         options, tokenizer = request.prepared.options, request.prepared.tokenizer
         specs = [replace(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
-        super().__init__(specs, options.n, (options.stop, options.include_stop), tokenizer, fleet, waiting, journals)
+        stops, token_of = (options.stop, options.include_stop), request.prepared.token_of
+        super().__init__(specs, options.n, stops, tokenizer, fleet, waiting, journals, token_of)
         self._may_overflow = waiting.overflow_after_s > 0
         self._plan = request.tenant.plan
         self._is_stream = options.stream
         self._received_s = request.received_s
+
+    @property
+    def num_limited_tokens(self) -> int:
+        """All that was computed: of an earlier answer that this one goes on from, prompt and output again."""
+        return sum(len(g.spec.prompt_ids) for g in self.generations if not g.spec.is_over) + self.num_output_tokens
 
     def gives_way(self, error: StratosError) -> bool:
         """It would wait too long here, and may go elsewhere."""
@@ -74,20 +80,22 @@ class GeneratedOutput(Fanout):
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One per prompt; those without a tag are not billed."""
-        return [self._draft(generation, error) for generation in self.generations if generation.spec.meter is not None]
+        billed = [g for g in self.generations if g.spec.meter is not None and not g.spec.is_over]
+        return [self._draft(generation, error) for generation in billed]
 
     def _draft(self, generation: Generation, error: BaseException | None) -> Draft:
         spec, transcript, outcome = generation.spec, generation.transcript, outcome_of(error)
         assert spec.meter is not None, "others are not billed"
         num_output = _num_charged(generation, outcome, is_stream=self._is_stream)
         is_left = outcome is RequestOutcome.ABORTED and transcript.receipt is not None
+        num_prompt, num_cached = spec.num_told_prompt_tokens, generation.num_told_cached_tokens
         return Draft(
             request_id=generation.request_id,
             tenant=spec.terms.tenant,
             plan=self._plan,
             tag=spec.meter,
             outcome=outcome,
-            counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output, is_left=is_left),
+            counts=charged_counts(num_prompt, num_cached, num_output, is_left=is_left),
             # Times of an answer that another gateway began are not known here, so no promise is judged by them.
             times=transcript.times(self._received_s) if spec.epoch == 1 else Times(),
             rank=OWN_RANK + spec.epoch - 1,
@@ -147,5 +155,5 @@ class WorkersSource:
 def _num_charged(generation: Generation, outcome: RequestOutcome, *, is_stream: bool) -> int:
     transcript = generation.transcript
     if outcome is not RequestOutcome.FAILED:
-        return transcript.num_output_tokens
+        return transcript.num_output_tokens - generation.spec.num_prior_tokens
     return transcript.num_delivered_tokens if is_stream else 0

@@ -55,12 +55,14 @@ def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
     What it costs is part of the charge of its window all the same.
     """
     charged = charged_counts(count.num_prompt_tokens, count.num_cached_tokens, count.num_output_tokens)
+    if num_prior := count.tag.num_prior_tokens:
+        charged = TokenCounts(num_output=max(0, count.num_output_tokens - num_prior))
     amounts = price_request(plan, count.tag.model_size, charged)
     return LedgerEntry(
         request_id=count.key.request_id,
         tenant=count.tenant,
         plan=plan.name,
-        tag=replace(count.tag, num_cached_tokens=0),
+        tag=replace(count.tag, num_cached_tokens=0, num_prior_tokens=0),
         outcome=RequestOutcome.RECOVERED,
         counts=charged,
         amounts=amounts,
@@ -74,7 +76,8 @@ def _charged(draft: Draft, counted: Mapping[int, UsageCount]) -> TokenCounts:
     """Counts that the gateway saw; where a client left before any, those of its prompt that workers had computed."""
     if draft.outcome is not RequestOutcome.ABORTED or draft.counts != TokenCounts():
         return draft.counts
-    return TokenCounts(num_prompt=max((count.num_computed_tokens for count in counted.values()), default=0))
+    computed = (count.num_computed_tokens for count in counted.values() if not count.tag.num_prior_tokens)
+    return TokenCounts(num_prompt=max(computed, default=0))
 
 
 def _stages(receipt: Receipt | None, counted: Mapping[int, UsageCount]) -> StageTimes:

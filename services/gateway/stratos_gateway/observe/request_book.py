@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from stratos.common.clock import Clock
+from stratos.common.errors import ConcurrencyLimited, InsufficientQuota, RateLimited, RequestOverRate
 from stratos_gateway.http.exchange import CLIENT_LEFT, RequestFacts
 from stratos_gateway.metrics import AnswerOutcome, GatewayMetrics
 
 _log = logging.getLogger("stratos.access")
+LIMIT_CODES = frozenset(error.code for error in (RateLimited, ConcurrencyLimited, RequestOverRate, InsufficientQuota))
+"""A tenant's own limits: what they refuse is no fault of the platform, and its tenant will ask why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ class RequestBook:
             meters = self._metrics.running(facts.tenant, facts.priority_class, model)
             meters.duration.observe(duration_s)
             self._metrics.outcomes.labels(model, str(facts.priority_class), outcome).inc()
+            if facts.error in LIMIT_CODES and facts.tenant:
+                self._metrics.limited.labels(self._metrics.tenants.label_of(facts.tenant), facts.error).inc()
         is_probe = request.method == "GET" and not facts.tenant and request.status < HTTPStatus.BAD_REQUEST
         if self._logs_access and not is_probe:
             _write(request, facts, outcome, duration_s)

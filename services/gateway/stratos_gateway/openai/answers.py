@@ -15,7 +15,7 @@ from stratos.core.requests.records import TokenLogprob
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.sse import DONE, encode_events
-from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
+from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage, continuation_of
 from stratos_gateway.openai.event_bytes import MARK, TextTemplate
 from stratos_gateway.openai.prompt_logprobs import TokenName, by_token_id, finite, id_name, legacy, top_by_text
 from stratos_gateway.openai.rendering import Answer, Renderer
@@ -47,6 +47,7 @@ class ChoicesRenderer(Renderer):
         body = {**self._head(self.object_name), "choices": choices, "usage": self._usage(usage)}
         if self.answer.num_prompt_logprobs is not None:
             self._add_prompt_logprobs(body, chunks)
+        body |= continuation_of(chunks)
         return self._add_prompt_ids(body)
 
     def events(self, chunks: Sequence[ChoiceChunk]) -> list[dict[str, Any]]:
@@ -57,6 +58,8 @@ class ChoicesRenderer(Renderer):
             for choice in self._parts(chunk):
                 event = self._enveloped(choice)
                 events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
+            if chunk.continuation:
+                events[-1] |= continuation_of([chunk])
         return events
 
     def _enveloped(self, choice: dict[str, Any]) -> dict[str, Any]:

@@ -134,10 +134,10 @@ class EventRenderer(ChatRenderer):
         choice = self._choices.get(chunk.index)
         if choice is None:
             choice = self._choices[chunk.index] = _ParsedChoice(
-                OutputParser(self._shape), ReasoningTokens(self._shape, self._tokenizer)
+                self.answer.parser_of(chunk.index), ReasoningTokens(self._shape, self._tokenizer)
             )
         events = choice.parser.feed(chunk.text)
-        if chunk.finish_reason is not None:
+        if chunk.ends_text:
             events += choice.parser.finish()
         choice.reasoning.add(chunk.token_ids, events)
         for event in events:

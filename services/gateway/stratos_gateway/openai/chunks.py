@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,20 @@ class ChoiceChunk:
     """Stop string that ended it, with its finish reason."""
     cause: FinishReason | None = None
     """Why its worker ended it; ``None`` where a stop string, or this side, did."""
+    continuation: str = ""
+    """Token with which the answer goes on, with its last chunk; empty where it does not."""
+    is_open: bool = False
+    """It ends a choice that another answer may go on with: what is held back is for that one to show."""
+
+    @property
+    def ends_text(self) -> bool:
+        """No text of the choice follows, in whichever answer."""
+        return self.finish_reason is not None and not self.is_open
+
+
+def continuation_of(chunks: Iterable[ChoiceChunk]) -> dict[str, str]:
+    """The field of an answer that can be gone on with, which one of its chunks has; nothing for others."""
+    return next(({"continuation_token": chunk.continuation} for chunk in chunks if chunk.continuation), {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,13 @@ class Fields:
         given = [self.take(name) for name in SESSION_FIELDS]
         return next((text for text in given if isinstance(text, str) and text), "")[:MAX_SESSION_CHARS]
 
+    def take_text(self, name: str) -> str:
+        """A text, "" where the field is absent."""
+        value = self.take(name)
+        if value is not None and not isinstance(value, str):
+            raise BadRequest(f"{self.path}{name} must be a string", param=self.path + name)
+        return value or ""
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A boolean field."""
         value = self.take(name)

@@ -11,7 +11,7 @@ from typing import Any
 from stratos.common.errors import StratosError
 from stratos.core.adapter import AdapterRef
 from stratos.core.requests.tools import ToolMode
-from stratos.text.output.parser import OutputShape
+from stratos.text.output.parser import OutputParser, OutputShape
 from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 
@@ -63,6 +63,16 @@ class Answer:
     tool_mode: ToolMode = ToolMode.NONE
     wall_clock: Callable[[], float] = time.time
     """Seconds since the epoch."""
+    prior_texts: Sequence[str] = ()
+    """Text that an earlier answer showed of each choice, where this one goes on and something is looked for in it."""
+
+    def parser_of(self, choice: int) -> OutputParser:
+        """Parser of a choice's output, of which it has read what an earlier answer showed."""
+        assert self.shape is not None, "others look for nothing"
+        parser = OutputParser(self.shape)
+        if self.prior_texts:
+            parser.feed(self.prior_texts[choice])
+        return parser
 
     @property
     def wants_logprobs(self) -> bool:

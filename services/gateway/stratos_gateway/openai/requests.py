@@ -85,6 +85,8 @@ class GenerationOptions:
     return_token_ids: bool = False
     names_token_ids: bool = False
     """Log probabilities name tokens by their ids."""
+    continuation: str = ""
+    """Token of an earlier answer to go on from; empty begins one."""
     tells_stop: bool = False
     """The answer says which stop string has ended it."""
 
@@ -268,6 +270,7 @@ def take_options(
         bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
         metadata=fields.take_metadata(),
         session=fields.take_session(),
+        continuation=fields.take_text("continuation_token"),
         sampling=sampling,
     )
     fields.ignore_harmless()

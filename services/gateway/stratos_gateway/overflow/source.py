@@ -12,9 +12,9 @@ from stratos.common.clock import Clock
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
 from stratos.core.adapter import BASE_MODEL
 from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.contract import Gate
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
-from stratos_gateway.limits.contract import Gate
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.overflow.bill import ExternalBill
 from stratos_gateway.overflow.call import ExternalCall
@@ -141,6 +141,6 @@ def _external_form(request: ClientRequest[PreparedGeneration]) -> ExternalReques
     """A request as an external endpoint could serve it; ``None`` where it cannot, or the tenant's plan forbids it."""
     [spec, *others] = request.prepared.specs
     is_ours = request.tenant.plan.resident_only or spec.sampling.watermark is not None
-    if is_ours or request.is_recorded or others or spec.terms.adapter != BASE_MODEL:
+    if is_ours or request.is_exact or others or spec.terms.adapter != BASE_MODEL:
         return None
     return external_request(request.prepared.body)

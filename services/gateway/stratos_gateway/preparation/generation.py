@@ -8,15 +8,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from stratos.common.errors import BadRequest, StratosError
+from stratos.common.errors import BadRequest, StratosError, StreamGone
 from stratos.common.ids import new_nonce, new_seed
+from stratos.core.requests.continuation import ContinuationState
 from stratos.core.requests.limits import MAX_COUNTED_TOKENS
+from stratos.core.requests.records import ChoiceState
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.text.output.parser import OutputShape
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.request import PreparedGeneration
 from stratos_gateway.answering.spec import GenerationSpec
+from stratos_gateway.continuations.binding import (
+    can_go_on,
+    check_choices,
+    open_continuation,
+    other_request,
+    request_binding,
+)
+from stratos_gateway.continuations.tokens import ContinuationTokens
+from stratos_gateway.generation.fanout import fresh_journals
 from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.score_head import Pair
@@ -29,7 +40,7 @@ from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_
 from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.encoding import encode_prompts
 from stratos_gateway.preparation.enforcement import enforce
-from stratos_gateway.preparation.options import check_request, sampling_params
+from stratos_gateway.preparation.options import check_request, open_ends, sampling_params
 from stratos_gateway.preparation.output_shape import output_shape, special_ids, tool_mode
 from stratos_gateway.responses.state import Responses
 
@@ -47,6 +58,7 @@ class PreparationTools:
         responses: kept ones, which requests may go on from.
         wall_clock: seconds since the epoch, for ``created``.
         is_metered: requests are billed.
+        continuations: tokens with which answers go on; ``None`` makes none.
     """
 
     catalogue: ModelCatalogue
@@ -55,6 +67,7 @@ class PreparationTools:
     responses: Responses = field(default_factory=Responses)
     wall_clock: Callable[[], float] = time.time
     is_metered: bool = False
+    continuations: ContinuationTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,8 @@ class _Checked:
     trace: TraceContext
     shape: OutputShape | None
     texts: tuple[str, ...]
+    continued: ContinuationState | None = None
+    """The earlier answer that it goes on from."""
 
 
 class GenerationPreparer:
@@ -113,6 +128,7 @@ class GenerationPreparer:
         tools, dialect, model = self._tools, self._dialect, lookup.served
         parsed = await dialect.complete(tools.responses, parsed, tenant)
         target = lookup.target
+        continued = self._opened(parsed, tenant, target)
         parsed, prompts = await encode_prompts(model, parsed, tenant.plan)
         shape = output_shape(model, parsed, prompts)
         parsed, shape = await enforce(model, parsed, shape, tenant.name)
@@ -123,19 +139,32 @@ class GenerationPreparer:
         identity = AnswerIdentity(
             answer_id=dialect.make_id(),
             created=int(now_s),
-            seed=new_seed() if options.seed is None else options.seed,
+            seed=_seed(options.seed, continued),
             prompts=tuple(prompts),
             model_digest=target.model_digest,
             adapter=target.adapter,
             arrived_unix_ms=int(now_s * 1000),
         )
-        return self._assembled(_Checked(parsed, tenant, target, trace, shape, texts), identity)
+        if continued is not None:
+            check_choices(continued, len(prompts), options.n)
+        prepared = self._assembled(_Checked(parsed, tenant, target, trace, shape, texts, continued), identity)
+        if continued is not None and request_binding(dialect.route, options, prepared.specs) != continued.binding:
+            raise other_request()
+        return prepared
+
+    def _opened(self, parsed: GenerationBody, tenant: Tenant, target: ModelTarget) -> ContinuationState | None:
+        """The answer that a request goes on from; raises like ``open_continuation``."""
+        if not parsed.options.continuation:
+            return None
+        return open_continuation(self._tools.continuations, parsed.options.continuation, tenant, target)
 
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
         """Put together what runs and what renders, from a checked request and the identity of its answer."""
+        checked = self._pinned(checked, identity)
         tools, dialect, parsed = self._tools, self._dialect, checked.parsed
         options, specs, served = parsed.options, self._specs(checked, identity), checked.target.served
-        renderer = dialect.render(self._answer(checked, identity), served.tokenizer, parsed, checked.texts)
+        shown = checked.texts if checked.continued is None else ()  # prompts are echoed once
+        renderer = dialect.render(self._answer(checked, identity, specs), served.tokenizer, parsed, shown)
         return PreparedGeneration(
             model=options.model,
             operation=dialect.operation,
@@ -154,7 +183,43 @@ class GenerationPreparer:
             keep=partial(dialect.keep, tools.responses, parsed, checked.tenant, renderer),
             identity=identity,
             rebuilt=partial(self._assembled, checked),
+            token_of=partial(self._token_of, checked, identity, specs) if any(s.open_ends for s in specs) else None,
+            continued=checked.continued,
         )
+
+    def _pinned(self, checked: _Checked, identity: AnswerIdentity) -> _Checked:
+        """The request on the revision that its answer began with, which another gateway may have begun.
+
+        Raises:
+            StreamGone: that revision is served no more; no other one may go on with its tokens.
+        """
+        if identity.model_digest == checked.target.model_digest:
+            return checked
+        served = self._tools.catalogue.models.of_digest(identity.model_digest)
+        if served is None:
+            raise StreamGone("the revision of the model that this stream began with is served no more")
+        return replace(checked, target=replace(checked.target, served=served))
+
+    def _token_of(
+        self,
+        checked: _Checked,
+        identity: AnswerIdentity,
+        specs: Sequence[GenerationSpec],
+        choices: Sequence[Sequence[ChoiceState]],
+    ) -> str:
+        """The token with which an answer goes on."""
+        tokens, wall_clock = self._tools.continuations, identity.wall_clock or self._tools.wall_clock
+        assert tokens is not None, "else no end is open"
+        state = ContinuationState(
+            answer_id=identity.answer_id,
+            choices=tuple(map(tuple, choices)),
+            seed=identity.seed,
+            model_digest=identity.model_digest,
+            adapter_digest=identity.adapter.digest,
+            binding=request_binding(self._dialect.route, checked.parsed.options, specs),
+            expires_unix_s=int(wall_clock()) + tokens.kept_s,
+        )
+        return tokens.make(checked.tenant.id, state)
 
     def _specs(self, checked: _Checked, identity: AnswerIdentity) -> tuple[GenerationSpec, ...]:
         """One per prompt; all have the seed."""
@@ -171,14 +236,19 @@ class GenerationPreparer:
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.name)
         ids = identity.request_ids or ("",) * len(identity.prompts)
-        nonce = new_nonce()
+        nonce, is_open = new_nonce(), can_go_on(tools.continuations, tenant, body, shape)
+        prior = _priors(checked.continued, len(identity.prompts))
+        sampling = [
+            sampling_params(options, len(prompt), tenant.plan, model, mark, _longest(choices))
+            for prompt, choices in zip(identity.prompts, prior, strict=True)
+        ]
         return tuple(
             GenerationSpec(
                 terms=tenant.terms(identity.adapter, nonce),
                 model_digest=identity.model_digest,
                 model=model.base.name,
                 prompt_ids=prompt,
-                sampling=sampling_params(options, len(prompt), tenant.plan, model, mark),
+                sampling=params,
                 seed=identity.seed,
                 trace=trace,
                 session_key=session_key(tenant.cache_salt, tenant.name, options.session),
@@ -188,11 +258,13 @@ class GenerationPreparer:
                 promised_itl_us=None if promised_ms is None else promised_ms * 1000,
                 request_id=request_id,
                 epoch=identity.epoch,
+                prior=choices,
+                open_ends=open_ends(options, len(prompt), model, params) if is_open else frozenset(),
             )
-            for prompt, request_id in zip(identity.prompts, ids, strict=True)
+            for prompt, request_id, choices, params in zip(identity.prompts, ids, prior, sampling, strict=True)
         )
 
-    def _answer(self, checked: _Checked, identity: AnswerIdentity) -> Answer:
+    def _answer(self, checked: _Checked, identity: AnswerIdentity, specs: Sequence[GenerationSpec]) -> Answer:
         options = checked.parsed.options
         return Answer(
             id=identity.answer_id,
@@ -210,7 +282,32 @@ class GenerationPreparer:
             shape=checked.shape,
             tool_mode=tool_mode(checked.parsed),
             wall_clock=identity.wall_clock or self._tools.wall_clock,
+            prior_texts=() if checked.continued is None else _prior_texts(checked, specs[0]),
         )
+
+
+def _prior_texts(checked: _Checked, spec: GenerationSpec) -> Sequence[str]:
+    """Text that the earlier answer of a conversation showed of each choice; none where it is not looked at."""
+    options = checked.parsed.options
+    if checked.shape is None:
+        return ()
+    stop, tokenizer = (options.stop, options.include_stop), checked.target.served.tokenizer
+    return [journal.prior_text for journal in fresh_journals(spec, options.n, stop, tokenizer)]
+
+
+def _seed(wanted: int | None, continued: ContinuationState | None) -> int:
+    if continued is not None:
+        return continued.seed
+    return new_seed() if wanted is None else wanted
+
+
+def _priors(continued: ContinuationState | None, num_prompts: int) -> Sequence[tuple[ChoiceState, ...]]:
+    """Choices that each prompt goes on from."""
+    return ((),) * num_prompts if continued is None else continued.choices
+
+
+def _longest(choices: Sequence[ChoiceState]) -> int:
+    return max((len(choice.emitted_ids) for choice in choices), default=0)
 
 
 def _texts(body: GenerationBody, tenant: Tenant, tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import check_prompt_length, check_prompt_logprobs
+from stratos.core.requests.records import FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.core.tenancy.plan import Plan
@@ -44,16 +45,31 @@ async def check_request(
 
 
 def sampling_params(
-    options: GenerationOptions, num_prompt_tokens: int, plan: Plan, model: ServedModel, watermark: Watermark | None
+    options: GenerationOptions,
+    num_prompt_tokens: int,
+    plan: Plan,
+    model: ServedModel,
+    watermark: Watermark | None,
+    num_prior: int = 0,
 ) -> SamplingParams:
     """Parameters of the samplers; ``options.max_tokens`` is given.
+
+    Args:
+        options: of the request.
+        num_prompt_tokens: of one prompt.
+        plan: of its tenant.
+        model: that answers.
+        watermark: of the output.
+        num_prior: tokens of an earlier answer that this one goes on from, of the longest choice.
 
     Raises:
         BadRequest: fewer tokens are left than the request wants at least.
     """
-    assert options.max_tokens is not None, "a default stands where the client names none"
-    wanted = options.max_tokens
-    max_tokens = min(wanted, plan.max_tokens or wanted, model.max_tokens_left(num_prompt_tokens))
+    wanted = _num_wanted(options, num_prompt_tokens, model)
+    max_tokens = wanted if plan.max_tokens is None else min(wanted, num_prior + plan.max_tokens)
+    if max_tokens <= num_prior and num_prior:
+        text = f"max_tokens leaves nothing behind the {num_prior} tokens that the answer has"
+        raise BadRequest(text, param="max_tokens")
     if options.sampling.get("min_tokens", 0) > max_tokens:
         text = f"min_tokens must not be above the {max_tokens} tokens this request may generate"
         raise BadRequest(text, param="min_tokens")
@@ -66,6 +82,20 @@ def sampling_params(
         watermark=watermark,
         **options.sampling,
     )
+
+
+def _num_wanted(options: GenerationOptions, num_prompt_tokens: int, model: ServedModel) -> int:
+    """Most tokens that are asked for, and that the context has room for."""
+    assert options.max_tokens is not None, "a default stands where the client names none"
+    return min(options.max_tokens, model.max_tokens_left(num_prompt_tokens))
+
+
+def open_ends(
+    options: GenerationOptions, num_prompt_tokens: int, model: ServedModel, sampling: SamplingParams
+) -> frozenset[FinishReason]:
+    """Ends of a choice behind which more was asked for: no room for its KV, or the most that the plan allows."""
+    is_bounded = sampling.max_tokens < _num_wanted(options, num_prompt_tokens, model)
+    return frozenset({FinishReason.EXHAUSTED, *([FinishReason.LENGTH] if is_bounded else [])})
 
 
 def num_prompt_logprobs(options: GenerationOptions) -> int | None:

@@ -100,7 +100,7 @@ class CacheSource:
     async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[KeptOutput | None]:
         """The kept answer; without one, that of the next source is kept once it was sent."""
         prepared, plan = request.prepared, request.tenant.plan
-        is_plain = request.screen is None and not request.is_recorded
+        is_plain = request.screen is None and not request.is_exact
         key = None if not is_plain else response_key(plan, prepared.options, prepared.specs)
         answer = None if key is None else await self._find(key, request.tenant.id)
         if key is None or answer is None:
@@ -126,6 +126,8 @@ class CacheSource:
         output, tenant = request.output, request.tenant
         if not isinstance(output, Fanout) or not all(g.transcript.is_complete for g in output.generations):
             return
+        if any(chunk.continuation for chunk in sent):
+            return  # each of them goes on with its own answer
         prompts = tuple(
             KeptPrompt(
                 num_prompt_tokens=len(generation.spec.prompt_ids),

@@ -12,11 +12,10 @@ import orjson
 
 from stratos.common.errors import BadRequest, RateLimited, StratosError
 from stratos.text.output.events import OutputEvent, TextDelta
-from stratos.text.output.parser import OutputParser
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.openai.answers import chat_logprobs
-from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage, continuation_of
 from stratos_gateway.openai.reasoning_tokens import ReasoningTokens
 from stratos_gateway.openai.rendering import Answer, Renderer
 from stratos_gateway.responses.output import Event, OutputItems
@@ -47,9 +46,10 @@ class ResponseRenderer(Renderer):
         self._body = body
         self._items = OutputItems(answer.id, body.namespaces)
         shape = answer.shape
-        self._parser = None if shape is None else OutputParser(shape)
+        self._parser = None if shape is None else answer.parser_of(0)
         self._reasoning = None if shape is None else ReasoningTokens(shape, tokenizer)
         self._reason: str | None = None
+        self._continuation: dict[str, str] = {}
         self._num_events = 0
         self._ended_unix_s: int | None = None
 
@@ -95,7 +95,7 @@ class ResponseRenderer(Renderer):
             for event in self._text_events(chunk, has_logprobs=bool(logprobs)):
                 events += self._items.feed(event, logprobs)
             if chunk.finish_reason is not None:
-                self._reason = chunk.finish_reason
+                self._reason, self._continuation = chunk.finish_reason, continuation_of([chunk])
                 events += self._items.end(self._item_status)
                 self._ended_unix_s = int(self.answer.wall_clock())
         return events
@@ -105,7 +105,7 @@ class ResponseRenderer(Renderer):
             return [TextDelta(chunk.text)] if chunk.text or has_logprobs else []
         assert self._reasoning is not None, "made with the parser"
         events = self._parser.feed(chunk.text)
-        if chunk.finish_reason is not None:
+        if chunk.ends_text:
             events += self._parser.finish()
         self._reasoning.add(chunk.token_ids, events)
         return events
@@ -123,7 +123,7 @@ class ResponseRenderer(Renderer):
         else:
             response["completed_at"] = self._ended_unix_s
         response["usage"] = self._usage(usage)
-        return response
+        return response | self._continuation
 
     def standing(self, status: str, chunks: Sequence[ChoiceChunk], error: StratosError | None = None) -> dict[str, Any]:
         """The response while it is waiting or written, or as it was when it was ended early."""

@@ -77,7 +77,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     """
     fields = Fields(body)
     given = fields.take("input")
-    messages, instructions = check_input(given), _text(fields, "instructions")
+    messages, instructions = check_input(given), fields.take_text("instructions")
     tools, format_field = take_response_tools(fields), fields.take("text")
     grammar, text_echo = _text_config(format_field)
     reasoning, budget = _reasoning(fields.take("reasoning")), take_budget(fields)
@@ -90,7 +90,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     is_background = fields.flag("background")
     if is_background and store is False:
         raise BadRequest("a background response is kept, so store cannot be false", param="store")
-    previous = _text(fields, "previous_response_id")
+    previous = fields.take_text("previous_response_id")
     _refuse_features(fields)
     options = take_options(
         fields,
@@ -148,13 +148,6 @@ def _refuse_features(fields: Fields) -> None:
         within = object_fields(options, "stream_options")
         within.ignore("include_obfuscation")
         within.end()
-
-
-def _text(fields: Fields, name: str) -> str:
-    value = fields.take(name)
-    if value is not None and not isinstance(value, str):
-        raise BadRequest(f"{name} must be a string", param=name)
-    return value or ""
 
 
 def _text_config(value: Any) -> tuple[WantedGrammar | None, dict[str, Any]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from stratos.common.leb128 import add_number, read_number
 from stratos.core.adapter import AdapterRef
 from stratos.core.requests.records import FinishReason
 from stratos_gateway.openai.rendering import AnswerIdentity
@@ -109,10 +110,10 @@ def decode_head(content: bytes) -> StreamHead | None:
 def add_piece(buffer: bytearray, piece: Piece, num_choices: int) -> None:
     """Append a piece to those of its block."""
     if num_choices > 1:
-        _add_number(buffer, piece.choice)
-    _add_number(buffer, 2 * len(piece.ids) + piece.ends)
+        add_number(buffer, piece.choice)
+    add_number(buffer, 2 * len(piece.ids) + piece.ends)
     for token_id in piece.ids:
-        _add_number(buffer, token_id)
+        add_number(buffer, token_id)
     if piece.ends:
         buffer.append(_CAUSES.index(piece.cause))
 
@@ -127,7 +128,7 @@ def encode_block(num_cached: Sequence[int], ended_unix_s: int, pieces: bytes) ->
     """
     head = bytearray()
     for number in (*num_cached, ended_unix_s):
-        _add_number(head, number)
+        add_number(head, number)
     return bytes(head) + pieces
 
 
@@ -144,7 +145,7 @@ def decode_block(content: bytes, num_prompts: int, num_choices: int) -> Recorded
     """
     try:
         numbers = iter(content)
-        head = [_number(numbers, next(numbers)) for _ in range(num_prompts + 1)]
+        head = [read_number(numbers, next(numbers)) for _ in range(num_prompts + 1)]
         return RecordedBlock(tuple(head[:-1]), head[-1], list(_pieces(numbers, num_choices)))
     except (StopIteration, IndexError, RuntimeError) as error:
         raise ValueError("not a block of a stream") from error
@@ -154,27 +155,11 @@ def _pieces(numbers: Iterator[int], num_choices: int) -> Iterator[Piece]:
     for first in numbers:
         choice = 0
         if num_choices > 1:
-            choice, first = _number(numbers, first), next(numbers)
-        length = _number(numbers, first)
-        ids = [_number(numbers, next(numbers)) for _ in range(length >> 1)]
+            choice, first = read_number(numbers, first), next(numbers)
+        length = read_number(numbers, first)
+        ids = [read_number(numbers, next(numbers)) for _ in range(length >> 1)]
         cause = _CAUSES[next(numbers)] if length & 1 else None
         yield Piece(choice, ids, ends=bool(length & 1), cause=cause)
-
-
-def _add_number(buffer: bytearray, number: int) -> None:
-    while number > 0x7F:
-        buffer.append(number & 0x7F | 0x80)
-        number >>= 7
-    buffer.append(number)
-
-
-def _number(numbers: Iterator[int], byte: int) -> int:
-    number, shift = byte & 0x7F, 7
-    while byte > 0x7F:
-        byte = next(numbers)
-        number |= (byte & 0x7F) << shift
-        shift += 7
-    return number
 
 
 def encode_end(num_cached: Sequence[int]) -> bytes:

@@ -158,7 +158,7 @@ class FollowedOutput(ChunkOutput):
         request.prepared = replace(prepared, specs=specs)
         reading = self._reading
         for choice in reading.choices:
-            choice.num_delivered = len(choice.ids)
+            choice.num_delivered = len(choice.ids) - choice.num_prior
         self._num_taken_with = reading.num_output
         inner = await self._stack.enter_async_context(following.workers.resumed(request, journals=reading.journals))
         if reading.num_cached and self._num_taken_with:

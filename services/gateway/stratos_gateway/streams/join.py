@@ -202,7 +202,7 @@ class StreamJoin:
             raise StreamGone("this stream is kept no more")
         if run is not None and found.found is not Found.TAKEN:
             raise StreamMoved("another gateway has this stream, or it has ended")
-        request.is_recorded = True
+        request.stream_id = place.stream
         request.exchange.headers.append((STREAM_HEADER, place.stream.encode()))
         joined = Joined(run=run)
         if is_background and RESUMED not in request.http.scope:

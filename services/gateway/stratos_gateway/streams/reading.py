@@ -10,7 +10,7 @@ from stratos.common.errors import StratosError, StreamCancelled, StreamGone
 from stratos.core.generation import ChoiceDelta
 from stratos.store.sealed.stream_store import Found, StreamRecord
 from stratos_gateway.answering.request import PreparedGeneration
-from stratos_gateway.generation.fanout import fresh_journals
+from stratos_gateway.generation.fanout import fresh_journals, note_continuation
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.streams.codec import Piece, decode_block, decode_end
@@ -35,11 +35,13 @@ class RecordReading:
         options = prepared.options
         stops = options.stop, options.include_stop
         self._num_choices, self._note_end = options.n, note_end
-        self._num_prompt_tokens = sum(len(spec.prompt_ids) for spec in prepared.specs)
+        self._num_prompt_tokens = sum(spec.num_told_prompt_tokens for spec in prepared.specs)
+        self._num_prior = sum(spec.num_prior_tokens for spec in prepared.specs)
+        self._token_of = prepared.token_of
         self.journals = [fresh_journals(spec, options.n, stops, prepared.tokenizer) for spec in prepared.specs]
         """By prompt."""
         for number, choice in enumerate(self.choices):
-            choice.cuts = cursor.cuts(number)
+            choice.cuts = [choice.num_prior + cut for cut in cursor.cuts(number)]
         self.num_cached: Sequence[int] = ()
         """Tokens of each prompt that a prefix cache had."""
         self.block = 0
@@ -65,7 +67,8 @@ class RecordReading:
     @property
     def usage(self) -> Usage:
         """Counts of the whole answer, as the gateway that generates it tells them."""
-        return Usage(self._num_prompt_tokens, self.num_output, sum(self.num_cached))
+        num_cached = sum(self.num_cached) if self._num_prompt_tokens else 0
+        return Usage(self._num_prompt_tokens, self.num_output - self._num_prior, num_cached)
 
     def absorb(self, record: StreamRecord) -> None:
         """Read what is new in a record; raises ``StreamGone`` where it cannot be read."""
@@ -112,6 +115,7 @@ class RecordReading:
             self.ready.append(chunk)
             if not choice.has_cuts:
                 break
+        note_continuation(self.ready, self.journals, self._token_of)
 
 
 def encode_failure(error: StratosError) -> bytes:

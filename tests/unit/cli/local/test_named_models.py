@@ -37,7 +37,7 @@ def test_further_models_share_the_machine_and_their_workers_are_not_the_scaled_p
     assert options.num_workers == small.num_workers == 6
     ends = Endpoints(digests={Path("/models/base"): "d1@state", Path("/models/draft"): "d2@state"})
     [pool] = json.loads(autoscaler_settings(options, ends)["POOLS"])
-    assert pool == {"role": "decode", "min_workers": 2, "max_workers": 3, "model_digest": "d1"}
+    assert pool == {"role": "decode", "served_name": "base", "min_workers": 2, "max_workers": 3, "model_digest": "d1"}
 
 
 @pytest.mark.parametrize(

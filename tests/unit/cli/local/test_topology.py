@@ -104,7 +104,7 @@ def test_values_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in spec_of("autoscaler").env.items():
         monkeypatch.setenv(name, value)
     scaler = load_settings(settings_class("autoscaler"))
-    assert scaler.pools == (PoolBounds(role=WorkerRole.DECODE, min_workers=2, max_workers=3),)
+    assert scaler.pools == (PoolBounds(role=WorkerRole.DECODE, served_name="base", min_workers=2, max_workers=3),)
     assert scaler.router_addresses == ENDS.routers
 
 

@@ -1,7 +1,8 @@
-"""A generation that ran out of KV goes on from its continuation state with the tokens it would have had anyway."""
+"""A generation that ran out of KV goes on elsewhere from its tokens, with those that it would have had anyway."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import ContextLengthExceeded
-from stratos.core.requests.continuation import ContinuationState
+from stratos.core.requests.continuation import left_open
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
@@ -46,6 +47,17 @@ def core_of(path: Path, num_blocks: int, **config: Any) -> EngineCore:
     return core
 
 
+def going_on(
+    request: EngineRequest, emitted: Mapping[int, Sequence[int]], exhausted: Collection[int], attempt: int = 1
+) -> EngineRequest:
+    """The request that goes on from an attempt, with what a gateway keeps of it."""
+    choices = tuple(
+        left_open(c.index, (*c.emitted_ids, *emitted.get(c.index, ())), is_open=c.index in exhausted)
+        for c in request.choices
+    )
+    return replace(request, key=RequestKey(request.key.request_id, attempt), choices=choices)
+
+
 @pytest.mark.parametrize("name", PARAMS)
 @pytest.mark.parametrize("overlap", [False, True])
 def test_resumed_tokens_equal_the_uninterrupted_run(path: Path, name: str, overlap: bool) -> None:
@@ -55,10 +67,7 @@ def test_resumed_tokens_equal_the_uninterrupted_run(path: Path, name: str, overl
     exhausted = {index for (_, index), outcome in first.choices.items() if outcome.reason is FinishReason.EXHAUSTED}
     assert exhausted, "the pool of 64 tokens holds no choice to its end"
     emitted = {index: outcome.ids for (_, index), outcome in first.choices.items()}
-    state = ContinuationState.of(request, emitted, small.info.identity, exhausted=exhausted)
-    assert state.can_go_on
-    assert state.is_exact_on(large.info.identity)
-    rest = run(large, state.request(RequestKey(name, 1)))
+    rest = run(large, going_on(request, emitted, exhausted))
     for (_, index), outcome in whole.choices.items():
         both = first.choices[name, index], rest.choices.get((name, index))
         assert outcome.ids == both[0].ids + (both[1].ids if both[1] else [])
@@ -70,9 +79,8 @@ def test_the_pool_that_was_too_small_refuses_the_continuation(path: Path) -> Non
     request = make_request(PROMPT, max_tokens=MAX_TOKENS, ignore_eos=True, temperature=0.0)
     small = core_of(path, 16)
     first = run(small, request).choices["r", 0]
-    state = ContinuationState.of(request, {0: first.ids}, small.info.identity, exhausted={0})
     with pytest.raises(ContextLengthExceeded):
-        small.add(state.request(RequestKey("r", 1)))
+        small.add(going_on(request, {0: first.ids}, {0}))
 
 
 PATTERN = r"[a-f]{30}-[0-9]{20}"
@@ -101,21 +109,6 @@ def test_a_grammar_is_replayed_over_several_continuations() -> None:
         ids += outcome.ids
         if outcome.reason is not FinishReason.EXHAUSTED:
             break
-        state = ContinuationState.of(request, {0: outcome.ids}, engine.info.identity, exhausted={0})
-        request = state.request(RequestKey("r", attempt + 1))
+        request = going_on(request, {0: outcome.ids}, {0}, attempt + 1)
     assert attempt == 2
     assert (ids, outcome.reason) == (whole.ids, whole.reason)
-
-
-def test_other_numerics_or_another_model_are_not_exact() -> None:
-    identity = grammar_engine(4).info.identity
-    request = make_request(PROMPT, n=2, max_tokens=4)
-    state = ContinuationState.of(request, {0: [1, 2], 1: [3]}, identity, exhausted={1})
-    assert [choice.finished for choice in state.choices] == [True, False]
-    assert [choice.emitted_ids for choice in state.choices] == [(1, 2), (3,)]
-    assert state.is_exact_on(identity)
-    assert not state.is_exact_on(replace(identity, numerics_id="other"))
-    assert not state.is_exact_on(replace(identity, model_digest="other"))
-    batched = replace(identity, numerics_id="cpu/float32/a+batched")
-    assert not ContinuationState.of(request, {0: [1]}, batched, exhausted={0}).is_exact_on(batched)
-    assert not ContinuationState.of(request, {}, identity, exhausted=()).can_go_on

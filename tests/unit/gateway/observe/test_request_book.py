@@ -57,6 +57,22 @@ def test_an_end_has_one_outcome_also_within_a_stream(changes: dict[str, object],
     assert registry.get_sample_value("stratos_request_duration_seconds_count", LABELS) == 1
 
 
+def test_what_a_tenants_own_limit_refuses_is_counted_by_tenant_and_code() -> None:
+    registry, _, book = make()
+    for tenant in ("one", "two", "three"):
+        book.end(replace(ENDED, status=429), replace(FACTS, tenant=tenant, error="rate_limit_exceeded"))
+    book.end(replace(ENDED, status=429), replace(FACTS, error="insufficient_quota"))
+    book.end(replace(ENDED, status=400), replace(FACTS, error="invalid_request"))
+    book.end(replace(ENDED, status=503), replace(FACTS, error="overloaded"))
+    counted = [m for family in registry.collect() for m in family.samples if m.name == "stratos_requests_limited_total"]
+    assert {(m.labels["tenant"], m.labels["code"]): m.value for m in counted} == {
+        ("one", "rate_limit_exceeded"): 1,
+        ("two", "rate_limit_exceeded"): 1,
+        (OTHER_TENANTS, "rate_limit_exceeded"): 1,
+        ("one", "insufficient_quota"): 1,
+    }
+
+
 def test_what_is_no_request_for_tokens_is_counted_by_its_route_alone() -> None:
     registry, _, book = make()
     book.end(replace(ENDED, route="/admin/v1/keys", status=201), replace(FACTS, is_inference=False))
@@ -124,4 +140,9 @@ def test_promises_are_counted_by_plan_and_only_where_there_is_one() -> None:
         (sample.labels["plan"], sample.labels["promise"], sample.labels["outcome"]): sample.value
         for family in registry.collect() for sample in family.samples if sample.name == "stratos_promises_total"
     }  # fmt: skip
-    assert found == {("premium", "ttft", "kept"): 1, ("premium", "ttft", "missed"): 1, ("premium", "itl", "missed"): 1}
+    assert found == {
+        ("premium", "ttft", "kept"): 1,
+        ("premium", "ttft", "missed"): 1,
+        ("premium", "itl", "kept"): 0,
+        ("premium", "itl", "missed"): 1,
+    }

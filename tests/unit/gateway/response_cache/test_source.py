@@ -57,7 +57,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
             num_tokens=1000, num_sequences=1, options=OPTIONS, specs=(SPEC,), base_model="base"
         ), tenant=TENANT,
         notices=[], trail={}, exchange=SimpleNamespace(headers=[]), output=None, error=None, screen=None,
-        is_recorded=False, num_claimed_tokens=0, http=SimpleNamespace(scope={}), place=Place(1),
+        is_exact=False, num_claimed_tokens=0, http=SimpleNamespace(scope={}), place=Place(1),
     )  # fmt: skip
     try:
         async with (
@@ -87,7 +87,7 @@ async def test_an_answer_that_memory_cut_short_is_not_kept_whatever_the_other_pr
         tenant=TENANT,
         output=output,
         screen=None,
-        is_recorded=False,
+        is_exact=False,
     )
     async with CacheSource(cache).open(request) as found:
         assert found is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry
 
 from stratos.core.kv import BlockLedger, KvGeometry, KvIdentity
@@ -11,6 +13,7 @@ from stratos.engine.contract.results import FAILED, DraftCount, EngineStatus, St
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.worker.meters.memory import MemoryMeter
 from stratos.worker.meters.meters import open_meters
+from stratos.worker.meters.operations import OperationMeter
 from stratos.worker.meters.settings import WorkerObserveConfig
 from stratos.worker.meters.steps import StepMeter
 
@@ -100,6 +103,17 @@ def test_steps_read_weights_and_kv_and_without_a_peak_nothing_is_shown() -> None
     unknown = CollectorRegistry()
     MemoryMeter(unknown, INFO, 0.0).observe(status(5, 10))
     assert list(unknown.collect()) == []
+
+
+def test_steps_count_operations_of_tokens_and_of_sampled_ones() -> None:
+    registry, info = CollectorRegistry(), replace(INFO, token_operations=1000, sampled_operations=10)
+    meter = OperationMeter(registry, info, 1e12)
+    for result in (step(3, 130, 2), step(3, 3, 3), step(0, 0)):
+        meter.on_step(result)
+    assert registry.get_sample_value("stratos_engine_operations_total") == 133 * 1000 + 5 * 10
+    assert registry.get_sample_value("stratos_engine_peak_operations_per_second") == 1e12
+    for unknown in (OperationMeter(CollectorRegistry(), info, 0.0), OperationMeter(CollectorRegistry(), INFO, 1e12)):
+        unknown.on_step(step(1, 1, 1))
 
 
 def test_a_price_is_shown_only_where_one_is_set() -> None:

@@ -240,7 +240,7 @@ class ExchangeConvictionsResponse(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., cursor: _Optional[int] = ..., convictions: _Optional[_Iterable[_Union[Conviction, _Mapping]]] = ...) -> None: ...
 
 class GatewayLoad(_message.Message):
-    __slots__ = ("gateway", "model_digest", "num_open", "num_judged", "num_violations", "first_tokens", "age_ms")
+    __slots__ = ("gateway", "model_digest", "num_open", "num_judged", "num_violations", "first_tokens", "age_ms", "num_batch_lines", "num_batch_lines_due")
     GATEWAY_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +248,8 @@ class GatewayLoad(_message.Message):
     NUM_VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BATCH_LINES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BATCH_LINES_DUE_FIELD_NUMBER: _ClassVar[int]
     gateway: str
     model_digest: str
     num_open: int
@@ -255,7 +257,9 @@ class GatewayLoad(_message.Message):
     num_violations: int
     first_tokens: _containers.RepeatedScalarFieldContainer[int]
     age_ms: int
-    def __init__(self, gateway: _Optional[str] = ..., model_digest: _Optional[str] = ..., num_open: _Optional[int] = ..., num_judged: _Optional[int] = ..., num_violations: _Optional[int] = ..., first_tokens: _Optional[_Iterable[int]] = ..., age_ms: _Optional[int] = ...) -> None: ...
+    num_batch_lines: int
+    num_batch_lines_due: int
+    def __init__(self, gateway: _Optional[str] = ..., model_digest: _Optional[str] = ..., num_open: _Optional[int] = ..., num_judged: _Optional[int] = ..., num_violations: _Optional[int] = ..., first_tokens: _Optional[_Iterable[int]] = ..., age_ms: _Optional[int] = ..., num_batch_lines: _Optional[int] = ..., num_batch_lines_due: _Optional[int] = ...) -> None: ...
 
 class ReportLoadRequest(_message.Message):
     __slots__ = ("load",)

@@ -1,0 +1,78 @@
+"""A request that goes on with an earlier answer redeems its token, once over all gateways."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from stratos.common.continuation_errors import ContinuationExpired, ContinuationUsed
+from stratos.common.errors import DependencyDown
+from stratos.common.ids import new_id
+from stratos.core.requests.continuation import ContinuationState
+from stratos.store.counters.redemptions import Claimed, Redemptions
+from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.continuations.tokens import PARAM
+from stratos_gateway.metrics import GatewayMetrics
+
+_log = logging.getLogger(__name__)
+_RELEASE_S = 1.0
+
+
+class ContinuationStep(Step):
+    """Shared by all requests of the process.
+
+    Args:
+        redemptions: over all gateways.
+        wall_clock: seconds since the epoch.
+        metrics: count them.
+    """
+
+    def __init__(self, redemptions: Redemptions, wall_clock: Callable[[], float], metrics: GatewayMetrics) -> None:
+        self._redemptions = redemptions
+        self._wall_clock = wall_clock
+        self._metrics = metrics
+
+    @asynccontextmanager
+    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+        """Redeem the token; a request that has given its client nothing gives it back.
+
+        Raises:
+            ContinuationUsed, ContinuationExpired, DependencyDown: the client's answer.
+        """
+        prepared = request.prepared
+        state = prepared.continued if isinstance(prepared, PreparedGeneration) else None
+        if state is None:
+            yield
+            return
+        redeemer = request.stream_id or new_id("redeem")
+        await self._claim(request.tenant.id, state, redeemer)
+        try:
+            yield
+        finally:
+            if not request.has_answered and request.followed is None:
+                await self._release(request.tenant.id, state, redeemer)
+
+    async def _claim(self, tenant_id: str, state: ContinuationState, redeemer: str) -> None:
+        left_s = state.expires_unix_s - self._wall_clock()
+        try:
+            found = await self._redemptions.claim(tenant_id, state.name, redeemer, left_s)
+        except RedisError as error:
+            raise DependencyDown("a continuation token cannot be redeemed now") from error
+        self._metrics.continuations.labels("redeemed" if found is Claimed.OK else "refused").inc()
+        if found is Claimed.EXPIRED:
+            raise ContinuationExpired(f"the time of this {PARAM} is over", param=PARAM)
+        if found is Claimed.USED:
+            raise ContinuationUsed(f"this {PARAM} was redeemed already", param=PARAM)
+
+    async def _release(self, tenant_id: str, state: ContinuationState, redeemer: str) -> None:
+        try:
+            async with asyncio.timeout(_RELEASE_S):
+                await self._redemptions.release(tenant_id, state.name, redeemer)
+        except (DependencyDown, RedisError, TimeoutError) as error:
+            _log.warning("a continuation token stays redeemed, though nothing came of it: %s", error)

@@ -1,0 +1,118 @@
+"""Which answers may be gone on with, and what a request with a token becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stratos.common.continuation_errors import ContinuationStale
+from stratos.common.errors import StratosError
+from stratos.core.requests.records import ChoiceState, FinishReason
+from stratos.core.tenant import Tenant
+from stratos.core.trace import TraceContext
+from stratos.store.sealed.stream_store import Found, StreamRecord
+from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.continuations.settings import ContinuationsConfig
+from stratos_gateway.continuations.tokens import ContinuationTokens
+from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.openai.chunks import Usage
+from stratos_gateway.preparation.dialects import CHAT, COMPLETION, Dialect
+from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.streams.codec import Piece, add_piece, encode_block
+from stratos_gateway.streams.cursor import Cursor
+from stratos_gateway.streams.reading import RecordReading
+from tests.support.reference.shipped_model import served_model
+from tests.unit.gateway.continuations.test_tokens import STATE, key_of
+
+PLAIN = Tenant(name="acme", cache_salt=b"salt", id="acme")
+CAPPED = replace(PLAIN, plan=replace(PLAIN.plan, max_tokens=5))
+EXHAUSTED, LENGTH = FinishReason.EXHAUSTED, FinishReason.LENGTH
+TOKENS = ContinuationTokens(key_of, ContinuationsConfig())
+
+
+async def prepare(tenant: Tenant = PLAIN, dialect: Dialect = COMPLETION, **fields: Any) -> PreparedGeneration:
+    tools = PreparationTools(
+        catalogue=ModelCatalogue(ModelSet([replace(served_model(), default_max_tokens=20)]), None),
+        wall_clock=lambda: 1000.5,
+        continuations=TOKENS,
+    )
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]} if dialect is CHAT else {"prompt": [5, 6]}
+    return await GenerationPreparer(tools, dialect).prepare(
+        {"model": "base", **asked, **fields}, tenant, TraceContext()
+    )
+
+
+@pytest.mark.parametrize(
+    ("tenant", "fields", "ends"),
+    [
+        (PLAIN, {}, {EXHAUSTED}),
+        (PLAIN, {"max_tokens": 5}, {EXHAUSTED}),
+        (CAPPED, {"dialect": CHAT}, {EXHAUSTED, LENGTH}),
+        (CAPPED, {"max_tokens": 5}, {EXHAUSTED}),
+        (PLAIN, {"logprobs": 1}, set()),
+        (PLAIN, {"best_of": 2}, set()),
+        (PLAIN, {"echo": True, "max_tokens": 0}, set()),
+        (replace(PLAIN, id="keyless"), {}, set()),
+        (replace(PLAIN, plan=replace(PLAIN.plan, content_policy="p")), {}, set()),
+    ],
+)
+async def test_ends_that_are_open(tenant: Tenant, fields: dict[str, Any], ends: set[FinishReason]) -> None:
+    prepared = await prepare(tenant, **fields)
+    assert prepared.specs[0].open_ends == ends
+    assert (prepared.token_of is not None) == bool(ends)
+
+
+async def test_a_chat_that_may_call_tools_has_none() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    assert (await prepare(dialect=CHAT)).token_of is not None
+    assert (await prepare(dialect=CHAT, tools=[tool])).token_of is None
+
+
+async def test_the_plan_gives_so_many_tokens_more_and_the_whole_is_what_was_asked_for() -> None:
+    first, lengths = await prepare(CAPPED, CHAT), list[int]()
+    for _ in range(10):
+        [spec] = first.specs
+        lengths.append(spec.sampling.max_tokens)
+        assert first.token_of is not None
+        if LENGTH not in spec.open_ends:
+            break
+        token = first.token_of([[ChoiceState(index=0, emitted_ids=(7,) * spec.sampling.max_tokens)]])
+        assert TOKENS.open("acme", token).expires_unix_s == 1000 + 3600
+        rest = await prepare(CAPPED, CHAT, continuation_token=token)
+        assert rest.identity.seed == first.identity.seed
+        assert rest.identity.answer_id != first.identity.answer_id
+        assert rest.specs[0].num_prior_tokens == spec.sampling.max_tokens
+        assert rest.specs[0].num_told_prompt_tokens == 0
+        first = rest
+    assert lengths == [5, 10, 15, 20], "20 is the default of the model"
+
+
+async def test_a_token_of_another_model_is_stale() -> None:
+    token = TOKENS.make("acme", STATE)
+    with pytest.raises(ContinuationStale) as caught:
+        await prepare(continuation_token=token)
+    assert caught.value.param == "continuation_token"
+
+
+async def test_a_gateway_without_tokens_takes_none() -> None:
+    tools = PreparationTools(catalogue=ModelCatalogue(ModelSet([served_model()]), None))
+    body = {"model": "base", "prompt": [5], "continuation_token": "cont_x"}
+    with pytest.raises(StratosError) as caught:
+        await GenerationPreparer(tools, COMPLETION).prepare(body, PLAIN, TraceContext())
+    assert caught.value.code == "unsupported_parameter"
+
+
+async def test_a_client_stands_in_the_rest_by_the_tokens_of_the_rest() -> None:
+    """Its record begins behind the earlier answer, and so do the places in it that a client has seen."""
+    first = await prepare()
+    assert first.token_of is not None
+    token = first.token_of([[ChoiceState(index=0, emitted_ids=(7, 8, 9))]])
+    reading = RecordReading(await prepare(continuation_token=token), lambda unix_s: None, Cursor(seen=(2,)))
+    buffer = bytearray()
+    add_piece(buffer, Piece(0, [11, 12, 13, 14]), 1)
+    reading.absorb(StreamRecord(found=Found.LIVE, blocks=[encode_block((0,), 0, bytes(buffer))]))
+    assert [chunk.token_ids for chunk in reading.ready] == [[11, 12]]
+    assert reading.usage == Usage(0, 4, 0)
