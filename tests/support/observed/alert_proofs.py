@@ -34,7 +34,7 @@ def _labels(**more: str) -> dict[str, str]:
     return {"release": "r", **more}
 
 
-ON_I = _labels(instance="i")
+ON_I, RI = _labels(instance="i"), f'{R}, instance="i"'
 POOL = 'role="decode", model="m", instance="a"'
 OTHER = 'role="decode", model="other", instance="a"'
 
@@ -225,10 +225,7 @@ PROOFS: dict[str, Proof] = {
         labels=_labels(cause="checksum"),
     ),
     "StratosWorkerConvicted": Proof(
-        series={f'stratos_worker_convicted{{{R}, instance="i"}}': "0x3 1x20 0x20"},
-        fires_at=6,
-        resolved_at=40,
-        labels=ON_I,
+        series={f"stratos_worker_convicted{{{RI}}}": "0x3 1x20 0x20"}, fires_at=6, resolved_at=40, labels=ON_I
     ),
     "StratosBlockLedgerBroken": Proof(
         series={f'stratos_kv_ledger_audits_total{{{R}, instance="i", outcome="broken"}}': "0+0x3 1+0x90"},
@@ -248,10 +245,7 @@ PROOFS: dict[str, Proof] = {
         labels=_labels(model="m"),
     ),
     "StratosSnapshotStale": Proof(
-        series={f'stratos_snapshot_past_bound{{{R}, instance="i"}}': "1+0x5 0+0x10"},
-        fires_at=3,
-        resolved_at=8,
-        labels=ON_I,
+        series={f"stratos_snapshot_past_bound{{{RI}}}": "1+0x5 0+0x10"}, fires_at=3, resolved_at=8, labels=ON_I
     ),
     "StratosStoreForeign": Proof(
         series={f'stratos_snapshot_state{{{R}, state="foreign"}}': "1+0x5 0+0x10"}, fires_at=3, resolved_at=8
