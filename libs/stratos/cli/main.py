@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from stratos.cli.batches.commands import batch_app
+from stratos.cli.chaos.command import chaos
 from stratos.cli.cluster.commands import add_cluster_commands
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.adapters import adapters_app
@@ -58,6 +59,7 @@ app.add_typer(autoscaler_app, name="autoscaler")
 app.add_typer(plan_group, name="plan")
 app.command()(doctor)
 app.command()(drain)
+app.command()(chaos)
 app.command()(bench)
 app.command()(reproduce)
 app.command()(evaluate)
