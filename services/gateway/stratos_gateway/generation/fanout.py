@@ -174,7 +174,7 @@ class Fanout(ChunkOutput):
         """Over all prompts and choices."""
         return Usage(
             sum(generation.spec.num_told_prompt_tokens for generation in self.generations),
-            self.num_output_tokens - sum(generation.spec.num_prior_tokens for generation in self.generations),
+            sum(generation.transcript.num_new_tokens for generation in self.generations),
             sum(generation.num_told_cached_tokens for generation in self.generations),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from stratos.core.requests.records import ChoiceState, FinishReason
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.store.sealed.stream_store import Found, StreamRecord
-from stratos_gateway.answering.request import PreparedGeneration
+from stratos_gateway.answering.request import LINE, BatchLine, PreparedGeneration
+from stratos_gateway.batches.terms import LineStep
 from stratos_gateway.continuations.settings import ContinuationsConfig
 from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -21,6 +23,7 @@ from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION, Dialect
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.streams.asking import derived_seed
 from stratos_gateway.streams.codec import Piece, add_piece, encode_block
 from stratos_gateway.streams.cursor import Cursor
 from stratos_gateway.streams.reading import RecordReading
@@ -88,6 +91,20 @@ async def test_the_plan_gives_so_many_tokens_more_and_the_whole_is_what_was_aske
         assert rest.specs[0].num_told_prompt_tokens == 0
         first = rest
     assert lengths == [5, 10, 15, 20], "20 is the default of the model"
+
+
+async def test_a_line_of_a_batch_goes_on_with_the_seed_of_its_first_part() -> None:
+    first = await prepare()
+    assert first.token_of is not None
+    token, seeds = first.token_of([[ChoiceState(index=0, emitted_ids=(7, 8, 9))]]), list[int]()
+    for more in ({}, {"continuation_token": token}):
+        line = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5)
+        request: Any = SimpleNamespace(
+            prepared=await prepare(**more), tenant=PLAIN, http=SimpleNamespace(scope={LINE: line})
+        )
+        async with LineStep().around(request):
+            seeds.append(request.prepared.specs[0].seed)
+    assert seeds == [derived_seed(PLAIN.cache_salt, "batch_1-0"), first.identity.seed]
 
 
 async def test_a_token_of_another_model_is_stale() -> None:
