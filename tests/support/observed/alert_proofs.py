@@ -299,6 +299,30 @@ PROOFS: dict[str, Proof] = {
         resolved_at=140,
         labels={"namespace": "ns", "cronjob": "r-backup"},
     ),
+    "StratosGatewaysAtMaximum": Proof(
+        series={
+            f'kube_horizontalpodautoscaler_{what}{{namespace="ns", horizontalpodautoscaler="{name}"}}': values
+            for what, name, values in (
+                ("status_desired_replicas", "r-gateway-base", "10+0x30 4+0x10"),
+                ("spec_max_replicas", "r-gateway-base", "10+0x40"),
+                ("status_desired_replicas", "r-decode-base", "10+0x40"),
+                ("spec_max_replicas", "r-decode-base", "10+0x40"),
+            )
+        }
+        | HERE,
+        fires_at=20,
+        resolved_at=35,
+        labels={"namespace": "ns", "horizontalpodautoscaler": "r-gateway-base"},
+    ),
+    "StratosWorkersUnusable": Proof(
+        series={
+            f'stratos_router_workers_by_protocol{{{R}, instance="i", role="decode", version="{version}"}}': values
+            for version, values in (("unusable", "2+0x15 0+0x10"), ("older", "2+0x25"))
+        },
+        fires_at=12,
+        resolved_at=20,
+        labels=_labels(role="decode"),
+    ),
     "StratosTenantLimited": Proof(
         series=_limited("0+5x60 300+0x60"),
         fires_at=45,
