@@ -87,8 +87,8 @@ WORKER_ALERTS = (
         expr='max by (release, role) (stratos_router_workers_by_protocol{version="unusable"}) > 0',
         lasting="10m",
         summary="Workers speak a protocol that routers do not.",
-        meaning="Two versions run side by side that are further apart than one: those workers get no work. An upgrade or "
-        "a rollback that stopped halfway leaves a fleet like that.",
+        meaning="Two versions run side by side that are further apart than one: those workers get no work. An upgrade "
+        "or a rollback that stopped halfway leaves a fleet like that.",
         check=(
             "`stratos_router_workers_by_protocol` by role and version.",
             "Images of the pods: `kubectl get pods -o wide`, `kubectl rollout status`.",

@@ -94,8 +94,8 @@ TENANTS = Dashboard(
         ),
         Panel(
             title="Tokens of tenants without a series of their own",
-            text="Part of the output tokens that `other` stands for. Above 0 the other panels miss what processes that met "
-            "a tenant late count there: raise `OBSERVE__MAX_TENANT_SERIES`.",
+            text="Part of the output tokens that `other` stands for. Above 0 the other panels miss what processes "
+            "that met a tenant late count there: raise `OBSERVE__MAX_TENANT_SERIES`.",
             queries=(
                 Query(
                     rate("stratos_output_tokens_total", where='tenant="other"')
