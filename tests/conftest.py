@@ -10,8 +10,9 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
-from tests.support.examples import examples
+from tests.support.examples import IS_THOROUGH, examples
 from tests.support.promises import promised, pytest_terminal_summary
 from tests.support.shared_platforms import RoomScheduling, starts_platform
 
@@ -23,9 +24,18 @@ if not Path("/dev/nvidiactl").exists():
 # jsonschema reads the grammar of IRIs when it is imported, for seconds; no schema here has that format.
 sys.modules["rfc3987_syntax"] = None
 
-# A busy machine is no counterexample: what has to be fast is measured by tests of its own.
-hypothesis.settings.register_profile("stratos", deadline=None, max_examples=examples(100))
+# A busy machine is no counterexample: what has to be fast is measured by tests of its own. And a run that is to tell
+# whether a change is sound draws the same cases as the one before; the thorough one draws others each time.
+hypothesis.settings.register_profile(
+    "stratos",
+    deadline=None,
+    max_examples=examples(100),
+    derandomize=not IS_THOROUGH,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("stratos")
+if not IS_THOROUGH:  # those of all modules that are imported by then, and read for them: other cases in each process
+    vars(providers)["_get_local_constants"] = providers.Constants
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -33,6 +33,8 @@ class RoomScheduling(LoadFileScheduling):
         return left[0][1] if left else None
 
     def _reschedule(self, node: WorkerController) -> None:
+        if node not in self.registered_collections:
+            return  # it came for one that died and still collects: its turn is when it has
         super()._reschedule(node)
         # A process begins a test when it knows the next one, or that there is none.
         while not node.shutting_down and self.workqueue and self._pending_of(self.assigned_work[node]) < 2:

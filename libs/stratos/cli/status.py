@@ -19,7 +19,7 @@ from stratos.common.tls.identity import PeerRole
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.pki.local import dial_as
 from stratos.rpc.clients.dialer import Dialer
-from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.clients.router import FLEET_TIMEOUT_S, RouterClient
 
 _LEDGER = ("free", "cached", "allocated", "reserved", "fenced")
 
@@ -36,11 +36,11 @@ class PlatformStatus:
     """By address: why a router does not answer."""
 
 
-async def read_status(facts: PlatformFacts) -> PlatformStatus:
+async def read_status(facts: PlatformFacts, router_timeout_s: float = FLEET_TIMEOUT_S) -> PlatformStatus:
     """Ask supervisor and routers; a router that is down is part of the answer, not a failure."""
     processes = await list_processes(facts)
     dialer = dial_as(facts.tls_folder, PeerRole.SUPERVISOR)
-    answers = await asyncio.gather(*(_ask(address, dialer) for address in facts.router_addresses))
+    answers = await asyncio.gather(*(_ask(address, dialer, router_timeout_s) for address in facts.router_addresses))
     fleets = [answer for answer in answers if isinstance(answer, Fleet)]
     errors = {
         address: answer
@@ -51,11 +51,11 @@ async def read_status(facts: PlatformFacts) -> PlatformStatus:
     return PlatformStatus(facts=facts, processes=processes, fleet=fleet, router_errors=errors)
 
 
-async def _ask(address: str, dialer: Dialer) -> Fleet | str:
+async def _ask(address: str, dialer: Dialer, timeout_s: float) -> Fleet | str:
     """The fleet as one router sees it, or why it does not say."""
     try:
         async with RouterClient(address, dialer=dialer) as router:
-            return await router.fleet()
+            return await router.fleet(timeout_s=timeout_s)
     except StratosError as error:
         return error.message
 

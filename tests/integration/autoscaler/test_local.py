@@ -90,6 +90,10 @@ def _status(url: str) -> int:
         return error.code
 
 
+async def _is_status(url: str, wanted: int) -> bool:
+    return await asyncio.to_thread(_status, url) == wanted
+
+
 def _page(url: str) -> str:
     with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
@@ -132,7 +136,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 assert re.search(
                     r'decisions_total{direction="up",model="",reason="(queue|batch_slots)",role="decode"} 1.0', page
                 )
-                assert await asyncio.to_thread(_status, f"{base}/readyz") == 200
+                await eventually(lambda: _is_status(f"{base}/readyz", 200))
                 told = await read_decisions(given_autoscaler(found["address"], None), 0)
                 assert told.is_active
                 (up,) = [decision for decision in told.decisions if decision.direction == "up"]
@@ -140,11 +144,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 (down,) = [decision for decision in told.decisions if decision.direction == "down"]
                 assert (down.reason, down.victim) == ("quiet", "decode-0")
                 await supervisor.server.stop(None)
-
-                async def is_not_ready() -> bool:
-                    return await asyncio.to_thread(_status, f"{base}/readyz") == 503
-
-                await eventually(is_not_ready)
+                await eventually(lambda: _is_status(f"{base}/readyz", 503))
                 assert len(supervisor.calls) == 2
     finally:
         await supervisor.stop()

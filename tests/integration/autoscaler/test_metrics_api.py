@@ -67,7 +67,9 @@ class World:
 
     async def get_with(self, pair: tuple[Path, Path] | None, path: str, headers: dict[str, str]) -> Any:
         base = f"https://localhost:{self.api.address.rpartition(':')[2]}"
-        async with httpx.AsyncClient(verify=client_context(self.own, pair), base_url=base, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            verify=client_context(self.own, pair), base_url=base, trust_env=False, timeout=60
+        ) as client:
             return await client.get(path, headers=headers)
 
 

@@ -14,19 +14,22 @@ from typing import Any
 import pytest
 
 from stratos.api.worker.v1 import embed_pb2
+from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest, Busy, Draining
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.placement import Outcome, Work, WorkerRole
-from stratos.core.requests.embedding import PoolingKind
+from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
+from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.embedding.run import MAX_GROUP_INPUTS
 from stratos_gateway.ledger.billing import LedgerAccess
 from tests.support.fakes.scripted_embedder import ScriptedEmbedder
+from tests.support.fakes.shut_gate import ShutGate
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import base_digest, shipped_tokenizer
 from tests.support.waiting import eventually
@@ -270,3 +273,19 @@ async def test_vectors_are_billed_by_their_prompts_before_the_answer_and_failure
             (4, 0, "embedding")
         ]
         assert [(entry.times.ttft_us or 0) > 0 for entry in found] == [True], "until its vectors were there"
+
+
+async def test_vectors_wait_unbilled_where_the_gateway_stood_still() -> None:
+    embedder, gate = ScriptedEmbedder("prefill-0"), ShutGate()
+    await embedder.start()
+    client = EmbeddingClient(10.0, SystemClock(), gate=gate)
+    call = EmbedCall(inputs=((1, 2),), model_digest="m", pooling=PoolingKind.LAST, normalizes=True, num_dimensions=None)
+    embedding = asyncio.create_task(client.embed(embedder.ref, call))
+    try:
+        await gate.asked.wait()
+        assert not embedding.done()
+        gate.open()
+        assert await embedding == [array("f", [2.0]).tobytes()]
+    finally:
+        await client.close()
+        await embedder.stop()

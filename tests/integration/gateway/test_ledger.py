@@ -114,7 +114,7 @@ async def test_a_client_that_leaves_a_stream_is_billed_for_what_was_written(benc
                 break
     (entry,) = await bench.wait_entries(1)
     assert entry.outcome is RequestOutcome.ABORTED
-    assert 5 <= entry.counts.num_output < 100
+    assert 5 <= entry.counts.num_output < 900
     assert entry.counts.num_prompt == 2
 
 

@@ -183,7 +183,7 @@ async def test_a_full_platform_is_overloaded_before_the_stream_and_within_it() -
         answer = await post(world)
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded_error")
         world.worker.step_s = 30.0
-        headers = {"x-stratos-deadline-ms": "300"}
+        headers = {"x-stratos-deadline-ms": "1000"}
         late = await world.http.post("/v1/messages", json=body(stream=True), headers=headers)
         assert late.status_code == 200
         assert [event["type"] for event in named_events(late.text)] == ["error"]

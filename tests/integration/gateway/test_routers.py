@@ -55,6 +55,7 @@ class World:
         folder = self.tmp_path / name
         folder.mkdir()
         stack, settings = AsyncExitStack(), {"discovery": f"static://decode@{self.worker_address}", "listen": listen}
+        settings["bookings__confirm_s"] = "600"  # the worker never tells of a request: its seats would be free again
         found = await stack.enter_async_context(service_process("stratos_router", folder, settings))
         address = str(found["address"])
         self.processes[address], self.pids[address] = stack, found["pid"]
@@ -73,6 +74,14 @@ class World:
 
     async def schedule(self, tenant: str) -> Placement:
         return await self.routers.schedule(ask(f"req-{tenant}", tenant=tenant), timeout_s=60)
+
+    async def placed_at(self, router: str) -> list[Placement]:
+        """A placement by this router, or none: one by the other is ended."""
+        placement = await self.schedule("a")
+        if placement.router_address == router:
+            return [placement]
+        self.routers.report(placement, Outcome.FINISHED, 1)
+        return []
 
 
 @asynccontextmanager
@@ -113,16 +122,25 @@ async def _stop(world: World) -> None:
 
 @asynccontextmanager
 async def waiting_at(world: World, router: str) -> AsyncIterator[tuple[asyncio.Task[Placement], list[Placement]]]:
-    """A call in the queue of a router whose worker is full, and what the worker has."""
-    held = [await world.schedule("a") for _ in range(3)]  # the batch slot and two places in its short queue
-    assert {placement.router_address for placement in held} == {router}
-    waiting = asyncio.create_task(world.schedule("a"))
+    """A call in the queue of a router whose worker is full, and what the worker has.
+
+    A busy machine may hold a router up for so long that calls go around it: then they are made once more.
+    """
+    held: list[Placement] = []
+    while len(held) < 3:  # the batch slot and two places in its short queue
+        held += await world.placed_at(router)
     async with RouterClient(router) as client:
+        while True:
+            waiting = asyncio.create_task(world.schedule("a"))
 
-        async def is_queued() -> bool:
-            return bool((await client.fleet()).queues)
+            async def is_queued(call: asyncio.Task[Placement] = waiting) -> bool:
+                return call.done() or bool((await client.fleet(timeout_s=60)).queues)
 
-        await eventually(is_queued, "the call waits at the first router")
+            await eventually(is_queued, "the call waits at the first router")
+            if not waiting.done():
+                break
+            world.routers.report(waiting.result(), Outcome.FINISHED, 1)
+            await world.until_up(2)
     yield waiting, held
 
 
@@ -193,7 +211,7 @@ async def _until_convicted(world: World) -> None:
         world.routers.report(placement, Outcome.CANCELLED, 0)
         return False
 
-    await eventually(is_refused, "the gateway refuses the poison", timeout_s=1.0)
+    await eventually(is_refused, "the gateway refuses the poison")
 
 
 async def test_requests_and_convictions_go_on_through_the_other_router_and_return(tmp_path: Path) -> None:
@@ -201,12 +219,12 @@ async def test_requests_and_convictions_go_on_through_the_other_router_and_retur
         async with gateway([first, second], CollectorRegistry()) as convicting:
             await convicting.convict(POISON)
         await _until_convicted(world)
-        assert (await world.schedule("a")).router_address == first
+        await eventually(lambda: world.placed_at(first), "the first router places")
         await world.kill(first)
-        assert (await world.schedule("a")).router_address == second
+        assert await world.placed_at(second)
         await world.start_router("successor", first)
         await world.until_up(2)
-        assert (await world.schedule("a")).router_address == first
+        await eventually(lambda: world.placed_at(first), "the first router places")
         async with RouterClient(first) as client:
             with pytest.raises(PromptRefused):
                 await client.schedule(POISON)

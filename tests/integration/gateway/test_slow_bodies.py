@@ -83,9 +83,9 @@ def dicts_with(name: str, text: str) -> int:
 async def test_a_parsed_body_is_let_go_before_its_answer_streams() -> None:
     """One of many small values takes ten times its bytes, for as long as it is held."""
     mark = "a mark of this test alone"
-    body = {"model": "base", "prompt": "x", "max_tokens": 500, "stream": True, "logit_bias": {"7": 1}, "user": mark}
+    body = {"model": "base", "prompt": "x", "max_tokens": 3000, "stream": True, "logit_bias": {"7": 1}, "user": mark}
     async with gateway_world() as world, Client(world) as client:
-        world.worker.script, world.worker.step_s = (lambda submit, choice: [9] * 900), 0.01
+        world.worker.script, world.worker.step_s = (lambda submit, choice: [9] * 3000), 0.01
         text = json.dumps(body).encode()
         del body
         client.writer.write(head(len(text)) + text)

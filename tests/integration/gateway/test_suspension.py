@@ -41,17 +41,25 @@ class Streams:
     def __init__(self, world: AdminWorld) -> None:
         self.world = world
         self.tasks: list[asyncio.Task[httpx.Response]] = []
+        self.num_streams = self.num_begun = 0
+        """Those that stream, and those of them of which a client has read something."""
 
     def start(self, *, by: str = "user", **body: Any) -> None:
-        headers = {"authorization": f"Bearer {self.world.keys[by]}"}
-        request = self.world.public.post("/v1/completions", json={**BODY, **body}, headers=headers)
-        self.tasks.append(asyncio.create_task(request))
+        self.num_streams += "stream" in body
+        self.tasks.append(asyncio.create_task(self._ask(self.world.keys[by], BODY | body)))
+
+    async def _ask(self, key: str, body: dict[str, Any]) -> httpx.Response:
+        headers = {"authorization": f"Bearer {key}"}
+        async with self.world.public.stream("POST", "/v1/completions", json=body, headers=headers) as answer:
+            self.num_begun += "stream" in body
+            await answer.aread()
+        return answer
 
     async def run(self) -> None:
-        """Wait until a worker has all of them."""
+        """Wait until a worker has all of them, and some tokens are out."""
         wanted = len(self.tasks)
         await eventually(lambda: len(self.world.worker.running) >= wanted, "all run")
-        await asyncio.sleep(0.1)  # some tokens are out
+        await eventually(lambda: self.num_begun == self.num_streams, "all streams have begun")
 
     async def ended(self) -> Sequence[tuple[int, str]]:
         """Status and error code of each, the event's code where it is a stream."""

@@ -52,22 +52,22 @@ def decoding(platform: PlatformProcess, children: dict[int, int]) -> int | None:
     """The engine that runs the one request."""
     pids = {p["name"]: p["pid"] for p in platform.status()["processes"]}
     for worker in platform.status()["workers"]:
-        if worker["num_running"]:
+        if worker.get("num_running"):
             return children[pids[worker["worker_id"]]]
     return None
 
 
 def streamed(platform: PlatformProcess, disturb: Callable[[int], None] | None = None) -> list[int]:
-    """Token ids of a stream whose engine is disturbed once it has begun."""
+    """Token ids of a stream whose engine is disturbed once it has begun; of the next one where it was over before."""
     children = engines(platform)
     client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=60)
     got: list[int] = []
     for chunk in client.completions.create(stream=True, **FIELDS):
         got += chunk.choices[0].token_ids or []
-        if disturb is not None and len(got) >= 5:
-            disturb(wait_until(lambda: decoding(platform, children), what="a running request"))
+        if disturb is not None and len(got) >= 5 and (engine := decoding(platform, children)) is not None:
+            disturb(engine)
             disturb = None
-    return got
+    return got if disturb is None else streamed(platform, disturb)
 
 
 def test_an_engine_that_is_killed_costs_no_token_and_is_replaced(platform: PlatformProcess) -> None:

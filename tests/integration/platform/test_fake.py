@@ -143,7 +143,7 @@ def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProce
     assert (folder.path / PeerRole.GATEWAY / "tls.crt").read_bytes() != old
     processes = platform.processes()
     wait_until(lambda: {w["is_live"] for w in platform.status()["workers"]} == {True}, what="every worker alive")
-    metrics = httpx.get(f"http://{processes['prefill-0']['metrics_address']}/metrics").text
+    metrics = httpx.get(f"http://{processes['prefill-0']['metrics_address']}/metrics", timeout=60).text
     assert 'stratos_kv_transfer_bytes_total{direction="sent",transport="tls"}' in metrics
     assert "stratos_tls_certificate_expiry_timestamp_seconds" in metrics
 
@@ -158,9 +158,9 @@ def test_keys_are_made_listed_and_revoked(platform: PlatformProcess) -> None:
     key_id = key.split("-")[1]
     assert any(key_id in line and "active" in line for line in platform.stratos("keys", "list").stdout.splitlines())
     url, headers = f"{platform.base_url}/models", {"Authorization": f"Bearer {key}"}
-    assert httpx.get(url, headers=headers).status_code == 200
+    assert httpx.get(url, headers=headers, timeout=60).status_code == 200
     platform.stratos("keys", "revoke", key_id)
-    wait_until(lambda: httpx.get(url, headers=headers).status_code == 401, what="the end of a revoked key")
+    wait_until(lambda: httpx.get(url, headers=headers, timeout=60).status_code == 401, what="the end of a revoked key")
 
 
 def test_chat_streams_an_answer(platform: PlatformProcess) -> None:
@@ -184,32 +184,34 @@ def test_a_broken_adapter_is_refused_with_a_reason(platform: PlatformProcess, tm
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("more", [{}, {"structured_outputs": {"json": LONG_ARRAY}}], ids=["plain", "json-schema"])
-def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess, more: dict[str, Any]) -> None:
-    expected = token_ids(platform, 150, **more)
-    restarts = {name: process["num_restarts"] for name, process in platform.processes().items()}
+def killed_stream(platform: PlatformProcess, **more: Any) -> tuple[list[int], str, str]:
+    """Tokens and text of a stream, and the worker under it that was killed; "" where none was seen to run it."""
     extra = {"ignore_eos": True, "return_token_ids": True, **more}
     stream = client_of(platform).completions.create(
         model="base", prompt=PROMPT, max_tokens=150, temperature=0, stream=True, extra_body=extra
     )
-    text = ""
-    received: list[int] = []
-    killed = ""
+    received, text, killed = list[int](), "", ""
     for chunk in stream:
         received += getattr(chunk.choices[0], "token_ids", None) or [] if chunk.choices else []
         text += chunk.choices[0].text if chunk.choices else ""
         if len(received) >= 20 and not killed:
-            killed = next(
-                w["worker_id"] for w in platform.status()["workers"] if w["role"] == "decode" and w["num_running"]
-            )
-            os.kill(platform.processes()[killed]["pid"], signal.SIGKILL)
-    assert killed, "the stream ended before a worker could be killed"
+            running = [w for w in platform.status()["workers"] if w["role"] == "decode" and w.get("num_running")]
+            if running:
+                killed = running[0]["worker_id"]
+                os.kill(platform.processes()[killed]["pid"], signal.SIGKILL)
+    return received, text, killed
+
+
+@pytest.mark.parametrize("more", [{}, {"structured_outputs": {"json": LONG_ARRAY}}], ids=["plain", "json-schema"])
+def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess, more: dict[str, Any]) -> None:
+    expected = token_ids(platform, 150, **more)
+    restarts = {name: process["num_restarts"] for name, process in platform.processes().items()}
+    received, text, killed = killed_stream(platform, **more)
+    while not killed:  # on a busy machine it may be over before
+        received, text, killed = killed_stream(platform, **more)
     assert received == expected
     assert not more or re.fullmatch(r"\[([ \n]*-?[0-9]*[ \n]*,?)*", text), text
-    wait_until(
-        lambda: [w for w in platform.status()["workers"] if w["worker_id"] == killed and w["is_live"]],
-        what="the return of the killed worker",
-    )
+    wait_until(lambda: killed in live_workers(platform), what="the return of the killed worker")
     assert platform.processes()[killed]["num_restarts"] == restarts[killed] + 1
 
 
@@ -225,10 +227,7 @@ def test_a_crashed_service_comes_back_where_it_was(platform: PlatformProcess, na
     )
     after = platform.processes()[name]
     assert (after["num_restarts"], after["address"]) == (before["num_restarts"] + 1, before["address"])
-    wait_until(
-        lambda: [w["is_live"] for w in platform.status()["workers"]] == [True] * 3,
-        what="a router that sees all",
-    )
+    wait_until(lambda: len(live_workers(platform)) == 3, what="a router that sees all")
     assert len(wait_until(lambda: _try_tokens(platform), what="an answer after the crash")) == 5
 
 
@@ -347,7 +346,7 @@ def test_a_prompt_that_crashes_workers_costs_two_and_is_refused_by_every_gateway
         with pytest.raises(openai.InternalServerError) as caught:
             token_ids(platform, 8, poison)
     assert (caught.value.status_code, caught.value.code) == (503, "prompt_refused")
-    wait_until(lambda: is_whole(platform), what="the workers' return")
+    wait_until(lambda: num_deaths() >= before + 2 and is_whole(platform), what="the workers' return")
     assert num_deaths() == before + 2
     for _ in range(6):  # each a connection of its own, at either gateway
         with pytest.raises(openai.InternalServerError) as caught:

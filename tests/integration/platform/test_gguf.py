@@ -42,5 +42,5 @@ def test_a_gguf_file_is_served(tmp_path: Path) -> None:
 
 
 def _found(url: str, api_key: str) -> httpx.Response | None:
-    answer = httpx.get(url, headers={"authorization": f"Bearer {api_key}"})
+    answer = httpx.get(url, headers={"authorization": f"Bearer {api_key}"}, timeout=60)
     return None if answer.status_code == 404 else answer.raise_for_status()

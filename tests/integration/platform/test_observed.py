@@ -161,7 +161,7 @@ def _load(platform: PlatformProcess, counted: Counted) -> None:
     counted.ask(1000, model="no-such-model")
     counted.ask(1001, max_tokens=-1)
     counted.ask(1002, n=5)
-    body = {"model": "base", "prompt": "leave me", "max_tokens": 200, "stream": True, "ignore_eos": True}
+    body = {"model": "base", "prompt": "leave me", "max_tokens": 3000, "stream": True, "ignore_eos": True}
     headers = {"Authorization": f"Bearer {platform.api_key}"}
     with httpx.stream("POST", f"{platform.base_url}/completions", json=body, headers=headers, timeout=30) as answer:
         next(answer.iter_lines())

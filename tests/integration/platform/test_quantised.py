@@ -45,5 +45,5 @@ def test_a_quantised_model_serves_and_says_so(tmp_path: Path) -> None:
 
 
 def _found(url: str, headers: dict[str, str]) -> httpx.Response | None:
-    answer = httpx.get(url, headers=headers)
+    answer = httpx.get(url, headers=headers, timeout=60)
     return None if answer.status_code == 404 else answer.raise_for_status()

@@ -49,14 +49,16 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-async def _until_out(client: RouterClient, worker_id: str, untouched: str = "") -> str:
-    """Until the router took it out; returns why. The untouched worker is the control and must stay in."""
+async def _until_out(client: RouterClient, worker_id: str, reason: str, untouched: str = "") -> None:
+    """Until the router says that it is out for this reason. The untouched worker is the control and must stay in.
+
+    On a busy machine a worker of this process may be silent for a moment before.
+    """
     while True:
         workers = by_id(await fleet_of(client))
-        worker = workers[worker_id]
         assert not untouched or workers[untouched].is_live
-        if not worker.is_live:
-            return worker.out_reason
+        if workers[worker_id].out_reason == reason:
+            return
         await asyncio.sleep(0.02)
 
 
@@ -69,7 +71,7 @@ async def test_a_stopped_process_is_out_within_3_s_and_back_in_after_it_goes_on(
         with promised("a stopped worker is out", OUT_WITHIN_S):
             stopped.send_signal(signal.SIGSTOP)
             await eventually(lambda: _state(stopped.pid) == "T")
-            assert await _until_out(client, address, other) == "silent"
+            await _until_out(client, address, "silent", other)
         for index in range(4):
             assert (await client.schedule(ask(f"req-{index}"))).decode.address == other
         stopped.send_signal(signal.SIGCONT)
@@ -85,7 +87,7 @@ async def test_a_killed_process_is_out_at_once_and_a_restart_replaces_it(
         old = by_id(await fleet_of(client))[address].ref.incarnation
         with promised("a killed worker is out", LOST_WITHIN_S):
             killed.kill()
-            assert await _until_out(client, address, other) == "lost"
+            await _until_out(client, address, "lost", other)
         killed.wait()
         again, _ = start_worker_process("decode-0", WorkerRole.DECODE, int(address.rpartition(":")[2]))
         try:
@@ -109,12 +111,12 @@ async def test_hung_draining_and_not_ready_workers_are_out_while_their_statuses_
             workers[1].set(is_draining=True)
             with promised("a hung worker is out", OUT_WITHIN_S):
                 workers[0].set(is_computing=True, step=7)
-                assert await _until_out(client, "decode-0") == "hung"
-            assert by_id(await fleet_of(client))["decode-1"].out_reason == "draining"
+                await _until_out(client, "decode-0", "hung")
+            await _until_out(client, "decode-1", "draining")
             workers[0].set(step=8)
             await until_live(client, "decode-0")
             workers[0].set(is_computing=False, not_ready_reason="warming up")
-            assert await _until_out(client, "decode-0") == "not_ready: warming up"
+            await _until_out(client, "decode-0", "not_ready: warming up")
             write_discovery(discovery, entry(workers[1]))
             await eventually(lambda: _members(client, {"decode-1"}))
 
@@ -127,7 +129,8 @@ async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_lis
     discovery = tmp_path / "workers.json"
     write_discovery(discovery)
     async with fake_workers(make_status("decode-0", WorkerRole.DECODE)) as workers:
-        settings = {"discovery": f"file://{discovery}"}
+        # Else a booking that its worker never tells of ends after a while, which a slow machine takes.
+        settings = {"discovery": f"file://{discovery}", "bookings__confirm_s": "600"}
         async with service_process("stratos_router", tmp_path, settings) as found:
             base = f"http://{found['metrics_address']}"
             async with RouterClient(found["address"]) as client:

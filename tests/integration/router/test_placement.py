@@ -98,7 +98,8 @@ async def _is_waiting(client: RouterClient, count: int) -> bool:
 async def test_a_caller_that_leaves_frees_its_place_in_the_queue_and_its_seat(tmp_path: Path) -> None:
     async with fake_workers(make_status("decode-0", DECODE, max_num_seqs=1)) as workers:
         static = f"static://decode@{workers[0].address}"
-        async with router_process(tmp_path, static, admission__max_waiting_per_worker="0") as client:
+        settings = {"admission__max_waiting_per_worker": "0", "bookings__confirm_s": "600"}
+        async with router_process(tmp_path, static, **settings) as client:
             await until_live(client, workers[0].address)
             held = await client.schedule(ask())
             leaver = asyncio.create_task(client.schedule(ask("req-2")))
@@ -112,7 +113,7 @@ async def test_a_caller_that_leaves_frees_its_place_in_the_queue_and_its_seat(tm
 async def test_a_request_waits_for_the_first_worker_and_times_out_without_one(tmp_path: Path) -> None:
     discovery = tmp_path / "workers.json"
     write_discovery(discovery)
-    async with router_process(tmp_path, f"file://{discovery}", queue__ttl_s="2") as client:
+    async with router_process(tmp_path, f"file://{discovery}", queue__ttl_s="600") as client:
         with pytest.raises(QueueTimeout, match="no decode worker is known") as refused:
             await client.schedule(ask(deadline_s=time.monotonic() + 0.05))
         assert refused.value.after_s == 0, "none is before it; gateways bound it"
@@ -122,7 +123,7 @@ async def test_a_request_waits_for_the_first_worker_and_times_out_without_one(tm
             write_discovery(discovery, entry(workers[0]))
             assert (await early).decode.worker_id == "decode-0"
             discovery.write_text("[{")  # a malformed file keeps the last good list
-            other = asyncio.create_task(client.schedule(ask("req-2", model_digest="cd" * 32, waited_ms=1500)))
+            other = asyncio.create_task(client.schedule(ask("req-2", model_digest="cd" * 32, waited_ms=599_900)))
             with pytest.raises(QueueTimeout, match="of another model"):
                 await other
             assert (await client.schedule(ask("req-3"))).decode.worker_id == "decode-0"

@@ -138,7 +138,7 @@ async def test_hand_offs_between_engine_processes_give_equal_tokens(world: World
 
 @pytest.mark.parametrize("victim", ["source", "target"])
 async def test_a_kill_in_the_middle_of_frames_leaves_nothing_and_changes_no_token(world: World, victim: str) -> None:
-    slow = {"token_s": 0.002}  # a chunk of 64 tokens every 130 ms: frames are under way for as long as it computes
+    slow = {"token_s": 0.005}  # a chunk of 64 tokens every 320 ms: frames are under way for as long as it computes
     source = await world.start(WorkerRole.PREFILL, engine_process="process", fake=slow, transport=MANY_FRAMES)
     target = await world.start(WorkerRole.DECODE, engine_process="process", transport=MANY_FRAMES)
     gateway = await world.gateway(target)

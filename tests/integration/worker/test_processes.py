@@ -55,7 +55,7 @@ class Process:
             return WORKER_STATUS.from_pb(await watch.read())
 
     async def exited(self) -> int:
-        return await asyncio.to_thread(self.popen.wait, 20)
+        return await asyncio.to_thread(self.popen.wait, 100)
 
     def end(self) -> None:
         if self.popen.poll() is None:

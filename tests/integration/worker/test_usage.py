@@ -48,7 +48,7 @@ async def test_a_prompt_of_a_prefill_worker_counts_both_devices(world: World) ->
     gateway = await world.gateway(decode)
     await (await gateway.submit(PROMPT, max_tokens=2, prefill=(prefill,), meter=METER, tenant="acme")).over()
     await eventually(lambda: bool(gateway.counts), "a count")
-    assert 0.05e9 * 0.9 < gateway.counts[0].device_ns < 1e9
+    assert 0.05e9 * 0.9 < gateway.counts[0].device_ns < 60e9
     tenant_ns = sum(worker.process.opened.device_time.by_tenant["acme"] for worker in (prefill, decode))
     assert gateway.counts[0].device_ns == pytest.approx(tenant_ns, rel=0.001)
 

@@ -99,10 +99,14 @@ class UnboundedRefunds(Leaser):
 
 
 OVERFLOWING = LEASE.replace("- math.max(missing, debt)", "- missing").replace(
-    "local missing = math.max(0, capacity - level - held - others) + spent",
-    "local missing = capacity - level - held - others + spent",
+    "local missing, refilled = math.max(0, capacity - level - held - others)",
+    "local missing, refilled = capacity - level - held - others",
 )
 """The lease script without the bound at the capacity."""
+
+
+NO_SILENCE = LEASE.replace("if last and math.abs(now - last) > silence then", "if false then")
+"""The lease script that takes every gateway for heard."""
 
 
 class FirstBuckets(Leaser):

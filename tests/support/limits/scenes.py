@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from tests.support.limits.gateways import LimitedGateways, LimitParts, OpenRequest, cost_of, make_tenant
+from tests.support.limits.gateways import LimitedGateway, LimitedGateways, LimitParts, OpenRequest, cost_of, make_tenant
 
 
 async def abort_and_burst(url: str, parts: LimitParts | None = None) -> list[str]:
@@ -42,8 +42,56 @@ async def outage(url: str, parts: LimitParts | None = None) -> list[str]:
     await _ask(platform, 60.0, 20.0, lambda: [gateway.take(tenant, cost_of()) for gateway in platform.gateways])
     if platform.book.num_taken["t"] - before - taken < 0.9 * 600:
         found.append(f"{platform.book.num_taken['t'] - before - taken} of 600 requests with one more gateway")
-    platform.server.is_away = False
+    platform.server.is_away, before = False, platform.book.num_taken["t"]
     await _ask(platform, 10.0, 50.0, lambda: [gateway.take(tenant, cost_of()) for gateway in platform.gateways])
+    if (taken := platform.book.num_taken["t"] - before) < 0.9 * 100:
+        found.append(f"{taken} of 100 requests after the outage")
+    platform.close()
+    return found + platform.book.problems(is_exact=False)
+
+
+async def outage_and_refunds(url: str) -> list[str]:
+    """A tenant that reserves four times what it uses spends its limit while Redis is away, and goes on after it."""
+    platform = LimitedGateways(url, 2)
+    tenant = make_tenant(tokens_per_min=60_000, burst_s=10)
+    platform.book.known_late_s = float("inf")
+
+    async def use(gateway: LimitedGateway) -> None:
+        if isinstance(request := await gateway.take(tenant, cost_of(400)), OpenRequest):
+            gateway.settle(request, 100)
+
+    async def used(seconds: float) -> int:
+        before = platform.book.tokens_used["t"]
+        await _ask(platform, seconds, 20.0, lambda: [use(gateway) for gateway in platform.gateways])
+        return platform.book.tokens_used["t"] - before
+
+    await used(10.0)
+    platform.server.is_away = True
+    meanwhile = await used(60.0)
+    platform.server.is_away = False
+    after = await used(10.0)
+    platform.close()
+    found = [] if meanwhile > 0.8 * 60_000 else [f"{meanwhile} tokens were used in an outage, of 60,000"]
+    found += [] if after > 0.8 * 10_000 else [f"{after} tokens were used after it, of 10,000"]
+    return found + platform.book.problems(is_exact=False)
+
+
+async def born_at_return(url: str, parts: LimitParts | None = None) -> list[str]:
+    """Gateways give what the rate brings without Redis, which refills meanwhile; one more starts as it comes back."""
+    platform = LimitedGateways(url, 2, parts)
+    tenant = make_tenant(requests_per_min=600, burst_s=10)
+    platform.book.known_late_s = float("inf")
+    await asyncio.sleep(3.0)
+    await _ask(platform, 1.0, 200.0, lambda: [gateway.take(tenant, cost_of()) for gateway in platform.gateways])
+    platform.server.is_away = True
+    await _ask(platform, 20.0, 20.0, lambda: [gateway.take(tenant, cost_of()) for gateway in platform.gateways])
+    platform.server.is_away, found = False, list[str]()
+    born = platform.born("new")
+    await asyncio.gather(*(born.take(tenant, cost_of()) for _ in range(100)))
+    await asyncio.sleep(5.0)
+    begin = platform.clock.now()
+    if not isinstance(await born.take(tenant, cost_of()), OpenRequest) or platform.clock.now() - begin > 0.2:
+        found.append("a gateway that has settled does not serve at once")
     platform.close()
     return found + platform.book.problems(is_exact=False)
 

@@ -234,6 +234,12 @@ PROOFS: dict[str, Proof] = {
         fires_at=4,
         resolved_at=25,
     ),
+    "StratosModelRefused": Proof(
+        series={f'stratos_model_refused{{{R}, model="m", model_digest="d"}}': "1+0x5 0+0x10"},
+        fires_at=4,
+        resolved_at=8,
+        labels=_labels(model="m"),
+    ),
     "StratosSnapshotStale": Proof(
         series={f'stratos_snapshot_past_bound{{{R}, instance="i"}}': "1+0x5 0+0x10"},
         fires_at=3,

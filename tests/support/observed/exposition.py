@@ -16,7 +16,7 @@ def exposed(platform: PlatformProcess) -> Iterator[tuple[str, Metric]]:
     """Families of every process that has metrics, with its name."""
     for name, process in platform.processes().items():
         if process["metrics_address"]:
-            text = httpx.get(f"http://{process['metrics_address']}/metrics", trust_env=False).text
+            text = httpx.get(f"http://{process['metrics_address']}/metrics", trust_env=False, timeout=60).text
             yield from ((name, family) for family in text_string_to_metric_families(text))
 
 

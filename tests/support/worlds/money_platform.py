@@ -98,7 +98,7 @@ class MoneyPlatform:
     def metric(self, gateway: str, name: str) -> float:
         """Sum of a metric's samples at one gateway."""
         address = self.process.processes()[gateway]["metrics_address"]
-        text = httpx.get(f"http://{address}/metrics", trust_env=False).text
+        text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
         families = text_string_to_metric_families(text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 

@@ -25,6 +25,8 @@ from tests.support.servers import warm_process
 
 STOP_TIMEOUT_S = 40.0
 """After that it is ended by force, and the test fails."""
+ROUTER_TIMEOUT_S = 20.0
+"""Of a look at a router: on a busy machine it takes longer than a person would wait."""
 READY_LINE = "Ctrl-C here stops everything"
 
 
@@ -71,7 +73,7 @@ class PlatformProcess:
 
     def status(self) -> dict[str, Any]:
         """Output of `stratos status --json`, without starting a process for it."""
-        return status_json(asyncio.run(read_status(find_platform(self.data_dir, self.run_id))))
+        return status_json(asyncio.run(read_status(find_platform(self.data_dir, self.run_id), ROUTER_TIMEOUT_S)))
 
     @property
     def run_id(self) -> str:

@@ -153,9 +153,17 @@ async def is_known(world: AdminWorld) -> bool:
 
 @asynccontextmanager
 async def stream_worlds(
-    redis_url: str, folder: Path, num: int = 2, first: Mapping[str, Any] = MappingProxyType({}), **more: Any
+    redis_url: str,
+    folder: Path,
+    num: int = 2,
+    first: Mapping[str, Any] = MappingProxyType({}),
+    lease_s: float = 0.6,
+    **more: Any,
 ) -> AsyncIterator[list[AdminWorld]]:
-    """Start them; ``first`` are settings of the first one's records, ``more`` of all."""
+    """Start them; ``first`` are settings of the first one's records, ``more`` of all.
+
+    A busy machine may hold all of them up for as long as their leases last: then one takes over from another.
+    """
     async with AsyncExitStack() as stack:
         found: list[AdminWorld] = []
         for number in range(num):
@@ -168,7 +176,7 @@ async def stream_worlds(
                 "streams": {
                     "flush_s": 0.01,
                     "follow_s": 0.02,
-                    "lease_s": 0.6,
+                    "lease_s": lease_s,
                     "call_s": 60.0,
                     **({} if number else first),
                 },

@@ -44,6 +44,22 @@ STORE_ALERTS = (
         act=("Restore the right Redis, or take the new one with `stratos admin adopt-store` (docs/operations.md).",),
     ),
     Alert(
+        name="StratosModelRefused",
+        expr="max by (release, model) (stratos_model_refused) == 1",
+        lasting="2m",
+        summary="A gateway cannot serve a model that is recorded.",
+        meaning="Requests for it get 404 there, or go on with what was served before. Other models are served as ever.",
+        check=(
+            "`stratos models list`, or the gateway's log: files are missing or have another digest, a tokenizer does "
+            "not load, another name has the digest, or there are more records than `MODEL_RECORDS__MAX_MODELS`.",
+            "Does the gateway reach the object store (`OBJECT_STORE__URL`, network policies)?",
+        ),
+        act=(
+            "Add it again from a good folder (`stratos models add NAME PATH`), which stores its files again.",
+            "Or remove it: `stratos models remove NAME --digest FIRST-DIGITS`.",
+        ),
+    ),
+    Alert(
         name="StratosRedisFills",
         expr="max by (release) (stratos_redis_memory_ratio) > 0.7",
         lasting="5m",

@@ -3,6 +3,7 @@
     <prefix>:rate:<what>:<model>:<tenant>   hash {level, at, o:<gateway>, e:, c:, u:<gateway>, ...}; absent means full
     <prefix>:gateways                       hash {<gateway>: microseconds when it was last heard}
     <prefix>:wants                          hash {<bucket>|<gateway>: until when it lacks what another one may have}
+    <prefix>:unheard                        hash {<gateway>: until when it may have spent what no bucket knows of}
 
 A bucket refills at its rate up to its capacity.  What a gateway has leased and not reported as spent is outstanding:
 
@@ -17,6 +18,10 @@ Reports are cumulative, so that one whose answer was lost counts once.  A gatewa
 says so; each gateway hears of it with its next call, and gives back what it does not need at that moment.
 
 A rate of 0 makes the bucket a semaphore: what is spent is nothing, what is held is in use or spare, and comes back.
+
+Redis knows that it was away: gateways call it all the time, and none did.  What each of them gave in that time is in no
+bucket until it was heard again; before that, no gateway gets more than it has, but for one that asks for its share of
+the rate alone (``LeaseAsk.is_share``).
 
 A lease of less than ``least`` would serve no request.  Then all of it goes back, so that two gateways that hold half
 of a request each do not stop each other.
@@ -37,14 +42,20 @@ from stratos.store.redis import translate_redis_errors
 GATEWAYS_KEPT_S = 300.0
 """A gateway counts for so long after it was last heard: a fact of minutes, not of who is busy with a tenant now."""
 _WANTED_S = 1.0
+SILENCE_S = 0.5
+"""No gateway was heard for so long: Redis was away. Gateways call more often than that, and the shares that they give
+without Redis begin later."""
+SETTLE_S = 2.0
+"""After an outage slices grow by no more than shares for so long: by then every gateway that lives has reported."""
 
-# KEYS: gateways, wants, buckets. ARGV: gateway, microseconds until a lease expires, now in microseconds or "" for the
-# server's clock, microseconds for which gateways are kept and wants hold; then the fields of each bucket's LeaseAsk.
+# KEYS: gateways, wants, unheard, buckets. ARGV: gateway, microseconds until a lease expires, now in microseconds or ""
+# for the server's clock, microseconds for which gateways are kept and wants hold, that are silence, and for which
+# gateways that were not heard count; then the fields of each bucket's LeaseAsk.
 # Answers: of each bucket what the gateway holds now, what is left, what others hold unused; gateways; buckets that
-# others want.
+# others want; gateways that were not heard since Redis was away.
 LEASE = """
 local gateway, ttl, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local kept, want = tonumber(ARGV[4]), tonumber(ARGV[5])
+local kept, want, silence, settle = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -54,11 +65,30 @@ local function read(key)
   for f = 1, #found, 2 do fields[found[f]] = tonumber(found[f + 1]) end
   return fields
 end
+local gateways, last = {gateway}, nil
+for name, heard in pairs(read(KEYS[1])) do
+  last = math.max(last or heard, heard)
+  if heard + kept < now then
+    redis.call('HDEL', KEYS[1], name)
+  elseif name ~= gateway then
+    table.insert(gateways, name)
+  end
+end
 redis.call('HSET', KEYS[1], gateway, string.format('%.0f', now))
 redis.call('PEXPIRE', KEYS[1], math.ceil(kept / 1000))
-local gateways = {}
-for name, heard in pairs(read(KEYS[1])) do
-  if heard + kept < now then redis.call('HDEL', KEYS[1], name) else table.insert(gateways, name) end
+-- A last time to come is that of another server's clock: it was away, too.
+if last and math.abs(now - last) > silence then
+  for i = 2, #gateways do redis.call('HSET', KEYS[3], gateways[i], string.format('%.0f', now + settle)) end
+  redis.call('PEXPIRE', KEYS[3], 60000)
+end
+local function pool(name) return string.match(name, '^(.*)/') or '' end
+local unheard, own = {}, pool(gateway)
+for name, till in pairs(read(KEYS[3])) do
+  if name == gateway or till <= now then
+    redis.call('HDEL', KEYS[3], name)
+  elseif own == '' or pool(name) == '' or pool(name) == own then
+    table.insert(unheard, name)
+  end
 end
 local wants, contested, wanted_names = read(KEYS[2]), {}, {}
 for field, till in pairs(wants) do
@@ -72,12 +102,13 @@ for field, till in pairs(wants) do
   end
 end
 local answers = {}
-for i = 1, #KEYS - 2 do
-  local key, base = KEYS[i + 2], 5 + (i - 1) * 10
+for i = 1, #KEYS - 3 do
+  local key, base = KEYS[i + 3], 7 + (i - 1) * 12
   local capacity, rate = tonumber(ARGV[base + 1]), tonumber(ARGV[base + 2])
   local total, acked, use = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), tonumber(ARGV[base + 5])
   local need, wish = tonumber(ARGV[base + 6]), tonumber(ARGV[base + 7])
   local least, keep, debt = tonumber(ARGV[base + 8]), tonumber(ARGV[base + 9]), tonumber(ARGV[base + 10])
+  local is_share, owed = ARGV[base + 11] == '1', tonumber(ARGV[base + 12])
   local fields = read(key)
   -- A time to come is that of another server's clock, before it failed: it must not hold the refill up until then.
   local level, at = fields['level'] or capacity, math.min(now, fields['at'] or now)
@@ -96,7 +127,12 @@ for i = 1, #KEYS - 2 do
     end
   end
   local spent = total - (fields['c:' .. gateway] or acked)
-  local missing = math.max(0, capacity - level - held - others) + spent - rate * (now - at) / 1000000
+  local missing, refilled = math.max(0, capacity - level - held - others), rate * (now - at) / 1000000
+  if owed then
+    missing = math.max(0, missing - refilled) + math.min(spent, owed)
+  else
+    missing = missing + spent - refilled
+  end
   if rate == 0 then missing = 0 end
   held = math.max(0, held - math.max(0, spent))
   level = capacity - held - others - math.max(missing, debt)
@@ -105,11 +141,13 @@ for i = 1, #KEYS - 2 do
   -- Of slots, spare ones only where many are left: near the cap each one is missing elsewhere.
   if rate == 0 then wanted = math.min(wanted, need + math.floor(math.max(0, all - need) / (2 * #gateways))) end
   if contested[key] then wanted = math.min(need, all) end
+  if #unheard > 0 and not is_share then wanted = math.min(wanted, math.max(use, keep)) end
   if wanted < least then wanted = math.min(use, all) end
   wanted = math.max(wanted, math.min(keep, held))
   level, held = level + held - wanted, wanted
   redis.call('HSET', key, 'level', string.format('%.6f', level), 'at', string.format('%.0f', now))
-  if held > 0 then
+  -- Of a gateway that holds nothing, a report whose answer may be lost must not count again.
+  if held > 0 or math.abs(total - acked) > 1e-6 then
     redis.call('HSET', key, 'o:' .. gateway, string.format('%.6f', held), 'u:' .. gateway, use,
       'e:' .. gateway, string.format('%.0f', now + ttl), 'c:' .. gateway, string.format('%.6f', total))
   else
@@ -126,7 +164,7 @@ for i = 1, #KEYS - 2 do
   end
   answers[i] = {string.format('%.6f', held), string.format('%.6f', level), string.format('%.6f', unused)}
 end
-return {answers, gateways, wanted_names}
+return {answers, gateways, wanted_names, unheard}
 """
 
 
@@ -155,6 +193,10 @@ class LeaseAsk:
     """It goes on spending so much while the call is under way."""
     debt: float = 0.0
     """At least so much is missing from the bucket, had it been full at the last report: refills since were spent."""
+    is_share: bool = False
+    """No more is wished for than this gateway's share of the rate brings."""
+    owed: float | None = None
+    """Redis was away: no more than this is still missing of what was spent, for the share was refilled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,29 +220,34 @@ class LeaseTurn:
     """All that were heard in the last minutes, the one that asked included."""
     wanted: Sequence[str] = ()
     """Buckets of which other gateways lack something."""
+    unheard: Sequence[str] = ()
+    """Gateways of these buckets that may have spent what none of them knows of: not heard since Redis was away."""
 
 
 def lease_keys(prefix: str, asks: Sequence[LeaseAsk]) -> list[str]:
-    """Names of the two tables and of the buckets in Redis."""
-    return [f"{prefix}:gateways", f"{prefix}:wants", *(_key(prefix, ask.bucket) for ask in asks)]
+    """Names of the three tables and of the buckets in Redis."""
+    return [f"{prefix}:gateways", f"{prefix}:wants", f"{prefix}:unheard", *(_key(prefix, ask.bucket) for ask in asks)]
 
 
 def lease_args(gateway: str, ttl_s: float, asks: Sequence[LeaseAsk], now_s: float | None = None) -> list[str | float]:
     """Arguments of ``LEASE``; ``now_s`` takes the place of the server's clock."""
     now = "" if now_s is None else int(now_s * 1e6)
-    head: list[str | float] = [gateway, int(ttl_s * 1e6), now, int(GATEWAYS_KEPT_S * 1e6), int(_WANTED_S * 1e6)]
+    times_us = [int(seconds * 1e6) for seconds in (GATEWAYS_KEPT_S, _WANTED_S, SILENCE_S, SETTLE_S)]
+    args: list[str | float] = [gateway, int(ttl_s * 1e6), now, *times_us]
     for a in asks:
-        head += (a.capacity, a.rate_per_s, a.total, a.acked, a.in_use, a.need, a.wish, a.least, a.keep, a.debt)
-    return head
+        args += (a.capacity, a.rate_per_s, a.total, a.acked, a.in_use, a.need, a.wish, a.least, a.keep, a.debt)
+        args += (int(a.is_share), "" if a.owed is None else a.owed)
+    return args
 
 
 def parse_turn(prefix: str, answer: Sequence[Any]) -> LeaseTurn:
     """Read the answer of ``LEASE``."""
-    grants, gateways, wanted = answer
+    grants, gateways, wanted, unheard = answer
     return LeaseTurn(
         grants=[LeaseGrant(float(held), float(level), float(unused)) for held, level, unused in grants],
         gateways=tuple(gateways),
         wanted=[name.removeprefix(_key(prefix, "")) for name in wanted],
+        unheard=tuple(unheard),
     )
 
 

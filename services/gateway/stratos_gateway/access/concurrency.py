@@ -18,6 +18,7 @@ from typing import TypeVar
 from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, StratosError
 from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
+from stratos_gateway.access.contract import Gate
 from stratos_gateway.access.task_end import TaskEnd
 from stratos_gateway.metrics import GatewayMetrics
 
@@ -65,13 +66,17 @@ class Admission:
         max_open: of the process.
         max_open_per_tenant: of one tenant.
         metrics: shows the number of open requests.
+        gate: before answers; ``None`` is always open.
     """
 
-    def __init__(self, max_open: int, max_open_per_tenant: int, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, max_open: int, max_open_per_tenant: int, metrics: GatewayMetrics, gate: Gate | None = None
+    ) -> None:
         self._max_open = max_open
         self._max_open_per_tenant = max_open_per_tenant
         self._by_tenant: Counter[str] = Counter()
         self._metrics = metrics
+        self._gate = gate
         self.num_open = 0
         self.is_draining = False
         self._open: dict[int, Place] = {}
@@ -177,6 +182,16 @@ class Admission:
             raise error
         with TaskEnd() as end, self.ends_by(place, end, lambda: False):
             yield
+
+    async def until_open(self, place: Place) -> None:
+        """Wait while this process may send no answer.
+
+        Raises:
+            StratosError: what ended the place: others have its tenant's slots.
+        """
+        if self._gate is not None and self._gate.is_shut:
+            with self.ends_task(place):
+                await self._gate.opened()
 
     async def run_in(self, place: Place, work: Awaitable[T]) -> T:
         """Await what has no end of its own to call; it is cancelled where its place ends.

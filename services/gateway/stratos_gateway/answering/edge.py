@@ -123,4 +123,5 @@ class Edge:
                 received_s=self.clock.now(),
                 deadline_s=arrival_s + allowed.first_token_s,
                 end_s=arrival_s + allowed.end_s,
+                until_open=partial(self.admission.until_open, place),
             )

@@ -132,6 +132,10 @@ class RecordedAnswer(Protocol):
         ...
 
 
+async def _open() -> None:
+    """Everything may be sent."""
+
+
 @dataclass(slots=True, kw_only=True)
 class ClientRequest(Generic[P]):
     """Belongs to the task that answers it; times are monotonic seconds."""
@@ -174,6 +178,8 @@ class ClientRequest(Generic[P]):
     """Id by which it is billed, where that must be the same however often it is computed."""
     followed: RecordedAnswer | None = None
     """Answer that has a record already, which this request is shown."""
+    until_open: Callable[[], Awaitable[None]] = _open
+    """Waits while nothing may be sent; raises what ended the request in that time."""
     trail: dict[str, Any] = field(default_factory=dict)
     """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
     sent: list[ChoiceChunk] = field(default_factory=list)

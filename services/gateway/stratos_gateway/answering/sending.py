@@ -10,6 +10,7 @@ from dataclasses import replace
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks, TakeChunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.answering.whole import send_whole
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import EventStream
@@ -62,7 +63,7 @@ class ChunkSender:
         request.begin_answer(output)
         response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
         await request.prepared.keep(output.usage)
-        await response(request.http.scope, request.http.receive, request.send)
+        await send_whole(request, response)
         request.end_whole()
 
     async def _send_stream(

@@ -17,6 +17,7 @@ from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.channel_pool import ChannelPool
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec.embedding import call_to_pb
+from stratos_gateway.access.contract import Gate
 
 MAX_CHANNELS = 64
 
@@ -32,11 +33,15 @@ class EmbeddingClient:
         connect_timeout_s: longest wait for a connection.
         clock: of the deadlines.
         dialer: connects.
+        gate: answers wait at it; ``None`` for a process that has none.
     """
 
-    def __init__(self, connect_timeout_s: float, clock: Clock, dialer: Dialer = PLAIN) -> None:
+    def __init__(
+        self, connect_timeout_s: float, clock: Clock, dialer: Dialer = PLAIN, gate: Gate | None = None
+    ) -> None:
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
+        self._gate = gate
         self._channels = ChannelPool(MAX_CHANNELS, ANY_WORKER, dialer)
 
     async def embed(self, worker: WorkerRef, call: EmbedCall) -> list[bytes]:
@@ -51,6 +56,8 @@ class EmbeddingClient:
         message = call_to_pb(call, self._clock.now())
         async with translate_errors(peer=worker.worker_id):
             answer = await embed_pb2_grpc.EmbedServiceStub(peer).Embed(message)
+        if self._gate is not None and self._gate.is_shut:  # before it is billed: the request may end here
+            await self._gate.opened()
         if len(answer.embeddings) != len(call.inputs):
             raise WorkerLost(f"{worker.worker_id} answered {len(answer.embeddings)} of {len(call.inputs)} inputs")
         return [embedding.values for embedding in answer.embeddings]

@@ -16,6 +16,7 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.whole import send_whole
 from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.embedding.preparation import PreparedEmbedding
 from stratos_gateway.embedding.run import embed_all
@@ -128,5 +129,4 @@ class VectorSender:
         vectors, parts = output.vectors, (request.prepared.body, output.vectors, request.prepared.num_tokens)
         is_small = sum(map(len, vectors)) <= INLINE_BYTES
         answer = embedding_answer(*parts) if is_small else await asyncio.to_thread(embedding_answer, *parts)
-        http = request.http
-        await Response(answer, media_type="application/json")(http.scope, http.receive, request.send)
+        await send_whole(request, Response(answer, media_type="application/json"))

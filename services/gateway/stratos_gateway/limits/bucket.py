@@ -80,6 +80,8 @@ class LeasedBucket:
         self._level = self._unused = 0.0
         self._level_at = self._turn_at = now
         self._own: OwnShare | None = None
+        self._owed = Debt(now)
+        """Missing from this gateway's share while Redis is away."""
         self._leased_until = float("-inf")
         """Redis has given the slice to no one until then, whatever its clock says."""
         self._was_lapsed = False
@@ -146,6 +148,8 @@ class LeasedBucket:
         else:
             self._used += cost
             self._count(cost, now)
+            if self._own is not None:
+                self._owe(cost, now)
 
     def give_back(self, amount: float, now: float) -> None:
         """A part of what was taken was not used; below 0 where more was used."""
@@ -156,8 +160,10 @@ class LeasedBucket:
         undone = min(amount, self._used)
         self._used -= undone
         self._back += amount - undone
-        if self._own is None:  # else it is worth something here alone: Redis could not tell what came before it
+        if self._own is None:
             self._count(-amount, now)
+        else:  # it is worth something here alone: Redis could not tell what came before it
+            self._owe(-amount, now)
 
     def _count(self, amount: float, now: float) -> None:
         self._total += amount
@@ -213,7 +219,7 @@ class LeasedBucket:
             self._earn(now)
         self._was_lapsed = self._is_lapsed(now) or (self._was_lapsed and self._own is not None)
         wish, least = self._wish(now), self.demand.least(now)
-        need = self.in_use + self.demand.waiting
+        need, owed = self.in_use + self.demand.waiting, self._owed_now(now)
         keep = self._kept(wish, least)
         if growth is not None:
             wish, least = min(wish, self._most_after_outage(growth, now)), 0.0
@@ -231,7 +237,9 @@ class LeasedBucket:
             wish=wish,
             least=self.in_use + least if self.is_semaphore and least else min(least, wish),
             keep=keep,
-            debt=self._debt.at(self.terms.rate_per_s, now),
+            debt=self._debt.at(self.terms.rate_per_s, now) if owed is None else 0.0,
+            is_share=growth is not None,
+            owed=owed,
         )
 
     def farewell(self, now: float) -> LeaseAsk:
@@ -260,9 +268,11 @@ class LeasedBucket:
             since_s = max(since_s, now - self.terms.capacity / self.terms.rate_per_s) if self.terms.rate_per_s else now
             slice_held = 0.0 if self._was_lapsed else max(0.0, self.balance)
             self._own = OwnShare(part=part, slice_held=slice_held, since_s=since_s)
+            self._owed = Debt(since_s, part * self.terms.capacity)
             self._earned_at = since_s
         self._earn(now)
-        if self._own.part != part:  # another gateway has come
+        if self._own.part != part:  # another gateway has come, and owes the difference
+            self._owe((part - self._own.part) * self.terms.capacity, now)
             self._own = OwnShare(part=part, slice_held=max(0.0, self.balance), since_s=now)
 
     def _earn(self, now: float) -> None:
@@ -275,6 +285,20 @@ class LeasedBucket:
         earned = own.part * rate * (now - self._earned_at) + self._back
         self._held = min(self.balance + earned, own.most(capacity, rate, now))
         self._used, self._back, self._earned_at = 0.0, 0.0, now
+
+    def _owed_now(self, now: float) -> float | None:
+        """Most that is missing of what was spent in an outage; ``None`` without one.
+
+        Each share begins empty.  So what all gateways owe is at least what one bucket would lack, and no more than its
+        capacity if they kept to their shares.
+        """
+        if self._own is None or self.is_semaphore:
+            return None
+        return self._owed.at(self._own.part * self.terms.rate_per_s, now)
+
+    def _owe(self, amount: float, now: float) -> None:
+        assert self._own is not None, "only while Redis is away"
+        self._owed.add(amount, self._own.part * self.terms.rate_per_s, now)
 
     def _most_after_outage(self, part: float, now: float) -> float:
         """Slice with which a gateway goes on before the others have reported what they took in the outage."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 
 class Debt:
-    """Begins at 0, as if the bucket were full then.
+    """Begins at 0, as if the bucket were full then, or at what it lacks.
 
     A report names it, so that a bucket which was full when the amounts were taken has refilled since, before Redis
     heard of them.
 
     Args:
         now: seconds.
+        amount: that is missing by then.
     """
 
-    def __init__(self, now: float) -> None:
-        self._amount = 0.0
+    def __init__(self, now: float, amount: float = 0.0) -> None:
+        self._amount = amount
         self._at = now
 
     def add(self, amount: float, rate_per_s: float, now: float) -> None:

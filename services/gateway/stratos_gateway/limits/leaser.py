@@ -1,7 +1,10 @@
 """Renews the slices of all buckets: one task, one turn with Redis, however many requests wait for it.
 
 Its second work is to know how many gateways there are, for the time without Redis: every call says who was heard in the
-last minutes, and a gateway that never reached Redis is told by the others (``peer_gateways``).
+last minutes, and a gateway that the others cannot know of yet tells them (``peer_gateways``).
+
+Its third is to keep what may be spent twice: after an outage no slice grows before the others have reported, and a
+gateway that did not see the outage is told of it by Redis, which was not called by anyone for ``SILENCE_S``.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
-from stratos.store.counters.leases import LeaseTurn
+from stratos.store.counters.leases import SETTLE_S, SILENCE_S, LeaseTurn
 from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
 from stratos_gateway.limits.leases import Leases
 from stratos_gateway.limits.own_share import share_ratio, shares_buckets
@@ -24,10 +27,10 @@ _log = logging.getLogger(__name__)
 _MIN_GAP_S = 0.01
 _MAX_BUCKETS = 256
 """Buckets of one call: Redis does nothing else for so long. A turn has as many calls as it needs."""
-HEARTBEAT_S = 2.0
-"""A gateway without any limited tenant is heard so often, and hears of new ones."""
-SETTLE_S = 2.0
-"""After an outage slices grow by no more than shares for so long: by then every gateway has reported."""
+HEARTBEAT_S = SILENCE_S / 2
+"""A gateway is heard so often, also without any limited tenant, and hears of new ones."""
+SHARES_AFTER_S = SILENCE_S + 0.1
+"""Without Redis shares begin after so long, and slices go on until then: later Redis knows that it was away."""
 
 
 class Leaser:
@@ -54,8 +57,14 @@ class Leaser:
         """Waited for, or wanted by other gateways."""
         self._away_at: float | None = None
         """Begin of the first of the calls that found no Redis; ``None`` while it answers."""
-        self._is_counted = leases.is_alone
-        """It is known how many gateways there are; before that, without Redis, this one has no share."""
+        self._shares_at = float("-inf")
+        """From when on shares are given in this outage."""
+        self._registered_at = float("inf")
+        """When Redis first answered: the others hear of this gateway within a heartbeat."""
+        self.is_counted = leases.is_alone
+        """All gateways count this one; before that, without Redis, it has no share."""
+        self._is_unsure = False
+        """Others may have spent what no bucket knows of: Redis was away, and they were not heard since."""
         self._open_until = self._found_until = float("inf")
         """When slots in use here may be others', unless a turn comes before; and once this turn has ended."""
         self.has_heard = False
@@ -96,8 +105,10 @@ class Leaser:
 
     @property
     def settles_in_s(self) -> float:
-        """Seconds until slices grow freely again, after an outage or this gateway's start; 0 where they do."""
-        return max(0.0, self._settles_at - self._clock.now())
+        """Seconds until it is known what may be given, around an outage; 0 where it is."""
+        now = self._clock.now()
+        known_at = self._shares_at if self.is_away else self._settles_at
+        return max(0.0, known_at - now, self.config.interval_s if self._is_unsure else 0.0)
 
     def of_model(self, names: Iterable[str]) -> frozenset[str]:
         """The gateways that take from the same buckets: those of other models have none of them."""
@@ -105,10 +116,13 @@ class Leaser:
 
     def note_gateways(self, names: Iterable[str]) -> None:
         """Another gateway says who is there; that counts until Redis says it."""
-        found = self.of_model(names)
-        if not self._gateways.issuperset(found) or not self._is_counted:
-            self._gateways, self._is_counted = self._gateways | found, True
-            self._miss([bucket for bucket in self._buckets.values() if bucket.is_own])
+        self._gateways |= self.of_model(names)
+        self._miss([bucket for bucket in self._buckets.values() if bucket.is_own])
+
+    def count_in(self, names: Iterable[str]) -> None:
+        """The other gateways have noted this one, and say who is there."""
+        self.is_counted = True
+        self.note_gateways(names)
 
     def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
         """The bucket of a name; a plan that changed changes it."""
@@ -133,7 +147,8 @@ class Leaser:
             async with asyncio.timeout(wait_s):
                 await turn.wait()
         except TimeoutError:  # Redis is slow; a tenant's first request here must not wait for it for ever
-            self._miss([bucket for bucket in buckets if not bucket.has_lease])
+            if self._clock.now() - self._called_at >= SHARES_AFTER_S:
+                self._miss([bucket for bucket in buckets if not bucket.has_lease])
 
     async def run(self) -> None:
         """Root task."""
@@ -141,7 +156,7 @@ class Leaser:
             try:
                 await self.turn()
                 await asyncio.sleep(_MIN_GAP_S)
-                async with asyncio.timeout(self.config.interval_s if self._buckets else self._heartbeat_s):
+                async with asyncio.timeout(self._turns_s if self._buckets else self._heartbeat_s):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
@@ -175,8 +190,12 @@ class Leaser:
     @property
     def _heartbeat_s(self) -> float:
         """Pause between two calls without buckets: to hear what others want of what is held, and of Redis's return."""
-        is_short = self._holds or (self.is_away and not self._leases.is_alone)
-        return self.config.interval_s if is_short else HEARTBEAT_S
+        is_short = self._holds or self._is_unsure or (self.is_away and not self._leases.is_alone)
+        return self._turns_s if is_short else HEARTBEAT_S
+
+    @property
+    def _turns_s(self) -> float:
+        return min(self.config.interval_s, HEARTBEAT_S)
 
     def _look(self, now: float) -> list[LeasedBucket]:
         """All buckets that are due; idle ones are forgotten."""
@@ -218,7 +237,7 @@ class Leaser:
 
     def _growth(self, bucket: LeasedBucket, now: float) -> float | None:
         """Shortly after an outage, and in the call that ends it, the part that a slice may grow by."""
-        return self._part(bucket) if self.is_away or now < self._settles_at else None
+        return self._part(bucket) if self.is_away or self._is_unsure or now < self._settles_at else None
 
     def _on_heard(self, turn: LeaseTurn) -> None:
         now, gateways = self._clock.now(), self.of_model(turn.gateways)
@@ -227,7 +246,10 @@ class Leaser:
             if len(gateways) > 1:  # one that is alone has reported all there is
                 self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
         self._away_at, self._gateways, self.has_heard = None, gateways, True
-        self._is_counted = True
+        self._registered_at = min(self._registered_at, now)
+        self._is_unsure = bool(turn.unheard)
+        if not self._is_unsure and now - self._registered_at >= 2 * HEARTBEAT_S:
+            self.is_counted = True
 
     def _on_missed(self, error: Exception, begun_at: float) -> None:
         if self._away_at is None and self._leases.is_alone:
@@ -235,14 +257,17 @@ class Leaser:
         elif self._away_at is None:
             _log.warning("slices of rate limits are not renewed: %s; every gateway goes on with its share", error)
             self._away_at = begun_at
+            self._shares_at = max(begun_at + SHARES_AFTER_S, self._clock.now())
 
     def _miss(self, buckets: Iterable[LeasedBucket]) -> None:
         now = self._clock.now()
-        since_s = now if self._away_at is None else self._away_at
+        if self.is_away and now < self._shares_at:
+            return
+        since_s = self._shares_at if self.is_away else now
         for bucket in buckets:
             bucket.miss(self._part(bucket), since_s, now)
 
     def _part(self, bucket: LeasedBucket) -> float:
-        if not self._is_counted:
+        if not self.is_counted:
             return 0.0
         return share_ratio(bucket.name, bucket.terms.capacity, sorted(self._gateways), self._leases.gateway)

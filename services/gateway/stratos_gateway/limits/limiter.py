@@ -16,7 +16,9 @@ from stratos_gateway.limits.headers import limit_headers
 from stratos_gateway.limits.leaser import Leaser
 
 FIRST_WAIT_S = 1.0
-"""Longest time that a tenant's first request at this gateway waits: Redis answers by then, or is known to be away."""
+"""Longest time that a tenant's first request at this gateway waits: Redis answers by then, or is known to be away.
+
+Around an outage any request waits until it is known what may be given, which is never longer than ``SETTLE_S``."""
 
 _STOOD_STILL = "this gateway stood still, and other requests of this tenant have its sequences now; try again"
 
@@ -145,8 +147,9 @@ class TenantLimiter:
             for claim in claims:
                 stack.enter_context(claim.bucket.demand.waiting_for(claim.amount))
             while all(not claim.bucket.after_s(claim.amount, self._clock.now()) for claim in claims):
-                is_first = any(not claim.bucket.has_lease for claim in claims) or self._leaser.settles_in_s > 0
-                left_s = begin + (FIRST_WAIT_S if is_first else config.wait_s) - self._clock.now()
+                is_first = any(not claim.bucket.has_lease for claim in claims)
+                wait_s = FIRST_WAIT_S if is_first else config.wait_s
+                left_s = max(begin + wait_s - self._clock.now(), self._leaser.settles_in_s)
                 if left_s <= 0:
                     break
                 await self._leaser.turn_soon([claim.bucket for claim in claims], left_s)

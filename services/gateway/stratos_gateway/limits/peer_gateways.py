@@ -1,4 +1,4 @@
-"""A gateway that starts while Redis is away learns from the others who shares the limits, and is counted by them."""
+"""A gateway that Redis has not told the others of learns from them who shares the limits, and is counted by them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ExchangeGateways = Callable[[Collection[str]], Awaitable[Iterable[str]]]
 
 
 class PeerGateways:
-    """Asks the other gateways until Redis has answered once.
+    """Asks the other gateways, where Redis goes away before they can have heard of this one.
 
     Args:
         leaser: counts them.
@@ -28,10 +28,10 @@ class PeerGateways:
         self._exchange = exchange
 
     async def run(self) -> None:
-        """Root task; does nothing once Redis was heard."""
-        while not self._leaser.has_heard:
+        """Root task; does nothing once this gateway is counted."""
+        while not self._leaser.is_counted:
             if self._leaser.is_away:
-                self._leaser.note_gateways(await self._exchange(self._leaser.gateways))
+                self._leaser.count_in(await self._exchange(self._leaser.gateways))
             await asyncio.sleep(_RETRY_S if self._leaser.is_away else _POLL_S)
         await asyncio.Event().wait()
 
@@ -49,10 +49,10 @@ class LimitsServicer(limits_pb2_grpc.LimitsServiceServicer):
     async def ExchangeGateways(
         self, request: limits_pb2.ExchangeGatewaysRequest, context: Any
     ) -> limits_pb2.ExchangeGatewaysResponse:
-        """Count those that ask, while Redis cannot say who is there."""
+        """Count those that ask, until Redis says who is there."""
         leaser = self._leaser()
         if leaser is None:
             return limits_pb2.ExchangeGatewaysResponse()
-        if leaser.is_away and (found := leaser.of_model(request.gateways)):
+        if found := leaser.of_model(request.gateways):
             leaser.note_gateways(found)
         return limits_pb2.ExchangeGatewaysResponse(gateways=sorted({*leaser.gateways, *request.gateways}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stratos_gateway.limits.contract import Gate
+from stratos_gateway.access.contract import Gate
 from stratos_gateway.overflow.bill import ExternalBill
 
 _PIECES_PER_TOKEN, _MORE_PIECES = 2, 16

@@ -12,9 +12,9 @@ from stratos.common.clock import Clock
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
 from stratos.core.adapter import BASE_MODEL
 from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.contract import Gate
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
-from stratos_gateway.limits.contract import Gate
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.overflow.bill import ExternalBill
 from stratos_gateway.overflow.call import ExternalCall

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.answering.spec import GenerationSpec
+from stratos_gateway.answering.whole import send_whole
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.http.body import OrjsonResponse
@@ -38,12 +39,12 @@ class ScoreSender:
 
     async def send(self, request: ClientRequest[PreparedGeneration], output: ChunkOutput) -> None:
         """Write all scores at once; raises what the generations raise."""
-        prepared, http = request.prepared, request.http
+        prepared = request.prepared
         assert isinstance(prepared.body, ScoreBody), "this route's own"
         chunks = await output.finish()
         await self._complete(request, prepared.body, chunks)
         request.begin_answer(output)
-        await OrjsonResponse(prepared.renderer.body(chunks, output.usage))(http.scope, http.receive, request.send)
+        await send_whole(request, OrjsonResponse(prepared.renderer.body(chunks, output.usage)))
 
     async def _complete(
         self, request: ClientRequest[PreparedGeneration], body: ScoreBody, chunks: Sequence[ChoiceChunk]

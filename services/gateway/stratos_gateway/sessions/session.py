@@ -28,7 +28,7 @@ from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation as codec
 from stratos.rpc.codec.usage import counts_from_pb, usage_ack
-from stratos_gateway.limits.contract import Gate
+from stratos_gateway.access.contract import Gate
 from stratos_gateway.sessions.liveness import SessionConfig, SessionLiveness
 from stratos_gateway.sessions.sink import AttemptSink
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.whole import send_whole
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.tokenization.preparation import PreparedAnswer
 
@@ -57,7 +58,7 @@ class ReadySender:
 
     async def send(self, request: ClientRequest[PreparedAnswer], output: ReadyOutput) -> None:
         """Large answers are encoded in a thread, beside the streams of others."""
-        answer, http = output.answer, request.http
+        answer = output.answer
         is_small = all(len(value) <= _INLINE_VALUES for value in answer.values() if isinstance(value, list | str))
         content = orjson.dumps(answer) if is_small else await asyncio.to_thread(orjson.dumps, answer)
-        await Response(content, media_type="application/json")(http.scope, http.receive, request.send)
+        await send_whole(request, Response(content, media_type="application/json"))

@@ -66,7 +66,7 @@ def spec(run: RunDir, name: str, code: str = SERVES, role: str = "") -> ProcessS
         service=f"{role}_worker" if role else name.replace("-", "_"),
         role=role,
         listen_env="TEST_LISTEN",
-        start_timeout_s=20,
+        start_timeout_s=100,
     )
 
 

@@ -45,7 +45,9 @@ async def test_without_mtls_it_has_the_certificate_of_the_api(redis_url: str, tm
     paths = {"certificate_path": authority.certificate_path, "key_path": authority.key_path}
     async with admin_world(redis_url, tmp_path, http_tls=paths) as world:
         url, headers = f"https://{world.service.admin_address}", {"authorization": f"Bearer {world.keys['admin']}"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, verify=authority.client_context()) as http:
+        async with httpx.AsyncClient(
+            base_url=url, headers=headers, verify=authority.client_context(), timeout=60
+        ) as http:
             assert (await http.get("/admin/v1/tenants")).status_code == 200
 
 

@@ -31,7 +31,7 @@ async def read_stream(world: World) -> str:
 
 async def test_a_draining_gateway_ends_its_streams_and_leaves_what_is_new_to_another(port: socket.socket) -> None:
     async with gateway_world(http_listener_fd=os.dup(port.fileno()), drain_timeout_s=20) as leaving:
-        leaving.worker.script, leaving.worker.step_s = say(STORY), 0.01
+        leaving.worker.script, leaving.worker.step_s = say(STORY), 0.2
         stream = asyncio.create_task(read_stream(leaving))
         await eventually(lambda: leaving.placed, "a stream at the gateway that leaves")
         assert (await leaving.http.get("/v1/models")).status_code == 200  # its connection is kept, and idle now
@@ -43,6 +43,7 @@ async def test_a_draining_gateway_ends_its_streams_and_leaves_what_is_new_to_ano
             assert [answer.status_code for answer in answers] == [200] * 4
             assert (leaving.placed, staying.placed) == (1, 4)
             assert not stream.done()
+            leaving.worker.step_s = 0.0
             assert await stream == STORY
 
 

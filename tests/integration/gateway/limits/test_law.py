@@ -120,8 +120,6 @@ class LawMachine(RuleBasedStateMachine):
     def bear(self) -> None:
         async def born() -> None:
             self.platform.born(f"born{next(self.births)}")
-            # The others hear of it through Redis, or it hears that Redis is away: one that does not is a known limit.
-            await asyncio.sleep(0.01 if self.platform.server.is_away else 3.0)
 
         self.run(born())
 

@@ -10,6 +10,7 @@ from stratos.store.counters.leases import LEASE
 from tests.support.limits.cases import LimitCase, run_case
 from tests.support.limits.gateways import LimitParts
 from tests.support.limits.planted import (
+    NO_SILENCE,
     OVERFLOWING,
     FirstBuckets,
     FirstShortClaim,
@@ -20,7 +21,7 @@ from tests.support.limits.planted import (
     OneSlotPerTurn,
     UnboundedRefunds,
 )
-from tests.support.limits.scenes import abort_and_burst, old_slice, outage, stand_still
+from tests.support.limits.scenes import abort_and_burst, born_at_return, old_slice, outage, stand_still
 from tests.support.virtual_loop import run_virtual
 
 ALONE = LimitCase(num_gateways=1, num_routers=1, num_tenants=1, is_all=True, is_parallel=True)
@@ -50,6 +51,12 @@ def test_a_burst_after_aborts_finds_refunds_above_the_capacity(redis_url: str) -
 
 def test_an_outage_finds_gateways_that_forget_each_other(redis_url: str) -> None:
     problems = run_virtual(outage(redis_url, LimitParts(leaser=ForgetsGateways)))
+    assert any("the law" in problem for problem in problems), problems
+
+
+def test_a_start_as_redis_comes_back_finds_a_script_that_knows_of_no_outage(redis_url: str) -> None:
+    assert NO_SILENCE != LEASE
+    problems = run_virtual(born_at_return(redis_url, LimitParts(script=NO_SILENCE)))
     assert any("the law" in problem for problem in problems), problems
 
 

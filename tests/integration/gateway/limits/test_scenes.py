@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.limits.scenes import abort_and_burst, come_again, lost_answer, old_slice, outage, stand_still
+from tests.support.limits.scenes import (
+    abort_and_burst,
+    born_at_return,
+    come_again,
+    lost_answer,
+    old_slice,
+    outage,
+    outage_and_refunds,
+    stand_still,
+)
 from tests.support.virtual_loop import run_virtual
 
 
@@ -14,6 +23,14 @@ def test_reservations_of_minutes_that_come_back_fill_no_bucket_above_its_capacit
 
 def test_redis_away_all_gateways_together_keep_the_limit_and_use_it(redis_url: str) -> None:
     assert run_virtual(outage(redis_url)) == []
+
+
+def test_a_tenant_that_reserved_more_than_it_used_goes_on_after_an_outage(redis_url: str) -> None:
+    assert run_virtual(outage_and_refunds(redis_url)) == []
+
+
+def test_a_gateway_that_starts_as_redis_comes_back_gives_nothing_that_others_gave_meanwhile(redis_url: str) -> None:
+    assert run_virtual(born_at_return(redis_url)) == []
 
 
 def test_a_refused_client_that_comes_again_when_it_was_told_is_accepted_and_not_a_fifth_earlier(redis_url: str) -> None:

@@ -25,15 +25,15 @@ async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorl
         yield found
 
 
-async def test_a_second_connection_follows_the_first_one_at_another_gateway(worlds: list[AdminWorld]) -> None:
-    one, two = worlds
-    one.worker.step_s = 0.02
-    first, second = await asyncio.gather(
-        read(one, "POST", PATH, BODY, idempotency_key="both"), read(two, "POST", PATH, BODY, idempotency_key="both")
-    )
-    assert contents(first) == contents(second)
-    assert first.stream == second.stream
-    assert num_submits(worlds) == 1
+async def test_a_second_connection_follows_the_first_one_at_another_gateway(redis_url: str, tmp_path: Path) -> None:
+    async with stream_worlds(redis_url, tmp_path, lease_s=600.0) as worlds:
+        worlds[0].worker.step_s = 0.02
+        first, second = await asyncio.gather(
+            *(read(world, "POST", PATH, BODY, idempotency_key="both") for world in worlds)
+        )
+        assert contents(first) == contents(second)
+        assert first.stream == second.stream
+        assert num_submits(worlds) == 1
 
 
 async def test_a_gateway_that_writes_too_late_is_fenced(redis_url: str, tmp_path: Path) -> None:

@@ -42,8 +42,6 @@ from tests.support.worlds.money_platform import (
 
 PRICE = PRICES["default"]
 MONTH = f"{datetime.now(UTC):%Y-%m}"
-NUM_STORY = 60
-"""Output tokens of a text in which a word is found."""
 
 
 def body_of(prompt: Any, max_tokens: int = 6, **more: Any) -> dict[str, Any]:
@@ -172,7 +170,7 @@ async def test_policies_act_at_both_gateways(platform: MoneyPlatform) -> None:
 
 async def test_output_with_a_hit_ends_there_at_both_gateways(platform: MoneyPlatform) -> None:
     async with platform.client("payer") as free, platform.client("policed") as http:
-        prompt, num_long = "The story of a", NUM_STORY
+        prompt, num_long = "The story of a", platform.num_long
         plain = (await ask(free, prompt, max_tokens=num_long)).json()["choices"][0]["text"]
         words = re.findall(r"\b[A-Za-z]{3,}\b", plain)
         word = next(word for word in words[1:] if word.lower() not in prompt.lower())

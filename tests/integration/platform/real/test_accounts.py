@@ -81,7 +81,8 @@ def samples(platform: PlatformProcess, process: str) -> Counter[str]:
     """Sums of all samples of a process by name, of one tenant where they are by tenant, and by outcome."""
     address = platform.processes()[process]["metrics_address"]
     found: Counter[str] = Counter()
-    for family in text_string_to_metric_families(httpx.get(f"http://{address}/metrics", trust_env=False).text):
+    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
+    for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.labels.get("tenant", "counted") == "counted":
                 found[" ".join(filter(None, (sample.name, sample.labels.get("outcome"))))] += sample.value

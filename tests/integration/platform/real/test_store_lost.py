@@ -55,7 +55,7 @@ class Drill:
     def is_state(self, state: str) -> bool:
         """Whether every gateway's snapshot is in a state."""
         gateways = [p for name, p in self.platform.processes().items() if name.startswith("gateway")]
-        pages = [httpx.get(f"http://{gateway['metrics_address']}/metrics").text for gateway in gateways]
+        pages = [httpx.get(f"http://{gateway['metrics_address']}/metrics", timeout=60).text for gateway in gateways]
         return all(f'stratos_snapshot_state{{state="{state}"}} 1.0' in page for page in pages)
 
     def refuses(self, write: Callable[[], object], promised: Promised) -> None:

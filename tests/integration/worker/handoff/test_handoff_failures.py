@@ -180,7 +180,7 @@ async def test_second_source_goes_on_behind_the_verified_prefix(world: World) ->
     blocks, small = {"num_blocks": 160}, {"staging": {"slot_bytes": 4096}}
     first = await world.start(WorkerRole.PREFILL, fake=blocks)
     second = await world.start(WorkerRole.PREFILL, worker_id="prefill-1", fake={"worker_weight": 11, **blocks})
-    decode = await world.start(WorkerRole.DECODE, handoff={"frame_timeout_s": 0.3}, fake=blocks, transport=small)
+    decode = await world.start(WorkerRole.DECODE, handoff={"frame_timeout_s": 1.0}, fake=blocks, transport=small)
     plan = first.inject("shm", {2: Fault.HANG})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(prompt, prefill=(first, second))).over()
@@ -202,7 +202,7 @@ async def test_what_was_verified_of_the_last_source_is_not_computed_again(world:
     prompt = [(13 * i) % 4096 for i in range(1800)]
     blocks, small = {"num_blocks": 160}, {"staging": {"slot_bytes": 4096}}
     prefill = await world.start(WorkerRole.PREFILL, fake=blocks)
-    decode = await world.start(WorkerRole.DECODE, handoff={"frame_timeout_s": 0.3}, fake=blocks, transport=small)
+    decode = await world.start(WorkerRole.DECODE, handoff={"frame_timeout_s": 1.0}, fake=blocks, transport=small)
     plan = prefill.inject("shm", {2: failure})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(prompt, prefill=(prefill,))).over()
@@ -247,7 +247,7 @@ async def test_workers_that_promise_no_bits_pair_with_other_numerics(world: Worl
 
 
 async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
-    prefill, decode = await start_pair(world, fake={"num_blocks": 13, "step_s": 0.02})
+    prefill, decode = await start_pair(world, fake={"num_blocks": 13, "step_s": 0.04})
     gateway = await world.gateway(decode)
     long = await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=60, request_id="long")
     await long.wait_tokens(1)
@@ -285,7 +285,7 @@ async def test_cancel_in_each_phase_frees_both_workers(world: World, promised: P
 
 
 async def test_cancel_that_a_slow_source_hears_late_is_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, lambda fake: dataclasses.replace(fake, step_s=0.8))
+    prefill = await world.start(WorkerRole.PREFILL, lambda fake: dataclasses.replace(fake, step_s=2.0))
     decode = await world.start(WorkerRole.DECODE, handoff={"abort_timeout_s": 0.1})
     gateway = await world.gateway(decode)
     await gateway.submit(PROMPT, prefill=(prefill,))

@@ -17,6 +17,7 @@ from stratos_gateway.http.sse import KEEP_ALIVE, EventStream, SlowClient, patien
 from stratos_gateway.sessions.liveness import SessionConfig
 from stratos_gateway.sessions.session import WorkerSession
 from tests.support.fakes.scripted_worker import ScriptedWorker
+from tests.support.fakes.shut_gate import ShutGate
 from tests.support.waiting import eventually
 from tests.support.worlds.engine_driver import make_request
 
@@ -88,21 +89,6 @@ async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
         await worker.server.stop(0)
 
 
-class ShutGate:
-    """Opens when the test says so."""
-
-    def __init__(self) -> None:
-        self.asked, self.open = asyncio.Event(), asyncio.Event()
-
-    @property
-    def is_shut(self) -> bool:
-        return not self.open.is_set()
-
-    async def opened(self) -> None:
-        self.asked.set()
-        await self.open.wait()
-
-
 async def test_what_a_worker_says_waits_while_the_gate_is_shut() -> None:
     worker, gate = Worker("w"), ShutGate()
     worker.listen()
@@ -116,7 +102,7 @@ async def test_what_a_worker_says_waits_while_the_gate_is_shut() -> None:
             session.submit(Submission(request=make_request([1], name), model_digest="fake"), sink)
         await gate.asked.wait()
         assert [sink.tokens for sink in sinks.values()] == [[], []]
-        gate.open.set()
+        gate.open()
         await asyncio.gather(*(sink.heard.wait() for sink in sinks.values()))
         assert [sink.tokens for sink in sinks.values()] == [[7], [7]]
     finally:

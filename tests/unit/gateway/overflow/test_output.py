@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.overflow.bill import ExternalBill
 from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.output import ExternalOutput
+from tests.support.fakes.shut_gate import ShutGate
 
 BILL = ExternalBill(tenant=Tenant(name="t"), tag=MeterTag(model="m"), price=Price(prompt=1_000_000, output=1_000_000))
 CALL = ExternalCall(
@@ -107,26 +108,10 @@ async def test_times_are_measured_from_the_last_byte_and_between_pieces() -> Non
     assert (draft.times, draft.times.itls) == (times, times.itls), "which the ledger and promises go by"
 
 
-class Shut:
-    """A gate that a test opens; ``on_open`` runs before anything passes."""
-
-    def __init__(self, on_open: Callable[[], None] = lambda: None) -> None:
-        self.is_shut, self._on_open, self._open = True, on_open, asyncio.Event()
-
-    async def opened(self) -> None:
-        await self._open.wait()
-
-    def open(self) -> None:
-        self._on_open()
-        self.is_shut = False
-        self._open.set()
-
-
-async def taken_behind(gate: Shut, found: ExternalOutput) -> asyncio.Task[list[ChoiceChunk]]:
+async def taken_behind(gate: ShutGate, found: ExternalOutput) -> asyncio.Task[list[ChoiceChunk]]:
     """What is taken while the gate is shut, and after it was opened."""
     taking = asyncio.create_task(found.news())
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await gate.asked.wait()
     assert not taking.done(), "a gateway that stood still sends nothing before it knows whose its slots are"
     gate.open()
     await asyncio.wait({taking})
@@ -134,13 +119,13 @@ async def taken_behind(gate: Shut, found: ExternalOutput) -> asyncio.Task[list[C
 
 
 async def test_what_the_endpoint_says_waits_until_it_is_known_that_the_request_still_has_its_place() -> None:
-    gate = Shut()
+    gate = ShutGate()
     found = output(Endless([piece("a")]), call=replace(CALL, gate=gate))
     assert [chunk.text for chunk in (await taken_behind(gate, found)).result()] == ["a"]
 
 
 async def test_a_request_that_has_lost_its_place_meanwhile_sends_nothing_of_it() -> None:
-    gate = Shut(lambda: found.fail(ConcurrencyLimited("others have its slot")))
+    gate = ShutGate(lambda: found.fail(ConcurrencyLimited("others have its slot")))
     found = output(Endless([piece("a")]), call=replace(CALL, gate=gate))
     with pytest.raises(ConcurrencyLimited):
         (await taken_behind(gate, found)).result()

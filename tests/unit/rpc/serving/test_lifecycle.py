@@ -106,7 +106,10 @@ async def test_a_drain_that_hangs_is_cut_off(caplog: pytest.LogCaptureFixture) -
 
 async def test_probes_follow_readiness_and_show_metrics() -> None:
     service = EchoService()
-    async with running(service) as run, httpx.AsyncClient(base_url=f"http://{service.metrics_address}") as http:
+    async with (
+        running(service) as run,
+        httpx.AsyncClient(base_url=f"http://{service.metrics_address}", timeout=60) as http,
+    ):
         async with channel(service.address) as peer:
             await wait_serving(peer, timeout_s=60)
             assert (await http.get("/readyz")).status_code == 200

@@ -1,4 +1,4 @@
-"""Contract of limits with those who send a request's output."""
+"""Contract of a gateway that stood still with those who hand on what was computed, and with those who send it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Gate(Protocol):
-    """Holds back what comes for requests while this process may send nothing; ``Leaser`` is the one of a gateway."""
+    """Holds back what comes for requests, and their answers, while this process may send nothing: a ``Leaser``."""
 
     @property
     def is_shut(self) -> bool:

@@ -1,0 +1,19 @@
+"""Answers that are sent at once, of every route: behind the gate of a process that stood still, as streams are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from stratos_gateway.answering.request import ClientRequest
+
+
+async def send_whole(request: ClientRequest[Any], response: Response) -> None:
+    """Write an answer that is one message.
+
+    Raises:
+        StratosError: what ended the request while it waited: others have its tenant's slots.
+    """
+    await request.until_open()
+    await response(request.http.scope, request.http.receive, request.send)
