@@ -6,7 +6,7 @@ from typing import Any
 
 from stratos.observe.alerts.table import ALERTS
 from stratos.observe.rule_files import RUNBOOKS
-from tests.support.observed.proof import OTHER, POOL, Proof, R, labelled, limited, outcomes, pool, queue
+from tests.support.observed.proof import ON_I, OTHER, POOL, RI, Proof, R, labelled, limited, outcomes, pool, queue
 from tests.support.observed.store_proofs import STORE_PROOFS
 
 PROOFS: dict[str, Proof] = {
@@ -127,7 +127,7 @@ PROOFS: dict[str, Proof] = {
         },
         fires_at=9,
         resolved_at=15,
-        labels=labelled(instance="i"),
+        labels=ON_I,
     ),
     "StratosEventLoopLate": Proof(
         series={
@@ -163,11 +163,14 @@ PROOFS: dict[str, Proof] = {
         resolved_at=30,
         labels=labelled(cause="checksum"),
     ),
+    "StratosWorkerConvicted": Proof(
+        series={f"stratos_worker_convicted{{{RI}}}": "0x3 1x20 0x20"}, fires_at=6, resolved_at=40, labels=ON_I
+    ),
     "StratosBlockLedgerBroken": Proof(
         series={f'stratos_kv_ledger_audits_total{{{R}, instance="i", outcome="broken"}}': "0+0x3 1+0x90"},
         fires_at=6,
         resolved_at=80,
-        labels=labelled(instance="i"),
+        labels=ON_I,
     ),
     "StratosAdapterLoadsFail": Proof(
         series={f'stratos_adapter_loads_total{{{R}, outcome="adapter_unavailable"}}': "0+1x5 5+0x30"},
@@ -187,6 +190,12 @@ PROOFS: dict[str, Proof] = {
         fires_at=23,
         resolved_at=60,
     ),
+    "StratosTenantLimited": Proof(
+        series=limited("0+5x60 300+0x60"),
+        fires_at=45,
+        resolved_at=80,
+        labels=labelled(tenant="t", code="rate_limit_exceeded"),
+    ),
     "StratosWorkersUnusable": Proof(
         series={
             f'stratos_router_workers_by_protocol{{{R}, instance="i", role="decode", version="{version}"}}': values
@@ -195,12 +204,6 @@ PROOFS: dict[str, Proof] = {
         fires_at=12,
         resolved_at=20,
         labels=labelled(role="decode"),
-    ),
-    "StratosTenantLimited": Proof(
-        series=limited("0+5x60 300+0x60"),
-        fires_at=45,
-        resolved_at=80,
-        labels=labelled(tenant="t", code="rate_limit_exceeded"),
     ),
 }
 

@@ -30,6 +30,7 @@ def labelled(**more: str) -> dict[str, str]:
     return {"release": "r", **more}
 
 
+ON_I, RI = labelled(instance="i"), f'{R}, instance="i"'
 POOL = 'role="decode", model="m", instance="a"'
 OTHER = 'role="decode", model="other", instance="a"'
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.observed.proof import HERE, OTHER, POOL, Proof, R, labelled, pool
+from tests.support.observed.proof import HERE, ON_I, OTHER, POOL, RI, Proof, R, labelled, pool
 
 STORE_PROOFS: dict[str, Proof] = {
     "StratosModelRefused": Proof(
@@ -12,10 +12,7 @@ STORE_PROOFS: dict[str, Proof] = {
         labels=labelled(model="m"),
     ),
     "StratosSnapshotStale": Proof(
-        series={f'stratos_snapshot_past_bound{{{R}, instance="i"}}': "1+0x5 0+0x10"},
-        fires_at=3,
-        resolved_at=8,
-        labels=labelled(instance="i"),
+        series={f"stratos_snapshot_past_bound{{{RI}}}": "1+0x5 0+0x10"}, fires_at=3, resolved_at=8, labels=ON_I
     ),
     "StratosStoreForeign": Proof(
         series={f'stratos_snapshot_state{{{R}, state="foreign"}}': "1+0x5 0+0x10"}, fires_at=3, resolved_at=8
@@ -63,21 +60,6 @@ STORE_PROOFS: dict[str, Proof] = {
         resolved_at=140,
         labels={"namespace": "ns", "cronjob": "r-backup"},
     ),
-    "StratosGatewaysAtMaximum": Proof(
-        series={
-            f'kube_horizontalpodautoscaler_{what}{{namespace="ns", horizontalpodautoscaler="{name}"}}': values
-            for what, name, values in (
-                ("status_desired_replicas", "r-gateway-base", "10+0x30 4+0x10"),
-                ("spec_max_replicas", "r-gateway-base", "10+0x40"),
-                ("status_desired_replicas", "r-decode-base", "10+0x40"),
-                ("spec_max_replicas", "r-decode-base", "10+0x40"),
-            )
-        }
-        | HERE,
-        fires_at=20,
-        resolved_at=35,
-        labels={"namespace": "ns", "horizontalpodautoscaler": "r-gateway-base"},
-    ),
     "StratosLedgerUnsealed": Proof(
         series={f'stratos_ledger_seal_lag_seconds{{{R}, instance="i"}}': "1700 1760 1820+60x10 5+0x10"},
         fires_at=9,
@@ -113,7 +95,7 @@ STORE_PROOFS: dict[str, Proof] = {
         series={f'stratos_routers{{{R}, instance="i", state="away"}}': "1+0x5 0+0x10"},
         fires_at=3,
         resolved_at=8,
-        labels=labelled(instance="i"),
+        labels=ON_I,
     ),
     "StratosAutoscalerIdle": Proof(
         series={f'stratos_autoscaler_active{{{R}, instance="i"}}': "0+0x5 1+0x10"}, fires_at=4, resolved_at=8
@@ -133,5 +115,20 @@ STORE_PROOFS: dict[str, Proof] = {
     ),
     "StratosAutoscalerBlind": Proof(
         series={f"stratos_autoscaler_routers_missing{{{R}}}": "1+0x10 0+0x10"}, fires_at=7, resolved_at=14
+    ),
+    "StratosGatewaysAtMaximum": Proof(
+        series={
+            f'kube_horizontalpodautoscaler_{what}{{namespace="ns", horizontalpodautoscaler="{name}"}}': values
+            for what, name, values in (
+                ("status_desired_replicas", "r-gateway-base", "10+0x30 4+0x10"),
+                ("spec_max_replicas", "r-gateway-base", "10+0x40"),
+                ("status_desired_replicas", "r-decode-base", "10+0x40"),
+                ("spec_max_replicas", "r-decode-base", "10+0x40"),
+            )
+        }
+        | HERE,
+        fires_at=20,
+        resolved_at=35,
+        labels={"namespace": "ns", "horizontalpodautoscaler": "r-gateway-base"},
     ),
 }
