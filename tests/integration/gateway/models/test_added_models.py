@@ -18,6 +18,7 @@ from stratos.store.models.forms import model_id
 from stratos.store.models.texts import FOLDER, put_texts
 from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
+from stratos.store.records.values import adapter_id, encode_adapter
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from tests.support.paths import MODELS
@@ -25,7 +26,7 @@ from tests.support.reference.second_model import save_second_model
 from tests.support.reference.shipped_model import base_digest
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld, admin_world
-from tests.support.worlds.gateway_world import END_ID
+from tests.support.worlds.gateway_world import END_ID, make_adapter
 from tests.support.worlds.stream_world import code_of, contents, read, stream_worlds
 
 PROMPT = [5, 6]
@@ -165,6 +166,14 @@ async def test_what_cannot_be_served_is_refused_at_the_edge_and_by_name_at_a_gat
         value = {"text_digest": body["text_digest"]}
         writer = RecordWriter(RecordStore(redis), actor="cli:test")
         await writer.change(Kind.MODEL, model_id("bad", body["digest"]), "model.add", lambda old: value)
+        tuned = encode_adapter(make_adapter("tuned"))
+        await writer.change(Kind.ADAPTER, adapter_id("", "tuned"), "adapter.register", lambda old: tuned)
+    refused = await one.call("POST", "/models", {**second, "name": "tuned"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "digest")  # "small" has it
+    await one.call("DELETE", "/models/small")
+    refused = await one.call("POST", "/models", {**second, "name": "tuned"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "name")  # an adapter has that
+    assert (await one.call("POST", "/models", second)).is_success
     for world in (one, added.two):
         await eventually(lambda world=world: _is_refused(added, world, body), "it is refused")
         assert (await added.ask(world, "bad")).status_code == 404
