@@ -34,6 +34,7 @@ def _labels(**more: str) -> dict[str, str]:
     return {"release": "r", **more}
 
 
+ON_I, RI = _labels(instance="i"), f'{R}, instance="i"'
 POOL = 'role="decode", model="m", instance="a"'
 OTHER = 'role="decode", model="other", instance="a"'
 
@@ -187,7 +188,7 @@ PROOFS: dict[str, Proof] = {
         },
         fires_at=9,
         resolved_at=15,
-        labels=_labels(instance="i"),
+        labels=ON_I,
     ),
     "StratosEventLoopLate": Proof(
         series={
@@ -223,11 +224,14 @@ PROOFS: dict[str, Proof] = {
         resolved_at=30,
         labels=_labels(cause="checksum"),
     ),
+    "StratosWorkerConvicted": Proof(
+        series={f"stratos_worker_convicted{{{RI}}}": "0x3 1x20 0x20"}, fires_at=6, resolved_at=40, labels=ON_I
+    ),
     "StratosBlockLedgerBroken": Proof(
         series={f'stratos_kv_ledger_audits_total{{{R}, instance="i", outcome="broken"}}': "0+0x3 1+0x90"},
         fires_at=6,
         resolved_at=80,
-        labels=_labels(instance="i"),
+        labels=ON_I,
     ),
     "StratosAdapterLoadsFail": Proof(
         series={f'stratos_adapter_loads_total{{{R}, outcome="adapter_unavailable"}}': "0+1x5 5+0x30"},
@@ -241,10 +245,7 @@ PROOFS: dict[str, Proof] = {
         labels=_labels(model="m"),
     ),
     "StratosSnapshotStale": Proof(
-        series={f'stratos_snapshot_past_bound{{{R}, instance="i"}}': "1+0x5 0+0x10"},
-        fires_at=3,
-        resolved_at=8,
-        labels=_labels(instance="i"),
+        series={f"stratos_snapshot_past_bound{{{RI}}}": "1+0x5 0+0x10"}, fires_at=3, resolved_at=8, labels=ON_I
     ),
     "StratosStoreForeign": Proof(
         series={f'stratos_snapshot_state{{{R}, state="foreign"}}': "1+0x5 0+0x10"}, fires_at=3, resolved_at=8
@@ -346,7 +347,7 @@ PROOFS: dict[str, Proof] = {
         series={f'stratos_routers{{{R}, instance="i", state="away"}}': "1+0x5 0+0x10"},
         fires_at=3,
         resolved_at=8,
-        labels=_labels(instance="i"),
+        labels=ON_I,
     ),
     "StratosAutoscalerIdle": Proof(
         series={f'stratos_autoscaler_active{{{R}, instance="i"}}': "0+0x5 1+0x10"}, fires_at=4, resolved_at=8

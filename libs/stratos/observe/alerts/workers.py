@@ -190,6 +190,24 @@ WORKER_ALERTS = (
         act=("Drain the node if it happens again.",),
     ),
     Alert(
+        name="StratosWorkerConvicted",
+        expr="max by (release, instance) (stratos_worker_convicted) > 0",
+        severity="page",
+        summary="A worker computes something else than at its start, and has taken itself out.",
+        meaning="Known tokens gave other bits, or a weight has changed in memory. The worker is not ready, has handed "
+        "its streams back, and gives no KV away. What it computed since its last sound probe may be wrong: a minute at "
+        "most where a probe found it, the time of a pass over the weights where that did.",
+        check=(
+            "`/readyz` of the worker, or its log: `this worker is out`. It names the weights, or both digests.",
+            "Memory errors of the node (EDAC, `rasdaemon`), and what else ran there.",
+            "Convicted at its start: the folder of the model, or the processor, gives other bits than we recorded.",
+        ),
+        act=(
+            "Save the log, then end the worker (`kubectl delete pod`): a flipped bit is gone after a restart.",
+            "Drain the node if it happens there again.",
+        ),
+    ),
+    Alert(
         name="StratosBlockLedgerBroken",
         expr='sum by (release, instance) (increase(stratos_kv_ledger_audits_total{outcome="broken"}[1h])) > 0',
         severity="page",
