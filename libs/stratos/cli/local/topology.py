@@ -188,6 +188,7 @@ def gateway_settings(
         "MODEL__NAME": options.model_name,
         "MODEL__MAX_MODEL_LEN": str(options.max_model_len),
         "MODEL__QUANTIZATION": options.quantization,
+        **({"HTTP__LENIENT": "true"} if options.lenient else {}),
         **_more_models(options, ends),
         **_object_store(options, ends),
     }
