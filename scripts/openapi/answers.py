@@ -1,4 +1,4 @@
-"""JSON schemas of whole answers, from what the renderers write of outputs of every kind.
+"""JSON schemas of answers, from what is written: whole answers and events of the generation routes, views of others.
 
 A schema has the fields that every answer has, and the types that were written; a field that was always null has none.
 It closes nothing: an answer may have further fields.
@@ -6,46 +6,41 @@ It closes nothing: an answer may have further fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from scripts.bench.harness import MODEL
-from scripts.openapi.examples import EXAMPLES
-from stratos.core.requests.records import PositionLogprobs, TokenLogprob
-from stratos.core.requests.tools import ToolMode
-from stratos.text.output.parser import OutputShape, ReasoningTags
-from stratos.text.output.syntaxes.hermes import HERMES
-from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.anthropic.requests import parse_message
-from stratos_gateway.completion.requests import parse_completion
-from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
-from stratos_gateway.openai.rendering import Answer
-from stratos_gateway.openai.requests import GenerationBody, parse_chat
-from stratos_gateway.preparation.dialects import CHAT, COMPLETION, DIALECTS, MESSAGE, RESPONSE, Dialect
-from stratos_gateway.responses.requests import parse_response
+import orjson
 
-_VOCAB_SIZE = 256
-_CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
-_THOUGHT = "<think>\nHm.\n</think>\n\nYes."
-_SHAPE = OutputShape(syntax=HERMES, reasoning=ReasoningTags("<think>", "</think>"))
-_PLAIN: Mapping[str, Any] = {"num_logprobs": None, "num_prompt_logprobs": None, "return_token_ids": False}
-_PARSERS: Mapping[str, Callable[[dict[str, Any], int], GenerationBody]] = {
-    CHAT.path: parse_chat,
-    COMPLETION.path: parse_completion,
-    RESPONSE.path: parse_response,
-    MESSAGE.path: parse_message,
-}
-_ENDS = ("stop", "length", "content_filter")
+from scripts.openapi.samples import USAGE, Sample, samples
+from stratos.common.errors import Internal
+from stratos_gateway.preparation.dialects import DIALECTS, Dialect
+from stratos_gateway.responses.rendering import ResponseRenderer
+
+_FREE = ("parameters", "schema", "input", "metadata")
+"""Values that are the client's or the model's own."""
+_MAPS = ("prompt_logprobs", "top_logprobs")
+"""Fields whose objects have tokens for names, unless they name the token in a field."""
 
 
 def answer_schemas() -> Mapping[str, dict[str, Any]]:
     """The schema of each generation route's whole answer, by its path."""
-    return {dialect.path: schema_of(_answers(dialect)) for dialect in DIALECTS}
+    return {
+        dialect.path: schema_of(answer for one in samples(dialect) for answer in _answers(one)) for dialect in DIALECTS
+    }
 
 
-def schema_of(values: Iterable[Any]) -> dict[str, Any]:
-    """The narrowest schema of this kind that all values obey; empty where they are all null, or there are none."""
+def event_schemas() -> Mapping[str, dict[str, Any]]:
+    """The schema of the data of each generation route's events, by its path."""
+    return {dialect.path: _of_kinds(list(_events(dialect))) for dialect in DIALECTS}
+
+
+def schema_of(values: Iterable[Any], name: str = "") -> dict[str, Any]:
+    """The narrowest schema of this kind that all values obey; empty where they are all null, or there are none.
+
+    Args:
+        values: that were written.
+        name: of the field that has them.
+    """
     found = list(values)
     objects = [value for value in found if isinstance(value, dict)]
     lists = [value for value in found if isinstance(value, list)]
@@ -55,12 +50,16 @@ def schema_of(values: Iterable[Any]) -> dict[str, Any]:
     if "number" in kinds and "integer" in kinds:
         kinds.remove("integer")
     schema: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
-    if objects:
+    if name in _FREE:
+        return schema
+    if name in _MAPS and not any("token" in one for one in objects):
+        schema["additionalProperties"] = schema_of(value for one in objects for value in one.values())
+    elif objects:
         names = sorted(set().union(*objects))
-        schema["properties"] = {name: schema_of(one[name] for one in objects if name in one) for name in names}
-        schema["required"] = [name for name in names if all(name in one for one in objects)]
+        schema["properties"] = {key: schema_of((one[key] for one in objects if key in one), key) for key in names}
+        schema["required"] = [key for key in names if all(key in one for one in objects)]
     if lists:
-        schema["items"] = schema_of(item for one in lists for item in one)
+        schema["items"] = schema_of((item for one in lists for item in one), name)
     return schema
 
 
@@ -81,60 +80,37 @@ def _kind(value: Any) -> str:
     return "object"
 
 
-@cache
-def _tokenizer() -> Tokenizer:
-    return Tokenizer.load(MODEL)
+def _answers(sample: Sample) -> Iterator[dict[str, Any]]:
+    yield sample.renderer().body(sample.chunks(), USAGE)
+    standing = sample.renderer()
+    if isinstance(standing, ResponseRenderer):  # a background response, as it is asked for before its end
+        yield standing.standing("queued", [])
+        yield sample.renderer().standing("failed", sample.chunks(), Internal("broken"))
 
 
-def _answers(dialect: Dialect) -> Iterator[dict[str, Any]]:
-    """Whole answers to the examples of a route, of every kind that it knows."""
-    for body in (_parsed(dialect, example) for example in EXAMPLES[dialect.path]):
-        for end in _ENDS:
-            yield _rendered(dialect, body, [_chunk(0, "Yes.", end), _chunk(1, "No.", end)], _PLAIN)
-        yield _rendered(dialect, body, [_cut()], _PLAIN)
-        if dialect is not COMPLETION:
-            for text in (_CALL, f"I look.\n{_CALL}", _THOUGHT):
-                yield _rendered(dialect, body, [_chunk(0, text, "stop")], {**_PLAIN, "shape": _SHAPE})
-    if dialect in (CHAT, COMPLETION):
-        told = {"num_logprobs": 2, "num_prompt_logprobs": 2, "return_token_ids": True}
-        yield _rendered(dialect, _parsed(dialect, EXAMPLES[dialect.path][0]), [_chunk(0, "Yes.", "stop")], told)
-    if dialect is MESSAGE:
-        yield _rendered(dialect, _parsed(dialect, EXAMPLES[dialect.path][0]), [_stopped()], _PLAIN)
+def _events(dialect: Dialect) -> Iterator[dict[str, Any]]:
+    """Events of whole streams, and of one that fails."""
+    for sample in samples(dialect):
+        renderer = sample.renderer()
+        yield from _read(b"".join(renderer.stream_part([chunk]) for chunk in sample.chunks(is_stream=True)))
+        yield from _read(renderer.stream_end(USAGE))
+    yield from _read(next(samples(dialect)).renderer().stream_failure(Internal("broken")))
 
 
-def _parsed(dialect: Dialect, example: dict[str, Any]) -> GenerationBody:
-    return _PARSERS[dialect.path](example, _VOCAB_SIZE)
+def _read(stream: bytes) -> Iterator[dict[str, Any]]:
+    lines = (line.removeprefix(b"data: ") for line in stream.split(b"\n") if line.startswith(b"data: "))
+    yield from (orjson.loads(line) for line in lines if line != b"[DONE]")
 
 
-def _rendered(
-    dialect: Dialect, body: GenerationBody, chunks: Sequence[ChoiceChunk], fields: Mapping[str, Any]
-) -> dict[str, Any]:
-    prompt = tuple(_tokenizer().encode_plain("Hi you"))
-    answer = Answer(
-        id="id-1", created=1, model="base", echoes_logprobs=False, include_usage=False, prompts=(prompt, prompt),
-        num_choices=1, tool_mode=ToolMode.AUTO, **fields,
-    )  # fmt: skip
-    shown = chunks if dialect in (CHAT, COMPLETION) else chunks[:1]
-    return dialect.render(answer, _tokenizer(), body, ("Hi you", "Hi you")).body(shown, Usage(2, 3, 1))
-
-
-def _chunk(index: int, text: str, end: str) -> ChoiceChunk:
-    ids = _tokenizer().encode_plain(text)
-    entries = [TokenEntry(_position(token), place) for place, token in enumerate(ids)]
-    return ChoiceChunk(index, text, ids, entries, end, is_first=True, prompt_logprobs=[_position(ids[0])])
-
-
-def _cut() -> ChoiceChunk:
-    chunk = _chunk(0, "Yes", "length")
-    chunk.continuation, chunk.is_open = "cont_1", True
-    return chunk
-
-
-def _stopped() -> ChoiceChunk:
-    chunk = _chunk(0, "Yes.", "stop")
-    chunk.stop = "END"
-    return chunk
-
-
-def _position(token: int) -> PositionLogprobs:
-    return PositionLogprobs(TokenLogprob(token, -0.5, 1), (TokenLogprob(token, -0.5, 1), TokenLogprob(7, -1.5, 2)))
+def _of_kinds(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """One schema for each type of event; where they have none, errors are told apart alone."""
+    groups = dict[str, list[dict[str, Any]]]()
+    for event in events:
+        groups.setdefault(event.get("type") or ("error" if "error" in event else ""), []).append(event)
+    found = []
+    for kind, own in sorted(groups.items()):
+        schema = schema_of(own)
+        if "type" in schema["properties"]:
+            schema["properties"]["type"] = {"const": kind}
+        found.append(schema)
+    return {"anyOf": found}

@@ -7,16 +7,27 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from scripts.openapi.answers import answer_schemas
+from scripts.openapi.answers import answer_schemas, event_schemas
 from scripts.openapi.bodies import body_schema, parsers
 from scripts.openapi.examples import EXAMPLES
 from scripts.openapi.operations import OPERATIONS, Operation
+from scripts.openapi.views import view_schemas
+from stratos.common import continuation_errors, errors
 from stratos.common.errors import StratosError
 from stratos_gateway.http.errors import public_error
-from stratos_gateway.preparation.dialects import ERROR_FORMS
+from stratos_gateway.preparation.dialects import CHAT, COMPLETION, ERROR_FORMS
 
 _OF_BODIES = (408, 413, 415, 422)
 """Statuses that a request without a body does not get."""
+_OF_CLIENTS = (errors.__name__, continuation_errors.__name__)
+"""Modules with errors that clients may see; others are of hand-offs, and known or not by what has been imported."""
+_MARKED = (CHAT.path, COMPLETION.path)
+"""Routes whose whole streams end with a mark."""
+SAME = {
+    ("get", "/v1/responses/{response_id}"): "v1_responses_answer",
+    ("post", "/v1/responses/{response_id}/cancel"): "v1_responses_answer",
+}
+"""Answers that are those of another route."""
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -24,7 +35,7 @@ def build_document() -> dict[str, Any]:
     """The document of every route of one gateway."""
     paths: dict[str, dict[str, Any]] = {}
     schemas = dict[str, Any](_FORMS)
-    bodies, answers = parsers(), answer_schemas()
+    bodies, answers, events, views = parsers(), answer_schemas(), event_schemas(), view_schemas()
     for (method, path), operation in OPERATIONS.items():
         found = _operation(method, path, operation)
         if path in bodies:
@@ -32,12 +43,15 @@ def build_document() -> dict[str, Any]:
             found["requestBody"] = _request_body(path)
         if operation.form:
             found["requestBody"] = _form(operation.form)
+        content = found["responses"].get("200", {}).get("content", {})
         if path in answers and method == "post":
-            name = f"{_name(path)}_answer"
-            schemas[name] = answers[path]
-            found["responses"]["200"]["content"]["application/json"] = {
-                "schema": {"$ref": f"#/components/schemas/{name}"}
-            }
+            content["application/json"] = _told(schemas, f"{_name(path)}_answer", answers[path])
+            data = _told(schemas, f"{_name(path)}_event", events[path])
+            content["text/event-stream"] = {"schema": _event(data, marks_end=path in _MARKED)}
+        elif (method, path) in SAME:
+            content["application/json"] = {"schema": {"$ref": f"#/components/schemas/{SAME[method, path]}"}}
+        elif (method, path) in views:
+            content["application/json"] = {"schema": views[method, path]}
         paths.setdefault(path, {})[method] = found
     return {
         "openapi": "3.1.0",
@@ -51,6 +65,19 @@ def build_document() -> dict[str, Any]:
     }
 
 
+def _told(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema by its name, among the others."""
+    schemas[name] = schema
+    return {"schema": {"$ref": f"#/components/schemas/{name}"}}
+
+
+def _event(data: dict[str, Any], *, marks_end: bool) -> dict[str, Any]:
+    """An event of a stream, whose data is JSON of a schema, or the mark of a whole stream."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data["schema"]}
+    told = {"anyOf": [text, {"const": "[DONE]"}]} if marks_end else text
+    return {"type": "object", "properties": {"event": _TEXT, "data": told}, "required": ["data"]}
+
+
 def error_codes() -> Mapping[int, list[str]]:
     """Codes of all errors that clients may see, by status; a 400 may have a narrower one."""
     found: dict[int, set[str]] = {}
@@ -61,8 +88,7 @@ def error_codes() -> Mapping[int, list[str]]:
 
 
 def _kinds(base: type[StratosError]) -> list[type[StratosError]]:
-    # others are of hand-offs, and known or not by what has been imported
-    children = [child for child in base.__subclasses__() if child.__module__.startswith("stratos.common.")]
+    children = [child for child in base.__subclasses__() if child.__module__ in _OF_CLIENTS]
     return [kind for child in children for kind in (child, *_kinds(child))]
 
 
@@ -126,7 +152,8 @@ def _name(path: str) -> str:
 _TEXT = {"type": "string"}
 _ABOUT = (
     "Fields are those that the gateway reads; any other is refused by name. "
-    "A field without a type is checked by rules that docs/api.md has."
+    "A field without a type is checked by rules that docs/api.md has. "
+    "The schema of a text/event-stream is that of one event."
 )
 _OPENAI_ERROR = {
     "type": "object",

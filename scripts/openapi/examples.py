@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], ...]] = {
             "input": "Hello",
             "text": {"format": {"type": "json_schema", "name": "answer", "schema": _ANSWER_SCHEMA}},
         },
+        {"model": "base", "input": "Hello", "generate": False},
         {"model": "base", "input": "Hello", "stream_options": {"include_obfuscation": False}, "stream": True},
     ),
     "/v1/messages": _MESSAGES,

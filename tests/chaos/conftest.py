@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos.report import ChaosReport
-from tests.support.chaos.streams import StreamResult, StreamRun
+from stratos.cli.chaos.report import ChaosReport
+from stratos.cli.chaos.scenario import ChaosTarget, Streams, undisturbed_streams
+from stratos.cli.local.running import find_platform
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 REPLICAS = ("--gateways", "3", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
@@ -30,13 +31,13 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
 
 
 @pytest.fixture(scope="session")
-def undisturbed(platform: PlatformProcess) -> dict[str, StreamResult]:
+def target(platform: PlatformProcess) -> ChaosTarget:
+    made = ChaosTarget(find_platform(platform.data_dir, platform.run_id), platform.data_dir)
+    asyncio.run(made.wait_whole())
+    return made
+
+
+@pytest.fixture(scope="session")
+def undisturbed(target: ChaosTarget) -> Streams:
     """The streams as they must come out."""
-    run = StreamRun(platform.base_url, platform.api_key, "undisturbed")
-
-    async def nothing(_: asyncio.Event) -> None:
-        return
-
-    asyncio.run(run.run(nothing))
-    assert not [result.error for result in run.results.values() if result.error]
-    return run.results
+    return asyncio.run(undisturbed_streams(target))

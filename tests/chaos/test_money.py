@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.chaos.faults import Fault
+from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.report import ChaosReport, ChaosRow
+from stratos.cli.chaos.scenario import ChaosTarget
 from tests.support.chaos.payers import LIMITS, Paid, Payers, beyond_limits, declaration
-from tests.support.chaos.report import ChaosReport
 from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess
 
@@ -106,14 +107,14 @@ def keys(platform: PlatformProcess, admin: Admin) -> dict[str, str]:
 
 @pytest.mark.parametrize("faults", SCENARIOS, ids=lambda faults: " and ".join(map(str, faults)))
 def test_bills_are_what_clients_got_and_limits_hold(
-    platform: PlatformProcess, admin: Admin, keys: dict[str, str], report: ChaosReport, faults: tuple[Fault, ...]
+    target: ChaosTarget, admin: Admin, keys: dict[str, str], report: ChaosReport, faults: tuple[Fault, ...]
 ) -> None:
-    payers = Payers(platform.base_url, keys, f"m{time.monotonic_ns()}")
+    payers = Payers(target.facts.base_url, keys, f"m{time.monotonic_ns()}")
     before = {tenant: admin.account(tenant) for tenant in LIMITS}
     proofs: list[dict[str, object]] = []
 
     async def strike(in_effect: asyncio.Event) -> None:
-        proofs.extend(await asyncio.gather(*(fault.strike(platform, in_effect) for fault in faults)))
+        proofs.extend(await asyncio.gather(*(fault.strike(target.pid_of, in_effect) for fault in faults)))
 
     asyncio.run(payers.run(strike, NUM_EACH))
     problems = [*beyond_limits(payers.paid), *other_texts(payers.paid), *broken(payers.paid, faults)]
@@ -121,19 +122,16 @@ def test_bills_are_what_clients_got_and_limits_hold(
         problems += asyncio.run(unlike_the_ledger(admin, tenant, paid, before[tenant]))
     requests = [request for paid in payers.paid.values() for request in paid]
     statuses = Counter(request.status for request in requests)
-    report.add(
-        {
-            "scenario": f"money: {' and '.join(map(str, faults))}",
-            "passed": not problems,
-            "streams": sum(request.status == httpx.codes.OK for request in requests),
-            "different": sum("other text" in problem for problem in problems),
-            "failed": sum(bool(request.error) for request in requests),
-            "moved": 0,
-            "longest_gap_s": round(max(request.first - request.sent for request in requests), 2),
-            "effect": f"statuses {dict(statuses)}; {'; '.join(map(str, proofs))}",
-            "problems": problems,
-        }
+    row = ChaosRow(
+        scenario=f"money: {' and '.join(map(str, faults))}",
+        streams=sum(request.status == httpx.codes.OK for request in requests),
+        different=sum("other text" in problem for problem in problems),
+        failed=sum(bool(request.error) for request in requests),
+        longest_gap_s=round(max(request.first - request.sent for request in requests), 2),
+        effect=f"statuses {dict(statuses)}; {'; '.join(map(str, proofs))}",
+        problems=tuple(problems),
     )
+    report.add(row)
     assert not problems, problems
 
 

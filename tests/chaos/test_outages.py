@@ -15,14 +15,14 @@ import pytest
 import redis
 
 from stratos.cli.adapters import AdapterTarget, delete_adapter
+from stratos.cli.chaos.report import ChaosReport, ChaosRow
+from stratos.cli.chaos.streams import StreamResult, StreamRun, differences
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.keyring import create_key
 from stratos.cli.local.running import find_platform
 from stratos.cli.stores import StoreTarget, run_init
 from stratos.common.errors import DependencyDown
-from tests.support.chaos.report import ChaosReport
 from tests.support.chaos.stores import BUCKET, Stores
-from tests.support.chaos.streams import StreamResult, StreamRun, differences
 from tests.support.waiting import wait_until
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
@@ -50,7 +50,8 @@ class Drill:
 
     def streams(self, name: str) -> None:
         """One round of the mixed streams; the first one is what later ones must equal."""
-        run = StreamRun(self.facts.base_url, self.facts.api_key, f"{name}-{time.monotonic_ns()}")
+        models = (self.facts.model, *self.facts.adapters)
+        run = StreamRun(self.facts.base_url, self.facts.api_key, f"{name}-{time.monotonic_ns()}", models)
 
         async def nothing(_: asyncio.Event) -> None:
             return
@@ -91,19 +92,17 @@ class Drill:
         headers = {"authorization": f"Bearer {key}"}
         return httpx.get(f"{self.facts.base_url}/models", headers=headers, timeout=30).status_code
 
-    def row(self, scenario: str, effect: str) -> dict[str, Any]:
+    def row(self, scenario: str, effect: str) -> ChaosRow:
         """For the report."""
-        return {
-            "scenario": scenario,
-            "passed": not self.problems,
-            "streams": self.num_streams,
-            "different": sum(": other " in problem for problem in self.problems),
-            "failed": sum(": other " not in problem for problem in self.problems),
-            "moved": 0,
-            "longest_gap_s": round(self.longest_gap_s, 2),
-            "effect": effect,
-            "problems": self.problems,
-        }
+        return ChaosRow(
+            scenario=scenario,
+            streams=self.num_streams,
+            different=sum(": other " in problem for problem in self.problems),
+            failed=sum(": other " not in problem for problem in self.problems),
+            longest_gap_s=round(self.longest_gap_s, 2),
+            effect=effect,
+            problems=tuple(self.problems),
+        )
 
 
 @pytest.fixture

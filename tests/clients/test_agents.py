@@ -83,19 +83,21 @@ async def run(program: str, *arguments: str, folder: Path, env: dict[str, str]) 
     return output.decode()
 
 
-def refused(world: World) -> dict[tuple[str, str], float]:
-    """Answers that were no success, by route and status."""
+def answered(world: World) -> dict[tuple[str, str], float]:
+    """Answers by route and status."""
     samples = [
         s for f in world.service.metrics.restricted_registry(["stratos_requests_total"]).collect() for s in f.samples
     ]
-    return {
-        (s.labels["route"], s.labels["status"]): s.value
-        for s in samples
-        if s.name == "stratos_requests_total" and s.labels["status"] >= "4"
-    }
+    return {(s.labels["route"], s.labels["status"]): s.value for s in samples if s.name == "stratos_requests_total"}
 
 
-async def test_codex_works_through_a_session(world: World, folder: Path) -> None:
+def refused(world: World) -> dict[tuple[str, str], float]:
+    """Those that were no success."""
+    return {key: number for key, number in answered(world).items() if key[1] >= "4"}
+
+
+@pytest.mark.parametrize("has_sockets", [False, True], ids=["streams", "sockets"])
+async def test_codex_works_through_a_session(world: World, folder: Path, has_sockets: bool) -> None:
     turns = [
         call("exec_command", cmd="cat notes.txt"),
         "I look at the picture.\n" + call("view_image", path=str(folder / "pixel.png")),
@@ -115,6 +117,7 @@ async def test_codex_works_through_a_session(world: World, folder: Path) -> None
         "model_providers.stratos.wire_api": "responses",
         "model_providers.stratos.request_max_retries": 0,
         "model_providers.stratos.stream_max_retries": 0,
+        "model_providers.stratos.supports_websockets": has_sockets,
     }
     options = [f"-c{name}={json.dumps(value)}" for name, value in config.items()]
     output = await run(
@@ -129,6 +132,7 @@ async def test_codex_works_through_a_session(world: World, folder: Path) -> None
     assert "twice" in last
     assert any("say hi" in prompt and "multi_agent_v1__spawn_agent" not in prompt for prompt in prompts)
     assert refused(world) == {}
+    assert (("/v1/responses", "101") in answered(world)) is has_sockets
 
 
 async def test_claude_code_works_through_a_session(world: World, folder: Path) -> None:

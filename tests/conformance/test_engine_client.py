@@ -14,7 +14,7 @@ from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.fake.pooling import fake_embedding
-from stratos.engine.fake.runner import FINISHED_EARLY, fake_generate, fake_kv
+from stratos.engine.fake.runner import FINISHED_EARLY, KV_BYTES, fake_generate, fake_kv
 from stratos.worker.engine_client.base import EngineClient
 from tests.support.kv.port_ends import move_kv, read_kv, write_kv
 from tests.support.waiting import eventually
@@ -168,6 +168,16 @@ async def test_adapters_are_loaded_pinned_and_shown(start: Start) -> None:
     await client.unpin_adapter(digest)
     assert await client.forget_blocks([b"x" * 32]) == 0
     assert not outputs.results
+
+
+async def test_known_tokens_and_weights_are_asked_for_beside_steps(start: Start) -> None:
+    client, _ = await start(step_s=0.01)
+    digest = await client.probe()
+    await client.add(make_request([1], "runs", max_tokens=4000))
+    await eventually(lambda: client.status().num_running == 1)
+    assert await client.probe() == digest
+    checks = [await client.check_weights(1 << 20) for _ in range(2)]
+    assert [(check.num_bytes, check.num_passes, check.damaged) for check in checks] == [(KV_BYTES, 1, ())] * 2
 
 
 async def test_inputs_are_embedded(start: Start) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from stratos.cli.batches.commands import batch_app
+from stratos.cli.chaos.command import chaos
 from stratos.cli.cluster.commands import add_cluster_commands
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.adapters import adapters_app
@@ -58,6 +59,7 @@ app.add_typer(autoscaler_app, name="autoscaler")
 app.add_typer(plan_group, name="plan")
 app.command()(doctor)
 app.command()(drain)
+app.command()(chaos)
 app.command()(bench)
 app.command()(reproduce)
 app.command()(evaluate)
@@ -142,6 +144,9 @@ def chat(
     model: Annotated[str, typer.Option(help="Model or adapter; default: the base model.")] = "",
     system: Annotated[str, typer.Option(help="System message.")] = "",
     max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    tools: Annotated[
+        Path | None, typer.Option(help="JSON list of functions to offer; results of calls are asked for.")
+    ] = None,
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
 ) -> None:
@@ -150,9 +155,9 @@ def chat(
     from stratos.cli.local.running import find_platform
 
     with explained_errors():
-        client = chat_client(find_platform(data_dir, run), model=model, max_tokens=max_tokens)
+        client = chat_client(find_platform(data_dir, run), model=model, max_tokens=max_tokens, tools=tools)
     try:
-        converse(client, ask=lambda: input("> "), write=lambda text: typer.echo(text, nl=False), system=system)
+        converse(client, ask=input, write=lambda text: typer.echo(text, nl=False), system=system)
     finally:
         client.close()
 

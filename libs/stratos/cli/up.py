@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -17,10 +16,9 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import LocalPlatform
 from stratos.cli.local.preflight import check_options, with_model_folder
 from stratos.cli.local.process import StartFailed
+from stratos.cli.models.workers import fitted, followed_models
 from stratos.common.errors import StratosError
-from stratos.engine.sizing.machine import read_machine
 from stratos.rpc.forking.client import ForkServer
-from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -52,9 +50,9 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
         if options.device == "cuda":
             sizes = f"each worker: {options.gpu_share:.0%} of the GPU's memory"
         elif options.engine == "torch":
-            fitted = [_fitted(more) for more in options.more_models]
-            options, sizes = _fitted(replace(options, more_models=tuple(more for more, _ in fitted)))
-            sizes = "\n".join([sizes, *(text for _, text in fitted)])
+            more_models = [fitted(more) for more in options.more_models]
+            options, sizes = fitted(replace(options, more_models=tuple(more for more, _ in more_models)))
+            sizes = "\n".join([sizes, *(text for _, text in more_models)])
         data = DataDir(options.data_dir)
         data.prepare()
         run = data.new_run()
@@ -64,21 +62,6 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
         return _fail(f"{error}; free some space or choose another --data-dir")
     with asyncio.Runner() as runner:
         return runner.run(_run(options, data, run, sizes, fork_server))
-
-
-def _fitted(options: UpOptions) -> tuple[UpOptions, str]:
-    """The options with sizes for every worker, and the text that explains them."""
-    ask = WorkerAsk(
-        model_path=options.model_path,
-        num_workers=options.num_workers + options.decode_limit - options.decode,
-        dtype=options.dtype,
-        quantization=options.quantization,
-        kv_dtype=options.kv_cache_dtype,
-        max_model_len=options.max_model_len,
-    )
-    plan, text = plan_workers(ask, read_machine(), os.environ)
-    sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}
-    return replace(options, **sizes), text  # type: ignore[arg-type]
 
 
 async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str, fork_server: ForkServer | None) -> int:
@@ -99,7 +82,7 @@ async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str, fork_
             fork_server=fork_server,
         )
         try:
-            exit_code = await _serve(platform, options, run, signals, began)
+            exit_code = await _serve(platform, options, data, run, signals, began)
         finally:
             await platform.stop(is_urgent=lambda: signals.is_urgent)
     except StartFailed as error:
@@ -114,7 +97,9 @@ async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str, fork_
     return exit_code
 
 
-async def _serve(platform: LocalPlatform, options: UpOptions, run: RunDir, signals: _StopSignals, began: float) -> int:
+async def _serve(
+    platform: LocalPlatform, options: UpOptions, data: DataDir, run: RunDir, signals: _StopSignals, began: float
+) -> int:
     start = asyncio.create_task(platform.start(), name="start")
     stop = asyncio.create_task(signals.stop.wait(), name="stop")
     await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +112,8 @@ async def _serve(platform: LocalPlatform, options: UpOptions, run: RunDir, signa
     _say(f"ready in {time.monotonic() - began:.1f} s")
     _say(banner(facts, options))
     rotation = asyncio.create_task(rotate_logs(run.logs_path), name="logs")
-    await stop
+    async with followed_models(platform, options, facts, data, _report):
+        await stop
     rotation.cancel()
     _say("stopping (Ctrl-C again ends open streams at once)")
     return 0

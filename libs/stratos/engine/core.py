@@ -12,9 +12,9 @@ Life of an input to embed
 Every request ends in exactly one of: an output with a finish reason for each choice, its embedding, an entry in
 ``StepResult.errors``, or a call of ``abort``.  Ids of ended requests may be used again with a new attempt.
 
-Only ``gather``, ``scatter``, ``pack``, ``unpack``, ``status``, ``prepare_grammar``, ``cache_changes`` and
-``load_adapter`` may be called by other threads than the one that owns the engine.  State changes under one lock,
-the runner works without it.
+Only ``gather``, ``scatter``, ``pack``, ``unpack``, ``status``, ``prepare_grammar``, ``cache_changes``,
+``load_adapter`` and ``check_weights`` may be called by other threads than the one that owns the engine.  State changes
+under one lock, the runner works without it.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ class EngineCore:
             scheduler=self._scheduler,
             grammars=RequestGrammars(runner.info, config, clock),
         )
-        self._requests = GenerationTable(self._context)
-        self._reservations = ReservationTable(self._context)
+        self._requests, self._reservations = GenerationTable(self._context), ReservationTable(self._context)
         self._jobs = PrefillJobTable(self._context)
         self._embeddings = EmbeddingTable(self._context)
         self._adapter_pins: Counter[str] = Counter()
@@ -91,6 +90,7 @@ class EngineCore:
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._is_status_old = self._snapshot(), False
+        self.probe, self.check_weights = runner.probe, runner.check_weights
 
     # -- requests ----------------------------------------------------------------------------------
 

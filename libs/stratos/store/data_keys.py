@@ -115,14 +115,21 @@ class PlaceCipher:
 
     Args:
         key: 32 bytes.
+        num_texts: how many nonces are drawn at a time.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, num_texts: int = 1) -> None:
         self._cipher = AESGCM(key)
+        self._num_bytes = max(1, num_texts) * NONCE_BYTES
+        self._nonces, self._num_used = b"", 0
 
     def seal(self, plain: bytes, place: bytes) -> bytes:
         """Encrypt under a random nonce, as ``seal``."""
-        nonce = os.urandom(NONCE_BYTES)
+        begin = self._num_used
+        if begin == len(self._nonces):
+            self._nonces, begin = os.urandom(self._num_bytes), 0
+        self._num_used = begin + NONCE_BYTES
+        nonce = self._nonces[begin : self._num_used]
         return nonce + self._cipher.encrypt(nonce, plain, place)
 
 

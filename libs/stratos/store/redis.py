@@ -10,6 +10,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -35,6 +36,8 @@ NOT_NOW = ("MISCONF ", "NOREPLICAS ", "BUSY ")
 """In errors of a server whose disk is full, that lacks replicas, or that runs a long script."""
 DEFAULT_TIMEOUT_S = 0.8
 """Callers promise an answer within one second."""
+_DRIVER = DriverInfo()
+"""Read once: else each new connection looks for the client's version in the installation, on the event loop."""
 
 
 def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connections: int = 32) -> Redis:
@@ -53,6 +56,7 @@ def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connection
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "decode_responses": True,
+        "driver_info": _DRIVER,
         "encoding_errors": "replace",  # bytes that are no text spoil the one record that has them
         "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
         **address.options,

@@ -6,6 +6,8 @@ Control tokens may come from the template alone.  Steps:
     3. Without marks the result is encoded as a whole, special tokens read, none added.
     4. With marks it is cut at the special tokens of the template; what lies between is unmasked and encoded
        as plain text.
+
+A role that not every template knows is tried: a message that the template leaves out is refused, never lost.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from stratos.core.files.model_files import read_json
 from stratos.core.requests.tools import Tool, ToolCall
 from stratos.text.tokenizer import Tokenizer
 
+KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
+"""Roles that templates are written for."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
@@ -44,7 +49,8 @@ class ChatMessage:
     def texts(self) -> tuple[str, ...]:
         """Everything in it that a client has written."""
         calls = (text for call in self.tool_calls for text in call.texts)
-        return (self.content, *calls, *filter(None, (self.reasoning,)))
+        role = "" if self.role in KNOWN_ROLES else self.role
+        return (self.content, *calls, *filter(None, (self.reasoning, role)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +134,7 @@ class ChatTemplate:
             use: how it ends, and what else the template reads.
 
         Raises:
-            BadRequest: the template refuses the conversation.
+            BadRequest: the template refuses the conversation, or leaves out a message.
         """
         mask = _Mask(self._special)
         told = [mask.hide_all(tool.definition()) for tool in tools]
@@ -137,9 +143,10 @@ class ChatTemplate:
         if use.continues_last:
             messages = [*messages[:-1], replace(messages[-1], content=messages[-1].content + mask.end)]
         try:
-            rendered = self._render([_mapping(message, mask) for message in messages], values)
+            rendered = self._render(_mappings(messages, mask), values)
         except TypeError:  # a template that puts arguments together as text, as DeepSeek's does
-            rendered = self._render_again([_mapping(message, mask, as_text=True) for message in messages], values)
+            rendered = self._render_again(_mappings(messages, mask, as_text=True), values)
+        rendered = mask.without_witnesses(rendered)
         if use.continues_last:
             rendered, found, _ = rendered.rpartition(mask.end)
             if not found:
@@ -192,6 +199,8 @@ class _Mask:
         self.end = f"\ue000{self._nonce}:end\ue001"
         """Mark behind a content that the output goes on with."""
         self.hidden: list[str] = []
+        self.witnesses: dict[str, str] = {}
+        """Role of a message by the mark behind its content."""
 
     def hide(self, content: str) -> str:
         return self._special.sub(self._replace, content) if self._special else content
@@ -204,6 +213,21 @@ class _Mask:
             return {self.hide(key): self.hide_all(child) for key, child in value.items()}
         return [self.hide_all(child) for child in value] if isinstance(value, list) else value
 
+    def witness(self, role: str) -> str:
+        """A mark that is in the rendered text if the template writes messages of this role."""
+        mark = f"\ue000{self._nonce}:role{len(self.witnesses)}\ue001"
+        self.witnesses[mark] = role
+        return mark
+
+    def without_witnesses(self, rendered: str) -> str:
+        """The rendered text; raises ``BadRequest`` where a message is not in it."""
+        for mark, role in self.witnesses.items():
+            if mark not in rendered:
+                text = f"the model's chat template leaves out messages of the role {role!r}"
+                raise BadRequest(text, param="messages", code="unsupported_parameter")
+            rendered = rendered.replace(mark, "")
+        return rendered
+
     def show(self, text: str) -> str:
         return self._mark.sub(lambda match: self.hidden[int(match[1])], text)
 
@@ -212,9 +236,16 @@ class _Mask:
         return f"\ue000{self._nonce}:{len(self.hidden) - 1}\ue001"
 
 
-def _mapping(message: ChatMessage, mask: _Mask, *, as_text: bool = False) -> dict[str, Any]:
+def _mappings(messages: Sequence[ChatMessage], mask: _Mask, *, as_text: bool = False) -> list[dict[str, Any]]:
+    mask.witnesses.clear()
+    return [_mapping(message, mask, as_text=as_text) for message in messages]
+
+
+def _mapping(message: ChatMessage, mask: _Mask, *, as_text: bool) -> dict[str, Any]:
     """A message as templates read it; fields that it does not have are not defined there."""
     found: dict[str, Any] = {"role": message.role, "content": mask.hide(message.content)}
+    if message.role not in KNOWN_ROLES:
+        found = {"role": mask.hide(message.role), "content": found["content"] + mask.witness(message.role)}
     if message.tool_calls:
         found["tool_calls"] = [_call_mapping(call, mask, as_text=as_text) for call in message.tool_calls]
     if message.tool_call_id:

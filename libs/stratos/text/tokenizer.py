@@ -41,6 +41,8 @@ class Tokenizer:
         self._max_token_bytes = max(map(len, self._bytes), default=1)
         self.strips_leading_blank = strips_leading_blank(parsed)
         added = parsed.get("added_tokens", ())
+        self.added_tokens: dict[str, int] = {t["content"]: t["id"] for t in added}
+        """Tokens whose spelling is always cut out as one: special ones, and those of the text as well."""
         self.special_tokens: dict[str, int] = {t["content"]: t["id"] for t in added if t["special"]}
         self.special_ids = frozenset(self.special_tokens.values())
         self.strip_rules = {t["content"]: (t["lstrip"], t["rstrip"]) for t in added if t["special"]}

@@ -2,6 +2,6 @@
 
 Read in this order: ``service`` and ``wiring`` (composition), ``context`` (what all parts share), ``engine_client``
 (the engine from asyncio), ``records``, ``decode`` (sessions), ``handoff`` (both ends of a KV hand-off), ``embed``,
-``adapter_cache``, ``features`` (what it offers), ``status``, ``cache_servicer`` (what its prefix
-cache holds).
+``health`` (whether the engine can be trusted), ``adapter_cache``, ``features`` (what it offers), ``status``,
+``cache_servicer`` (what its prefix cache holds).
 """

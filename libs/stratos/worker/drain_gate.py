@@ -25,6 +25,8 @@ class DrainGate:
 
     def __init__(self) -> None:
         self.is_draining = False
+        self.is_convicted = False
+        """What this worker has computed is not to be trusted: it hands out no KV."""
         self.num_source_legs = 0
         """Hand-offs this worker sends."""
         self.num_receiver_legs = 0

@@ -74,6 +74,14 @@ class WorkerMetrics(Instruments):
     damaged_host_blocks = counter(
         "stratos_kv_host_damaged_blocks", "KV blocks that had changed in host memory when they were loaded."
     )
+    probes = counter(
+        "stratos_engine_probes", "Digests of known tokens, compared with the first one.", "outcome",
+        zeros=("sound", "wrong"),
+    )
+    weight_bytes_checked = counter("stratos_weight_bytes_checked", "Bytes of weights that were read again.")
+    convicted = gauge(
+        "stratos_worker_convicted", "1 when a worker is out: known tokens give, or its weights are, not what they were."
+    )
     handoff_stage = histogram(
         "stratos_kv_handoff_stage_seconds", "Seconds of one stage of a committed hand-off.", "stage",
         buckets=_STAGE_BUCKETS_S,

@@ -28,6 +28,7 @@ from stratos.api.worker.v1 import (
 from stratos.common.clock import SystemClock
 from stratos.common.errors import Draining, WorkerLost
 from stratos.common.ids import new_incarnation
+from stratos.core.files.known_digests import read_known_digest
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
@@ -43,7 +44,8 @@ from stratos.worker.engine_client.factory import make_thread_engine
 from stratos.worker.engine_client.own_thread import run_in_own_thread
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.handoff.source_servicer import SourceServicer
-from stratos.worker.self_check import SelfCheck
+from stratos.worker.health.prober import Prober
+from stratos.worker.health.self_check import SelfCheck
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
 from stratos.worker.warm_up import warm_up_engine
@@ -87,6 +89,7 @@ class WorkerProcess(Service):
         self._has_failed = False
         self._opened: OpenWorker | None = None
         self._self_check: SelfCheck | None = None
+        self._prober: Prober | None = None
         self._sessions = DecodeServicer(lambda: self.opened.context, lambda: self.opened.table)
 
     @property
@@ -143,9 +146,15 @@ class WorkerProcess(Service):
         engine.subscribe(lambda _: self._feed.notify())
         settings = self._settings
         self._self_check = SelfCheck(engine, self._clock, settings.self_check_interval_s, settings.step_stall_timeout_s)
+        if engine.info.can_probe:
+            known = read_known_digest(engine.info.model_path, engine.info.identity.numerics_id)
+            metrics = self.opened.context.metrics
+            self._prober = Prober(engine, self._clock, settings.prober, known, metrics, self._leave_convicted)
 
     async def warm_up(self) -> None:
         await warm_up_engine(self.opened.context.engine, self._clock, self._settings.steps.token_budget)
+        if self._prober is not None:
+            await self._prober.look()  # before the first client
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         tasks = {
@@ -153,14 +162,20 @@ class WorkerProcess(Service):
             "housekeeping": self._do_housekeeping(),
             "suspect probing": self._probe_suspects(),
         }
+        if self._settings.transport.idle_pair_s:
+            tasks["idle pairs"] = self._end_idle_pairs()
         if self._self_check is not None and self._settings.self_check_interval_s:
             tasks["self check"] = self._self_check.run()
+        if self._prober is not None:
+            tasks["prober"] = self._prober.run()
         return tasks
 
     def not_ready_reason(self) -> str:
         now_s = self._clock.now()
         if self._opened is not None and self._watch.is_stalled(now_s, self._settings.step_stall_timeout_s):
             return f"the engine has work and its step counter has not moved for {self._watch.stalled_s(now_s):.1f} s"
+        if self._prober is not None and self._prober.reason:
+            return self._prober.reason
         return "" if self._self_check is None else self._self_check.reason(now_s)
 
     def status(self) -> WorkerStatus:
@@ -202,6 +217,15 @@ class WorkerProcess(Service):
         self._gate.is_draining = True
         self.opened.table.is_draining = True
         self._feed.notify()
+
+    def _leave_convicted(self, reason: str) -> None:
+        """Take nothing more and hand everything back, without KV; the process stays, to be looked at."""
+        self.refuse_new_work()
+        self._gate.is_convicted = True
+        opened, error = self.opened, Draining("this worker computes wrong; resume the request elsewhere")
+        opened.table.fail_all(error)
+        opened.embedder.fail_all(error)
+        opened.context.jobs.fail_all(error)
 
     def start_drain(self, timeout_s: float | None) -> None:
         """Refuse new work and let the process end."""
@@ -272,6 +296,11 @@ class WorkerProcess(Service):
                 was = now
                 self._feed.notify()
             await asyncio.sleep(PROGRESS_INTERVAL_S)
+
+    async def _end_idle_pairs(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.transport.idle_pair_s)
+            self.opened.context.transports.end_idle()
 
     async def _probe_suspects(self) -> None:
         while True:

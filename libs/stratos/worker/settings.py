@@ -65,6 +65,18 @@ class AdapterCacheConfig:
     """Least recently used adapters beyond this are removed from disk."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProberConfig:
+    """How a worker looks for damaged memory; for the engine on a CPU in exact mode."""
+
+    interval_s: Annotated[float, Ge(0)] = 60.0
+    """Known tokens are computed every so often, and another digest than before takes the worker out; 0 is off."""
+    weight_bytes_per_s: Annotated[int, Ge(0)] = 16 * 1024 * 1024
+    """Weights that are read again per second, beside the steps, to find any flipped bit of them; 0 is off."""
+    least_pass_s: Annotated[float, Ge(0)] = 60.0
+    """All weights are read at most once in this time."""
+
+
 class WorkerSettings(ServiceSettings):
     """One worker: what it is, and the groups that its parts take."""
 
@@ -100,6 +112,7 @@ class WorkerSettings(ServiceSettings):
     scheduler: SchedulerConfig = SchedulerConfig()
     runner: RunnerConfig = RunnerConfig()
     fake: FakeConfig = FakeConfig()
+    prober: ProberConfig = ProberConfig()
     handoff: HandoffConfig = HandoffConfig()
     transport: TransportConfig = TransportConfig()
     object_store: ObjectStoreConfig | None = None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 import time
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from random import Random
 
 from redis.asyncio import Redis
@@ -36,10 +40,13 @@ from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.ledger.unsealed import UnsealedEntries
 from stratos.store.ledger.usage_reader import MAX_CONNECTIONS, UsageReader
 from stratos.store.ledger.window_store import WindowStore
+from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.texts import TextFolders
 from stratos.store.object_store import ObjectStore
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
+from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
@@ -57,6 +64,7 @@ from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.lists import StoredLists
+from stratos_gateway.admin.model_routes import ModelStatus
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.ledger.billing import LedgerAccess
@@ -68,6 +76,7 @@ from stratos_gateway.limits.own_share import gateway_name
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.shelf import ModelShelf, Phase, Placed, Wanted
 from stratos_gateway.oidc.credentials import KeysAndTokens
 from stratos_gateway.oidc.fetching import fetch_keys
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
@@ -79,6 +88,9 @@ from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.responses.sweep import ObjectSweep
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.settings import GatewaySettings
+
+MAX_NAMED = 100
+"""Refused models with a series of their own."""
 
 
 async def open_backends(
@@ -122,6 +134,8 @@ async def open_backends(
         redis, settings.ledger.redis_share, clock, metrics.redis_memory.set, metrics.redis_file_failed.set
     )
     objects = _open_objects(settings, stack)
+    shelf = open_shelf(settings, models, follower, objects, metrics, clock, stack)
+    tasks["model-records"] = shelf.run
     segments = None if objects is None else SegmentStore(objects)
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share, segments)
     if segments is not None:
@@ -181,6 +195,7 @@ async def open_backends(
             ledger=ledger,
             readings=readings,
             platform=platform,
+            models=ModelStatus(shelf, models, routers.live_workers),
         ),
         shared_answers=None if answers is None else shared,
         responses=responses,
@@ -211,8 +226,37 @@ async def open_backends(
         first_look=first_look,
         on_change=follower.on_change,
         on_departure=departed.on_departure,
-        not_ready_reason=follower.not_ready_reason,
+        model_arrivals=shelf.wait_for,
+        not_ready_reason=lambda: follower.not_ready_reason() or shelf.not_ready_reason(),
     )
+
+
+def open_shelf(
+    settings: GatewaySettings,
+    models: ModelSet,
+    follower: SnapshotFollower,
+    objects: ObjectStore | None,
+    metrics: GatewayMetrics,
+    clock: Clock,
+    stack: AsyncExitStack,
+) -> ModelShelf:
+    """Keeper of the models that records name; a folder that is not set is temporary."""
+    config = settings.model_records
+    folder = config.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stratos-models-")))
+
+    def wanted() -> dict[str, Wanted]:
+        found = follower.snapshot.of_kind(Kind.MODEL)
+        return {r.id: Wanted(record=r.value, version=r.version) for r in found if isinstance(r.value, ModelRecord)}
+
+    def show(placed: Mapping[str, Placed]) -> None:
+        counts = Counter(one.phase.value for one in placed.values())
+        refused = (one.wanted.record for one in placed.values() if one.phase is Phase.REFUSED)
+        named = ((record.name, record.digest) for record in islice(refused, MAX_NAMED))
+        metrics.show_records({phase.value: counts[phase.value] for phase in Phase}, named)
+
+    shelf = ModelShelf(wanted, models, TextFolders(objects, folder), config, clock, show)
+    follower.snapshot.on_record(Kind.MODEL, lambda record: shelf.note_change())
+    return shelf
 
 
 def open_streams(redis: Redis, settings: GatewaySettings, sub_keys: SubKeys, store_id: StoreId) -> StreamStore:

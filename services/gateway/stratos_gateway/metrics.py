@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -24,7 +24,7 @@ _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5,
 
 # fmt: off
 MODEL_INFO = gauge(
-    "stratos_model_info", "1 for each model of the gateway: its name and its digest, to join other series with.",
+    "stratos_model_info", "1 for each revision that the gateway serves: name and digest, to join other series with.",
     "model", "model_digest",
 )
 # fmt: on
@@ -220,6 +220,10 @@ class GatewayMetrics(Instruments):
         "stratos_batch_window_left_seconds",
         "Shortest time until the window of an open batch ends; that of a whole day where there is none.",
     )
+    model_records = gauge("stratos_model_records", "Records of models, by how they stand at this gateway.", "state")
+    model_refused = gauge(
+        "stratos_model_refused", "1 for each model that is recorded and not served here.", "model", "model_digest"
+    )
     sockets = gauge("stratos_response_sockets_open", "WebSockets for responses that are open now.")
     sessions = gauge("stratos_sessions_open", "Sessions with decode workers.")
     # fmt: on
@@ -232,6 +236,8 @@ class GatewayMetrics(Instruments):
         self.tenants = TenantLabels(max_tenants)
         self._running: dict[tuple[str, int, str], RequestMeters] = {}
         self._model_info: Gauge | None = None
+        self._shown: set[tuple[str, str]] = set()
+        self._refused: set[tuple[str, str]] = set()
 
     def running(self, tenant: str, priority_class: int, model: str = "") -> RequestMeters:
         """The instruments of a tenant's requests of one class for one base model; "" is the first one."""
@@ -254,11 +260,27 @@ class GatewayMetrics(Instruments):
             )
         return meters
 
-    def show_model(self, name: str, digest: str) -> None:
-        """Show which digest a model's name stands for: routers and autoscaler know digests alone."""
+    def show_models(self, served: Iterable[tuple[str, str]]) -> None:
+        """Show which name each served digest has: routers and autoscaler know digests alone."""
         if self._model_info is None:
             self._model_info = MODEL_INFO.open(self._registry)
-        self._model_info.labels(name, digest).set(1)
+        now = set(served)
+        for gone in self._shown - now:
+            self._model_info.remove(*gone)
+        for name, digest in now:
+            self._model_info.labels(name, digest).set(1)
+        self._shown = now
+
+    def show_records(self, states: Mapping[str, int], refused: Iterable[tuple[str, str]]) -> None:
+        """Show how many records of models are in each state, and name and digest of those that are refused."""
+        for state, number in states.items():
+            self.model_records.labels(state).set(number)
+        now = set(refused)
+        for gone in self._refused - now:
+            self.model_refused.remove(*gone)
+        for name, digest in now:
+            self.model_refused.labels(name, digest).set(1)
+        self._refused = now
 
     def show_causes(self, causes: Iterable[str]) -> None:
         """Show every cause of a recovery from the start, so that a rate sees the first one."""

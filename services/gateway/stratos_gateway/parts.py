@@ -34,6 +34,7 @@ from stratos_gateway.limits.leases import NO_LEASES, Leases
 from stratos_gateway.limits.peer_gateways import ExchangeGateways
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
+from stratos_gateway.models.catalogue import no_arrivals
 from stratos_gateway.models.loading import load_models
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.observe.recent_load import RecentLoad
@@ -88,6 +89,8 @@ class Backends:
     """Responses that clients come back to; ``None`` keeps none."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
     """A copy of what they know, for other gateways."""
+    model_arrivals: Callable[[str], Awaitable[None]] = no_arrivals
+    """Waits a moment for a base model that was just added."""
     first_look: Callable[[], Awaitable[None]] | None = None
     """Waits until they were asked once, with or without success."""
     on_change: Callable[[Callable[[], None]], None] = lambda listener: None
@@ -186,7 +189,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
         embeddings=embeddings,
         admission=admission,
         bodies=BodyPlaces(limits.max_open_bodies, limits.max_open_bodies_per_tenant, metrics.open_bodies.set),
-        recent_load=RecentLoad(new_incarnation(), clock, [model.base.digest for model in models]),
+        recent_load=RecentLoad(new_incarnation(), clock, models.digests),
         fleet=FleetAccess(
             routers=backends.routers,
             prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),
@@ -203,7 +206,11 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
 
 def _open_metrics(settings: GatewaySettings, models: ModelSet, registry: CollectorRegistry) -> GatewayMetrics:
     metrics = GatewayMetrics(registry, models.home.base.name, settings.observe.max_tenant_series)
-    for model in models:
-        metrics.show_model(model.base.name, model.base.digest)
+
+    def show_models() -> None:
+        metrics.show_models((model.base.name, model.base.digest) for model in models.revisions)
+
+    models.on_change(show_models)
+    show_models()
     metrics.show_causes(Cause)
     return metrics

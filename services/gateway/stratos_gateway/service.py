@@ -27,6 +27,7 @@ from stratos_gateway.http.server import HttpServer
 from stratos_gateway.http.tls import admin_context, api_context
 from stratos_gateway.limits.peer_gateways import LimitsServicer, PeerGateways
 from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models.live_revisions import watch_revisions
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.parts import GatewayParts, OpenBackends, Surroundings, open_parts
 from stratos_gateway.settings import GatewaySettings
@@ -146,6 +147,8 @@ class GatewayService(Service):
         parts, own = self._opened, {} if self._admin_http is None else {"admin": self._admin_http.run()}
         own["load"] = parts.recent_load.run(parts.backends.routers)
         own |= {"http": self._http.run(), "sessions": parts.sessions.run(), "limits": self._renew_limits()}
+        poll_s, live_workers = self._settings.model_records.live_poll_s, parts.backends.routers.live_workers
+        own["live-revisions"] = watch_revisions(parts.models, live_workers, poll_s)
         if (exchange := parts.backends.exchange_gateways) is not None:
             own["limits-peers"] = PeerGateways(parts.leaser, exchange).run()
         if parts.streams is not None:

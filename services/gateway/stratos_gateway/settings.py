@@ -20,7 +20,7 @@ from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.settings import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.limits.settings import LimitsConfig
-from stratos_gateway.models.settings import ModelConfig
+from stratos_gateway.models.settings import ModelConfig, ModelRecordsConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
 from stratos_gateway.observe.settings import ObserveConfig
 from stratos_gateway.oidc.settings import OidcConfig, check_oidc
@@ -76,6 +76,7 @@ class GatewaySettings(ServiceSettings):
     more_models: tuple[ModelConfig, ...] = ()
     """Further base models of this gateway, as JSON: objects with the fields of `model`, of which `path` must be there.
     All gateways of a deployment have the same `model`, which a request without a name means, and the same others."""
+    model_records: ModelRecordsConfig = ModelRecordsConfig()
     requests: RequestsConfig = RequestsConfig()
     limits: LimitsConfig = LimitsConfig()
     ledger: LedgerConfig = LedgerConfig()

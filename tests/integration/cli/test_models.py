@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
-from stratos.cli.model_store import fetch_model, publish_model
+from stratos.cli.models.model_store import fetch_model, publish_model
 from stratos.common.errors import InvalidCheckpoint, NotFound
 from stratos.core.files.model_files import read_model_files
 from stratos.store.local_store import LocalStore

@@ -229,3 +229,30 @@ async def test_the_router_hears_what_requests_have_in_common_and_never_the_text(
     assert names[0] == ()
     assert names[1]
     assert len(set(names[1:])) == 1
+
+
+async def test_a_lenient_gateway_ignores_what_is_unknown_and_names_it() -> None:
+    async with gateway_world(http={"lenient": True}) as world:
+        world.worker.script = say(TEXT)
+        tool = {"type": "function", "function": {"name": "f", "oops": 1}}
+        unknown = {"no\r\nx-bad": 1, **{f"field{number}": number for number in range(30)}}
+        bodies: dict[str, dict[str, Any]] = {
+            "/v1/chat/completions": chat(tools=[tool], metadata={"a": "b"}, store=True, **unknown),
+            "/v1/messages": {**chat(), "max_tokens": 9, "new": 1},
+            "/v1/responses": {"model": "base", "input": "hi", "new": 1, "text": {"new": 1}},
+            "/tokenize": {"prompt": "hi", "new": 1},
+        }
+        told = {}
+        for path, body in bodies.items():
+            answer = await world.http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            told[path] = answer.headers["x-stratos-ignored"].split(", ")
+        assert told["/v1/chat/completions"][:4] == ["store", "tools[0].function.oops", "no??x-bad", "field0"]
+        assert len(told["/v1/chat/completions"]) == 1 + 20
+        assert (told["/v1/messages"], told["/tokenize"]) == (["new"], ["new"])
+        assert sorted(told["/v1/responses"]) == ["new", "text.new"]
+        refused = await world.http.post("/v1/chat/completions", json=chat(audio={"voice": "x"}))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "audio"), "it is known"
+    async with gateway_world() as strict:
+        answer = await strict.http.post("/v1/chat/completions", json=chat(new=1))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_parameter")

@@ -69,6 +69,26 @@ async def test_a_connection_goes_on_from_its_last_response_without_any_store(wor
     assert answer.status_code == 400, "no other connection knows it"
 
 
+async def test_a_warm_up_computes_the_prompt_and_its_response_is_gone_on_from(world: World) -> None:
+    async with SocketClient(world) as socket:
+        socket.create("zebra", instructions="Be brief.", store=False, generate=False, max_output_tokens=50)
+        events = await socket.events()
+        assert [event["type"] for event in events] == [
+            "response.created", "response.in_progress", "response.completed"
+        ]  # fmt: skip
+        warm = events[-1]["response"]
+        assert (warm["output"], warm["status"], warm["usage"]["output_tokens"]) == ([], "completed", 1)
+        assert ("zebra" in prompt_of(world), world.worker.submits[-1].sampling.max_tokens) == (True, 1)
+        second = await socket.answer("and then?", store=False, previous_response_id=warm["id"])
+        assert text_of(second) == TEXT
+        assert [prompt_of(world).count(text) for text in ("zebra", TEXT, "and then?")] == [1, 0, 1]
+        socket.say({**CREATE, "input": [], "instructions": "Be brief.", "generate": False})
+        alone = (await socket.events())[-1]["response"]
+        assert (await socket.answer("x", previous_response_id=alone["id"]))["status"] == "completed"
+    refused = await world.http.post("/v1/responses", json={**BODY, "generate": False, "background": True})
+    assert refused.json()["error"]["param"] == "generate"
+
+
 async def test_a_response_that_is_too_large_is_not_remembered() -> None:
     async with gateway_world(sockets={"kept_bytes": 100}) as world, SocketClient(world) as socket:
         world.worker.script = say(TEXT)
@@ -89,7 +109,7 @@ async def test_a_response_that_is_too_large_is_not_remembered() -> None:
         ({**CREATE, "oops": 1}, "oops", "unknown_parameter"),
         ({**CREATE, "stream": False}, "stream", "unsupported_parameter"),
         ({**CREATE, "background": True}, "background", "unsupported_parameter"),
-        ({**CREATE, "generate": False}, "generate", "unsupported_parameter"),
+        ({**CREATE, "generate": 0}, "generate", None),
         ({**CREATE, "model": "b"}, "model", "model_not_found"),
     ],
 )

@@ -1,30 +1,54 @@
-"""Two models on real processes: two gateways and two routers serve both, each by workers of its own."""
+"""Models on real processes: two gateways and two routers serve two from their start, and one that comes and goes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from stratos.cli.main import app
 from tests.support.paths import BASE_MODEL, MODELS
+from tests.support.reference.second_model import save_second_model
 from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 NAMES = ("base", "small")
+STEP_S = 0.01
+COMPARED = 100
 
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     models = ("--model", str(BASE_MODEL), "--model", f"small={MODELS / 'draft'}")
     size = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--gateways", "2", "--routers", "2")
-    with running_platform(tmp_path_factory.mktemp("platform"), "--engine", "fake", *models, *size) as running:
+    env = {"STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S)}
+    with running_platform(tmp_path_factory.mktemp("platform"), "--engine", "fake", *models, *size, env=env) as running:
         yield running
 
 
-async def test_each_request_runs_on_a_worker_of_the_model_that_it_names(platform: PlatformProcess) -> None:
+@asynccontextmanager
+async def client_of(platform: PlatformProcess) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {platform.facts()['api_key']}"}
     async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=None, trust_env=False) as client:
+        yield client
+
+
+async def stratos(platform: PlatformProcess, *arguments: str) -> str:
+    """Output of a command, which must succeed; in a thread of its own, as if in a process of its own."""
+    given = [*arguments, "--data-dir", str(platform.data_dir)]
+    result = await asyncio.to_thread(CliRunner().invoke, app, given)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+async def test_each_request_runs_on_a_worker_of_the_model_that_it_names(platform: PlatformProcess) -> None:
+    async with client_of(platform) as client:
         listed = (await client.get("/models")).json()["data"]
         assert tuple(entry["id"] for entry in listed if entry["parent"] is None) == NAMES
         assert len({entry["revision"] for entry in listed}) == 2
@@ -39,6 +63,62 @@ async def test_each_request_runs_on_a_worker_of_the_model_that_it_names(platform
         assert (refusal.status_code, refusal.json()["error"]["code"]) == (404, "model_not_found")
 
 
+async def test_a_model_comes_and_goes_while_its_neighbour_streams(platform: PlatformProcess, tmp_path: Path) -> None:
+    third = save_second_model(tmp_path / "third")
+    key = (await stratos(platform, "keys", "create", "--tenant", "platform", "--role", "admin")).strip()
+    admin = ("--key", key)
+    pids = await pids_of(platform)
+    ask = {"model": "base", "prompt": [5, 6], "max_tokens": 4000, "ignore_eos": True, "return_token_ids": True}
+    async with (
+        client_of(platform) as client,
+        client.stream("POST", "/completions", json={**ask, "stream": True}) as stream,
+    ):
+        streamed: list[int] = []
+        reader = asyncio.create_task(collect(stream, streamed))
+        await eventually(lambda: streamed, "the neighbour streams")
+        added = await stratos(platform, "models", "add", "third", str(third), "--wait-s", "100", *admin)
+        assert "third is served" in added
+        for _ in range(4):  # whichever gateway takes the connection
+            answer = await client.post(
+                "/completions", json={"model": "third", "prompt": [5], "max_tokens": 2}, headers={"connection": "close"}
+            )
+            assert answer.status_code == 200, answer.text
+            assert (await worker_of(client, answer.headers["x-request-id"])).startswith("decode-third-")
+        [row] = json.loads(await stratos(platform, "models", "show", "third", *admin))
+        assert (row["state"], row["current"], row["workers"]) == ("serving", True, {"prefill": 0, "decode": 1})
+        assert "third is removed" in (await stratos(platform, "models", "remove", "third", *admin)).replace(
+            f", digest {row['digest']},", ""
+        )
+        await eventually(lambda: _has(platform, pids), "its worker has left")
+        refusal = await client.post("/completions", json={"model": "third", "prompt": [5]})
+        assert refusal.status_code == 404
+        num_streamed = len(streamed)
+        await eventually(lambda: reader.done() or len(streamed) > num_streamed + COMPARED, "the neighbour goes on")
+        whole = await client.post("/completions", json={**ask, "max_tokens": COMPARED})
+        assert whole.json()["choices"][0]["token_ids"] == streamed[:COMPARED]
+        reader.cancel()
+    async with client_of(platform) as client:
+        assert await worker_of(client, stream.headers["x-request-id"]) == "decode-0"
+    assert await pids_of(platform) == pids  # nothing was started again
+    assert "third" not in await stratos(platform, "models", "list", *admin)
+
+
+async def pids_of(platform: PlatformProcess) -> dict[str, int]:
+    return {name: process["pid"] for name, process in (await asyncio.to_thread(platform.processes)).items()}
+
+
+async def _has(platform: PlatformProcess, names: Iterable[str]) -> bool:
+    return set(await pids_of(platform)) == set(names)
+
+
+async def collect(stream: httpx.Response, found: list[int]) -> None:
+    """Add the ids of a stream to ``found`` as they come."""
+    async for line in stream.aiter_lines():
+        if line.startswith("data: {"):
+            choices = json.loads(line.removeprefix("data: "))["choices"]
+            found += [token for choice in choices for token in choice["token_ids"]]
+
+
 async def worker_of(client: httpx.AsyncClient, request_id: str) -> str:
     """The worker that ran a request, as its receipt says."""
     found: list[str] = []
@@ -46,7 +126,8 @@ async def worker_of(client: httpx.AsyncClient, request_id: str) -> str:
     async def is_there() -> bool:
         answer = await client.get(f"/requests/{request_id}/receipt")
         if answer.status_code == 200:
-            found.append(answer.json()["generations"][0]["attempts"][0]["worker"])
+            [attempt] = answer.json()["generations"][0]["attempts"]  # no worker was lost on the way
+            found.append(attempt["worker"])
         return bool(found)
 
     await eventually(is_there, "the receipt is written")

@@ -1,1 +1,1 @@
-"""Faults, streams and reports of the chaos suite."""
+"""Tenants that pay and stores that go away, for the chaos suite."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stratos_gateway.limits.headers import LimitStanding
+
 
 @dataclass
 class GenerousLimiter:
     """Takes every claim, and its own reservation hears what is settled."""
 
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    standings: Sequence[LimitStanding] = ()
     state: Sequence[object] = ()
     settled: list[int] = field(default_factory=list)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from stratos.common.errors import StratosError
 from stratos.core.cache_changes import CacheLayout
-from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef
+from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from tests.support.fakes.scripted_worker import ScriptedWorker
 
 
@@ -30,6 +30,8 @@ class FakeRouter:
     convicted: list[PlacementRequest] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     cache_layout: CacheLayout | None = None
+    live: dict[str, dict[WorkerRole, int]] = field(default_factory=dict)
+    """Live workers by model and role, as the gateway is told."""
     choice: dict[str, Any] = field(default_factory=dict)
     """Further fields of placements: what they were chosen from."""
 
@@ -59,6 +61,9 @@ class FakeRouter:
         return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
 
     async def report_load(self, load: object) -> None: ...
+
+    async def live_workers(self) -> dict[str, dict[WorkerRole, int]]:
+        return self.live
 
     def suspects(self, tenant: str) -> bool:
         return False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.chaos.faults import Fault
+from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.scenario import ChaosTarget
+from stratos.cli.local.running import find_platform
 from tests.support.worlds.platform_process import PlatformProcess
 
 ROUNDS = [
@@ -18,7 +20,8 @@ NUM_WORKERS = 3
 
 async def strike(platform: PlatformProcess, faults: tuple[Fault, ...]) -> None:
     """Inject faults at once, each with a proof that it took effect."""
-    await asyncio.gather(*(fault.strike(platform, asyncio.Event()) for fault in faults))
+    target = ChaosTarget(find_platform(platform.data_dir, platform.run_id), platform.data_dir)
+    await asyncio.gather(*(fault.strike(target.pid_of, asyncio.Event()) for fault in faults))
 
 
 def is_whole(platform: PlatformProcess) -> bool:

@@ -83,7 +83,11 @@ async def admin_world(redis_url: str, folder: Path, **overrides: Any) -> AsyncIt
     async def backends(
         settings: GatewaySettings, models: ModelSet, stack: AsyncExitStack, metrics: GatewayMetrics, dialer: Dialer
     ) -> Backends:
-        return replace(await open_backends(settings, models, stack, metrics, dialer), routers=router)
+        opened = await open_backends(settings, models, stack, metrics, dialer)
+        assert opened.admin is not None
+        assert opened.admin.models is not None
+        opened.admin.models.live_workers = router.live_workers
+        return replace(opened, routers=router)
 
     values: dict[str, Any] = {
         "http_listen": "127.0.0.1:0",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
-from stratos_gateway.sockets.connection import ConnectionBounds, SocketConnection
+from stratos.common.errors import StratosError
+from stratos_gateway.sockets.connection import ConnectionBounds, SocketConnection, TakePlace
 
 
 class FakeTransport:
@@ -44,8 +46,13 @@ class FakeFlow:
         self.is_reading = True
 
 
-def connected(**bounds: Any) -> tuple[SocketConnection, FakeTransport, FakeFlow]:
+def anywhere(end: Callable[[StratosError], None]) -> Callable[[], None]:
+    """A place that is always there."""
+    return lambda: None
+
+
+def connected(take_place: TakePlace = anywhere, **bounds: Any) -> tuple[SocketConnection, FakeTransport, FakeFlow]:
     """A connection with small bounds."""
     transport, flow = FakeTransport(), FakeFlow()
     given = ConnectionBounds(**{"max_bytes": 1000, "message_s": 30.0, "write_s": 0.01, **bounds})
-    return SocketConnection(cast("asyncio.Transport", transport), flow, given), transport, flow
+    return SocketConnection(cast("asyncio.Transport", transport), flow, given, take_place), transport, flow

@@ -50,6 +50,8 @@ class Worker:
     process: WorkerProcess
     stop: asyncio.Event
     exit_code: asyncio.Task[int]
+    cores: list[EngineCore]
+    """Its engine, where that is in this process."""
 
     @property
     def ref(self) -> WorkerRef:
@@ -125,12 +127,16 @@ def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], F
 
 
 def _make_client(
-    settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None, program: str
+    settings: WorkerSettings,
+    change_fake: Callable[[FakeConfig], FakeConfig] | None,
+    program: str,
+    cores: list[EngineCore],
 ) -> EngineClient:
     if program or settings.has_engine_process:
         assert change_fake is None, "the engine is made elsewhere"
         return ProcessEngine(settings.model_dump_json().encode(), command=(program or ENGINE,), launch=fork)
-    return drive_engine(_make_engine(settings, change_fake), settings)
+    cores.append(_make_engine(settings, change_fake))
+    return drive_engine(cores[0], settings)
 
 
 class World:
@@ -152,14 +158,14 @@ class World:
         settings = make_settings(role, self._tmp_path, **overrides)
         if engine_program or settings.has_engine_process:  # the template's imports are no part of a start
             await asyncio.to_thread(warm_process.prepare)
-        stop = asyncio.Event()
+        stop, cores = asyncio.Event(), list[EngineCore]()
         process = WorkerProcess(
             role,
             settings,
-            make_engine=lambda s: _make_client(s, change_fake, engine_program),
+            make_engine=lambda s: _make_client(s, change_fake, engine_program, cores),
             make_store=open_adapter_store,
         )
-        worker = Worker(process, stop, asyncio.create_task(serve_async(process, settings, stop=stop)))
+        worker = Worker(process, stop, asyncio.create_task(serve_async(process, settings, stop=stop)), cores)
         self._stack.push_async_callback(self._stop, worker)
         await eventually(lambda: process.address or worker.exit_code.done(), "listening")
         async with channel(process.address) as peer:

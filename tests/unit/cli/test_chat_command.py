@@ -6,11 +6,24 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from stratos.cli.chat import ChatClient, converse
+from stratos.cli.chat import ChatClient, converse, read_tools
+from stratos.common.errors import BadRequest
+
+TOOLS = [{"type": "function", "function": {"name": "weather"}}]
+CALLING = [
+    {"reasoning": "Let me "},
+    {"reasoning": "see."},
+    {"content": "I look."},
+    {"tool_calls": [{"index": 0, "id": "call-1", "function": {"name": "weather", "arguments": ""}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '"Oslo"}'}}]},
+    {"tool_calls": [{"index": 1, "id": "call-2", "function": {"name": "weather", "arguments": "{}"}}]},
+]
 
 
 class Gateway(BaseHTTPRequestHandler):
@@ -22,7 +35,10 @@ class Gateway(BaseHTTPRequestHandler):
         if body["model"] == "missing":
             self._send(404, json.dumps({"error": {"message": "no model 'missing'"}}))
             return
-        chunks = [{"choices": [{"delta": {"content": piece}}]} for piece in ("Hel", "lo", None)]
+        deltas = [{"content": piece} for piece in ("Hel", "lo", None)]
+        if body["model"] == "calls" and body["messages"][-1]["role"] == "user":
+            deltas = CALLING
+        chunks = [{"choices": [{"delta": delta}]} for delta in deltas]
         if body["model"] == "breaks":
             chunks = [chunks[0], {"error": {"message": "the worker is gone"}}]
         self._send(200, "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n")
@@ -51,13 +67,15 @@ def talk(base_url: str, inputs: list[str | type[BaseException]], model: str = "b
     written: list[str] = []
     left = iter(inputs)
 
-    def ask() -> str:
+    def ask(prompt: str) -> str:
+        written.append(prompt)
         item = next(left, EOFError)
         if not isinstance(item, str):
             raise item
         return item
 
-    client = ChatClient(base_url=base_url, api_key="sk-test", model=model, max_tokens=7)
+    tools = TOOLS if model == "calls" else None
+    client = ChatClient(base_url=base_url, api_key="sk-test", model=model, max_tokens=7, tools=tools)
     try:
         converse(client, ask=ask, write=written.append, system="Be brief.")
     finally:
@@ -100,7 +118,47 @@ def test_ctrl_c_aborts_the_answer_and_keeps_what_came(base_url: str) -> None:
 
     client = ChatClient(base_url=base_url, api_key="k", model="base", max_tokens=7)
     inputs = iter(["hi", "more", "/exit"])
-    converse(client, ask=lambda: next(inputs), write=write)
+    converse(client, ask=lambda prompt: next(inputs), write=write)
     client.close()
     assert "[aborted]" in "".join(written)
     assert [m["content"] for m in Gateway.seen[1]["messages"]] == ["hi", "Hel", "more"]
+
+
+def test_reasoning_and_calls_are_shown_and_results_are_asked_for(base_url: str) -> None:
+    told = talk(base_url, ["hi", "rain", "sun", "more"], "calls")
+    assert told.startswith(
+        "> [reasoning] Let me see.\n[answer] I look.\n"
+        '[call] weather {"city": "Oslo"}\n[call] weather {}\nresult of weather> result of weather> Hello\n> '
+    )
+    first, second, third = Gateway.seen[:3]
+    assert first["tools"] == TOOLS
+    calls = second["messages"][2]["tool_calls"]
+    assert [call["function"]["arguments"] for call in calls] == ['{"city": "Oslo"}', "{}"]
+    results = [(m["tool_call_id"], m["content"]) for m in second["messages"] if m["role"] == "tool"]
+    assert results == [("call-1", "rain"), ("call-2", "sun")]
+    assert [m["role"] for m in third["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+        "user",
+    ]
+
+
+def test_an_end_instead_of_a_result_ends_the_conversation(base_url: str) -> None:
+    assert talk(base_url, ["hi", "rain", EOFError], "calls").endswith("result of weather> result of weather> \n")
+    assert len(Gateway.seen) == 1
+
+
+def test_tools_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "tools.json"
+    for content in ('[{"name": "weather"}]', '[{"type": "function", "function": {"name": "weather"}}]'):
+        file.write_text(content)
+        assert read_tools(file) == TOOLS
+    for content in ("{}", "[1]", "no JSON"):
+        file.write_text(content)
+        with pytest.raises(BadRequest) as caught:
+            read_tools(file)
+        assert caught.value.param == "--tools"

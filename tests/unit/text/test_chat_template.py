@@ -129,3 +129,30 @@ def test_earlier_reasoning_has_the_name_that_a_template_reads(
     message = ChatMessage("assistant", content, tool_calls=(call,), reasoning="Hm.")
     ids = ChatTemplate(source, shipped_tokenizer()).encode([message])
     assert shipped_tokenizer().decode(ids) == f"[{'Hm.' if shown else ''}|Hm.]"
+
+
+def test_a_role_that_the_template_writes_is_its_own() -> None:
+    ids = shipped_template().encode([ChatMessage("critic", "so <|end|>")])
+    assert shipped_tokenizer().decode(ids, skip_special=False) == "<|critic|>\nso <|end|><|end|>\n<|assistant|>\n"
+    assert ids.count(END) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
+        "{{ messages[-1].content }}",
+    ],
+)
+def test_a_message_of_an_unknown_role_that_is_left_out_is_refused(source: str) -> None:
+    template = ChatTemplate(source, shipped_tokenizer())
+    with pytest.raises(BadRequest) as caught:
+        template.encode([ChatMessage("critic", "one"), ChatMessage("critic", "two"), ChatMessage("user", "three")])
+    assert (caught.value.param, "'critic'" in caught.value.message) == ("messages", True)
+
+
+def test_an_unknown_role_is_found_by_a_template_that_takes_arguments_as_text() -> None:
+    calls = "{% for c in m.tool_calls %}{{ '' + c.function.arguments }}{% endfor %}"
+    source = f"{{% for m in messages %}}{{{{ m.content }}}}{calls}{{% endfor %}}"
+    messages = [ChatMessage("critic", "a "), ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))]
+    assert shipped_tokenizer().decode(ChatTemplate(source, shipped_tokenizer()).encode(messages)) == "a {}"

@@ -1,25 +1,126 @@
-"""``stratos models``: base models in the object store, from which pods take them."""
+"""``stratos models``: models that a running platform serves, and base models in the object store."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from stratos.cli.commands.shared import explained_errors
+from stratos.cli.commands.admin_access import KeyOption, UrlOption, admin_client
+from stratos.cli.commands.shared import RunOption, explained_errors
+from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
+from stratos.common.errors import BadRequest, DependencyDown, NotFound
 
 if TYPE_CHECKING:
     from stratos.store.object_store import ObjectStore
+    from stratos.store.settings import ObjectStoreConfig
 
-models_app = typer.Typer(help="Base models in the object store.", no_args_is_help=True)
+models_app = typer.Typer(
+    help="Models that a platform serves, and base models in the object store.", no_args_is_help=True
+)
 PrefixArgument = Annotated[str, typer.Argument(help="Folder in the object store, e.g. models/my-model.")]
 StoreOption = Annotated[str, typer.Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX.")]
 S3Option = Annotated[str, typer.Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")]
+NameArgument = Annotated[str, typer.Argument(help='Name that clients use as "model".')]
 T = TypeVar("T")
 NUM_ATTEMPTS = 5
+
+
+@models_app.command("add")
+def add(
+    name: NameArgument,
+    path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],
+    size: Annotated[str, typer.Option(help="Row of the plans' prices that its tokens have.")] = "",
+    max_model_len: Annotated[int, typer.Option(min=0, help="Longest sequence; 0: the model's context.")] = 0,
+    max_input_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 4096,
+    quantization: Annotated[str, typer.Option(help="Weights at load: auto, int8, int4, fp8 or mxfp4.")] = "auto",
+    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait until workers serve it.")] = 0,
+    digest: Annotated[
+        str, typer.Option(help="Of the model, as `publish` printed it: then the folder needs no weights.")
+    ] = "",
+    object_store: Annotated[str, typer.Option(help="That of the gateways; default: the running platform's.")] = "",
+    s3_endpoint: S3Option = "",
+    url: UrlOption = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Serve a model from now on, or a further revision of one; nothing restarts. Under `stratos up` it gets workers."""
+    from stratos.cli.data.folder import DataDir
+    from stratos.cli.local.preflight import check_model_folder
+    from stratos.cli.models.records import ModelAsk, add_model, wait_for_workers
+    from stratos.core.files.gguf.parts import is_gguf
+    from stratos.text.gguf.kept_folders import gguf_folder
+
+    terms = {
+        "size": size,
+        "max_model_len": max_model_len,
+        "max_input_tokens": max_input_tokens,
+        "quantization": quantization,
+    }
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        data, store = DataDir(data_dir), _store_of(object_store, s3_endpoint, url, data_dir, run)
+        data.prepare()
+        folder = gguf_folder(path, data.gguf_path) if is_gguf(path) else path.resolve()
+        if not digest:
+            check_model_folder(folder)
+        ask = ModelAsk(
+            name=name, folder=folder, digest=digest, digests_file=data.digests_file, store=store, terms=terms
+        )
+        digest = add_model(client, ask)["digest"]
+        typer.echo(f"{name} is recorded, digest {digest}")
+        if wait_s and not wait_for_workers(client, digest, wait_s):
+            raise DependencyDown(f"{name} has no live workers after {wait_s:g} s; `stratos models list` says more")
+        if wait_s:
+            typer.echo(f"{name} is served")
+
+
+@models_app.command("list")
+def list_models(
+    url: UrlOption = "", key: KeyOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = ""
+) -> None:
+    """List revisions of models at a gateway: state and live workers; those with * get new requests."""
+    from stratos.cli.models.records import row_text
+
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        for row in client.call("GET", "/models")["data"]:
+            typer.echo(row_text(row))
+
+
+@models_app.command("show")
+def show(
+    name: NameArgument,
+    url: UrlOption = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Print the revisions of a model as JSON, with terms, state and live workers."""
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        rows: list[dict[str, Any]] = [row for row in client.call("GET", "/models")["data"] if row["name"] == name]
+        if not rows:
+            raise NotFound(f"there is no model {name!r}; `stratos models list` shows all")
+        typer.echo(json.dumps(rows, indent=2))
+
+
+@models_app.command("remove")
+def remove(
+    name: NameArgument,
+    digest: Annotated[str, typer.Option(help="One revision, by the first digits of its digest; default: all.")] = "",
+    url: UrlOption = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Serve a model no more: new requests are refused, running ones go on, then its workers leave."""
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        query = {"digest": digest} if digest else {}
+        for removed in client.call("DELETE", f"/models/{name}", **query)["removed"]:
+            typer.echo(f"{name}, digest {removed}, is removed")
 
 
 @models_app.command("publish")
@@ -30,7 +131,7 @@ def publish(
     s3_endpoint: S3Option = "",
 ) -> None:
     """Put a model folder into the object store; prints its digest."""
-    from stratos.cli.model_store import publish_model
+    from stratos.cli.models.model_store import publish_model
     from stratos.text.gguf.kept_folders import folder_for
 
     with explained_errors(), folder_for(path) as found:
@@ -69,11 +170,24 @@ def fetch(
     digest: Annotated[str, typer.Option(help="Digest that it must have, as publish printed it.")] = "",
 ) -> None:
     """Bring a model to a folder, which appears complete or not at all."""
-    from stratos.cli.model_store import fetch_model
+    from stratos.cli.models.model_store import fetch_model
 
     with explained_errors():
         is_new = _with_store(object_store, s3_endpoint, lambda store: fetch_model(store, prefix, into, digest))
     typer.echo(f"{prefix} {'is fetched' if is_new else 'was there already'}: {into}")
+
+
+def _store_of(url: str, s3_endpoint: str, admin_url: str, data_dir: Path, run: str) -> ObjectStoreConfig:
+    """The object store that was named, else that of the running platform."""
+    from stratos.cli.local.running import find_platform
+    from stratos.store.settings import ObjectStoreConfig
+
+    if url:
+        return ObjectStoreConfig(url=url, s3_endpoint_url=s3_endpoint)
+    if admin_url:
+        raise BadRequest("with --url, give --object-store, too: that of the gateways", param="--object-store")
+    facts = find_platform(data_dir, run)
+    return ObjectStoreConfig(url=facts.object_store_url, s3_endpoint_url=facts.s3_endpoint_url)
 
 
 def _with_store(url: str, s3_endpoint: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:

@@ -80,6 +80,8 @@ class UpOptions:
     transport: Annotated[str, Option(help="KV transport between workers: shm, gloo, tls, or on a GPU cuda_ipc.")] = (
         "shm"
     )
+    lenient: Annotated[bool, Option("--lenient", help="Ignore fields of requests that are not known.")] = False
+    """Answers name them in a header."""
     mtls: Annotated[bool, Option("--mtls", help="Certificates and encryption between all processes.")] = False
     """Each call is then allowed only what the role of its caller may do."""
     otlp_endpoint: Annotated[str, Option(help="Collector of traces, e.g. http://localhost:4317.")] = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import os
 import secrets
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded,
 from stratos.common.tls.identity import PeerRole
 from stratos.observe.local_prometheus import LocalPrometheus, find_prometheus
 from stratos.pki.local import dial_as, make_certificates, tls_config
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.forking.client import ForkServer
 from stratos.rpc.serving.process import serve_async
@@ -89,6 +91,8 @@ class LocalPlatform:
         self._supervisor_address = ""
         self._has_own_redis = False
         self._digests: dict[Path, str] = {}
+        self._added: set[str] = set()
+        """Workers of models that records name."""
         self._is_started = False
 
     def views(self) -> list[ProcessView]:
@@ -101,11 +105,55 @@ class LocalPlatform:
         options = self._options
         limit = options.decode_limit if role == "decode" else max(1, options.prefill)
         limit += len(options.more_models) * (options.decode if role == "decode" else options.prefill)
+        limit += sum(view.role == role and view.name in self._added for view in self.views())
         return await self._supervisor.start_worker(role, partial(self._worker_spec, role), limit)
 
     async def begin_drain(self, name: str) -> None:
         """Let a worker leave, for the autoscaler."""
         await self._supervisor.begin_drain(name)
+
+    async def launch_workers(self, label: str, of: UpOptions, digest: str) -> list[str]:
+        """Start workers for a further model, as many as each one has; returns their names.
+
+        Args:
+            label: part of their names.
+            of: model and sizes.
+            digest: of its folder, to hand over.
+
+        Raises:
+            DependencyDown: one does not start; the others leave again.
+        """
+        self._digests[of.model_path] = digest
+        specs = [
+            self._worker_spec(role, name, of)
+            for role, count in (("prefill", of.prefill), ("decode", of.decode))
+            for name in self._free_names(f"{role}-{label}", count)
+        ]
+        self._added.update(spec.name for spec in specs)
+        ends = await asyncio.gather(*map(self._supervisor.launch, specs), return_exceptions=True)
+        if failed := next((end for end in ends if isinstance(end, BaseException)), None):
+            for spec, end in zip(specs, ends, strict=True):
+                if isinstance(end, ProcessView):
+                    await self.begin_drain(spec.name)
+            if not isinstance(failed, StartFailed):
+                raise failed
+            raise DependencyDown(f"{failed}; its log: {failed.log_path}") from failed
+        return [spec.name for spec in specs]
+
+    def _free_names(self, label: str, count: int) -> list[str]:
+        taken = {view.name for view in self.views()}
+        return list(itertools.islice((n for i in itertools.count() if (n := f"{label}-{i}") not in taken), count))
+
+    @property
+    def dialer(self) -> Dialer:
+        """Calls processes of the platform as its supervisor."""
+        return self._dialer
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """Digests of the models that the options name."""
+        paths = (self._options.model_path, *(more.model_path for more in self._options.more_models))
+        return frozenset(self._digests.get(path, "").partition("@")[0] for path in paths)
 
     async def start(self) -> PlatformFacts:
         """Start everything; returns when the first request can be answered.

@@ -182,11 +182,13 @@ def gateway_settings(
         "PLATFORM_KEY": ends.platform_key,
         "SNAPSHOT__COPY_PATH": str(copy_path),
         "LEDGER__SPOOL_PATH": str(copy_path.with_suffix(".ledger")),
+        "MODEL_RECORDS__FOLDER": str(copy_path.with_suffix(".models")),
         "MODEL__PATH": str(options.model_path),
         "MODEL__DIGEST": ends.digests.get(options.model_path, ""),
         "MODEL__NAME": options.model_name,
         "MODEL__MAX_MODEL_LEN": str(options.max_model_len),
         "MODEL__QUANTIZATION": options.quantization,
+        **({"HTTP__LENIENT": "true"} if options.lenient else {}),
         **_more_models(options, ends),
         **_object_store(options, ends),
     }
@@ -214,8 +216,8 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
         "min_workers": options.decode,
         "max_workers": options.decode_limit,
     }
-    if options.more_models:  # whose workers are none of this pool
-        decode["model_digest"] = ends.digests.get(options.model_path, "").partition("@")[0]
+    if digest := ends.digests.get(options.model_path, "").partition("@")[0]:
+        decode["model_digest"] = digest  # workers of other models are none of this pool
     return {
         "SUPERVISOR_ADDRESS": ends.supervisor,
         "ROUTER_ADDRESSES": json.dumps(ends.routers),

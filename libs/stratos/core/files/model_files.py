@@ -8,7 +8,7 @@ Layout is Hugging Face's: ``config.json``, ``*.safetensors``, ``tokenizer.json``
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from stratos.core.files.digest import files_digest
 from stratos.core.files.handed_digest import hand_over, receive, state_of
 from stratos.core.files.text_part import text_fields
 
+CONFIG_NAME = "config.json"
 MODULES_NAME = "modules.json"
 """Present in folders that sentence-transformers saved: models that were trained to embed."""
 MAX_JSON_BYTES = 64 * 1024 * 1024
@@ -74,18 +75,28 @@ def read_model_files(path: Path, handed_digest: str = "") -> ModelFiles:
     """
     if not path.is_dir():
         raise InvalidCheckpoint(f"{path} is not a folder; give the path of a Hugging Face model folder")
-    config = text_fields(read_json(path / "config.json"))
+    described = described_files(path)
     weights = _weight_files(path)
-    vocab_size = _count(path, config, "vocab_size")
-    hashed = (path / "config.json", *weights)
+    hashed = (path / CONFIG_NAME, *weights)
     try:
         digest = receive(handed_digest, hashed) or files_digest([(p.name, p) for p in hashed])
     except OSError as error:
         raise InvalidCheckpoint(f"{error.filename} cannot be read: {error.strerror}") from error
+    return replace(described, weight_paths=weights, digest=digest)
+
+
+def described_files(path: Path, digest: str = "") -> ModelFiles:
+    """A model by its configuration alone, without its weights; its digest is believed.
+
+    Raises:
+        InvalidCheckpoint: a configuration that lacks a field.
+    """
+    config = text_fields(read_json(path / CONFIG_NAME))
+    vocab_size = _count(path, config, "vocab_size")
     return ModelFiles(
         path=path,
         config=config,
-        weight_paths=weights,
+        weight_paths=(),
         digest=digest,
         vocab_size=vocab_size,
         max_model_len=_count(path, config, "max_position_embeddings"),
@@ -106,7 +117,7 @@ def digest_to_hand_over(path: Path, known: str = "") -> str:
     """
     if not path.is_dir():
         raise InvalidCheckpoint(f"{path} is not a folder; give the path of a Hugging Face model folder")
-    hashed = (path / "config.json", *_weight_files(path))
+    hashed = (path / CONFIG_NAME, *_weight_files(path))
     try:
         state = state_of(hashed)
         if receive(known, hashed):

@@ -213,3 +213,15 @@ class EngineStatus(EngineLoad):
     def load(self) -> EngineLoad:
         """The part that other processes see."""
         return EngineLoad(**{entry.name: getattr(self, entry.name) for entry in fields(EngineLoad)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightCheck:
+    """Result of reading weights again, once."""
+
+    num_bytes: int
+    """Read by this call."""
+    num_passes: int
+    """Times that all of them were read since the start; the first one takes note of them."""
+    damaged: tuple[str, ...] = ()
+    """Weights that are no longer what they were, by where they are in the model; none twice."""

@@ -53,6 +53,7 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.requests.records import EngineRequest
 from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.results import WeightCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,8 @@ class RunnerInfo:
     """Scheme of the weights of linear layers; empty for floats."""
     device: DeviceFacts = NO_DEVICE
     """The GPU that it computes on."""
+    can_probe: bool = False
+    """``Runner.probe`` and ``Runner.check_weights`` may be called, and equal bits mean a sound engine."""
     overlap: bool = False
     """The next step is planned while this one runs, where ``SchedulerSwitches.overlap`` says nothing else."""
 
@@ -165,6 +168,14 @@ class Runner(ABC):
 
     def unpack(self, block_table: Sequence[int], kv_range: KvRange, payload: DevicePayload) -> int:
         """``scatter`` from the device's memory; returns the checksum of what was written, right or wrong."""
+        raise NotImplementedError
+
+    def probe(self) -> bytes:
+        """Digest of what known tokens give, in memory that no plan has; the step thread's, between steps."""
+        raise NotImplementedError
+
+    def check_weights(self, max_bytes: int) -> WeightCheck:
+        """Read about so much of the weights, where the last call ended, and compare; may run beside a step."""
         raise NotImplementedError
 
     @abstractmethod

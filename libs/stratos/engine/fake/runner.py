@@ -37,6 +37,7 @@ from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.requests.records import PositionLogprobs, TokenLogprob
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import PlanRow, PooledRow, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.results import WeightCheck
 from stratos.engine.contract.runner import Runner, RunnerInfo
 from stratos.engine.fake.pooling import EMBEDDING_SIZE, fake_pool
 
@@ -192,7 +193,9 @@ class FakeRunner(Runner):
             window=config.window,
             num_sinks=config.num_sinks,
             overlap=config.overlap,
+            can_probe=True,
         )
+        self._noted_weight: int | None = None
 
     @classmethod
     def load(cls, config: FakeConfig) -> Self:
@@ -346,6 +349,16 @@ class FakeRunner(Runner):
 
     def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         self._adapters[files.digest] = None
+
+    def probe(self) -> bytes:
+        """KV of a token, so of the worker's weight."""
+        return fake_kv(self.config.worker_weight, 1, 0).to_bytes(KV_BYTES, "big", signed=True)
+
+    def check_weights(self, max_bytes: int) -> WeightCheck:
+        """There is one: the worker's."""
+        noted, self._noted_weight = self._noted_weight, self.config.worker_weight
+        damaged = () if noted in (None, self._noted_weight) else ("worker_weight",)
+        return WeightCheck(num_bytes=KV_BYTES, num_passes=1, damaged=damaged)
 
     def resident_adapters(self) -> tuple[str, ...]:
         return tuple(self._adapters)

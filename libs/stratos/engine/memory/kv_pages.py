@@ -53,6 +53,7 @@ class KvPages:
         device: where the pool lies.
         key_unit: elements that lie together in packed pages; 0 leaves rows of heads.
         codes: what rows hold, where they are bytes (``uint8``) of codes and scales.
+        num_spare: blocks behind the pool, which no plan has.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class KvPages:
         device: torch.device,
         key_unit: int = 0,
         codes: KvCodes | None = None,
+        num_spare: int = 0,
     ) -> None:
         self.geometry, self.num_blocks, self.key_unit, self.codes = geometry, num_blocks, key_unit, codes
         self._row = geometry.row_bytes // dtype.itemsize
-        shape = (num_blocks, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, self._row)
-        num_bytes = num_blocks * geometry.token_bytes * geometry.block_size
+        num_all = num_blocks + num_spare
+        shape = (num_all, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, self._row)
+        num_bytes = num_all * geometry.token_bytes * geometry.block_size
         if device.type == "cpu":
             check_memory(num_bytes, "kv_pool_bytes")
         try:

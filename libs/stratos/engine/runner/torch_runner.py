@@ -22,12 +22,13 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
-from stratos.core.kv import KvGeometry, KvIdentity, KvRange
+from stratos.core.kv import BATCHED, KvGeometry, KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import NON_FINITE_HIDDEN, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.results import WeightCheck
 from stratos.engine.contract.runner import Runner, RunnerInfo
 from stratos.engine.layers.thread_scope import one_thread
 from stratos.engine.lora.batch import sorted_by_adapter
@@ -40,6 +41,7 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
 from stratos.engine.runner.kernels import choose_kernels, score_options
+from stratos.engine.runner.known_tokens import NUM_TOKENS, KnownTokens, num_spare_blocks
 from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
@@ -48,6 +50,7 @@ from stratos.engine.runner.quantisation import chosen_scheme, scheme_parts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
+from stratos.engine.runner.weight_sums import WeightSums
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.fit import fitted, plan_of
@@ -77,6 +80,9 @@ class TorchRunner(Runner):
     """Choices for the device, and their reasons."""
     _threads: ThreadChoice | None = None
     """Where the number of threads is ours to choose."""
+    _known: KnownTokens
+    _sums: WeightSums
+    """Parts of a runner that can be probed."""
 
     def __init__(
         self,
@@ -147,7 +153,10 @@ class TorchRunner(Runner):
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
         # memory node.
         with ThreadPoolExecutor(1, "kv-pool") as pool_thread, one_thread():
-            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target, key_unit, codes)
+            num_spare = num_spare_blocks(config.block_size) if target.type == "cpu" else 0
+            making_pages = pool_thread.submit(
+                KvPages, geometry, num_blocks, kv_dtype, target, key_unit, codes, num_spare
+            )
             decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
             pages = making_pages.result()
         threads = None
@@ -192,6 +201,7 @@ class TorchRunner(Runner):
             token_operations=need.layer_operations,
             sampled_operations=need.output_operations,
             quantization=weights,
+            can_probe=_can_probe(config, target, promised, is_streaming=streams is not None),
         )
         linear.fix_threads()
         biases = reader.biases()
@@ -207,6 +217,9 @@ class TorchRunner(Runner):
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
+        if info.can_probe:
+            runner._known = KnownTokens(info, runner.forward, info.num_blocks, target)
+            runner._sums = WeightSums({"model": decoder, "scores": scores})
         runner.sampler = kernels.sampler(config, info.eos_token_ids, info.vocab_size) or runner.sampler
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.
@@ -289,6 +302,13 @@ class TorchRunner(Runner):
     def collect(self, handle: StepHandle) -> StepTokens:
         return handle.tokens
 
+    @torch.inference_mode()
+    def probe(self) -> bytes:
+        return self._known.digest()
+
+    def check_weights(self, max_bytes: int) -> WeightCheck:
+        return self._sums.check(max_bytes)
+
     # -- KV ------------------------------------------------------------------------------------------
 
     def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
@@ -328,6 +348,11 @@ def _report_non_finite(
         elif not (drafts := is_finite[first_draft : span.begin + span.num_tokens]).all():
             num_sound[row.seq_id] = int(drafts.argmin())
     return num_sound
+
+
+def _can_probe(config: RunnerConfig, device: torch.device, promised: tuple[str, ...], *, is_streaming: bool) -> bool:
+    is_long_enough = config.max_model_len >= NUM_TOKENS
+    return device.type == "cpu" and promised != (BATCHED,) and is_long_enough and not is_streaming
 
 
 def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype, scale_bytes: int) -> KvGeometry:

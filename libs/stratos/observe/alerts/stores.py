@@ -12,6 +12,12 @@ OURS = (
 
 _DUE = 'max by (namespace, cronjob) (kube_cronjob_status_last_schedule_time{cronjob=~".+-(certificates|backup)"})'
 
+
+def _hpa(what: str) -> str:
+    series = f'kube_horizontalpodautoscaler_{what}{{horizontalpodautoscaler=~".+-gateway-.+"}}'
+    return f"max by (namespace, horizontalpodautoscaler) ({series})"
+
+
 STORE_ALERTS = (
     Alert(
         name="StratosSnapshotStale",
@@ -36,6 +42,22 @@ STORE_ALERTS = (
         meaning="What gateways know goes on serving; nothing is written until an administrator decides.",
         check=("`stratos admin` refuses and says what is missing.", "Was a backup restored, or the URL changed?"),
         act=("Restore the right Redis, or take the new one with `stratos admin adopt-store` (docs/operations.md).",),
+    ),
+    Alert(
+        name="StratosModelRefused",
+        expr="max by (release, model) (stratos_model_refused) == 1",
+        lasting="2m",
+        summary="A gateway cannot serve a model that is recorded.",
+        meaning="Requests for it get 404 there, or go on with what was served before. Other models are served as ever.",
+        check=(
+            "`stratos models list`, or the gateway's log: files are missing or have another digest, a tokenizer does "
+            "not load, another name has the digest, or there are more records than `MODEL_RECORDS__MAX_MODELS`.",
+            "Does the gateway reach the object store (`OBJECT_STORE__URL`, network policies)?",
+        ),
+        act=(
+            "Add it again from a good folder (`stratos models add NAME PATH`), which stores its files again.",
+            "Or remove it: `stratos models remove NAME --digest FIRST-DIGITS`.",
+        ),
     ),
     Alert(
         name="StratosRedisFills",
@@ -168,6 +190,17 @@ STORE_ALERTS = (
         meaning="No replica holds the lease: pools stay as they are.",
         check=("Logs of the autoscaler; rights on the lease.", "Is the API server there?"),
         act=("Mend what the log says. Pools can be scaled by hand until then.",),
+    ),
+    Alert(
+        name="StratosGatewaysAtMaximum",
+        expr=f"{_hpa('status_desired_replicas')} >= {_hpa('spec_max_replicas')}{OURS}",
+        lasting="15m",
+        summary="There are as many gateways as there may be.",
+        meaning="Their HPA wants its maximum, so more requests are open at each gateway than it was given "
+        "(`gateway.autoscaling.openStreams`), or soon will be. Needs kube-state-metrics. For workers see "
+        "StratosPoolAtMaximum.",
+        check=("Dashboard Fleet: active requests, delay of the gateways' event loops.",),
+        act=("Raise `gateway.autoscaling.maxReplicas`.",),
     ),
     Alert(
         name="StratosScalersUnserved",

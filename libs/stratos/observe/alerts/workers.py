@@ -83,6 +83,19 @@ WORKER_ALERTS = (
         act=("Raise `maxReplicas` where there is room, or lower what a tenant may have open (docs/tenants.md).",),
     ),
     Alert(
+        name="StratosWorkersUnusable",
+        expr='max by (release, role) (stratos_router_workers_by_protocol{version="unusable"}) > 0',
+        lasting="10m",
+        summary="Workers speak a protocol that routers do not.",
+        meaning="Two versions run side by side that are further apart than one: those workers get no work. An upgrade "
+        "or a rollback that stopped halfway leaves a fleet like that.",
+        check=(
+            "`stratos_router_workers_by_protocol` by role and version.",
+            "Images of the pods: `kubectl get pods -o wide`, `kubectl rollout status`.",
+        ),
+        act=("Finish the upgrade, or go back; where it skips a version, upgrade to the one between first.",),
+    ),
+    Alert(
         name="StratosWorkersFlap",
         expr='sum by (release, role) (increase(stratos_router_worker_evictions_total{reason!="draining"}[15m])) > 3',
         lasting="1m",
@@ -188,6 +201,24 @@ WORKER_ALERTS = (
             "Log of the worker: it names the request.",
         ),
         act=("Drain the node if it happens again.",),
+    ),
+    Alert(
+        name="StratosWorkerConvicted",
+        expr="max by (release, instance) (stratos_worker_convicted) > 0",
+        severity="page",
+        summary="A worker computes something else than at its start, and has taken itself out.",
+        meaning="Known tokens gave other bits, or a weight has changed in memory. The worker is not ready, has handed "
+        "its streams back, and gives no KV away. What it computed since its last sound probe may be wrong: a minute at "
+        "most where a probe found it, the time of a pass over the weights where that did.",
+        check=(
+            "`/readyz` of the worker, or its log: `this worker is out`. It names the weights, or both digests.",
+            "Memory errors of the node (EDAC, `rasdaemon`), and what else ran there.",
+            "Convicted at its start: the folder of the model, or the processor, gives other bits than we recorded.",
+        ),
+        act=(
+            "Save the log, then end the worker (`kubectl delete pod`): a flipped bit is gone after a restart.",
+            "Drain the node if it happens there again.",
+        ),
     ),
     Alert(
         name="StratosBlockLedgerBroken",

@@ -75,7 +75,7 @@ class GuardedScript:
         self._store_id = store_id
 
     async def __call__(
-        self, keys: Sequence[str], args: Sequence[str | int | float], *, pipeline: Pipeline | None = None
+        self, keys: Sequence[str], args: Sequence[str | int | float | bytes], *, pipeline: Pipeline | None = None
     ) -> object:
         """Run it; called within ``translate_redis_errors``, which makes ``DependencyDown`` of a foreign store.
 

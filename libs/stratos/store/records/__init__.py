@@ -1,4 +1,4 @@
-"""Plans, tenants, API keys, adapters and blocks as versioned records, and the snapshot of them in every gateway.
+"""Plans, tenants, API keys, models, adapters and blocks as versioned records, and their snapshot in every gateway.
 
 Read in this order: ``record`` (what one record is), ``values`` (its content as JSON), ``followed_snapshot`` (what a
 process knows of all records, and when it may trust a store), ``record_store`` (the records in Redis), ``scripts`` (its

@@ -38,6 +38,8 @@ class Kind(StrEnum):
     """A tenant's data key, wrapped."""
     TENANT = "tenant"
     KEY = "key"
+    MODEL = "model"
+    """A revision of a base model."""
     ADAPTER = "adapter"
     BLOCK = "block"
     """A model or adapter that is refused for now."""
@@ -53,8 +55,9 @@ class Record:
 
     kind: Kind
     id: str
-    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, ``<owner>/<name>`` of an adapter
-    or a template (the name alone of one of all tenants), ``<scope>/<name>`` of a block."""
+    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, ``<name>/<digest>`` of a
+    model, ``<owner>/<name>`` of an adapter or a template (the name alone of one of all tenants), ``<scope>/<name>`` of
+    a block."""
     version: int
     """Microseconds; a higher one is newer."""
     is_deleted: bool = False

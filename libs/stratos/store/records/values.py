@@ -1,4 +1,4 @@
-"""Values of records as JSON and back: policies, templates, plans, data keys, tenants, keys, adapters, blocks.
+"""Values of records as JSON and back, one form for each kind of record.
 
 A tombstone's value is read by people only, so it is never decoded.
 """
@@ -18,6 +18,8 @@ from stratos.core.tenancy.roles import Role
 from stratos.store.content.forms import policy_from_json, policy_to_json, template_from_json, template_to_json
 from stratos.store.data_keys import DataKeyRecord
 from stratos.store.keys import KeyRecord, KeyTerms, check_networks, check_patterns
+from stratos.store.models.forms import model_from_json
+from stratos.store.models.model_record import ModelRecord
 from stratos.store.plans import (
     check_plan_name,
     overrides_from_json,
@@ -37,7 +39,17 @@ _ADAPTER_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "base_model_digest": str, "uri": str, "digest": str, "rank": int, "alpha": (int, float), "target_modules": list,
     "num_bytes": int, "created_unix_s": int,
 }  # fmt: skip
-RecordValue = ContentPolicy | PromptTemplate | Plan | DataKeyRecord | TenantRecord | KeyRecord | Adapter | BlockRecord
+RecordValue = (
+    ContentPolicy
+    | PromptTemplate
+    | Plan
+    | DataKeyRecord
+    | TenantRecord
+    | KeyRecord
+    | ModelRecord
+    | Adapter
+    | BlockRecord
+)
 
 
 class MalformedValue(Exception):
@@ -130,7 +142,7 @@ def adapter_id(owner: str, name: str) -> str:
 
 
 def owner_and_name(record_id: str) -> tuple[str, str]:
-    """The parts of a record id; records of other kinds than adapters, templates and blocks have no owner."""
+    """The parts of a record id; records of other kinds than models, adapters, templates and blocks have none."""
     owner, _, name = record_id.rpartition("/")
     return owner, name
 
@@ -240,6 +252,7 @@ _DECODERS: Mapping[str, Callable[[str, Mapping[str, Any]], RecordValue]] = {
     "data_key": _data_key,
     "tenant": _tenant,
     "key": _key,
+    "model": model_from_json,
     "adapter": _adapter,
     "block": _block,
 }

@@ -108,13 +108,13 @@ local owner, lease, ttl, found = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), 
 for _, row in ipairs(cjson.decode(ARGV[4])) do
   local place, id, epoch, block, text, ends, last = unpack(row)
   local keys = {unpack(KEYS, 5 * place + 1, 5 * place + 5)}
-  local meta, what = living(keys, id), 'ok'
+  local meta, what = living(keys, id), 'o'
   if not meta then
-    what = 'gone'
+    what = 'g'
   elseif meta.s == 'cancelled' then
-    what = 'cancelled'
+    what = 'c'
   elseif meta.s ~= 'open' or meta.o ~= owner or meta.e ~= epoch then
-    what = 'fenced'
+    what = 'f'
   else
     if block >= 0 then
       put(keys, id, meta, block, text)
@@ -132,7 +132,7 @@ for _, row in ipairs(cjson.decode(ARGV[4])) do
   table.insert(found, what)
 end
 for i = 1, #KEYS - 4, 5 do keep({unpack(KEYS, i, i + 4)}) end
-return found
+return table.concat(found)
 """
 )
 

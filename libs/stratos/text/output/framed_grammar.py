@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratos.text.output.notation.lark import LarkWriter, without
-from stratos.text.output.parser import OutputShape
-from stratos.text.output.syntax import CallForm, FrameForm
+from stratos.text.output.answer_grammar import AnswerGrammar
+from stratos.text.output.notation.lark import without
+from stratos.text.output.syntax import FrameForm
 
 
 @dataclass(frozen=True, slots=True)
-class FramedGrammar:
-    """Writes all rules but those of arguments (``args_0``, ...) and of ``content``; the last message has no end."""
-
-    shape: OutputShape
-    lark: LarkWriter
-    names: Sequence[str]
-    """Functions that may be called."""
-    is_one: bool
-    """There is one call at most."""
-    budget: int | None = None
-    """Most tokens of reasoning, which is then one message at the beginning."""
+class FramedGrammar(AnswerGrammar):
+    """The last message has no end; with a budget, reasoning is one message at the beginning."""
 
     def forced(self) -> list[str]:
         """Reasoning, and calls."""
@@ -51,11 +41,6 @@ class FramedGrammar:
         ]
 
     @property
-    def _form(self) -> CallForm:
-        assert self.shape.syntax is not None, "it frames the output"
-        return self.shape.syntax.form
-
-    @property
     def _frame(self) -> FrameForm:
         assert self._form.frame is not None, "of a syntax that frames"
         return self._form.frame
@@ -77,9 +62,7 @@ class FramedGrammar:
         ]
 
     def _calls(self) -> list[str]:
-        more = "" if self.is_one else f" ({self.lark.literal(self._form.between)} call)*"
-        return [f"calls: call{more}", self._call()]
+        return [f"calls: call {self._more}", self._call()]
 
     def _call(self) -> str:
-        texts = [self.lark.literal(self._form.before.replace("{name}", name)) for name in self.names]
-        return "call: " + " | ".join(f"{text} args_{i}" for i, text in enumerate(texts))
+        return self._alternatives("call", self._form.before)

@@ -15,12 +15,12 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
-from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult
+from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult, WeightCheck
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.kv_transfer.port.base import DataPort
 
 STOPPED = "the engine of this worker has stopped"
-BESIDE_STEPS = frozenset({"load_adapter", "prepare_grammar", "cache_changes"})
+BESIDE_STEPS = frozenset({"load_adapter", "prepare_grammar", "cache_changes", "check_weights"})
 """Methods that do not wait for the step loop, and may take long without anything being wrong."""
 StepCallback = Callable[[StepResult], None]
 
@@ -121,6 +121,14 @@ class EngineClient(ABC):
     async def cache_changes(self, after: int | None) -> CacheChanges:
         changes: CacheChanges = await self._call("cache_changes", after)
         return changes
+
+    async def probe(self) -> bytes:
+        digest: bytes = await self._call("probe")
+        return digest
+
+    async def check_weights(self, max_bytes: int) -> WeightCheck:
+        check: WeightCheck = await self._call("check_weights", max_bytes)
+        return check
 
     async def load_adapter(self, files: AdapterFiles) -> None:
         await self._call("load_adapter", files)

@@ -49,6 +49,11 @@ class PrefillProgress:
         self.ended_s = result.ended_s
         self.num_steps += 1
 
+    def fail(self, error: StratosError) -> None:
+        """It ends with ``error``."""
+        self.error = error
+        self.notify()
+
     def notify(self) -> None:
         """Wake the waiters."""
         self._changed.set()
@@ -98,6 +103,11 @@ class PrefillJobs:
         """Forget ``leg``."""
         self._jobs.pop(leg, None)
 
+    def fail_all(self, error: StratosError) -> None:
+        """End every job; their hand-offs end with ``error``."""
+        for job in self._jobs.values():
+            job.fail(error)
+
     def _ahead(self, leg: str) -> Iterator[PrefillProgress]:
         for other, job in self._jobs.items():
             if other == leg:
@@ -139,5 +149,4 @@ class PrefillJobs:
             job.notify()
         for leg, error in result.prefill_errors.items():
             if (job := self._jobs.get(leg)) is not None:
-                job.error = error
-                job.notify()
+                job.fail(error)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from stratos.common.errors import ConcurrencyLimited, Overloaded, StratosError
 from stratos.common.shed_reason import ShedReason
@@ -25,7 +26,7 @@ _DISPLACED = "displaced from a full gateway while its body was read; try again l
 class _Body:
     tenant_id: str
     priority_class: int
-    end: TaskEnd
+    end: Callable[[StratosError], None]
 
 
 class BodyPlaces:
@@ -56,6 +57,23 @@ class BodyPlaces:
             Overloaded: there is none, or another body got this one.
             ConcurrencyLimited: the tenant holds too many.
         """
+        with TaskEnd() as end:
+            give_back = self.hold(tenant, end)
+            try:
+                yield
+            finally:
+                give_back()
+
+    def hold(self, tenant: Tenant, end: Callable[[StratosError], None]) -> Callable[[], None]:
+        """Take a place; returns what gives it back, however often it is called.
+
+        Args:
+            tenant: whose body it is.
+            end: called once another body gets the place.
+
+        Raises:
+            Overloaded, ConcurrencyLimited: as ``enter``.
+        """
         if self._by_tenant[tenant.id] >= self._max_open_per_tenant:
             text = f"{self._max_open_per_tenant} bodies of this tenant are on their way, its limit"
             raise ConcurrencyLimited(text)
@@ -63,13 +81,9 @@ class BodyPlaces:
             text = f"{self._max_open} bodies are on their way into the gateway, its limit"
             raise Overloaded(text, reason=ShedReason.QUEUE_FULL)
         number = next(self._numbers)
-        with TaskEnd() as end:
-            self._open[number] = _Body(tenant.id, tenant.priority_class, end)
-            self._count(tenant.id, 1)
-            try:
-                yield
-            finally:
-                self._release(number)
+        self._open[number] = _Body(tenant.id, tenant.priority_class, end)
+        self._count(tenant.id, 1)
+        return partial(self._release, number)
 
     def end_all(self, error: StratosError) -> None:
         """Wait for none of them any more."""

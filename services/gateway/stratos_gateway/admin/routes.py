@@ -49,6 +49,7 @@ from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.key_bounds import check_bounds
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.lists import StoredLists
+from stratos_gateway.admin.model_routes import ModelRoutes, ModelStatus
 from stratos_gateway.admin.views import audit_view, plan_view, record_view, tenant_view
 from stratos_gateway.http.body import OrjsonResponse, read_json
 from stratos_gateway.http.limits import HttpLimits
@@ -73,6 +74,8 @@ class AdminStores:
     readings: UsageReadings | None = None
     platform: PlatformKeys | None = None
     """Wraps data keys; without it there are none."""
+    models: ModelStatus | None = None
+    """How records of models stand at this gateway."""
 
 
 class AdminCaller:
@@ -184,6 +187,7 @@ class AdminRoutes:
             ("POST", "/declaration", admin, self._apply),
         ]
         table += LedgerRoutes(self._stores.ledger, self._stores.readings).table()
+        table += ModelRoutes(self._stores.models, self._stores.lists.now).table()
         return [
             Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])
             for method, path, role, handler in table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.request import ClientRequest
-from stratos_gateway.http.body import read_json
+from stratos_gateway.http.body import leniently, read_json
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
@@ -101,6 +101,10 @@ class Edge:
         self.begin(http, tenant, prompt_param)
         with self.bodies.enter(tenant):
             return await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+
+    def reading(self) -> AbstractContextManager[list[str]]:
+        """Names of fields that are not known, of a body that is checked within; empty where they are refused."""
+        return leniently(is_lenient=self.limits.lenient)
 
     @contextmanager
     def admit(

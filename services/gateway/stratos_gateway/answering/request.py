@@ -5,6 +5,7 @@ The edge opens it, preparation fills ``prepared``, a source gives ``output``; st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,17 @@ from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 
 IGNORED_HEADER = b"x-stratos-ignored"
 """Names fields of a request that were accepted and mean nothing here."""
+
+
+_MAX_UNKNOWN = 20
+_UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+
+
+def note_unknown(exchange: Exchange, names: Sequence[str]) -> None:
+    """Name fields that are not known, which are the client's texts, in a header of their own."""
+    if names:
+        shown = [_UNPRINTABLE.sub("?", name[:100]) for name in names[:_MAX_UNKNOWN]]
+        exchange.headers.append((IGNORED_HEADER, ", ".join(shown).encode()))
 
 
 LINE = "stratos.batch_line"

@@ -1,4 +1,4 @@
-"""Errors in Anthropic's envelope; status, code and parameter are those that every route has."""
+"""Errors in Anthropic's envelope, and its headers; status, code and parameter are those that every route has."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ def error_envelope(error: StratosError, request_id: str) -> dict[str, Any]:
     return {"type": "error", "error": error_object(error), "request_id": request_id}
 
 
-MESSAGE_ERRORS = ErrorForm(error_envelope, b"request-id")
+MESSAGE_ERRORS = ErrorForm(error_envelope, b"request-id", "anthropic-ratelimit")

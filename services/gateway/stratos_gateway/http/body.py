@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +24,21 @@ _INLINE_BYTES = 32 * 1024
 T = TypeVar("T")
 _BYTES_PER_WEIGHT = 6
 """Bytes of a token id of five digits and its comma: the weight that a body may have grows with its largest size."""
+
+
+UNKNOWN: ContextVar[list[str] | None] = ContextVar("fields that are not known", default=None)
+"""Where they are listed; ``None`` refuses them."""
+
+
+@contextmanager
+def leniently(*, is_lenient: bool) -> Iterator[list[str]]:
+    """Read bodies within the block; where it is lenient, fields that are not known are listed instead of refused."""
+    unknown = list[str]()
+    token = UNKNOWN.set(unknown if is_lenient else None)
+    try:
+        yield unknown
+    finally:
+        UNKNOWN.reset(token)
 
 
 async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> dict[str, Any]:

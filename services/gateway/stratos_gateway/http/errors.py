@@ -127,12 +127,14 @@ def error_body(error: StratosError) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
-    """A dialect's way to tell errors."""
+    """A dialect's way to tell errors and limits."""
 
     body: Callable[[StratosError, str], dict[str, Any]]
     """Error and id of the request to the body of an answer."""
     id_header: bytes = b""
     """Header that has the id besides x-request-id, on every answer."""
+    limits_prefix: str = ""
+    """Begins headers that tell of a tenant's limits besides OpenAI's, with dates."""
 
 
 OPENAI_ERRORS = ErrorForm(lambda error, request_id: error_body(error))

@@ -19,6 +19,8 @@ class HttpLimits:
 
     max_body_bytes: Annotated[int, Ge(1)] = MAX_BODY_BYTES
     """Largest request body."""
+    lenient: bool = False
+    """Fields of a body that are not known are ignored, and named in `x-stratos-ignored`, instead of refused."""
     head_timeout_s: Annotated[float, Gt(0)] = 10.0
     """Longest time a client may take to send the request line and headers."""
     body_timeout_s: Annotated[float, Gt(0)] = 10.0

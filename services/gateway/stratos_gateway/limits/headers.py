@@ -1,18 +1,51 @@
-"""Limits as OpenAI's clients read them: ``x-ratelimit-*``."""
+"""A tenant's limits as clients read them: ``x-ratelimit-*`` of OpenAI, and those of Anthropic beside them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from stratos_gateway.limits.bucket import LeasedBucket
+Headers = list[tuple[bytes, bytes]]
 
 
-def limit_headers(kind: str, limit_per_min: int, bucket: LeasedBucket, now: float) -> list[tuple[bytes, bytes]]:
-    """``x-ratelimit-*`` of one limit; kind is "requests" or "tokens"."""
-    remaining = max(0.0, bucket.remaining(now))
-    reset_s = (bucket.terms.capacity - remaining) / bucket.terms.rate_per_s
-    values = {"limit": str(limit_per_min), "remaining": str(math.floor(remaining)), "reset": duration(reset_s)}
-    return [(f"x-ratelimit-{name}-{kind}".encode(), value.encode()) for name, value in values.items()]
+@dataclass(frozen=True, slots=True)
+class LimitStanding:
+    """One limit at one moment."""
+
+    kind: str
+    """"requests" or "tokens"."""
+    limit_per_min: int
+    remaining: float
+    reset_s: float
+    """Seconds until all of it is there again."""
+
+
+def limit_headers(standings: Sequence[LimitStanding]) -> Headers:
+    """Headers of OpenAI, whose times are durations."""
+    return [
+        (f"x-ratelimit-{name}-{one.kind}".encode(), value.encode())
+        for one in standings
+        for name, value in (*_counts(one), ("reset", duration(one.reset_s)))
+    ]
+
+
+def dated_headers(prefix: str, standings: Sequence[LimitStanding], now_unix_s: float) -> Headers:
+    """Headers whose names begin like this, as Anthropic has them: times are dates, in whole seconds, rounded up."""
+    return [
+        (f"{prefix}-{one.kind}-{name}".encode(), value.encode())
+        for one in standings
+        for name, value in (*_counts(one), ("reset", _date(now_unix_s + one.reset_s)))
+    ]
+
+
+def _counts(one: LimitStanding) -> tuple[tuple[str, str], ...]:
+    return ("limit", str(one.limit_per_min)), ("remaining", str(math.floor(one.remaining)))
+
+
+def _date(unix_s: float) -> str:
+    return datetime.fromtimestamp(math.ceil(unix_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration(seconds: float) -> str:

@@ -256,7 +256,7 @@ class Leaser:
             self._away_at = float("-inf")
         elif self._away_at is None:
             _log.warning("slices of rate limits are not renewed: %s; every gateway goes on with its share", error)
-            self._away_at = begun_at
+            self._away_at, self._is_unsure = begun_at, False
             self._shares_at = max(begun_at + SHARES_AFTER_S, self._clock.now())
 
     def _miss(self, buckets: Iterable[LeasedBucket]) -> None:

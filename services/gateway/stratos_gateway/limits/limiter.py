@@ -12,7 +12,7 @@ from stratos.common.errors import ConcurrencyLimited, RateLimited, RequestOverRa
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
-from stratos_gateway.limits.headers import limit_headers
+from stratos_gateway.limits.headers import LimitStanding
 from stratos_gateway.limits.leaser import Leaser
 
 FIRST_WAIT_S = 1.0
@@ -44,6 +44,11 @@ class Claim:
     amount: float
     limit: int
 
+    def standing(self, now: float) -> LimitStanding:
+        """How the limit stands."""
+        remaining, terms = max(0.0, self.bucket.remaining(now)), self.bucket.terms
+        return LimitStanding(self.kind, self.limit, remaining, (terms.capacity - remaining) / terms.rate_per_s)
+
 
 class LimitReservation(Holder):
     """One request's claims on its tenant's limits; ``settle`` must be called, however it ended."""
@@ -57,15 +62,10 @@ class LimitReservation(Holder):
         self._clock = clock
 
     @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """How the limits stand now."""
+    def standings(self) -> list[LimitStanding]:
+        """How the limits stand now that its client is told of."""
         now = self._clock.now()
-        return [
-            header
-            for claim in self.claims
-            if not claim.bucket.is_semaphore
-            for header in limit_headers(claim.kind, claim.limit, claim.bucket, now)
-        ]
+        return [claim.standing(now) for claim in self.claims if not claim.bucket.is_semaphore]
 
     @property
     def state(self) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,7 +11,8 @@ from stratos.common.errors import Retryable
 from stratos_gateway.answering.contract import Step
 from stratos_gateway.answering.draft import is_platform_failure
 from stratos_gateway.answering.request import LINE, ClientRequest
-from stratos_gateway.limits.limiter import Cost, TenantLimiter
+from stratos_gateway.limits.headers import Headers, dated_headers, limit_headers
+from stratos_gateway.limits.limiter import Cost, LimitReservation, TenantLimiter
 
 
 class LimitsStep(Step):
@@ -18,10 +20,12 @@ class LimitsStep(Step):
 
     Args:
         limiter: of all tenants.
+        wall_clock: seconds since the epoch, for headers.
     """
 
-    def __init__(self, limiter: TenantLimiter) -> None:
+    def __init__(self, limiter: TenantLimiter, wall_clock: Callable[[], float] = time.time) -> None:
         self._limiter = limiter
+        self._wall_clock = wall_clock
 
     @asynccontextmanager
     async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
@@ -45,11 +49,16 @@ class LimitsStep(Step):
                 request.num_claimed_tokens = 0  # what is refused here takes nothing
                 raise
             finally:
-                request.exchange.headers += request.notices + reservation.headers
+                request.exchange.headers += request.notices + self._headers(request, reservation)
                 request.trail["limits"] = reservation.state
             yield
         finally:
             reservation.settle(_num_taken(request))
+
+    def _headers(self, request: ClientRequest[Any], reservation: LimitReservation) -> Headers:
+        standings, prefix = reservation.standings, request.exchange.error_form.limits_prefix
+        dated = dated_headers(prefix, standings, self._wall_clock()) if prefix else []
+        return limit_headers(standings) + dated
 
 
 def _num_taken(request: ClientRequest[Any]) -> int:

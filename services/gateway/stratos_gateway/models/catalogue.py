@@ -7,7 +7,7 @@ of an unknown one, outages included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,10 @@ class Lookup:
         return self.found
 
 
+async def no_arrivals(name: str) -> None:
+    """No model comes while this gateway runs."""
+
+
 class ModelCatalogue:
     """Names of the base models and of every tenant's adapters.
 
@@ -66,12 +70,20 @@ class ModelCatalogue:
         models: base models of this gateway.
         adapters: where adapters are looked up; ``None`` serves base models alone.
         blocks: what is refused for now.
+        arrivals: waits a moment for a base model that was just added.
     """
 
-    def __init__(self, models: ModelSet, adapters: AdapterSource | None = None, blocks: Blocks = NO_BLOCKS) -> None:
+    def __init__(
+        self,
+        models: ModelSet,
+        adapters: AdapterSource | None = None,
+        blocks: Blocks = NO_BLOCKS,
+        arrivals: Callable[[str], Awaitable[None]] = no_arrivals,
+    ) -> None:
         self.models = models
         self._adapters = adapters
         self._blocks = blocks
+        self._arrivals = arrivals
 
     async def look_up(self, tenant: Tenant, name: object) -> Lookup:
         """Look up what the field ``model`` of a body names, whatever is in it; raises nothing."""
@@ -87,7 +99,13 @@ class ModelCatalogue:
         """The digests that a name stands for; raises like ``get``."""
         if (served := self._base(tenant, name)) is not None:
             return ModelTarget(name=name, served=served)
-        adapter, served = await self._find(tenant, name)
+        try:
+            adapter, served = await self._find(tenant, name)
+        except ModelNotFound:  # its adapters were looked for in the store: a model that was added is known by now
+            await self._arrivals(name)
+            if (arrived := self._base(tenant, name)) is None:
+                raise
+            return ModelTarget(name=name, served=arrived)
         ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
         return ModelTarget(name=name, served=served, adapter=ref, owner=adapter.tenant)
 

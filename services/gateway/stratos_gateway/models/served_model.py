@@ -10,7 +10,7 @@ from functools import partial
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidCheckpoint
 from stratos.core.files.embedding_files import read_embedding_config
-from stratos.core.files.model_files import read_model_files
+from stratos.core.files.model_files import ModelFiles, described_files, read_model_files
 from stratos.core.requests.limits import (
     MAX_COUNTED_TOKENS,
     MAX_EMBEDDING_TOKENS,
@@ -45,7 +45,7 @@ def _too_long_as(param: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """Read once at start; shared by all requests."""
+    """Read once, and shared by all requests; a request keeps the one that it began with."""
 
     base: BaseModel
     tokenizer: Tokenizer
@@ -65,8 +65,21 @@ class ServedModel:
         Raises:
             InvalidCheckpoint: it cannot be served; the message says what to do.
         """
-        path = config.path
-        files = read_model_files(path, config.digest)
+        return cls._of(config, read_model_files(config.path, config.digest))
+
+    @classmethod
+    def load_texts(cls, config: ModelConfig, created_unix_s: int) -> ServedModel:
+        """Read a folder that has a model's text files alone; its digest is believed.
+
+        Raises:
+            InvalidCheckpoint: it cannot be served; the message says why.
+        """
+        served = cls._of(config, described_files(config.path, config.digest))
+        return replace(served, base=replace(served.base, created_unix_s=created_unix_s))
+
+    @classmethod
+    def _of(cls, config: ModelConfig, files: ModelFiles) -> ServedModel:
+        path = files.path
         tokenizer = Tokenizer.load(path)
         if tokenizer.vocab_size > files.vocab_size:
             raise InvalidCheckpoint(f"{path}: the tokenizer has more tokens than the model's vocabulary")

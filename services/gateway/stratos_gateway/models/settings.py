@@ -1,4 +1,4 @@
-"""Which base model a gateway serves, and how."""
+"""Which base models a gateway serves, and how."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
 
@@ -43,3 +43,18 @@ class ModelConfig:
     def served_name(self) -> str:
         """Name that clients use as "model"; revisions of a model have one."""
         return self.name or self.path.resolve().name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRecordsConfig:
+    """Models that records name: `stratos models add`, without a restart."""
+
+    max_models: Annotated[int, Ge(0)] = 64
+    """Records that a gateway serves at once, each with its tokenizer in memory; further ones are refused by name."""
+    folder: Path | None = None
+    """Where their tokenizers and templates are kept, of this gateway alone; unset takes a temporary folder, which a
+    restart fills from the object store again."""
+    retry_s: Annotated[float, Gt(0)] = 15.0
+    """After which a model is tried again that was refused for what may pass, such as an object store that is away."""
+    live_poll_s: Annotated[float, Gt(0)] = 1.0
+    """Between two looks at which revisions have live workers, where a name has several."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -57,13 +57,14 @@ class RecentLoad:
     Args:
         gateway: incarnation of this process.
         clock: monotonic.
-        served: digests of the models that are reported also while they are idle; batches belong to the first one.
+        served: digests of the models that are reported also while they are idle, as they are then; batches belong to
+            the first one.
     """
 
-    def __init__(self, gateway: str, clock: Clock, served: Iterable[str] = ()) -> None:
+    def __init__(self, gateway: str, clock: Clock, served: Callable[[], Iterable[str]] = tuple) -> None:
         self._gateway = gateway
         self._clock = clock
-        self._served = tuple(served)
+        self._served = served
         self._idle_told_s = float("-inf")
         self._models: dict[str, _Model] = {}
         self._backlog = 0, 0
@@ -113,7 +114,7 @@ class RecentLoad:
         if now - self._idle_told_s < IDLE_REPORT_S:
             return []
         self._idle_told_s = now
-        return [self._load(digest, _Model()) for digest in self._served if digest not in self._models]
+        return [self._load(digest, _Model()) for digest in self._served() if digest not in self._models]
 
     async def run(self, listener: LoadListener) -> None:
         """Root task: report until cancelled."""
@@ -124,7 +125,7 @@ class RecentLoad:
 
     def _load(self, digest: str, model: _Model) -> GatewayLoad:
         counts = zip(*(second.first_tokens for second in model.seconds), strict=True)
-        num_lines, num_due = self._backlog if digest in self._served[:1] else (0, 0)
+        num_lines, num_due = self._backlog if digest in tuple(self._served())[:1] else (0, 0)
         return GatewayLoad(
             gateway=self._gateway,
             model_digest=digest,

@@ -21,6 +21,7 @@ from stratos.core.requests.grammar import (
     schema_grammar,
 )
 from stratos.core.requests.limits import LIMITS, MAX_SESSION_CHARS, check_metadata, check_number
+from stratos_gateway.http.body import UNKNOWN
 
 
 class Fields:
@@ -93,7 +94,11 @@ class Fields:
             raise BadRequest(f"{param} is not supported by this server", param=param, code="unsupported_parameter")
 
     def end(self) -> None:
-        """Refuse what was not read."""
+        """Refuse what was not read, or list it within ``leniently``."""
+        unknown = UNKNOWN.get()
+        if unknown is not None:
+            unknown += [self.path + name for name in self._left]
+            return
         for name in self._left:
             text = f"{self.path}{name[:100]}"
             raise BadRequest(f"unknown parameter {text!r}", param=text, code="unknown_parameter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -19,7 +20,10 @@ from stratos.core.requests.tools import (
 from stratos.text.chat_template import ChatMessage
 from stratos_gateway.openai.fields import object_fields
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_DEVELOPER = "developer"
+"""To the model it is a system message."""
+_ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""Whether the model's template has a role is for the template to say."""
 _REASONING = ("reasoning_content", "reasoning")
 """Names that clients have for an assistant's reasoning; they are one text."""
 
@@ -45,8 +49,9 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
     if not isinstance(entry, dict):
         raise BadRequest(f"{param} must be an object", param=param)
     role = entry.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise BadRequest(f"{param}.role must be one of {', '.join(_ROLES)}", param=f"{param}.role")
+    if not isinstance(role, str) or not _ROLE.fullmatch(role):
+        text = f"{param}.role must be system, developer, user, assistant, tool or another name that the template knows"
+        raise BadRequest(text, param=f"{param}.role")
     for name in ("function_call", "audio") if role == "assistant" else ("function_call", "audio", "tool_calls"):
         if entry.get(name):
             text = f"{param}.{name} is not supported by this server"
@@ -55,7 +60,7 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
     content = entry.get("content")
     is_empty = content is None and bool(calls)
     return ChatMessage(
-        _ROLES[role],
+        "system" if role == _DEVELOPER else role,
         "" if is_empty else _content(content, f"{param}.content"),
         tool_calls=calls,
         tool_call_id=check_call_id(entry.get("tool_call_id"), f"{param}.tool_call_id") if role == "tool" else "",

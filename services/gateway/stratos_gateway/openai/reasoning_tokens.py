@@ -19,7 +19,7 @@ class ReasoningTokens:
 
     def __init__(self, shape: OutputShape, tokenizer: Tokenizer) -> None:
         tags = None if shape.frame is not None else shape.reasoning
-        self._end_id = None if tags is None else tokenizer.special_tokens.get(tags.end)
+        self._end_id = None if tags is None else tokenizer.added_tokens.get(tags.end)
         self._num_ids = self._num_chars = self._num_reasoning_chars = 0
         self._num_reasoning_ids: int | None = None
         """Ids up to the end of the reasoning; ``None`` before it."""

@@ -82,7 +82,7 @@ def _budgeted(
         return replace(body, reasoning_budget=wish.budget), wish.budget
     if wish.budget_field:
         return replace(body, ignored=(*body.ignored, wish.budget_field)), None
-    text = "this model does not reason, or the end of its reasoning is no token of its own, so no budget holds"
+    text = "this model does not reason, or the end of its reasoning is no added token, so no budget holds"
     raise BadRequest(text, param=_BUDGET, code="unsupported_parameter")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from stratos.common.errors import BadRequest, StratosError
+from stratos.common.errors import BadRequest, StratosError, StreamGone
 from stratos.common.ids import new_nonce, new_seed
 from stratos.core.requests.continuation import ContinuationState
 from stratos.core.requests.limits import MAX_COUNTED_TOKENS
@@ -141,7 +141,7 @@ class GenerationPreparer:
             created=int(now_s),
             seed=_seed(options.seed, continued),
             prompts=tuple(prompts),
-            model_digest=target.model_digest,
+            model_digest=target.model_digest if continued is None else continued.model_digest,
             adapter=target.adapter,
             arrived_unix_ms=int(now_s * 1000),
         )
@@ -156,10 +156,12 @@ class GenerationPreparer:
         """The answer that a request goes on from; raises like ``open_continuation``."""
         if not parsed.options.continuation:
             return None
-        return open_continuation(self._tools.continuations, parsed.options.continuation, tenant, target)
+        tools, text = self._tools, parsed.options.continuation
+        return open_continuation(tools.continuations, text, tenant, target, tools.catalogue.models)
 
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
         """Put together what runs and what renders, from a checked request and the identity of its answer."""
+        checked = self._pinned(checked, identity)
         tools, dialect, parsed = self._tools, self._dialect, checked.parsed
         options, specs, served = parsed.options, self._specs(checked, identity), checked.target.served
         shown = checked.texts if checked.continued is None else ()  # prompts are echoed once
@@ -185,6 +187,19 @@ class GenerationPreparer:
             token_of=partial(self._token_of, checked, identity, specs) if any(s.open_ends for s in specs) else None,
             continued=checked.continued,
         )
+
+    def _pinned(self, checked: _Checked, identity: AnswerIdentity) -> _Checked:
+        """The request on the revision that its answer began with, which another gateway may have begun.
+
+        Raises:
+            StreamGone: that revision is served no more; no other one may go on with its tokens.
+        """
+        if identity.model_digest == checked.target.model_digest:
+            return checked
+        served = self._tools.catalogue.models.of_digest(identity.model_digest)
+        if served is None:
+            raise StreamGone("the revision of the model that this stream began with is served no more")
+        return replace(checked, target=replace(checked.target, served=served))
 
     def _token_of(
         self,

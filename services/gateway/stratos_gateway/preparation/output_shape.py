@@ -106,13 +106,16 @@ def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Seq
 
 
 def special_ids(model: ServedModel, shape: OutputShape) -> dict[str, int]:
-    """Special tokens that the output's forms are written with, by their spelling."""
+    """Added tokens that the output's forms are written with, by their spelling.
+
+    They need not be special (Qwen 3, GLM): grammars never take one of the form ``<...>`` for its text.
+    """
     spellings = () if shape.syntax is None else shape.syntax.special
-    special = model.tokenizer.special_tokens
-    found = {text: special[text] for text in spellings if text in special}
+    tags = () if shape.reasoning is None else (shape.reasoning.begin, shape.reasoning.end)
+    added, special = model.tokenizer.added_tokens, model.tokenizer.special_tokens
+    found = {text: added[text] for text in (*spellings, *tags) if text in added}
     if shape.reasoning is not None:
-        begin, end = shape.reasoning.begin, shape.reasoning.end
-        found |= {text: token for text, token in special.items() if begin.startswith(text) or text == end}
+        found |= {text: token for text, token in special.items() if shape.reasoning.begin.startswith(text)}
     return found
 
 

@@ -6,6 +6,7 @@ response.created  response.in_progress  (items)  response.completed | response.i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -23,6 +24,12 @@ from stratos_gateway.responses.requests import ResponseBody
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Ends of a choice that leave its response incomplete, and the reasons that this API has for them."""
+
+
+def _unshown(chunk: ChoiceChunk) -> ChoiceChunk:
+    """A chunk of a response that shows no output; that it has one token is not its client's wish."""
+    reason = "stop" if chunk.finish_reason == "length" else chunk.finish_reason
+    return replace(chunk, text="", token_ids=[], entries=[], finish_reason=reason, continuation="", is_open=False)
 
 
 class ResponseRenderer(Renderer):
@@ -90,13 +97,13 @@ class ResponseRenderer(Renderer):
 
     def _read(self, chunks: Sequence[ChoiceChunk]) -> list[Event]:
         events: list[Event] = []
-        for chunk in chunks:
+        for chunk in map(_unshown, chunks) if self._body.is_warm_up else chunks:
             logprobs = chat_logprobs(chunk.entries, self._tokenizer) if self._body.includes_logprobs else []
             for event in self._text_events(chunk, has_logprobs=bool(logprobs)):
                 events += self._items.feed(event, logprobs)
             if chunk.finish_reason is not None:
                 self._reason, self._continuation = chunk.finish_reason, continuation_of([chunk])
-                events += self._items.end(self._item_status)
+                events += [] if self._body.is_warm_up else self._items.end(self._item_status)
                 self._ended_unix_s = int(self.answer.wall_clock())
         return events
 

@@ -60,8 +60,10 @@ class ResponseBody(GenerationBody):
     messages: tuple[ChatMessage, ...] = ()
     """Messages of the input alone."""
     instructions: str = ""
-    items: Sequence[dict[str, Any]] = ()
+    items: Sequence[dict[str, Any]] | None = None
     """Items of the conversation, where its response is kept."""
+    is_warm_up: bool = False
+    """The prompt alone is computed, for the request that goes on from it: no output is shown."""
 
 
 def public_name(param: str) -> str:
@@ -76,8 +78,9 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         BadRequest: says which parameter is wrong, and how.
     """
     fields = Fields(body)
-    given = fields.take("input")
-    messages, instructions = check_input(given), fields.take_text("instructions")
+    given, instructions = fields.take("input"), fields.take_text("instructions")
+    is_warm_up = not fields.flag("generate", default=True)
+    messages = () if is_warm_up and instructions and given == [] else check_input(given)
     tools, format_field = take_response_tools(fields), fields.take("text")
     grammar, text_echo = _text_config(format_field)
     reasoning, budget = _reasoning(fields.take("reasoning")), take_budget(fields)
@@ -90,6 +93,8 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     is_background = fields.flag("background")
     if is_background and store is False:
         raise BadRequest("a background response is kept, so store cannot be false", param="store")
+    if is_background and is_warm_up:
+        raise BadRequest("generate cannot be false in the background", param="generate")
     previous = fields.take_text("previous_response_id")
     _refuse_features(fields)
     options = take_options(
@@ -122,7 +127,8 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     conversation = Conversation(messages_of, tools.use, wish=wish)
     return ResponseBody(
         is_background=is_background,
-        options=options,
+        options=_of_warm_up(options) if is_warm_up else options,
+        is_warm_up=is_warm_up,
         prompts=(conversation,),
         echoed=echoed,
         ignored=(*tools.ignored, *left_out(given), *(name for name in _IGNORED if body.get(name))),
@@ -134,6 +140,12 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         messages=messages,
         instructions=instructions,
     )
+
+
+def _of_warm_up(options: GenerationOptions) -> GenerationOptions:
+    """Options of the one token that comes with a prompt."""
+    sampling = {name: value for name, value in options.sampling.items() if name != "min_tokens"}
+    return replace(options, max_tokens=1, sampling=sampling)
 
 
 def _refuse_features(fields: Fields) -> None:

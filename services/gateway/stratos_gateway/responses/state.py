@@ -99,7 +99,7 @@ class Responses:
             return _without_store(parsed)
         previous = await self._previous(parsed.previous, tenant, local)
         stores = self._store is not None and await self._will_store(parsed.store, tenant)
-        items = [*previous, *stored_items(parsed.input)] if stores or local is not None else []
+        items = [*previous, *stored_items(parsed.input)] if stores or local is not None else None
         if previous:
             parsed = await _continued(parsed, previous)
         return replace(parsed, input="", items=items, echoed={**parsed.echoed, "store": stores})
@@ -110,7 +110,7 @@ class Responses:
         Raises:
             ResponseStoreDown: it could not be kept.
         """
-        if not isinstance(parsed, ResponseBody) or not parsed.items:
+        if not isinstance(parsed, ResponseBody) or parsed.items is None:
             return
         assert isinstance(renderer, ResponseRenderer), "goes with the body"
         response, local = renderer.ended(usage), LOCAL.get()

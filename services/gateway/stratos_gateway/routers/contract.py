@@ -6,6 +6,7 @@ from typing import Protocol
 
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest
+from stratos_gateway.models.live_revisions import LiveWorkers
 
 
 class Routers(Protocol):
@@ -38,6 +39,14 @@ class Routers(Protocol):
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         """Tell the router that booked an attempt how it ended, without waiting for it."""
+
+    async def live_workers(self) -> LiveWorkers:
+        """Live workers of each model.
+
+        Raises:
+            StratosError: no router answers.
+        """
+        ...
 
     async def report_load(self, load: GatewayLoad) -> None:
         """Tell every router that answers what this gateway is busy with."""

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from stratos.common.clock import Clock
 from stratos.common.errors import Draining, StratosError, WorkerLost
+from stratos.core.fleet import Fleet
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate
@@ -57,6 +58,10 @@ class RouterPeer(Protocol):
 
     async def report_load(self, load: GatewayLoad, *, timeout_s: float) -> None:
         """Tell what this gateway is busy with."""
+
+    async def fleet(self, *, timeout_s: float) -> Fleet:
+        """Workers as it sees them; raises ``StratosError``."""
+        ...
 
     async def is_serving(self, *, timeout_s: float) -> bool:
         """Whether it answers in time that it takes calls."""
@@ -161,6 +166,10 @@ class RouterLink:
     async def forget_tenant(self, tenant: str) -> bool:
         """Have all workers drop what they cache of a tenant; false where one did not answer. Raises ``WorkerLost``."""
         return await self._peer.forget_tenant(tenant)
+
+    async def fleet(self) -> Fleet:
+        """Workers as the router sees them; raises ``StratosError``."""
+        return await self._peer.fleet(timeout_s=PATIENCE * self._config.silence_timeout_s)
 
     async def report_load(self, load: GatewayLoad) -> None:
         """Tell the router what this gateway is busy with; one that does not answer hears of it the next time."""

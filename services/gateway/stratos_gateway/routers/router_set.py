@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -22,12 +23,14 @@ from random import Random
 
 from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
-from stratos.common.errors import QueueTimeout, WorkerLost
+from stratos.common.errors import QueueTimeout, StratosError, WorkerLost
+from stratos.core.fleet import Fleet
 from stratos.core.gateway_load import GatewayLoad
-from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
+from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, prompt_refused
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models.live_revisions import LiveWorkers
 from stratos_gateway.routers.link import RouterLink, RouterPeer
 from stratos_gateway.routers.settings import RoutersConfig
 
@@ -132,6 +135,16 @@ class RouterSet:
             raise WorkerLost("no router answers")
         return await link.forget_tenant(tenant)
 
+    async def live_workers(self) -> LiveWorkers:
+        """Live workers of each model, as any router that answers sees them; raises ``StratosError``."""
+        error: StratosError = WorkerLost("no router answers")
+        for link in [link for link in self._links.values() if link.is_up]:
+            try:
+                return _live_workers(await link.fleet())
+            except StratosError as refusal:
+                error = refusal
+        raise error
+
     async def report_load(self, load: GatewayLoad) -> None:
         """Tell every router that answers what this gateway is busy with."""
         await asyncio.gather(*(link.report_load(load) for link in self._links.values() if link.is_up))
@@ -214,6 +227,14 @@ class RouterSet:
         if self._convictions.holds(request.terms.tenant, request.prompt_digest, self._clock.now()):
             self._metrics.convicted_refusals.inc()
             raise prompt_refused()
+
+
+def _live_workers(fleet: Fleet) -> LiveWorkers:
+    found: dict[str, Counter[WorkerRole]] = {}
+    for worker in fleet.workers:
+        if worker.is_live and worker.status is not None:
+            found.setdefault(worker.status.identity.model_digest, Counter())[worker.ref.role] += 1
+    return found
 
 
 def preferred(key: str, addresses: Iterable[str]) -> list[str]:

@@ -61,7 +61,7 @@ class DeepHealth:
         embeddings: EmbeddingClient,
         config: HealthConfig,
     ) -> None:
-        self._model = models.home
+        self._models = models
         self._embeddings = embeddings
         self._fleet = fleet
         self._clock: Clock = fleet.clock
@@ -95,8 +95,8 @@ class DeepHealth:
         return HealthReport(state, reason, now_s, now_s - started_s)
 
     async def _infer(self) -> None:
-        base = self._model.base
-        prompt_ids = tuple(self._model.tokenizer.encode(_PROBE_TEXT))
+        model = self._models.home
+        base, prompt_ids = model.base, tuple(model.tokenizer.encode(_PROBE_TEXT))
         if not base.can_generate:
             call = EmbedCall(
                 terms=HEALTH_TENANT.terms(),
@@ -116,5 +116,5 @@ class DeepHealth:
             seed=0,
             can_be_convicted=False,
         )
-        async with Fanout([spec], 1, ((), False), self._model.tokenizer, self._fleet) as fanout:
+        async with Fanout([spec], 1, ((), False), model.tokenizer, self._fleet) as fanout:
             await fanout.finish()

@@ -1,6 +1,7 @@
 """One WebSocket connection: messages in, messages out, each within its bounds.
 
-a message            at most ``max_bytes``, complete within ``message_s`` from its first byte, whatever is between
+a message            at most ``max_bytes``, complete within ``message_s`` from its first byte, whatever is between;
+                     while it is on its way it has a place among the bodies
 messages unread      two, then the client is not read from
 a client that takes  ``write_s``, then ``SlowClient``; pongs are left out while it does not read
 nothing
@@ -11,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stratos.common.errors import Draining, StratosError
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.sockets.frames import (
     CLOSE,
@@ -24,6 +26,7 @@ from stratos_gateway.sockets.frames import (
     PONG,
     SERVICE_RESTART,
     TEXT,
+    TRY_AGAIN_LATER,
     Control,
     FrameFault,
     FrameReader,
@@ -54,6 +57,11 @@ class Flow(Protocol):
         """Read again."""
 
 
+TakePlace = Callable[[Callable[[StratosError], None]], Callable[[], None]]
+"""Takes a place for a message on its way, whose end it is told of if another one gets it; returns what gives it back.
+Raises ``StratosError``."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
     """Bounds of one connection."""
@@ -70,9 +78,14 @@ class SocketConnection:
         transport: whose head was answered.
         flow: of the transport.
         bounds: of messages and times.
+        take_place: for each message that does not arrive at once.
     """
 
-    def __init__(self, transport: asyncio.Transport, flow: Flow, bounds: ConnectionBounds) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, flow: Flow, bounds: ConnectionBounds, take_place: TakePlace
+    ) -> None:
+        self._take_place = take_place
+        self._give_back: Callable[[], None] | None = None
         self._transport = transport
         self._flow = flow
         self.bounds = bounds
@@ -97,7 +110,7 @@ class SocketConnection:
             self.close(fault.code, fault.reason)
         if len(self._unread) >= _MAX_UNREAD:
             self._flow.pause_reading()
-        self._time_message(is_next=any(isinstance(one, str) for one in found))
+        self._watch_message(is_next=any(isinstance(one, str) for one in found))
 
     def _take(self, found: Sequence[str | Control]) -> None:
         for one in found:
@@ -109,7 +122,7 @@ class SocketConnection:
 
     def lost(self) -> None:
         """The connection has ended."""
-        self._stop_timer()
+        self._forget_message()
         self.is_gone = True
         self._news.set()
 
@@ -163,7 +176,7 @@ class SocketConnection:
         self._is_closing = self.is_gone = True
         self._news.set()
         self._write(CLOSE, close_payload(code, reason))
-        self._stop_timer()
+        self._forget_message()
         self._timer = asyncio.get_running_loop().call_later(CLOSE_S, self._transport.abort)
 
     def close_for_restart(self) -> None:
@@ -181,8 +194,8 @@ class SocketConnection:
         if not (self._transport.is_closing() or self._flow.write_paused):
             self._transport.write(encode_frame(kind, payload))
 
-    def _time_message(self, *, is_next: bool) -> None:
-        """A message that has begun does not get for ever.
+    def _watch_message(self, *, is_next: bool) -> None:
+        """A message that has begun has a place, and does not get for ever.
 
         Args:
             is_next: what has begun is not what had begun before.
@@ -190,14 +203,32 @@ class SocketConnection:
         if self._is_closing or self._reader is None:
             return
         if is_next or self._reader.is_between:
-            self._stop_timer()
-        if not self._reader.is_between and self._timer is None:
+            self._forget_message()
+        if self._reader.is_between or self._timer is not None:
+            return
+        try:
+            self._give_back = self._take_place(self._on_no_place)
+        except StratosError as error:
+            self._on_no_place(error)
+        else:
             self._timer = asyncio.get_running_loop().call_later(self.bounds.message_s, self._on_late)
+
+    def _on_no_place(self, error: StratosError) -> None:
+        """The message cannot be taken: what has come of it is thrown away, and nothing more is read."""
+        self._reader = None
+        if isinstance(error, Draining):
+            self.close_for_restart()
+        else:
+            self.close(TRY_AGAIN_LATER, error.message)
 
     def _on_late(self) -> None:
         self.close(POLICY, f"a message did not arrive within {self.bounds.message_s:g} s")
 
-    def _stop_timer(self) -> None:
+    def _forget_message(self) -> None:
+        """None is on its way."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._give_back is not None:
+            self._give_back()
+            self._give_back = None

@@ -7,6 +7,7 @@ import binascii
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -58,9 +59,9 @@ class SocketRoute:
         self._edge.allowed(http)
         self._edge.admission.check(tenant)
         with self._enter(tenant):
-            await self._live(http, upgrade, key)
+            await self._live(http, upgrade, key, tenant)
 
-    async def _live(self, http: Request, upgrade: Upgrade, key: bytes) -> None:
+    async def _live(self, http: Request, upgrade: Upgrade, key: bytes, tenant: Tenant) -> None:
         exchange, limits = exchange_of(http), self._edge.limits
         bounds = ConnectionBounds(limits.max_body_bytes, limits.body_timeout_s, limits.write_timeout_s)
         exchange.status = SWITCHING
@@ -70,7 +71,10 @@ class SocketRoute:
             (b"sec-websocket-accept", accept_key(key)),
             (b"x-request-id", exchange.request_id.encode()),
         ]
-        connection = upgrade.switch(headers, lambda transport, flow: SocketConnection(transport, flow, bounds))
+        take_place = partial(self._edge.bodies.hold, tenant)
+        connection = upgrade.switch(
+            headers, lambda transport, flow: SocketConnection(transport, flow, bounds, take_place)
+        )
         local, scope = LocalResponse(self._config.kept_bytes), http.scope
 
         def turn(number: int) -> SocketTurn:

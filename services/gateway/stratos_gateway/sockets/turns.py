@@ -51,7 +51,7 @@ def _body_of(message: bytes, max_bytes: int) -> bytes:
     event = parse_object(message, max_bytes)
     if event.pop("type", None) != CREATE:
         raise BadRequest(f"a message must be an object of the type {CREATE}", param="type")
-    for name, neutral in (("stream", True), ("background", False), ("generate", True)):
+    for name, neutral in (("stream", True), ("background", False)):
         if event.pop(name, neutral) not in (neutral, None):
             text = f"{name} cannot be {str(not neutral).lower()} on a socket"
             raise BadRequest(text, param=name, code="unsupported_parameter")

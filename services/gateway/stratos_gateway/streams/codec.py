@@ -118,6 +118,15 @@ def add_piece(buffer: bytearray, piece: Piece, num_choices: int) -> None:
         buffer.append(_CAUSES.index(piece.cause))
 
 
+def add_token(buffer: bytearray, token_id: int) -> None:
+    """Append the piece that nearly all are: one token of a request's one choice, which goes on."""
+    buffer.append(2)
+    while token_id > 0x7F:
+        buffer.append(token_id & 0x7F | 0x80)
+        token_id >>= 7
+    buffer.append(token_id)
+
+
 def encode_block(num_cached: Sequence[int], ended_unix_s: int, pieces: bytes) -> bytes:
     """A block of pieces.
 

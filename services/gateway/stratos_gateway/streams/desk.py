@@ -118,17 +118,19 @@ class StreamDesk:
             sizes = [stream.num_bytes for stream in part]
             ends = [stream.ends for stream in part]
             found = await self.store.write([stream.write() for stream in part])
+            renew_s = self._clock.now() + self.store.bounds.lease_s / 3
             for stream, size, end, what in zip(part, sizes, ends, found, strict=True):
-                self._settle(stream, size, end, what)
+                if what is WriteOutcome.OK:
+                    stream.note_written(size)
+                    stream.renew_s = renew_s
+                if end or what is not WriteOutcome.OK:
+                    self._settle(stream, end, what)
 
-    def _settle(self, stream: OwnedStream, size: int, ends: str, what: WriteOutcome) -> None:
-        if what is WriteOutcome.OK:
-            stream.note_written(size)
-            stream.renew_s = self._clock.now() + self.store.bounds.lease_s / 3
-            if ends:
-                self._owned.pop(stream, None)
-            return
+    def _settle(self, stream: OwnedStream, ends: str, what: WriteOutcome) -> None:
+        """Record a stream no more: its end is written, or it is not this gateway's."""
         self._owned.pop(stream, None)
+        if what is WriteOutcome.OK:
+            return
         stream.is_lost = True
         if not ends:
             self._metrics.stream_records.labels(what.value).inc()

@@ -67,7 +67,7 @@ class NumberedRenderer(Renderer):
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Part of a stream for what is new to the client."""
-        return b"".join([self._chunk(chunk) for chunk in chunks])
+        return self._chunk(chunks[0]) if len(chunks) == 1 else b"".join([self._chunk(chunk) for chunk in chunks])
 
     def stream_end(self, usage: Usage) -> bytes:
         """The rest of a stream; its last event's id is that of everything."""
@@ -107,7 +107,9 @@ class NumberedRenderer(Renderer):
             return self._several(_events(data), place, chunk.index, after - before, 0)
         self._num_events += 1
         self._units[chunk.index] = after
-        return self._numbered(b"%d.%b" % (self._num_events, self._place()), data)
+        if self._retry or len(self._units) > 1 or self._num_events <= self._num_skipped:
+            return self._numbered(b"%d.%b" % (self._num_events, self._place()), data)
+        return b"id: %b.%d.%d\n%b" % (self._tag, self._num_events, after, data)  # as ``_numbered``, in one step
 
     def _chunk_behind(self, chunk: ChoiceChunk, before: int, after: int) -> bytes:
         """A chunk while the client has some that are still to come here."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from stratos.common.errors import StratosError
 from stratos.store.sealed.stream_store import StreamWrite
 from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.streams.codec import Piece, add_piece, encode_block, encode_end
+from stratos_gateway.streams.codec import Piece, add_piece, add_token, encode_block, encode_end
 
 BLOCK_BYTES = 1024
 """A block is written again, longer, until it has so many: about 300 tokens."""
@@ -45,6 +45,8 @@ class OwnedStream:
         self.ends = ""
         self._num_choices = num_choices
         self._num_skipped = [0] * num_choices
+        self._is_plain = num_choices == 1
+        """All tokens that come are to be recorded, and of one choice."""
         self._pieces = bytearray()
         self._num_written = 0
         self._ended_unix_s = 0
@@ -57,14 +59,18 @@ class OwnedStream:
     def skip(self, num_tokens: Sequence[int]) -> None:
         """The next tokens of each choice are in older blocks: their chunk waits for a place that its client has."""
         self._num_skipped = list(num_tokens)
+        self._is_plain = self._num_choices == 1 and not any(num_tokens)
 
     def note(self, chunk: ChoiceChunk) -> None:
         """A chunk, about to be sent."""
         if self.is_lost:
             return
+        if self._is_plain and chunk.finish_reason is None and len(chunk.token_ids) == 1:
+            return add_token(self._pieces, chunk.token_ids[0])
         ids, num_skipped = chunk.token_ids, self._num_skipped[chunk.index]
         if num_skipped:
             self._num_skipped[chunk.index] = max(0, num_skipped - len(ids))
+            self._is_plain = self._num_choices == 1 and not any(self._num_skipped)
             ids = ids[num_skipped:]
         piece = Piece(chunk.index, ids, chunk.finish_reason is not None, chunk.cause)
         if piece.ends and not self._ended_unix_s:

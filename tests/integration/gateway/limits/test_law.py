@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Coroutine, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 from hypothesis import settings
@@ -93,13 +94,17 @@ class LawMachine(RuleBasedStateMachine):
         """Its streams end with it, and what it has spent without a report is lost."""
         victim = self.platform.gateways.pop(place % len(self.platform.gateways))
         victim.kill()
-        for bucket in victim.leaser.buckets:
-            kind = bucket.name.partition(":")[0]
-            owed = bucket.ask(self.loop.now()).debt  # what came back before may have been worth nothing any more
-            self.lost[kind] = self.lost.get(kind, 0.0) + max(0.0, bucket.unreported, owed)
+        self.lose(victim)
         for request in [request for request in self.open if request.gateway is victim]:
             self.open.remove(request)
             self.platform.book.settled(self.tenant, request.cost, request.cost.num_tokens, victim.name)
+
+    def lose(self, gateway: LimitedGateway) -> None:
+        """Others get its slices, with what it has spent of them and not reported."""
+        for bucket in gateway.leaser.buckets:
+            kind = bucket.name.partition(":")[0]
+            owed = copy(bucket).ask(self.loop.now()).debt  # what came back before may have been worth nothing any more
+            self.lost[kind] = self.lost.get(kind, 0.0) + max(0.0, bucket.unreported, owed)
 
     @precondition(lambda self: not self.had_outage)  # one that is stopped in an outage adds its share, like one cut off
     @rule(place=st.integers(0, 3), seconds=st.sampled_from([0.5, 2.9, 3.1, 20.0]), num_tokens=NUM_TOKENS)
@@ -107,6 +112,8 @@ class LawMachine(RuleBasedStateMachine):
         """It holds slices, others take all they get meanwhile, and then both want more."""
         gateway, self.had_stop = self.platform.gateways[place % len(self.platform.gateways)], True
         gateway.stop()
+        if seconds > 1.0:  # its leases may end
+            self.lose(gateway)
         self.pass_time(seconds)
         others = [other for other in self.platform.gateways if other is not gateway]
         self.run(self.ask_at(others * 20, num_tokens))

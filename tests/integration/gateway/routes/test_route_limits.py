@@ -318,7 +318,7 @@ async def test_inputs_that_are_too_long_are_refused(client: httpx.AsyncClient, v
         "x",
         [1],
         [{"content": "x"}],
-        [{"role": "robot", "content": "x"}],
+        [{"role": "ro bot", "content": "x"}],
         [{"role": "user"}],
         [{"role": "user", "content": 5}],
         [{"role": "user", "content": [{"type": "image_url"}]}],

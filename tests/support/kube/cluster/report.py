@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.chaos.report import environment
+from stratos.reproduce.machine import read_environment
 
 
 @dataclass(slots=True)
@@ -33,17 +33,17 @@ class ClusterReport:
         return report
 
     def add(self, point: str, *, has_passed: bool, **figures: Any) -> None:
-        head = {"passed": has_passed, "ended": time.strftime("%Y-%m-%d %H:%M"), "commit": environment()["commit"]}
+        head = {"passed": has_passed, "ended": time.strftime("%Y-%m-%d %H:%M"), "commit": read_environment()["commit"]}
         self.points[point] = head | figures
         if self.path is not None:
-            content = {"cluster": self.cluster, "environment": environment(), "points": self.points}
+            content = {"cluster": self.cluster, "environment": read_environment(), "points": self.points}
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(json.dumps(content, indent=1) + "\n")
             self.path.with_suffix(".md").write_text(self.page())
 
     def page(self) -> str:
         """Markdown."""
-        facts = environment()
+        facts = read_environment()
         lines = [
             "# End-to-end run on a cluster",
             "",

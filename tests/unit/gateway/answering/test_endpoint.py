@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -119,6 +119,9 @@ class Edge:
 
     async def authenticate(self, http: object) -> Tenant:
         return TENANT
+
+    def reading(self) -> AbstractContextManager[list[str]]:
+        return nullcontext([])
 
     def allowed(self, http: object) -> TimeAllowed:
         return TimeAllowed(60.0, 60.0)

@@ -12,6 +12,7 @@ from stratos.common.errors import BadRequest, Internal, QueueTimeout, StratosErr
 from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import LINE
+from stratos_gateway.http.errors import OPENAI_ERRORS
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.openai.chunks import Usage
 from tests.support.fakes.generous_limiter import GenerousLimiter
@@ -28,8 +29,8 @@ class Answer(Output):
 def request_of(output: Output | None, error: BaseException | None, **scope: object) -> Any:
     return SimpleNamespace(
         prepared=SimpleNamespace(num_tokens=CLAIMED, num_sequences=1, base_model="m"),
-        tenant=None, notices=[], trail={},
-        exchange=SimpleNamespace(headers=[]), output=output, error=error, num_claimed_tokens=0,
+        tenant=None, notices=[], trail={}, output=output, error=error, num_claimed_tokens=0,
+        exchange=SimpleNamespace(headers=[], error_form=OPENAI_ERRORS),
         http=SimpleNamespace(scope=scope), place=Place(1),
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ def test_each_model_has_a_report_of_its_own_until_its_end_was_told() -> None:
 def test_an_idle_model_is_told_as_0_before_routers_forget_its_gateway() -> None:
     """Else an HPA of gateways has no number once the load is gone, and keeps all of them."""
     clock = FakeClock()
-    recent = RecentLoad("inc-1", clock, ["a", "b"])
+    recent = RecentLoad("inc-1", clock, lambda: ["a", "b"])
     told = []
     for _ in range(30):
         told += [(clock.now(), load.model_digest, load.num_open) for load in recent.now()]
@@ -64,7 +64,7 @@ def test_an_idle_model_is_told_as_0_before_routers_forget_its_gateway() -> None:
 
 
 def test_batches_belong_to_the_first_model() -> None:
-    recent = RecentLoad("inc-1", FakeClock(), ["a", "b"])
+    recent = RecentLoad("inc-1", FakeClock(), lambda: ["a", "b"])
     recent.note_backlog(700, 30)
     told = {load.model_digest: (load.num_batch_lines, load.num_batch_lines_due) for load in recent.now()}
     assert told == {"a": (700, 30), "b": (0, 0)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any, cast
 
@@ -194,15 +195,20 @@ async def test_a_template_that_cannot_refuses_by_name(template: str, fields: dic
     assert caught.value.param == param
 
 
-def tagged_model(template: str) -> ServedModel:
+def tagged_model(template: str, *, is_special: bool = True) -> ServedModel:
     """A model whose end of reasoning is a token."""
     definition = (BASE_MODEL / "tokenizer.json").read_text(encoding="utf-8")
-    tokenizer = Tokenizer(definition.replace("<|system|>", "</think>").replace("<|assistant|>", "<|channel|>"))
+    parsed = json.loads(definition.replace("<|system|>", "</think>").replace("<|assistant|>", "<|channel|>"))
+    for added in parsed["added_tokens"]:
+        added["special"] &= is_special
+    tokenizer = Tokenizer(json.dumps(parsed))
     return replace(model_of(template), tokenizer=tokenizer, template=ChatTemplate(template, tokenizer))
 
 
-async def budgeted(template: str, dialect: Dialect = CHAT, **body: Any) -> PreparedGeneration:
-    tools = preparation_tools(tagged_model(template))
+async def budgeted(
+    template: str, dialect: Dialect = CHAT, *, is_special: bool = True, **body: Any
+) -> PreparedGeneration:
+    tools = preparation_tools(tagged_model(template, is_special=is_special))
     fields = {"model": "base", "messages": MESSAGES, **body}
     return await GenerationPreparer(tools, dialect).prepare(fields, Tenant(name="t"), NO_TRACE)
 
@@ -231,6 +237,18 @@ async def test_a_budget_of_reasoning_is_part_of_the_grammar(
     assert (found.reasoning_budget, found.constrained) == (budget, told)
     assert (f"[max_tokens={budget}]" in (grammar.text if grammar else "")) is (budget is not None)
     assert found.body.ignored == ()
+
+
+async def test_an_end_that_is_text_as_well_bounds_and_counts_reasoning() -> None:
+    found = await budgeted(THINKING, is_special=False, **BUDGET)
+    grammar, [end] = found.specs[0].sampling.grammar, found.tokenizer.encode("</think>")
+    assert grammar is not None
+    assert (found.reasoning_budget, f"<[{end}]>" in grammar.text) == (7, True)
+    ids = [*found.tokenizer.encode("so it is"), end, *found.tokenizer.encode("yes")]
+    whole = ChoiceChunk(0, found.tokenizer.decode(ids), ids, [], "stop", True)
+    answer = found.renderer.body([whole], Usage(1, len(ids)))
+    assert answer["choices"][0]["message"]["content"] == "yes"
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == ids.index(end) + 1
 
 
 async def test_a_budget_that_no_model_can_keep_is_refused_or_named() -> None:

@@ -21,6 +21,7 @@ from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.http.errors import OPENAI_ERRORS
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.limits.step import LimitsStep
@@ -56,7 +57,8 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
         prepared=SimpleNamespace(
             num_tokens=1000, num_sequences=1, options=OPTIONS, specs=(SPEC,), base_model="base"
         ), tenant=TENANT,
-        notices=[], trail={}, exchange=SimpleNamespace(headers=[]), output=None, error=None, screen=None,
+        exchange=SimpleNamespace(headers=[], error_form=OPENAI_ERRORS),
+        notices=[], trail={}, output=None, error=None, screen=None,
         is_exact=False, num_claimed_tokens=0, http=SimpleNamespace(scope={}), place=Place(1),
     )  # fmt: skip
     try:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from stratos.common.errors import Draining, Overloaded, StratosError
+from stratos.common.shed_reason import ShedReason
+from stratos.core.tenancy.plan import BATCH, PREMIUM, STANDARD
+from stratos.core.tenant import Tenant
+from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.http.sse import SlowClient
 from tests.support.worlds.fake_socket import connected
 from tests.support.worlds.socket_client import CLOSE, PING, client_frame
@@ -72,3 +79,41 @@ async def test_every_message_has_the_whole_time(monkeypatch: pytest.MonkeyPatch)
     assert [(delay_s, timer.cancel.called) for delay_s, timer in timers] == [(30.0, True), (30.0, False)]
     connection.feed(second[3:])
     assert timers[-1][1].cancel.called
+
+
+async def test_a_message_on_its_way_has_a_place_among_the_bodies() -> None:
+    places = BodyPlaces(1, 1, lambda number: None)
+    connection, transport, _ = connected(partial(places.hold, Tenant(name="t", plan=STANDARD)))
+    frame = client_frame(b"one")
+    connection.feed(frame)
+    assert len(places) == 0, "it was there at once"
+    connection.feed(frame[:3])
+    assert len(places) == 1
+    connection.feed(frame[3:] + frame[:3])
+    assert len(places) == 1, "the next one has it"
+    other, refused, _ = connected(partial(places.hold, Tenant(name="t", plan=STANDARD)))
+    other.feed(frame[:3])
+    assert (refused.written[:1], struct.unpack("!H", refused.written[2:4])) == (b"\x88", (1013,))
+    connection.feed(frame[3:])
+    assert len(places) == 0
+    connection.feed(frame[:3])
+    connection.lost()
+    assert (len(places), transport.written) == (0, b"")
+    other.lost()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(Overloaded("displaced", reason=ShedReason.LOAD_SHED), 1013), (Draining("it leaves"), 1012)]
+)
+async def test_a_message_that_loses_its_place_closes_its_socket(error: StratosError, code: int) -> None:
+    places = BodyPlaces(1, 1, lambda number: None)
+    connection, transport, _ = connected(partial(places.hold, Tenant(name="low", plan=BATCH)))
+    connection.feed(client_frame(b"one")[:3])
+    if code == 1013:
+        with places.enter(Tenant(name="high", plan=PREMIUM)):
+            assert len(places) == 1
+    else:
+        places.end_all(error)
+    assert (transport.written[:1], struct.unpack("!H", transport.written[2:4])) == (b"\x88", (code,))
+    assert (len(places), await connection.next()) == (0, None)
+    connection.lost()

@@ -251,3 +251,14 @@ def test_marks_that_are_tokens_are_written_by_their_ids_alone() -> None:
     ):
         strict = ToolUse(tools=(*use.tools, STRICT))
         assert takes_ids(matcher_of(strict, shape, special), ids) is is_allowed, ids
+
+
+def test_objects_may_be_nested_deeply() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    value = "1"
+    for _ in range(30):
+        schema, value = {"type": "object", "properties": {"deep": schema}, "required": ["deep"]}, f"{{deep:{value}}}"
+    use = ToolUse(tools=(Tool("f", parameters=schema),), mode=ToolMode.REQUIRED)
+    call = f"<|tool_call>call:f{value}<tool_call|>"
+    assert takes(matcher_of(use, shape_of(GEMMA, use)), call)
+    assert not takes(matcher_of(use, shape_of(GEMMA, use)), call.replace("1", '"1"'))

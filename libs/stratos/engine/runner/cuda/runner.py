@@ -126,7 +126,7 @@ class CudaRunner(TorchRunner):
     def prepare(self, config: RunnerConfig) -> None:
         """Allocate the static buffers and capture the decode steps; once, before the first plan."""
         info, device, kernels = self.info, self._device, config.kernels
-        self.info = replace(info, overlap=True, device=facts_of(device))
+        self.info = replace(info, overlap=True, can_probe=False, device=facts_of(device))
         assert isinstance(self.attention, TritonPagedAttention)
         self._kernel = self.attention
         self.has_device_pages = kernels.copy_stream

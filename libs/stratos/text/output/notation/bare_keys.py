@@ -55,6 +55,7 @@ class _Rules:
         self._mark = lark.literal(quote)
         self._references: dict[str, str] = {}
         self._has_any = False
+        self._num_values = 0
         self.written: list[str] = []
 
     def _write(self, rule: str, expression: str) -> None:
@@ -63,7 +64,7 @@ class _Rules:
     def write_object(self, rule: str, schema: Schema) -> None:
         """An object that obeys."""
         form = PropertyForm(
-            value=lambda name, one: [self._lark.rule(name, self._value(name, one))],
+            value=lambda name, one: [self._lark.rule(name, self._value(self._new_name(), one))],
             before=lambda name: f'{self._key(name)} ":"',
             key=ANY_KEY,
             after_key='":"',
@@ -72,6 +73,11 @@ class _Rules:
         )
         inner = object_rules(f"{rule}_o", schema, form, self._lark)
         self.written += [self._lark.rule(rule, f'"{{" {rule}_o "}}"'), *inner]
+
+    def _new_name(self) -> str:
+        """Begins the names of a value's rules: names that grew with every level would fill the grammar."""
+        self._num_values += 1
+        return f"{self._name}_v{self._num_values}"
 
     def _key(self, name: str) -> str:
         text = name if _BARE.fullmatch(name) else f"{self._quote}{name}{self._quote}"
@@ -98,7 +104,7 @@ class _Rules:
         rule = self._references.get(reference)
         if rule is None:
             rule = self._references[reference] = f"{self._name}_r{len(self._references)}"
-            self._write(rule, self._value(rule, resolved(schema, self._root)))
+            self._write(rule, self._value(self._new_name(), resolved(schema, self._root)))
         return rule
 
     def _alternatives(self, rule: str, keyword: str, schemas: Any) -> str:
@@ -107,7 +113,7 @@ class _Rules:
         found = list[str]()
         for place, one in enumerate(schemas):
             name = f"{rule}_a{place}"
-            self._write(name, self._value(name, one if isinstance(one, Mapping) else {}))
+            self._write(name, self._value(self._new_name(), one if isinstance(one, Mapping) else {}))
             found.append(name)
         return " | ".join(found)
 
@@ -135,7 +141,7 @@ class _Rules:
             return
         item, more = f"{rule}_e", f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
         optional = "" if least else "?"
-        self._write(item, self._value(item, items if isinstance(items, Mapping) else {}))
+        self._write(item, self._value(self._new_name(), items if isinstance(items, Mapping) else {}))
         self._write(rule, f'"[" ({item} ("," {item}){more}){optional} "]"')
 
     def _constant(self, value: Any) -> str:

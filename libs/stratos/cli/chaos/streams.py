@@ -1,23 +1,21 @@
-"""The mixed streams of chaos runs: what is asked, what came, and where two runs differ."""
+"""The mixed streams under which faults come: what is asked, what came, and where two runs differ."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from tests.support.waiting import eventually
-
 NUM_STREAMS, NUM_TOKENS = 24, 160
 NUM_BEFORE = 10
 """Tokens of a stream before the fault comes."""
 TIMEOUT_S = 300.0
-MODELS = ("base", "c-headers", "reference-prose", "unit-tests")
+POLL_S = 0.01
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n" * 4
 """Long enough to be computed at a prefill worker."""
 NUMBERS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}, "minItems": 60}
@@ -33,7 +31,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-Disturb = Callable[[asyncio.Event], Awaitable[None]]
+Disturb = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Disturbs the platform; sets the event once that took effect."""
 
 
@@ -54,6 +52,7 @@ class StreamResult:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of all choices, so far."""
         return sum(map(len, self.token_ids.values()))
 
     @property
@@ -63,6 +62,7 @@ class StreamResult:
 
     @property
     def longest_gap_s(self) -> float:
+        """Longest pause between two events."""
         return max((later - sooner for sooner, later in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
     def take(self, event: dict[str, Any]) -> None:
@@ -82,12 +82,12 @@ class StreamResult:
                 self.finish_reasons[index] = choice["finish_reason"]
 
 
-def bodies(num_streams: int = NUM_STREAMS) -> Iterator[tuple[str, dict[str, Any]]]:
+def bodies(models: Sequence[str], num_streams: int = NUM_STREAMS) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and body of each stream: every feature with several models, every model with several features."""
     features = list(FEATURES.items())
     for index in range(num_streams):
         feature, fields = features[index % len(features)]
-        model = MODELS[(index + index // len(features)) % len(MODELS)]
+        model = models[(index + index // len(features)) % len(models)]
         common = {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         length = {"max_tokens": NUM_TOKENS, "ignore_eos": True}
         yield (
@@ -103,20 +103,24 @@ class StreamRun:
         base_url: of the platform, with /v1.
         api_key: of a tenant.
         name: begins the request ids, by which logs are searched.
+        models: that are asked, adapters too.
     """
 
-    def __init__(self, base_url: str, api_key: str, name: str) -> None:
-        self.name, self._url = name, f"{base_url}/completions"
+    def __init__(self, base_url: str, api_key: str, name: str, models: Sequence[str]) -> None:
+        self.name, self._asks, self._url = name, list(bodies(models)), f"{base_url}/completions"
         self._headers = {"authorization": f"Bearer {api_key}"}
-        self.results = {name: StreamResult(name) for name, _ in bodies()}
+        self.results = {name: StreamResult(name) for name, _ in self._asks}
 
     async def run(self, disturb: Disturb) -> None:
         """Run to the end of every stream: half of them, then ``disturb``, and the others as soon as it took effect."""
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=None)) as client:
-            asks = list(bodies())
-            first, second = asks[: len(asks) // 2], asks[len(asks) // 2 :]
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client:
+            half = len(self._asks) // 2
+            first, second = self._asks[:half], self._asks[half:]
             streams = [asyncio.create_task(self._stream(client, name, body)) for name, body in first]
-            await eventually(lambda: all(self._has_begun(name) for name, _ in first), "streams", timeout_s=TIMEOUT_S)
+            async with asyncio.timeout(TIMEOUT_S):
+                for name, _ in first:
+                    await self._begun(name)
             in_effect = asyncio.Event()
             disturbance = asyncio.create_task(disturb(in_effect))
             effect = asyncio.create_task(in_effect.wait())
@@ -126,6 +130,12 @@ class StreamRun:
                 await asyncio.gather(*streams)
             await disturbance
             effect.cancel()
+
+    async def _begun(self, name: str) -> None:
+        while True:
+            if self._has_begun(name):
+                return
+            await asyncio.sleep(POLL_S)
 
     def _has_begun(self, name: str) -> bool:
         result = self.results[name]
@@ -153,7 +163,7 @@ class StreamRun:
 
 
 def differences(expected: StreamResult, got: StreamResult) -> list[str]:
-    """What of a stream is not as in the undisturbed run, in words."""
+    """Parts of a stream that are not as in the undisturbed run, in words."""
     if got.error:
         return [f"{got.name}: {got.error}"]
     fields = ("texts", "token_ids", "logprobs", "finish_reasons", "usage")

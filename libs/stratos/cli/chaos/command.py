@@ -1,0 +1,104 @@
+"""The command: its flags, what it refuses, and what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratos.cli.commands.shared import RunOption, explained_errors
+from stratos.common.errors import BadRequest, NotFound
+
+if TYPE_CHECKING:
+    from stratos.cli.chaos.faults import Fault
+    from stratos.cli.chaos.report import ChaosReport, ChaosRow
+
+OWN_DATA_DIR = Path(".stratos-chaos")
+"""Made to be broken: no client depends on it."""
+BREAK_FLAG = "--yes-break-things"
+
+
+def chaos(
+    faults: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help='What to do, e.g. "kill decode-0" or "stop router-0 and kill prefill-0"; default: kill and stop one '
+            "process of each kind, and slow a worker down."
+        ),
+    ] = None,
+    data_dir: Annotated[Path, typer.Option("--data-dir", help="Data directory of the platform.")] = OWN_DATA_DIR,
+    run: RunOption = "",
+    break_things: Annotated[
+        bool, typer.Option(BREAK_FLAG, help=f"Needed for every data directory but {OWN_DATA_DIR}.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="File for the report: JSON, and a page beside it.")] = None,
+) -> None:
+    """Break processes of a running platform under streams, and show which promises held. Exit code 1 if one did not."""
+    from stratos.cli.chaos.promises import observed_promises, promise_table
+    from stratos.cli.chaos.report import ChaosReport
+
+    with explained_errors():
+        check_may_break(data_dir, is_agreed=break_things)
+        found = ChaosReport(report)
+        asyncio.run(_run(data_dir, run, faults or (), found))
+    typer.echo("\n" + "\n".join(promise_table(observed_promises(found.rows))))
+    raise typer.Exit(0 if all(row.passed for row in found.rows) else 1)
+
+
+def check_may_break(data_dir: Path, *, is_agreed: bool) -> None:
+    """Raise ``BadRequest`` where clients may need what is going to be broken."""
+    if not is_agreed and data_dir.resolve() != OWN_DATA_DIR.resolve():
+        raise BadRequest(
+            f"this kills and stops processes of the platform in {data_dir}, while its clients wait: say {BREAK_FLAG}, "
+            f"or start another platform with `stratos up --data-dir {OWN_DATA_DIR}`"
+        )
+
+
+def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fault, ...]]:
+    """Scenarios as they were asked for, or one of each kind for the processes that run.
+
+    Raises:
+        BadRequest: a text is no fault, or names a gateway, which takes its streams with it.
+        NotFound: no process has a name.
+    """
+    from stratos.cli.chaos.faults import Fault, Kind
+
+    asked: list[tuple[Fault, ...]] = [tuple(Fault.parse(part) for part in text.split(" and ")) for text in texts]
+    for fault in (fault for scenario in asked for fault in scenario):
+        if fault.target.startswith("gateway"):
+            raise BadRequest(f"{fault}: streams end with their gateway; their clients fetch the rest elsewhere")
+        if fault.target not in names:
+            raise NotFound(f"there is no process named {fault.target!r}; running: {', '.join(sorted(names))}")
+    if asked:
+        return asked
+    kinds = {name.rstrip("0123456789"): name for name in sorted(names, reverse=True) if not name.startswith("gateway")}
+    kinds_of_faults: tuple[Kind, ...] = ("kill", "stop")
+    asked += [(Fault(kind, name),) for name in sorted(kinds.values()) for kind in kinds_of_faults]
+    return asked + [(Fault("slow", name),) for name in names if name == "decode-0"]
+
+
+async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosReport) -> None:
+    from stratos.cli.chaos.scenario import ChaosTarget, run_control, run_scenario, undisturbed_streams
+    from stratos.cli.local.running import find_platform
+
+    target = ChaosTarget(find_platform(data_dir, run_id), data_dir)
+    scenarios = parse_scenarios(texts, list(await target.pids()))
+    await target.wait_whole()
+    typer.echo(f"{len(scenarios)} scenarios against {target.facts.base_url}, run {target.facts.run_id}")
+    undisturbed = await undisturbed_streams(target)
+    _tell(report, await run_scenario(target, (), undisturbed))
+    for kind in sorted({fault.kind for scenario in scenarios for fault in scenario}):
+        _tell(report, await run_control(target, next(f for s in scenarios for f in s if f.kind == kind)))
+    for scenario in scenarios:
+        _tell(report, await run_scenario(target, scenario, undisturbed))
+
+
+def _tell(report: ChaosReport, row: ChaosRow) -> None:
+    report.add(row)
+    counts = f"{row.streams} streams, {row.different} different, {row.failed} failed, gap {row.longest_gap_s:.1f} s"
+    typer.echo(f"{'ok    ' if row.passed else 'FAILED'} {row.scenario}: {counts if row.streams else row.effect}")
+    for problem in row.problems:
+        typer.echo(f"         {problem}")

@@ -1,0 +1,100 @@
+"""Promises of the platform, and what the scenarios that try them have shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Row(Protocol):
+    """A scenario, as far as promises look at it."""
+
+    @property
+    def scenario(self) -> str: ...
+    @property
+    def streams(self) -> int: ...
+    @property
+    def different(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def longest_gap_s(self) -> float: ...
+    @property
+    def passed(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosPromise:
+    """Promise about scenarios whose name matches."""
+
+    text: str
+    pattern: str
+    max_gap_s: float | None = None
+    """Longest pause of a stream; on a machine with cores left for it."""
+
+
+PROMISES = (
+    ChaosPromise(text="SIGKILL of a decode worker changes no stream", pattern=r"kill decode-\d+", max_gap_s=1.0),
+    ChaosPromise(text="a decode worker that hangs changes no stream", pattern=r"stop decode-\d+", max_gap_s=3.0),
+    ChaosPromise(text="a slow decode worker changes no stream", pattern=r"slow decode-\d+"),
+    ChaosPromise(text="a prefill worker that dies, hangs or is slow is not seen", pattern=r"\w+ prefill-\d+"),
+    ChaosPromise(text="a router that dies, hangs or is slow costs no request", pattern=r"\w+ router-\d+"),
+    ChaosPromise(text="streams go on without Redis", pattern=r"\w+ redis"),
+    ChaosPromise(text="streams go on without registry and autoscaler", pattern=r"\w+ (lora-registry|autoscaler)"),
+    ChaosPromise(text="several faults at once change no stream", pattern=r".+ and .+"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Outcome of the scenarios that try a promise."""
+
+    promise: ChaosPromise
+    num_scenarios: int
+    num_streams: int = 0
+    num_broken: int = 0
+    """Streams that differ or failed."""
+    num_failed_scenarios: int = 0
+    longest_gap_s: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """Kept, broken, late, or not tried."""
+        if not self.num_scenarios:
+            return "not tried"
+        if self.num_broken or self.num_failed_scenarios:
+            return "**broken**"
+        is_late = self.promise.max_gap_s is not None and self.longest_gap_s > self.promise.max_gap_s
+        return "kept, late" if is_late else "kept"
+
+
+def observed_promises(rows: Sequence[Row]) -> list[Observed]:
+    """All promises, with the rows that try each; bounds of gaps are for one fault at a time."""
+    names = {promise: re.compile(promise.pattern) for promise in PROMISES}
+    return [_observed(one, [row for row in rows if name.fullmatch(row.scenario)]) for one, name in names.items()]
+
+
+def _observed(promise: ChaosPromise, rows: Sequence[Row]) -> Observed:
+    return Observed(
+        promise=promise,
+        num_scenarios=len(rows),
+        num_streams=sum(row.streams for row in rows),
+        num_broken=sum(row.different + row.failed for row in rows),
+        num_failed_scenarios=sum(not row.passed for row in rows),
+        longest_gap_s=max((row.longest_gap_s for row in rows), default=0.0),
+    )
+
+
+def promise_table(observed: Iterable[Observed]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = ["| promise | held | scenarios | streams | broken | longest gap | bound |", "|---|---|---|---|---|---|---|"]
+    for one in observed:
+        bound = "-" if one.promise.max_gap_s is None else f"{one.promise.max_gap_s:.0f} s"
+        cells = (
+            one.promise.text, one.verdict, one.num_scenarios, one.num_streams, one.num_broken,
+            f"{one.longest_gap_s:.1f} s" if one.num_scenarios else "-", bound,
+        )  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return lines

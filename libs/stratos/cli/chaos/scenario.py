@@ -1,0 +1,175 @@
+"""Streams and faults at once, compared with streams that nothing disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from stratos.cli.chaos.faults import NOTHING, Fault, NoEffect
+from stratos.cli.chaos.report import ChaosRow
+from stratos.cli.chaos.streams import StreamResult, StreamRun, differences
+from stratos.cli.data.folder import DataDir
+from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.keyring import create_key
+from stratos.cli.local.running import list_processes
+from stratos.cli.status import read_status
+from stratos.common.errors import DependencyDown, NotFound, StratosError
+
+RETURN_TIMEOUT_S = 240.0
+KEY_TIMEOUT_S = 60.0
+POLL_S = 0.2
+NUM_ASKS = 12
+"""Connections by which every gateway is met."""
+Streams = Mapping[str, StreamResult]
+
+
+@dataclass(slots=True)
+class ChaosTarget:
+    """A running platform that may be broken."""
+
+    facts: PlatformFacts
+    data_dir: Path
+    num_workers: int = field(default=0, init=False)
+    """Live ones before the first fault."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names that streams ask for."""
+        return (self.facts.model, *self.facts.adapters)
+
+    async def pids(self) -> dict[str, int]:
+        """Processes by name."""
+        return {process.name: process.pid for process in await list_processes(self.facts)}
+
+    async def pid_of(self, name: str) -> int:
+        """The process of a name.
+
+        Raises:
+            NotFound: none has it.
+        """
+        pids = await self.pids()
+        if name not in pids:
+            raise NotFound(f"there is no process named {name!r}; running: {', '.join(sorted(pids))}")
+        return pids[name]
+
+    async def is_whole(self) -> bool:
+        """Every process serves, and every router sees as many workers as there were."""
+        try:
+            status = await read_status(self.facts)
+        except StratosError:
+            return False
+        workers = [worker.is_live for worker in status.fleet.workers] if status.fleet else []
+        self.num_workers = self.num_workers or sum(workers)
+        is_serving = all(process.state == "serving" for process in status.processes)
+        return is_serving and not status.router_errors and all(workers) and len(workers) == self.num_workers
+
+    async def wait_whole(self) -> None:
+        """Wait for the return of every process. Raises ``DependencyDown`` where one stays away."""
+        await _within(self.is_whole, RETURN_TIMEOUT_S, "not every process has come back")
+
+    async def new_key(self) -> str:
+        """Key of a new tenant, whose prompts no worker has cached; all gateways know it."""
+        tenant = f"chaos-{time.monotonic_ns()}"
+        key = await create_key(self.facts, self.data_dir, tenant=tenant, name="chaos", plan="local")
+        headers = {"authorization": f"Bearer {key}"}
+
+        async def is_known() -> bool:
+            limits = httpx.Limits(max_keepalive_connections=0)
+            async with httpx.AsyncClient(trust_env=False, limits=limits, timeout=KEY_TIMEOUT_S) as client:
+                url = f"{self.facts.base_url}/models"
+                answers = await asyncio.gather(*(client.get(url, headers=headers) for _ in range(NUM_ASKS)))
+            return all(answer.status_code == httpx.codes.OK for answer in answers)
+
+        await _within(is_known, KEY_TIMEOUT_S, "a new key is not known at every gateway")
+        return key
+
+    def moved(self, name: str) -> set[str]:
+        """Streams of a run that a gateway resumed at another worker, as its log says."""
+        folder = DataDir(self.data_dir).run_paths(self.facts.run_id).logs_path
+        lines = [line for log in folder.glob("gateway-*.log") for line in log.read_text().splitlines()]
+        words = (word.strip(",:;()") for line in lines if "goes on elsewhere" in line for word in line.split())
+        return {word for word in words if word.startswith(f"{name}-")}
+
+
+async def undisturbed_streams(target: ChaosTarget) -> Streams:
+    """The streams as they must come out.
+
+    Raises:
+        DependencyDown: one of them fails without a fault.
+    """
+    run = StreamRun(target.facts.base_url, await target.new_key(), "undisturbed", target.models)
+
+    async def nothing(_: asyncio.Event) -> None:
+        return
+
+    await run.run(nothing)
+    if errors := [f"{result.name}: {result.error}" for result in run.results.values() if result.error]:
+        raise DependencyDown(f"streams fail without any fault: {errors[0]}")
+    return run.results
+
+
+async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed: Streams) -> ChaosRow:
+    """Faults at once under streams, and the platform's return from them; without any, the streams alone."""
+    run = StreamRun(target.facts.base_url, await target.new_key(), f"s{time.monotonic_ns()}", target.models)
+    proofs: list[str] = []
+    problems: list[str] = []
+    open_at_fault: list[int] = []
+
+    async def strike(in_effect: asyncio.Event) -> None:
+        open_at_fault.append(run.num_open())
+        strikes = (fault.strike(target.pid_of, in_effect) for fault in faults)
+        for fault, proof in zip(faults, await asyncio.gather(*strikes, return_exceptions=True), strict=True):
+            if isinstance(proof, NoEffect | StratosError):
+                problems.append(f"{fault} had no effect: {proof}")
+            elif isinstance(proof, BaseException):
+                raise proof
+            else:
+                proofs.append(str(proof))
+
+    await run.run(strike)
+    problems += [text for name, got in run.results.items() for text in differences(undisturbed[name], got)]
+    num_moved = len(target.moved(run.name))
+    if not sum(open_at_fault):
+        problems.append("no stream was open when the fault came")
+    if any(fault.target.startswith("decode") and fault.kind != "slow" for fault in faults) and not num_moved:
+        problems.append("no stream had to move, so the fault was not felt")
+    different = {text.split(":")[0] for text in problems if ": other " in text}
+    row = ChaosRow(
+        scenario=" and ".join(map(str, faults)) or "control: no fault",
+        streams=len(run.results),
+        different=len(different),
+        failed=sum(bool(result.error) for result in run.results.values()),
+        moved=num_moved,
+        longest_gap_s=round(max(result.longest_gap_s for result in run.results.values()), 2),
+        effect="; ".join([f"{sum(open_at_fault)} streams open", *proofs]),
+        problems=tuple(problems),
+    )
+    await target.wait_whole()
+    return row
+
+
+async def run_control(target: ChaosTarget, fault: Fault) -> ChaosRow:
+    """The same fault aimed at no process: its check must say that it had no effect."""
+    fault = Fault(fault.kind, NOTHING)
+    try:
+        proof = await fault.strike(target.pid_of, asyncio.Event())
+    except NoEffect as error:
+        return ChaosRow(scenario=f"control: {fault}", streams=0, effect=str(error))
+    problem = f"a fault without an effect passed its check: {proof}"
+    return ChaosRow(scenario=f"control: {fault}", streams=0, problems=(problem,))
+
+
+async def _within(is_so: Callable[[], Awaitable[bool]], seconds: float, otherwise: str) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                if await is_so():
+                    return
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise DependencyDown(f"{otherwise} within {seconds:.0f} s") from None

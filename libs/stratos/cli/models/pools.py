@@ -1,0 +1,159 @@
+"""Workers of this machine for the models that records name: started when one comes, drained after it is gone.
+
+    record ──▶ start ──▶ its workers serve          a start that fails is reported, and tried again with the next record
+    gone   ──▶ idle? ──▶ drain                      first the requests that run end, which gateways send no new ones to
+
+Work on one record is done in order; records do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from stratos.common.errors import StratosError
+from stratos.core.fleet import Fleet, FleetWorker
+from stratos.store.models.model_record import ModelRecord
+from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.record import Kind
+
+IDLE_LOOKS = 4
+"""Looks in a row that must find a worker idle: by then gateways and routers have heard of the removal."""
+LONGEST_DRAIN_S = 600.0
+
+
+class RecordFollower(Protocol):
+    """``SnapshotFollower`` is one."""
+
+    snapshot: FollowedSnapshot
+
+    async def run(self) -> None:
+        """Keep it up to date."""
+
+
+class ModelWorkers(Protocol):
+    """Processes for models; ``workers.LocalModelWorkers`` has those of this machine."""
+
+    async def start_model(self, record: ModelRecord) -> Sequence[str]:
+        """Start its workers; returns their names. Raises ``StratosError``."""
+        ...
+
+    async def begin_drain(self, name: str) -> None:
+        """Let one leave."""
+
+    async def fleet(self) -> Fleet:
+        """Workers as a router sees them."""
+        ...
+
+
+class ModelPools:
+    """Belongs to the event loop.
+
+    Args:
+        follower: keeps the records.
+        workers: starts and ends processes.
+        own: digests that the platform has workers for in any case.
+        report: told what a person should know.
+        look_s: between two looks at workers that are to leave.
+    """
+
+    def __init__(
+        self,
+        follower: RecordFollower,
+        workers: ModelWorkers,
+        own: Collection[str],
+        report: Callable[[str], None],
+        look_s: float = 0.5,
+    ) -> None:
+        self._follower = follower
+        self._workers = workers
+        self._own = own
+        self._report = report
+        self._look_s = look_s
+        self._changed = asyncio.Event()
+        self._known: dict[str, ModelRecord] = {}
+        self._names: dict[str, Sequence[str]] = {}
+        self._last: dict[str, asyncio.Task[None]] = {}
+        """Work on each record that was begun last."""
+        follower.snapshot.on_record(Kind.MODEL, lambda record: self._changed.set())
+
+    async def run(self) -> None:
+        """Root task: follow the records until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follower.run(), name="records")
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                self._settle(group)
+
+    def _settle(self, group: asyncio.TaskGroup) -> None:
+        wanted = self._wanted()
+        for record_id in self._known.keys() - wanted.keys():
+            self._then(group, record_id, partial(self._end, record_id))
+        for record_id, record in wanted.items():
+            known = self._known.get(record_id)
+            if known is not None and _needs(known) != _needs(record):
+                self._then(group, record_id, partial(self._end, record_id))
+            if known is None or _needs(known) != _needs(record):
+                self._then(group, record_id, partial(self._begin, record_id, record))
+        self._known = wanted
+
+    def _wanted(self) -> dict[str, ModelRecord]:
+        found = ((record.id, record.value) for record in self._follower.snapshot.of_kind(Kind.MODEL))
+        records = {record_id: value for record_id, value in found if isinstance(value, ModelRecord)}
+        return {i: r for i, r in records.items() if r.digest not in self._own and Path(r.source).is_absolute()}
+
+    def _then(self, group: asyncio.TaskGroup, record_id: str, work: Callable[[], Awaitable[None]]) -> None:
+        before = self._last.get(record_id)
+
+        async def run() -> None:
+            if before is not None:
+                await asyncio.wait([before])
+            await work()
+
+        self._last[record_id] = group.create_task(run(), name=f"workers of {record_id}")
+
+    async def _begin(self, record_id: str, record: ModelRecord) -> None:
+        try:
+            self._names[record_id] = await self._workers.start_model(record)
+        except StratosError as error:
+            self._report(f"model {record.name}: no workers: {error.message}")
+            self._known.pop(record_id, None)
+
+    async def _end(self, record_id: str) -> None:
+        names = self._names.pop(record_id, ())
+        await self._until_idle(names)
+        for name in names:
+            try:
+                await self._workers.begin_drain(name)
+            except StratosError as error:
+                self._report(f"{name}: {error.message}")
+
+    async def _until_idle(self, names: Sequence[str]) -> None:
+        num_idle, loop = 0, asyncio.get_running_loop()
+        until = loop.time() + LONGEST_DRAIN_S
+        while names and num_idle < IDLE_LOOKS and loop.time() < until:
+            await asyncio.sleep(self._look_s)
+            try:
+                busy = _busy(await self._workers.fleet(), names)
+            except StratosError:
+                continue
+            num_idle = 0 if busy else num_idle + 1
+
+
+def _busy(fleet: Fleet, names: Collection[str]) -> bool:
+    return any(_is_busy(worker) for worker in fleet.workers if worker.ref.worker_id in names)
+
+
+def _is_busy(worker: FleetWorker) -> bool:
+    status = worker.status
+    has_work = status is not None and (status.engine.num_running or status.engine.num_waiting or status.num_handoffs)
+    return bool(worker.num_booked or has_work)
+
+
+def _needs(record: ModelRecord) -> Mapping[str, object]:
+    """Terms that workers are started with; others concern gateways alone."""
+    return {"source": record.source, "quantization": record.quantization, "max_model_len": record.max_model_len}

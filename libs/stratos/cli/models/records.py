@@ -1,0 +1,77 @@
+"""Adds a model to a platform: its words go into the object store, its record through the admin API."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stratos.cli.data.digests import remembered_digest
+from stratos.rpc.clients.admin import AdminClient
+from stratos.store.models.texts import put_texts
+from stratos.store.settings import ObjectStoreConfig
+from stratos.store.urls import open_store
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAsk:
+    """A model that is to be added."""
+
+    name: str
+    folder: Path
+    """Model folder; a GGUF file has one by now."""
+    digest: str = ""
+    """SHA-256 (hex) of configuration and weights; empty computes it, for which the weights must be there."""
+    digests_file: Path
+    """Remembers digests of folders that were read before."""
+    store: ObjectStoreConfig
+    """The one that the gateways have."""
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of its record that differ from their defaults."""
+
+
+def add_model(client: AdminClient, ask: ModelAsk) -> dict[str, Any]:
+    """Store what gateways read of a model, then record it; returns the record.
+
+    Raises:
+        StratosError: the folder is no model, a store does not answer, or the platform refuses the record.
+    """
+    digest = ask.digest or remembered_digest(ask.folder, ask.digests_file).partition("@")[0]
+    texts = asyncio.run(_put(ask))
+    body = {"name": ask.name, "digest": digest, "text_digest": texts, "source": str(ask.folder), **ask.terms}
+    return client.call("POST", "/models", body)
+
+
+def wait_for_workers(client: AdminClient, digest: str, wait_s: float) -> bool:
+    """Whether new requests get a revision, with workers that are live, within ``wait_s`` seconds."""
+    until = time.monotonic() + wait_s
+    while True:
+        rows = client.call("GET", "/models")["data"]
+        row = next((row for row in rows if row["digest"] == digest), None)
+        if row is not None and row["current"] and any((row["workers"] or {}).values()):
+            return True
+        if time.monotonic() >= until:
+            return False
+        time.sleep(POLL_S)
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """One line of the list: what a person asks first."""
+    workers, state = row["workers"], row["state"]
+    counts = "no router answers" if workers is None else " + ".join(f"{n} {role}" for role, n in workers.items())
+    mark = "*" if row["current"] else " "
+    reason = f"  {row['reason']}" if row.get("reason") else ""
+    return f"{mark} {row['name']:<24} {row['digest'][:12]}  {state:<8} {row['from']:<9} {counts}{reason}"
+
+
+async def _put(ask: ModelAsk) -> str:
+    store = open_store(ask.store)
+    try:
+        return await put_texts(store, ask.folder)
+    finally:
+        await store.close()

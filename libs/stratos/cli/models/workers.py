@@ -1,0 +1,110 @@
+"""Workers of ``stratos up`` for the models that records name: sizes, processes, and when they are started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from stratos.cli.data.digests import remembered_digest
+from stratos.cli.data.folder import DataDir
+from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.local.options import UpOptions
+from stratos.cli.local.platform import LocalPlatform
+from stratos.cli.local.preflight import check_checkpoint
+from stratos.cli.models.pools import ModelPools
+from stratos.common.background import end_tasks
+from stratos.common.clock import SystemClock
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.fleet import Fleet
+from stratos.engine.sizing.machine import read_machine
+from stratos.rpc.clients.router import RouterClient
+from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers
+from stratos.store.models.model_record import ModelRecord
+from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.follower import SnapshotFollower
+from stratos.store.records.record_store import RecordStore
+from stratos.store.records.settings import SnapshotConfig
+from stratos.store.redis import open_redis
+
+
+def fitted(options: UpOptions) -> tuple[UpOptions, str]:
+    """The options with sizes for every worker, and the text that explains them."""
+    ask = WorkerAsk(
+        model_path=options.model_path,
+        num_workers=options.num_workers + options.decode_limit - options.decode,
+        dtype=options.dtype,
+        quantization=options.quantization,
+        kv_dtype=options.kv_cache_dtype,
+        max_model_len=options.max_model_len,
+    )
+    plan, text = plan_workers(ask, read_machine(), os.environ)
+    sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}
+    return replace(options, **sizes), text  # type: ignore[arg-type]
+
+
+class LocalModelWorkers:
+    """Starts and ends workers of added models on this machine.
+
+    Args:
+        platform: whose processes they become.
+        options: of the platform.
+        facts: its addresses.
+        data: its data directory.
+    """
+
+    def __init__(self, platform: LocalPlatform, options: UpOptions, facts: PlatformFacts, data: DataDir) -> None:
+        self._platform = platform
+        self._options = options
+        self._facts = facts
+        self._data = data
+
+    async def start_model(self, record: ModelRecord) -> Sequence[str]:
+        """Start as many workers as each model has, for one that a record names; returns their names.
+
+        Raises:
+            StratosError: its folder is another model, or the machine has no room for it.
+        """
+        path, most = Path(record.source), self._options
+        handed = await asyncio.to_thread(remembered_digest, path, self._data.digests_file)
+        if handed.partition("@")[0] != record.digest:
+            raise InvalidCheckpoint(f"{path} holds another model than its record says; add it again")
+        options = replace(
+            most, model_path=path, name=record.name, more_models=(), quantization=record.quantization,
+            max_model_len=record.max_model_len, num_models=most.num_models + 1,
+        )  # fmt: skip
+        if options.engine == "torch":
+            await asyncio.to_thread(check_checkpoint, path)
+            if options.device == "cpu":
+                options, _ = await asyncio.to_thread(fitted, options)
+        label = f"{re.sub('[^A-Za-z0-9._]', '_', record.name)}-{record.digest[:8]}"
+        return await self._platform.launch_workers(label, options, handed)
+
+    async def begin_drain(self, name: str) -> None:
+        """Let one leave."""
+        await self._platform.begin_drain(name)
+
+    async def fleet(self) -> Fleet:
+        """Workers, as a router sees them."""
+        async with RouterClient(self._facts.router_addresses[0], dialer=self._platform.dialer) as router:
+            return await router.fleet()
+
+
+@asynccontextmanager
+async def followed_models(
+    platform: LocalPlatform, options: UpOptions, facts: PlatformFacts, data: DataDir, report: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Within it workers come and go with the records, those of earlier runs included."""
+    async with open_redis(facts.redis_url) as redis:
+        follower = SnapshotFollower(FollowedSnapshot(), RecordStore(redis), SystemClock(), SnapshotConfig())
+        workers = LocalModelWorkers(platform, options, facts, data)
+        pools = ModelPools(follower, workers, platform.digests, report)
+        task = asyncio.create_task(pools.run(), name="model-pools")
+        try:
+            yield
+        finally:
+            await end_tasks([task])

@@ -1,0 +1,37 @@
+"""One revision of a base model, as the platform's records have it and gateways follow it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRecord:
+    """A revision and its terms; gateways take its words from the object store, workers its weights from elsewhere."""
+
+    name: str
+    """Name that clients use as "model"; several revisions may have it."""
+    digest: str
+    """SHA-256 (hex) of configuration and weights, as workers say it: the revision."""
+    text_digest: str
+    """SHA-256 (hex) of what gateways read of it: tokenizer, chat template, configuration."""
+    source: str = ""
+    """Where its weights lie: a folder of this machine, from which `stratos up` starts workers, or a note for people."""
+    created_unix_s: Annotated[int, Ge(0)] = 0
+    """Seconds since the epoch at which it was added."""
+    size: str = ""
+    """Row of the plans' prices that its tokens have; empty takes the row "default"."""
+    max_input_tokens: Annotated[int, Ge(1)] = 4096
+    max_model_len: Annotated[int, Ge(0)] = 0
+    """Longest sequence, as the workers have it; 0 is the model's context."""
+    max_stream_len: Annotated[int, Ge(0)] = 0
+    """Longest sequence where workers stream past the model's context; 0 is that context."""
+    default_max_tokens: Annotated[int, Ge(1)] = 512
+    quantization: Literal["auto", "int8", "int4", "fp8", "mxfp4"] = "auto"
+    pooling: PoolingSetting = "auto"
+    matryoshka: MatryoshkaSetting = "auto"

@@ -1,0 +1,86 @@
+"""The text files of models in the object store, each set in a folder named by its digest.
+
+catalogue/models/<digest of the text files>/config.json, tokenizer.json, ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Set
+from pathlib import Path
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.model_files import CONFIG_NAME
+from stratos.core.files.model_texts import MAX_TEXT_BYTES, text_digest, text_names
+from stratos.store.object_store import ObjectStore
+
+FOLDER = "catalogue/models"
+_GONE = ".gone-"
+
+
+async def put_texts(objects: ObjectStore, model: Path) -> str:
+    """Store the text files of a model folder; returns their digest.
+
+    The configuration goes last: a set without it is none, so one that is half there is never taken.
+
+    Raises:
+        InvalidCheckpoint: it is no model folder.
+        DependencyDown: the store does not answer.
+    """
+    digest = await asyncio.to_thread(text_digest, model)
+    for name in sorted(text_names(model), key=lambda name: name == CONFIG_NAME):
+        await objects.put(f"{FOLDER}/{digest}/{name}", model / name)
+    return digest
+
+
+class TextFolders:
+    """Text files of models on the disk, by digest; what the store gave is checked before it is used.
+
+    Args:
+        objects: where they come from; ``None`` has what is on the disk alone.
+        folder: where they are kept; it is made.
+    """
+
+    def __init__(self, objects: ObjectStore | None, folder: Path) -> None:
+        self._objects = objects
+        self._folder = folder
+
+    async def fetch(self, digest: str) -> Path:
+        """A folder with the text files of a digest.
+
+        Raises:
+            InvalidCheckpoint: the files are others than their digest says.
+            NotFound: the store has none of this digest.
+            DependencyDown: the store does not answer.
+        """
+        path = self._folder / digest
+        if path.is_dir() and await asyncio.to_thread(_is_whole, path, digest):
+            return path
+        if self._objects is None:
+            raise InvalidCheckpoint(
+                "its tokenizer is in an object store, and this gateway has none (OBJECT_STORE__URL)"
+            )
+        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+        await self._objects.download_folder(f"{FOLDER}/{digest}", path, max_bytes=MAX_TEXT_BYTES)
+        if not await asyncio.to_thread(_is_whole, path, digest):
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+            raise InvalidCheckpoint(f"the files at {FOLDER}/{digest} in the object store have another digest")
+        return path
+
+    async def keep(self, digests: Set[str]) -> None:
+        """Delete all others; who fetches one of them at the same time gets it from the store again."""
+        gone = list(self._folder.glob(f"{_GONE}*"))
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if not path.name.startswith(".") and path.name not in digests:
+                gone.append(path.rename(self._folder / f"{_GONE}{secrets.token_hex(4)}"))
+        for path in gone:
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    try:
+        return text_digest(path) == digest
+    except (InvalidCheckpoint, OSError):
+        return False

@@ -1,0 +1,4 @@
+"""Whether an engine can be trusted; the reasons why not are part of the worker's readiness.
+
+Read in this order: ``self_check`` (an idle one computes at all), ``prober`` (it computes what it did before).
+"""

@@ -1,0 +1,101 @@
+"""Whether an engine computes what it computed at its start: known tokens now and then, and its weights read again.
+
+One changed bit convicts: the engine promises the same bits, so damaged memory or a broken core is left.  An answer that
+does not come convicts no one: an engine that is full, slow or ended is for others to judge (``SelfCheck``,
+``StepWatch``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from stratos.common.clock import Clock
+from stratos.common.errors import StratosError
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.metrics import WorkerMetrics
+from stratos.worker.settings import ProberConfig
+
+READ_INTERVAL_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Prober:
+    """Belongs to the event loop; ``reason`` may be read from any thread.
+
+    Args:
+        engine: a started one, whose ``info.can_probe``.
+        clock: of its intervals.
+        config: how often, how much.
+        expected: digest of the known tokens, where one is known; else the first one counts.
+        metrics: of the worker.
+        on_conviction: called once, with the reason.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        clock: Clock,
+        config: ProberConfig,
+        expected: bytes | None,
+        metrics: WorkerMetrics,
+        on_conviction: Callable[[str], None],
+    ) -> None:
+        self._engine, self._clock, self._config = engine, clock, config
+        self._expected, self._metrics, self._on_conviction = expected, metrics, on_conviction
+        self._probed_s: float | None = None
+        self._num_passes, self._pass_began_s = 0, clock.now()
+        self.reason = ""
+        """Why the engine is not to be trusted; "" while nothing was found."""
+        metrics.convicted.set(0)
+
+    async def run(self) -> None:
+        """Root task: look until cancelled, or until there is a conviction."""
+        while True:
+            await asyncio.sleep(READ_INTERVAL_S)
+            if not self.reason:
+                await self.look()
+
+    async def look(self) -> None:
+        """Read on in the weights, and compute the known tokens where it is time."""
+        try:
+            if self._config.weight_bytes_per_s and self._clock.now() >= self._pass_began_s:
+                await self._read_weights()
+            if self._config.interval_s and not self.reason and self._is_due():
+                await self._probe()
+        except StratosError as error:  # it has stopped, which others see
+            _log.info("the engine was not probed: %s", error.message)
+
+    def _is_due(self) -> bool:
+        return self._probed_s is None or self._clock.now() - self._probed_s >= self._config.interval_s
+
+    async def _probe(self) -> None:
+        digest = await self._engine.probe()
+        self._probed_s = self._clock.now()
+        if self._expected is None:
+            self._expected = digest
+        is_sound = digest == self._expected
+        self._metrics.probes.labels("sound" if is_sound else "wrong").inc()
+        if not is_sound:
+            self._convict(
+                f"known tokens give {digest.hex()} here and not {self._expected.hex()}: "
+                "weights, KV pages or the processor are damaged"
+            )
+
+    async def _read_weights(self) -> None:
+        check = await self._engine.check_weights(round(self._config.weight_bytes_per_s * READ_INTERVAL_S))
+        self._metrics.weight_bytes_checked.inc(check.num_bytes)
+        if check.num_passes > self._num_passes:
+            self._num_passes = check.num_passes
+            self._pass_began_s = max(self._pass_began_s + self._config.least_pass_s, self._clock.now())
+        if check.damaged:
+            self._convict(f"weights have changed in memory: {', '.join(check.damaged)}")
+
+    def _convict(self, reason: str) -> None:
+        if self.reason:  # by the look of a start that took longer than the first interval
+            return
+        self.reason = reason
+        self._metrics.convicted.set(1)
+        _log.error("this worker is out: %s", reason)
+        self._on_conviction(reason)

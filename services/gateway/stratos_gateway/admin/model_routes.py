@@ -1,0 +1,162 @@
+"""Routes of the admin API for models: records, and how each one stands at this gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+from starlette.requests import Request
+
+from stratos.common.errors import BadRequest, InvalidCheckpoint, NotFound, StratosError
+from stratos.core.adapter import Adapter
+from stratos.core.placement import WorkerRole
+from stratos.core.tenancy.roles import Role
+from stratos.store.models.forms import model_from_json, model_id, model_to_json
+from stratos.store.models.model_record import ModelRecord
+from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.record import Kind, Record
+from stratos.store.records.writer import RecordWriter, Tombstone
+from stratos_gateway.admin.fields import text
+from stratos_gateway.models.live_revisions import LiveWorkers
+from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.shelf import ModelShelf, Phase
+
+MIN_DIGEST_DIGITS = 8
+"""Of a digest that is cut off."""
+
+
+class ModelStatus:
+    """Standing of models at a gateway, beside their records.
+
+    Args:
+        shelf: loads what records name.
+        models: what is served.
+        live_workers: asks a router.
+    """
+
+    def __init__(self, shelf: ModelShelf, models: ModelSet, live_workers: Callable[[], Awaitable[LiveWorkers]]) -> None:
+        self.shelf = shelf
+        self.models = models
+        self.live_workers = live_workers
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """Every revision, those of settings first; ``workers`` is null where no router answers."""
+        try:
+            live: LiveWorkers | None = await self.live_workers()
+        except StratosError:
+            live = None
+        return [self._finished(row, live) for row in (*self._fixed(), *self._recorded())]
+
+    def _fixed(self) -> Iterator[dict[str, Any]]:
+        recorded = {placed.wanted.record.digest for placed in self.shelf.placed.values()}
+        for model in self.models.revisions:
+            if model.base.digest not in recorded:
+                facts = {"name": model.base.name, "digest": model.base.digest, "size": model.base.size}
+                yield facts | {"created_unix_s": model.base.created_unix_s, "from": "settings", "state": Phase.SERVING}
+
+    def _recorded(self) -> Iterator[dict[str, Any]]:
+        for placed in self.shelf.placed.values():
+            state = {"from": "record", "state": placed.phase, "reason": placed.reason}
+            yield model_view(placed.wanted.record) | state
+
+    def _finished(self, row: dict[str, Any], live: LiveWorkers | None) -> dict[str, Any]:
+        """Add facts of the set and of routers: whether new requests get the revision, and its workers."""
+        current = self.models.get(row["name"])
+        workers = None if live is None else {r.value: live.get(row["digest"], {}).get(r, 0) for r in WorkerRole}
+        is_current = current is not None and current.base.digest == row["digest"]
+        return {**row, "current": is_current, "workers": workers}
+
+
+class ModelCaller(Protocol):
+    """Who asks; ``routes.AdminCaller`` is the one of the admin API."""
+
+    writer: RecordWriter
+
+
+Handler = Callable[[Any, Request, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class ModelRoutes:
+    """Handlers, for admins of the platform.
+
+    Args:
+        status: of this gateway; ``None`` answers 404.
+        now: all records, as the store has them.
+    """
+
+    def __init__(self, status: ModelStatus | None, now: Callable[[], Awaitable[FollowedSnapshot]]) -> None:
+        self._status = status
+        self._now = now
+
+    def table(self) -> list[tuple[str, str, Role, Handler]]:
+        """Method, path, least role, handler."""
+        return [
+            ("GET", "/models", Role.ADMIN, self._list),
+            ("POST", "/models", Role.ADMIN, self._add),
+            ("DELETE", "/models/{name:path}", Role.ADMIN, self._remove),
+        ]
+
+    @property
+    def _known(self) -> ModelStatus:
+        if self._status is None:
+            raise NotFound("this gateway follows no models")
+        return self._status
+
+    async def _list(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        status = self._known
+        await self._now()
+        return {"data": await status.rows()}
+
+    async def _add(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        """Record a revision that this gateway can load; it is the newest one of its name from then on."""
+        status, terms = self._known, {field: body[field] for field in body if field not in ("name", "digest")}
+        record_id = model_id(text(body, "name"), text(body, "digest"))
+        record = model_from_json(record_id, terms)
+        record = replace(record, created_unix_s=await caller.writer.records.now_us() // 1_000_000)
+        _check_names(record, await self._now(), status.models)
+        try:
+            await status.shelf.check(record)
+        except InvalidCheckpoint as error:
+            raise BadRequest(f"model {record.name!r} cannot be served: {error.message}", param="text_digest") from None
+        value = model_to_json(record)
+        await caller.writer.change(Kind.MODEL, record_id, "model.add", lambda old: value, takes_malformed=True)
+        return model_view(record)
+
+    async def _remove(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        """Take a revision away, or all of a name; requests that run on it go on."""
+        name, digest = request.path_params["name"], request.query_params.get("digest", "")
+        if digest and len(digest) < MIN_DIGEST_DIGITS:
+            raise BadRequest(f"a digest has at least {MIN_DIGEST_DIGITS} digits", param="digest")
+        found = [
+            record.id
+            for record in (await self._now()).of_owner(Kind.MODEL, name).values()
+            if not record.is_deleted and record.id.startswith(model_id(name, digest))
+        ]
+        if not found:
+            raise NotFound(f"there is no record of a model {name[:64]!r} with this digest")
+        for record_id in found:
+            await caller.writer.change(Kind.MODEL, record_id, "model.remove", _removed)
+        return {"removed": [record_id.rpartition("/")[2] for record_id in found]}
+
+
+def model_view(record: ModelRecord) -> dict[str, Any]:
+    """A record as the admin API shows it."""
+    return {"name": record.name, "digest": record.digest, **model_to_json(record)}
+
+
+def _removed(old: Record | None) -> Tombstone | None:
+    return None if old is None or old.is_deleted else Tombstone({})
+
+
+def _check_names(record: ModelRecord, snapshot: FollowedSnapshot, models: ModelSet) -> None:
+    """Refuse a digest that has another name, and a name that an adapter has; raises ``BadRequest``."""
+    recorded = [r.value for r in snapshot.of_kind(Kind.MODEL)]
+    others = {m.name for m in recorded if isinstance(m, ModelRecord) and m.digest == record.digest}
+    if (served := models.of_digest(record.digest)) is not None:
+        others.add(served.base.name)
+    if others := others - {record.name}:
+        raise BadRequest(f"this model is served as {min(others)!r} already", param="digest")
+    adapters = (r.value for r in snapshot.of_kind(Kind.ADAPTER))
+    if any(isinstance(adapter, Adapter) and adapter.name == record.name for adapter in adapters):
+        raise BadRequest(f"an adapter has the name {record.name!r}", param="name")

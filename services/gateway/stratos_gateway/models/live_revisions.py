@@ -1,0 +1,34 @@
+"""Which revisions have live workers, asked of a router where a name has several revisions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+
+from stratos.common.errors import StratosError
+from stratos.core.placement import WorkerRole
+from stratos_gateway.models.model_set import ModelSet
+
+LiveWorkers = Mapping[str, Mapping[WorkerRole, int]]
+"""Digest of a model -> live workers of each role."""
+
+
+async def watch_revisions(models: ModelSet, live_workers: Callable[[], Awaitable[LiveWorkers]], poll_s: float) -> None:
+    """Root task: tell the set which revisions may be chosen, until cancelled; without a router nothing changes."""
+    while True:
+        if models.has_choice:
+            with contextlib.suppress(StratosError):
+                look_at(models, await live_workers())
+        await asyncio.sleep(poll_s)
+
+
+def look_at(models: ModelSet, live: LiveWorkers) -> None:
+    """Tell the set which revisions can take a request: a model that only embeds runs on prefill workers."""
+    models.see_live(
+        {
+            model.base.digest
+            for model in models.revisions
+            if live.get(model.base.digest, {}).get(WorkerRole.DECODE if model.base.can_generate else WorkerRole.PREFILL)
+        }
+    )

@@ -1,0 +1,251 @@
+"""Keeps the set of models as the followed records say: tokenizers are loaded and dropped while requests run.
+
+    a record comes ──▶ LOADING ──▶ SERVING        its files are read in a thread, a few models at once
+                          └─────▶ REFUSED        by name and reason; no other model notices
+    it changes         the revision that is served stays until the new terms are loaded
+    it is deleted      no new request gets the revision; the requests that it runs keep what they have
+
+A gateway never sees a model's weights, so a record costs it the size of a tokenizer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from stratos.common.clock import Clock
+from stratos.common.errors import DependencyDown, NotFound, StratosError
+from stratos.store.models.model_record import ModelRecord
+from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.settings import ModelConfig, ModelRecordsConfig
+
+_log = logging.getLogger(__name__)
+MAX_AT_ONCE = 4
+"""Models that are read at once."""
+FIRST_WAIT_S = 10.0
+"""A gateway that starts waits for its models so long at most before it is ready: a slow one holds up no other."""
+ARRIVAL_S = 5.0
+"""Longest wait of a request for a model that is loaded."""
+
+
+class Phase(StrEnum):
+    """How a record stands at this gateway."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A record of a model, and which version of it this is."""
+
+    record: ModelRecord
+    version: int
+    """Microseconds: a revision that was added later is newer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Placed:
+    """A record at this gateway."""
+
+    wanted: Wanted
+    phase: Phase = Phase.LOADING
+    reason: str = ""
+    """Why it is refused; for people of the platform."""
+    said: str = ""
+    """Reason that was logged last."""
+    may_recover: bool = False
+    """It is refused for what may pass by itself."""
+    is_due: bool = False
+    """It is to be tried again."""
+    work: asyncio.Task[None] | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """It takes a place."""
+        return self.phase is not Phase.REFUSED
+
+    def stop(self) -> None:
+        """Give up loading it."""
+        if self.work is not None:
+            self.work.cancel()
+
+
+class TextSource(Protocol):
+    """``stratos.store.models.texts.TextFolders`` is one."""
+
+    async def fetch(self, digest: str) -> Path:
+        """A folder with the text files of a digest; raises ``StratosError``."""
+        ...
+
+    async def keep(self, digests: set[str]) -> None:
+        """Delete all others."""
+
+
+class ModelShelf:
+    """Belongs to the event loop.
+
+    Args:
+        wanted: the records by id, as they are now.
+        models: what is served, which this changes.
+        texts: where tokenizers come from.
+        config: how many, and when refused ones are tried again.
+        clock: of the first loads.
+        on_change: called after a record's state has changed.
+    """
+
+    def __init__(
+        self,
+        wanted: Callable[[], Mapping[str, Wanted]],
+        models: ModelSet,
+        texts: TextSource,
+        config: ModelRecordsConfig,
+        clock: Clock,
+        on_change: Callable[[Mapping[str, Placed]], None] = lambda placed: None,
+    ) -> None:
+        self._wanted = wanted
+        self._models = models
+        self._texts = texts
+        self._config = config
+        self._clock = clock
+        self._on_change = on_change
+        self._ready_at_s: float | None = None
+        self._changed = asyncio.Event()
+        self._changed.set()
+        self._places = asyncio.Semaphore(MAX_AT_ONCE)
+        self.placed: dict[str, Placed] = {}
+        """All records by id, as they stand here."""
+
+    def note_change(self) -> None:
+        """Records may have changed."""
+        self._changed.set()
+
+    def not_ready_reason(self) -> str:
+        """Why requests for what records name would be refused; asked once all records are known, from any thread.
+
+        Models that come later, or take longer than a while, hold nothing up.
+        """
+        if self._ready_at_s is None:
+            self._ready_at_s = self._clock.now() + FIRST_WAIT_S
+        is_loading = self._changed.is_set() or any(placed.work is not None for placed in list(self.placed.values()))
+        if is_loading and self._clock.now() < self._ready_at_s:
+            return "models are loaded for the first time"
+        self._ready_at_s = 0.0
+        return ""
+
+    async def check(self, record: ModelRecord) -> None:
+        """Load a model that is not recorded yet, and forget it; raises ``StratosError`` with what is wrong with it."""
+        await self._read(record)
+
+    async def wait_for(self, name: str) -> None:
+        """Wait a moment for a model that was just added, so that it serves from then on at every gateway."""
+        if self._changed.is_set():
+            self._settle()
+        works = [p.work for p in self.placed.values() if p.work is not None and p.wanted.record.name == name]
+        if works:
+            await asyncio.wait(works, timeout=ARRIVAL_S)
+
+    async def run(self) -> None:
+        """Root task: follow the records until cancelled."""
+        try:
+            while True:
+                self._settle()
+                await self._pause()
+        finally:
+            for placed in self.placed.values():
+                placed.stop()
+
+    async def _pause(self) -> None:
+        """Wait for a change; once in a while what was refused for now is begun again."""
+        waits = any(placed.may_recover for placed in self.placed.values())
+        try:
+            async with asyncio.timeout(self._config.retry_s if waits else None):
+                await self._changed.wait()
+        except TimeoutError:
+            for placed in self.placed.values():
+                placed.is_due = placed.may_recover
+
+    def _settle(self) -> None:
+        """Drop what is gone, and begin to load what is new."""
+        self._changed.clear()
+        wanted = self._wanted()
+        for record_id in self.placed.keys() - wanted.keys():
+            self._forget(record_id)
+        due = [
+            record_id
+            for record_id, found in wanted.items()
+            if (placed := self.placed.get(record_id)) is None or placed.is_due or placed.wanted.version != found.version
+        ]
+        for record_id in sorted(due, key=lambda record_id: wanted[record_id].version):
+            self._place(record_id, wanted[record_id])
+        self._on_change(self.placed)
+
+    def _forget(self, record_id: str) -> None:
+        placed = self.placed.pop(record_id)
+        placed.stop()
+        record = placed.wanted.record
+        if not self._has(record.digest):
+            self._models.drop(record.digest)
+            _log.info("model %s, digest %s, is served no more", record.name, record.digest)
+
+    def _place(self, record_id: str, wanted: Wanted) -> None:
+        before = self.placed.pop(record_id, None)
+        if before is not None:
+            before.stop()
+        placed = Placed(wanted=wanted, said="" if before is None else before.said)
+        num_kept = sum(other.is_kept for other in self.placed.values())
+        if self._has(wanted.record.digest):
+            self._refuse(placed, "another name has this digest already", may_recover=True)
+        elif num_kept >= self._config.max_models:
+            most = self._config.max_models
+            self._refuse(
+                placed, f"a gateway serves at most {most} records: MODEL_RECORDS__MAX_MODELS", may_recover=True
+            )
+        else:
+            placed.work = asyncio.create_task(self._load(placed), name=f"load model {wanted.record.name}")
+        self.placed[record_id] = placed
+
+    def _has(self, digest: str) -> bool:
+        return any(other.is_kept and other.wanted.record.digest == digest for other in self.placed.values())
+
+    async def _load(self, placed: Placed) -> None:
+        record = placed.wanted.record
+        try:
+            self._models.put(await self._read(record), placed.wanted.version)
+        except StratosError as error:
+            self._refuse(placed, error.message, may_recover=isinstance(error, DependencyDown | NotFound))
+        except Exception as error:  # a task's edge: strange files of one model end no other
+            self._refuse(placed, f"it cannot be read: {error!r}"[:200])
+        else:
+            placed.phase = Phase.SERVING
+            _log.info("model %s, digest %s, is served", record.name, record.digest)
+        placed.work = None
+        self._on_change(self.placed)
+        await self._texts.keep({other.wanted.record.text_digest for other in self.placed.values() if other.is_kept})
+
+    async def _read(self, record: ModelRecord) -> ServedModel:
+        async with self._places:
+            folder = await self._texts.fetch(record.text_digest)
+            return await asyncio.to_thread(ServedModel.load_texts, _config(record, folder), record.created_unix_s)
+
+    def _refuse(self, placed: Placed, reason: str, *, may_recover: bool = False) -> None:
+        """Refuse a record; a version of it that is served already goes on."""
+        placed.phase, placed.reason, placed.may_recover = Phase.REFUSED, reason, may_recover
+        record = placed.wanted.record
+        if placed.said != reason:
+            _log.warning("model %s, digest %s, is refused: %s", record.name, record.digest, reason)
+        placed.said = reason
+        if may_recover:
+            self._changed.set()  # the wait for changes gets an end
+
+
+def _config(record: ModelRecord, folder: Path) -> ModelConfig:
+    terms = {field.name: getattr(record, field.name) for field in fields(ModelConfig) if field.name != "path"}
+    return ModelConfig(path=folder, **terms)

@@ -1,0 +1,73 @@
+"""What ``stratos chaos`` agrees to break, which scenarios it makes of words, and what its rows say of promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, parse_scenarios
+from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.promises import PROMISES, observed_promises, promise_table
+from stratos.cli.chaos.report import ChaosReport, ChaosRow
+from stratos.common.errors import BadRequest, NotFound
+
+NAMES = ["gateway-0", "decode-0", "decode-1", "prefill-0", "router-0", "redis"]
+
+
+def row(scenario: str, **fields: object) -> ChaosRow:
+    return ChaosRow(scenario=scenario, streams=24, **fields)  # type: ignore[arg-type]
+
+
+def test_only_its_own_data_directory_is_broken_without_being_asked(tmp_path: Path) -> None:
+    check_may_break(OWN_DATA_DIR, is_agreed=False)
+    check_may_break(tmp_path, is_agreed=True)
+    for other in (tmp_path, Path(".stratos")):
+        with pytest.raises(BadRequest, match="--yes-break-things"):
+            check_may_break(other, is_agreed=False)
+
+
+def test_words_become_faults() -> None:
+    assert parse_scenarios(["kill decode-1 and stop router-0"], NAMES) == [
+        (Fault("kill", "decode-1"), Fault("stop", "router-0"))
+    ]
+    assert [" and ".join(map(str, scenario)) for scenario in parse_scenarios([], NAMES)] == [
+        "kill decode-0", "stop decode-0", "kill prefill-0", "stop prefill-0", "kill redis", "stop redis",
+        "kill router-0", "stop router-0", "slow decode-0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        ("burn decode-0", BadRequest, "no fault"),
+        ("kill", BadRequest, "no fault"),
+        ("kill gateway-0", BadRequest, "with their gateway"),
+        ("kill decode-7", NotFound, "running: decode-0"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_breaks(text: str, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        parse_scenarios([text], NAMES)
+
+
+def test_rows_are_held_against_promises(tmp_path: Path) -> None:
+    rows = [
+        row("kill decode-0", longest_gap_s=0.4),
+        row("stop decode-1", longest_gap_s=3.5),
+        row("kill router-0", different=1, problems=("0-greedy-base: other texts",)),
+        row("kill decode-0 and kill prefill-0", longest_gap_s=9.0),
+    ]
+    verdicts = {one.promise.pattern: one.verdict for one in observed_promises(rows)}
+    assert verdicts == {promise.pattern: "not tried" for promise in PROMISES} | {
+        r"kill decode-\d+": "kept",
+        r"stop decode-\d+": "kept, late",
+        r"\w+ router-\d+": "**broken**",
+        r".+ and .+": "kept",
+    }
+    report = ChaosReport(tmp_path / "chaos.json")
+    for one in rows:
+        report.add(one)
+    page = (tmp_path / "chaos.md").read_text()
+    assert "- 0-greedy-base: other texts" in page
+    assert all(line in page for line in promise_table(observed_promises(rows)))

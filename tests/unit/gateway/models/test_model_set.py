@@ -1,0 +1,89 @@
+"""Revisions of one name: which one new requests get, and what stays known of one that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.placement import WorkerRole
+from stratos_gateway.models.live_revisions import look_at
+from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.settings import ModelConfig
+from tests.support.paths import MODELS
+
+
+@pytest.fixture(scope="module")
+def sample() -> Iterator[ServedModel]:
+    model = ServedModel.load(ModelConfig(path=MODELS / "draft"))
+    yield model
+    model.grammars.close()
+
+
+def revision(sample: ServedModel, digest: str, name: str = "base") -> ServedModel:
+    return replace(sample, base=replace(sample.base, name=name, digest=digest))
+
+
+def current(models: ModelSet, name: str = "base") -> str:
+    served = models.get(name)
+    return "" if served is None else served.base.digest
+
+
+def test_a_name_goes_to_the_newest_revision_that_has_live_workers(sample: ServedModel) -> None:
+    models = ModelSet([revision(sample, "one")])
+    models.put(revision(sample, "two"), 2)
+    assert current(models) == "one"  # nobody has said yet that the new one has workers
+    models.see_live({"one", "two"})
+    assert current(models) == models.home.base.digest == "two"
+    models.put(revision(sample, "three"), 3)
+    assert current(models) == "two"
+    models.see_live({"one", "three"})
+    assert current(models) == "three"
+    models.see_live({"one"})
+    assert current(models) == "one"
+    models.see_live(frozenset())
+    assert current(models) == "one"  # who has no worker at all waits where it was
+
+
+def test_a_revision_that_is_added_again_is_the_newest(sample: ServedModel) -> None:
+    models = ModelSet([revision(sample, "one")])
+    models.put(revision(sample, "two"), 2)
+    models.see_live({"one", "two"})
+    models.put(revision(sample, "one"), 3)
+    assert current(models) == "one"
+    models.drop("one")  # settings name it: it stays, as the oldest
+    assert current(models) == "two"
+    models.drop("two")
+    assert current(models) == "one"
+
+
+def test_a_dropped_revision_takes_no_new_request_and_keeps_its_router(sample: ServedModel) -> None:
+    models = ModelSet([revision(sample, "one")])
+    heard: list[int] = []
+    models.on_change(lambda: heard.append(len(models.revisions)))
+    models.put(revision(sample, "s1", "small"), 2)
+    models.drop("s1")
+    models.drop("s1")
+    assert (current(models, "small"), models.of_digest("s1"), models.name_of("s1")) == ("", None, "small")
+    assert (models.name_of("never"), heard, models.has_choice) == ("never", [2, 1], False)
+
+
+def test_one_digest_has_one_name(sample: ServedModel) -> None:
+    models = ModelSet([revision(sample, "one")])
+    with pytest.raises(InvalidCheckpoint, match="are one model"):
+        models.put(revision(sample, "one", "other"), 2)
+    assert [model.base.name for model in models] == ["base"]
+
+
+def test_only_workers_that_can_take_a_request_make_a_revision_live(sample: ServedModel) -> None:
+    embeds = replace(sample, base=replace(sample.base, name="vectors", digest="v2", can_generate=False))
+    models = ModelSet([revision(sample, "one"), revision(sample, "v1", "vectors")])
+    models.put(revision(sample, "two"), 2)
+    models.put(embeds, 2)
+    look_at(models, {"two": {WorkerRole.PREFILL: 1}, "v2": {WorkerRole.PREFILL: 1}})
+    assert (current(models), current(models, "vectors")) == ("one", "v2")
+    look_at(models, {"two": {WorkerRole.DECODE: 1}})
+    assert current(models) == "two"

@@ -1,0 +1,155 @@
+"""Models that come and go with their records, at one gateway: a bad one is refused by name and harms no other."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import DependencyDown
+from stratos.store.models.model_record import ModelRecord
+from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.settings import ModelConfig, ModelRecordsConfig
+from stratos_gateway.models.shelf import FIRST_WAIT_S, ModelShelf, Phase, Wanted
+from tests.support.paths import MODELS
+from tests.support.waiting import eventually
+
+DRAFT = MODELS / "draft"
+
+
+@dataclass
+class Texts:
+    """Text folders of a test: by the text digest of a record."""
+
+    folders: dict[str, Path]
+    errors: dict[str, Exception] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def fetch(self, digest: str) -> Path:
+        if digest == "slow":
+            await self.gate.wait()
+        if (error := self.errors.get(digest)) is not None:
+            raise error
+        return self.folders[digest]
+
+    async def keep(self, digests: set[str]) -> None:
+        self.kept = digests
+
+
+@dataclass
+class Shelf:
+    shelf: ModelShelf
+    models: ModelSet
+    texts: Texts
+    wanted: dict[str, Wanted]
+    clock: FakeClock
+
+    def put(self, name: str, digest: str, texts: str, version: int = 1, **terms: int) -> None:
+        record = ModelRecord(name=name, digest=digest, text_digest=texts, **terms)
+        self.wanted[f"{name}/{digest}"] = Wanted(record=record, version=version)
+        self.shelf.note_change()
+
+    def remove(self, name: str, digest: str) -> None:
+        del self.wanted[f"{name}/{digest}"]
+        self.shelf.note_change()
+
+    async def until(self, name: str, digest: str, phase: Phase, reason: str = "") -> None:
+        def stands() -> bool:
+            placed = self.shelf.placed.get(f"{name}/{digest}")
+            return placed is not None and placed.phase is phase and reason in placed.reason and placed.work is None
+
+        await eventually(stands, f"{name} is {phase}")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[Shelf]:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    shutil.copy(DRAFT / "config.json", broken)
+    (broken / "tokenizer.json").write_text('{"model": 7}', encoding="utf-8")
+    home = await asyncio.to_thread(ServedModel.load, ModelConfig(path=DRAFT, name="home"))
+    models = ModelSet([replace(home, base=replace(home.base, digest="home"))])
+    texts = Texts({"good": DRAFT, "slow": DRAFT, "broken": broken, "missing": tmp_path / "nothing"})
+    wanted: dict[str, Wanted] = {}
+    clock, config = FakeClock(), ModelRecordsConfig(max_models=3, retry_s=0.01)
+    shelf = ModelShelf(lambda: dict(wanted), models, texts, config, clock)
+    run = asyncio.create_task(shelf.run())
+    yield Shelf(shelf, models, texts, wanted, clock)
+    run.cancel()
+    await asyncio.wait([run])
+    models.close()
+
+
+async def test_a_model_comes_changes_and_goes_with_its_record(world: Shelf) -> None:
+    world.put("small", "s1", "good", max_input_tokens=10)
+    await world.until("small", "s1", Phase.SERVING)
+    first = world.models.get("small")
+    assert first is not None
+    assert (first.base.digest, first.max_input_tokens) == ("s1", 10)
+    world.put("small", "s1", "good", version=2, max_input_tokens=20)
+    await eventually(lambda: (m := world.models.get("small")) is not None and m.max_input_tokens == 20, "new terms")
+    assert first.max_input_tokens == 10  # a request keeps what it began with
+    world.remove("small", "s1")
+    await eventually(lambda: world.models.get("small") is None, "it is gone")
+    assert world.models.home.base.digest == "home"
+
+
+@pytest.mark.parametrize(("texts", "reason"), [("broken", "tokenizer.json cannot be read"), ("missing", "config.json")])
+async def test_a_model_that_cannot_be_read_is_refused_and_its_neighbour_is_not(
+    world: Shelf, texts: str, reason: str
+) -> None:
+    world.put("bad", "b1", texts)
+    world.put("small", "s1", "good", version=2)
+    await world.until("bad", "b1", Phase.REFUSED, reason)
+    await world.until("small", "s1", Phase.SERVING)
+    assert world.models.get("bad") is None
+    world.put("bad", "b1", "good", version=3)
+    await world.until("bad", "b1", Phase.SERVING)
+
+
+async def test_a_store_that_is_away_is_asked_again_until_it_answers(world: Shelf) -> None:
+    world.texts.errors["good"] = DependencyDown("the object store does not answer")
+    world.put("small", "s1", "good")
+    await world.until("small", "s1", Phase.REFUSED, "does not answer")
+    del world.texts.errors["good"]
+    await world.until("small", "s1", Phase.SERVING)
+
+
+async def test_bounds_and_names_hold(world: Shelf) -> None:
+    world.put("small", "s1", "good")
+    await world.until("small", "s1", Phase.SERVING)
+    world.put("twin", "s1", "good", version=2)
+    world.put("first", "home", "good", version=3)
+    await world.until("twin", "s1", Phase.REFUSED, "another name has this digest")
+    await world.until("first", "home", Phase.REFUSED, "are one model")
+    world.put("a", "a1", "good", version=4)
+    world.put("b", "b1", "good", version=5)
+    world.put("c", "c1", "good", version=6)
+    await world.until("c", "c1", Phase.REFUSED, "at most 3 records")
+    await world.until("b", "b1", Phase.SERVING)
+    world.remove("a", "a1")
+    await world.until("c", "c1", Phase.SERVING)
+    assert world.texts.kept == {"good"}
+
+
+async def test_a_gateway_is_ready_when_its_models_are_or_after_a_while(world: Shelf) -> None:
+    world.put("late", "l1", "slow")
+    world.put("small", "s1", "good", version=2)
+    await world.until("small", "s1", Phase.SERVING)
+    assert world.shelf.not_ready_reason()
+    world.clock.advance(FIRST_WAIT_S)
+    assert world.shelf.not_ready_reason() == ""
+    waiting = asyncio.create_task(world.shelf.wait_for("late"))
+    await asyncio.sleep(0)
+    world.texts.gate.set()
+    await waiting
+    assert world.models.get("late") is not None
+    world.put("other", "o1", "good", version=3)
+    assert world.shelf.not_ready_reason() == ""  # what comes later holds nothing up

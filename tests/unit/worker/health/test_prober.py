@@ -1,0 +1,134 @@
+"""A worker whose engine computes something else than before is out; one that is full, slow or ended is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import WorkerLost
+from stratos.engine.contract.results import WeightCheck
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.health.prober import Prober
+from stratos.worker.metrics import WorkerMetrics
+from stratos.worker.settings import ProberConfig
+
+
+class ScriptedEngine(EngineClient):
+    """Answers with what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.digest, self.damaged = b"sound", ()
+        self.error: Exception | None = None
+        self.num_probes, self.bytes_left = 0, 1
+        self.is_free = asyncio.Event()
+        self.is_free.set()
+
+    async def probe(self) -> bytes:
+        self.num_probes += 1
+        await self.is_free.wait()
+        if self.error is not None:
+            raise self.error
+        return self.digest
+
+    async def check_weights(self, max_bytes: int) -> WeightCheck:
+        self.bytes_left -= 1
+        return WeightCheck(num_bytes=max_bytes, num_passes=int(self.bytes_left <= 0), damaged=self.damaged)
+
+    async def _call(self, method, *arguments):
+        raise NotImplementedError
+
+    start = close = wait_failed = _call
+    status = _post = _call
+
+
+class World:
+    def __init__(self, expected: bytes | None = None, **config) -> None:
+        self.engine, self.clock, self.registry = ScriptedEngine(), FakeClock(), CollectorRegistry()
+        self.convictions: list[str] = []
+        self.prober = Prober(
+            self.engine,
+            self.clock,
+            ProberConfig(**config),
+            expected,
+            WorkerMetrics(self.registry),
+            self.convictions.append,
+        )
+
+    async def look_after(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        await self.prober.look()
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+async def test_the_first_digest_counts_and_another_one_convicts_once() -> None:
+    world = World()
+    await world.prober.look()
+    await world.look_after(61)
+    assert not world.prober.reason
+    assert world.metric("stratos_engine_probes_total", outcome="sound") == 2
+    world.engine.digest = b"wrong"
+    await world.look_after(30)
+    assert not world.prober.reason, "it is not time yet"
+    await world.look_after(31)
+    assert "known tokens give" in world.prober.reason
+    assert world.convictions == [world.prober.reason]
+    assert world.metric("stratos_worker_convicted") == 1
+    assert world.metric("stratos_engine_probes_total", outcome="wrong") == 1
+
+
+async def test_a_digest_that_is_known_convicts_the_first_one() -> None:
+    world = World(b"known")
+    await world.prober.look()
+    assert b"known".hex() in world.prober.reason
+
+
+async def test_changed_weights_convict_by_name() -> None:
+    world = World()
+    world.engine.damaged = ("model.layers.1.qkv",)
+    await world.prober.look()
+    assert "model.layers.1.qkv" in world.prober.reason
+    assert not world.engine.num_probes
+
+
+async def test_weights_are_read_on_until_a_pass_ends_and_again_a_minute_after_it_began() -> None:
+    world = World(interval_s=0, weight_bytes_per_s=1)
+    world.engine.bytes_left = 3
+    for _ in range(5):
+        await world.look_after(1)
+    assert world.metric("stratos_weight_bytes_checked_total") == 3
+    await world.look_after(56)
+    assert world.metric("stratos_weight_bytes_checked_total") == 4
+
+
+async def test_an_engine_that_has_stopped_or_does_not_come_to_it_is_not_convicted() -> None:
+    world = World()
+    await world.prober.look()
+    world.engine.error = WorkerLost("stopped")
+    await world.look_after(61)
+    world.engine.error = None
+    world.engine.is_free.clear()
+    looking = asyncio.create_task(world.look_after(61))
+    await asyncio.sleep(0)
+    assert not looking.done()
+    world.clock.advance(10_000)
+    assert not world.prober.reason
+    world.engine.is_free.set()
+    await looking
+    assert not world.convictions
+
+
+HALVES = [({"interval_s": 0}, 0, 16 << 20), ({"weight_bytes_per_s": 0}, 1, 0)]
+
+
+@pytest.mark.parametrize(("config", "probes", "read"), HALVES)
+async def test_each_half_can_be_turned_off(config: dict[str, int], probes: int, read: int) -> None:
+    world = World(**config)
+    await world.prober.look()
+    assert world.engine.num_probes == probes
+    assert world.metric("stratos_weight_bytes_checked_total") == read
