@@ -121,6 +121,7 @@ class ModelPools:
             self._names[record_id] = await self._workers.start_model(record)
         except StratosError as error:
             self._report(f"model {record.name}: no workers: {error.message}")
+            self._known.pop(record_id, None)
 
     async def _end(self, record_id: str) -> None:
         names = self._names.pop(record_id, ())
