@@ -93,8 +93,8 @@ test-monitoring: setup ## Dashboards, rules and alerts in a real Prometheus, whi
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m monitoring tests/integration $(TESTS)
 
 # Their pins may collide with ours, so they are installed beside them; the agents need node and npm.
-AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197
-test-clients: setup ## Other makers' SDKs, coding agents and schemathesis against a platform
+AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197 @grafana/schema@13.2.3 typescript@5.9.3
+test-clients: setup ## Other makers' SDKs, coding agents, schemathesis, Envoy and Grafana's types against ours
 	@for env in .venv-clients .venv-clients-2 .venv-clients-3; do \
 	  test -x $$env/bin/python || $(PYTHON) -m venv $$env; \
 	  $$env/bin/pip install -q -r tests/clients/requirements/$${env#.}.txt || exit 1; done

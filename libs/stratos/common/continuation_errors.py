@@ -3,7 +3,7 @@
 InvalidContinuation     400 invalid_continuation   no token of this tenant, or an altered one
 ContinuationExpired     410 continuation_expired   its time is over
 ContinuationUsed        410 continuation_used      the rest was, or is being, asked for with it
-ContinuationStale       410 continuation_stale     its model or adapter is another one now
+ContinuationStale       410 continuation_stale     its revision of model or adapter is not there any more
 ContinuationMismatch    422 continuation_mismatch  it is of another request
 """
 
@@ -34,7 +34,7 @@ class ContinuationUsed(ContinuationExpired):
 
 
 class ContinuationStale(ContinuationExpired):
-    """The model or the adapter of a token is another one by now."""
+    """The revision of a token's model, or its adapter, is not there any more."""
 
     code = "continuation_stale"
 

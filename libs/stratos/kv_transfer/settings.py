@@ -113,6 +113,9 @@ class TransportConfig:
     """Take nccl with mTLS on, too: the same risk."""
     shm_directory: Path = Path(f"/dev/shm/stratos-{os.getuid()}")  # noqa: S108 - the transport checks owner and mode
     """Private directory of the transports shm and cuda_ipc; the same for all workers of a host."""
+    idle_pair_s: Annotated[float, Ge(0)] = 300.0
+    """A pair of workers that no hand-off needed for so long, or up to twice that, is ended by its receiver, after four
+    or five times that by its source; the next one opens it within milliseconds. 0 keeps it. The same at all workers."""
     staging: StagingConfig = field(default_factory=StagingConfig)
     gloo: GlooConfig = field(default_factory=GlooConfig)
     tls: TlsTransportConfig = field(default_factory=TlsTransportConfig)

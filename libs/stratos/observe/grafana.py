@@ -39,7 +39,6 @@ def _variables() -> list[dict[str, Any]]:
             "label": "Release",
             "datasource": _SOURCE,
             "query": {"query": query, "refId": "release"},
-            "definition": query,
             "refresh": 2,
             "includeAll": True,
             "allValue": ".*",

@@ -162,6 +162,8 @@ class WorkerProcess(Service):
             "housekeeping": self._do_housekeeping(),
             "suspect probing": self._probe_suspects(),
         }
+        if self._settings.transport.idle_pair_s:
+            tasks["idle pairs"] = self._end_idle_pairs()
         if self._self_check is not None and self._settings.self_check_interval_s:
             tasks["self check"] = self._self_check.run()
         if self._prober is not None:
@@ -294,6 +296,11 @@ class WorkerProcess(Service):
                 was = now
                 self._feed.notify()
             await asyncio.sleep(PROGRESS_INTERVAL_S)
+
+    async def _end_idle_pairs(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.transport.idle_pair_s)
+            self.opened.context.transports.end_idle()
 
     async def _probe_suspects(self) -> None:
         while True:

@@ -31,7 +31,8 @@ class AutoscalerSettings(ServiceSettings):
 
     pools: tuple[PoolBounds, ...] = (PoolBounds(role=WorkerRole.DECODE, min_workers=1, max_workers=2),)
     """Scaled pools: role, min_workers, max_workers, mode (hpa, planner, external, none), on Kubernetes the deployment,
-    and where a role has several models the model_digest or model_name of each; other pools are left alone."""
+    and where a role has several models the model_digest or model_name of each; served_name is what metrics call the
+    model. Other pools are left alone."""
     lease_ttl_s: float = Field(10.0, gt=0)
     """The one of several autoscalers that holds the backend's lease acts; one that is gone loses it after this time."""
 

@@ -76,6 +76,17 @@ class AdapterCatalogue:
         await self.check()
         return BegunRegistration(await self._records.now_us(), await self._owner(tenant))
 
+    async def check_name(self, name: str) -> None:
+        """Refuse the name of a base model that a record has; it would hide the adapter.
+
+        Raises:
+            BadRequest: it is one.
+            DependencyDown: Redis does not answer.
+        """
+        models = await self._records.records(Kind.MODEL)
+        if any(not record.is_deleted and owner_and_name(record.id)[0] == name for record in models):
+            raise BadRequest(f"the name {name!r} is a base model's; choose another one", param="name")
+
     async def put(self, adapter: Adapter, registration: BegunRegistration) -> Adapter:
         """Point a name to an adapter; returns it as stored.
 

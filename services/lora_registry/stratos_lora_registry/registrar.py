@@ -87,6 +87,7 @@ class Registrar:
         self._num_running += 1
         try:
             registration = await self._catalogue.begin(tenant)
+            await self._catalogue.check_name(name)
             files = await self._read(uri)
             return await self._catalogue.put(
                 Adapter(

@@ -12,8 +12,12 @@ import pytest
 from stratos.common.errors import BadRequest, DependencyDown, InvalidAdapter, ModelNotFound, NotFound, Overloaded
 from stratos.core.adapter import Adapter
 from stratos.core.files.adapter_files import read_adapter_files
+from stratos.store.models.forms import model_id
 from stratos.store.object_store import ObjectInfo, ObjectStore
 from stratos.store.records.manifest import MANIFEST_KEY
+from stratos.store.records.record import Kind
+from stratos.store.records.record_store import RecordStore
+from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
@@ -160,6 +164,18 @@ async def test_a_bad_or_reserved_name_is_refused(world: World, name: str) -> Non
         await world.register(name)
     assert caught.value.param == "name"
     assert await world.is_untouched()
+
+
+async def test_the_name_of_a_recorded_model_is_refused_until_it_is_removed(world: World) -> None:
+    write_adapter(world.root / "adapters" / "one")
+    writer, model = RecordWriter(RecordStore(world.redis), actor="cli:test"), model_id("one", "c" * 64)
+    await writer.change(Kind.MODEL, model, "model.add", lambda old: {"text_digest": "d" * 64})
+    with pytest.raises(BadRequest, match="is a base model's") as caught:
+        await world.register()
+    assert caught.value.param == "name"
+    assert await world.is_untouched()
+    await writer.change(Kind.MODEL, model, "model.remove", lambda old: Tombstone({}))
+    assert (await world.register()).name == "one"
 
 
 @pytest.mark.parametrize("digest", ["", "ab" * 31, "AB" * 32, "zz" * 32, "ab" * 32 + "\n"])

@@ -25,6 +25,8 @@ OF_A_CLUSTER = {
     "kube_job_owner": frozenset({"namespace", "job_name", "owner_kind"}),
     "kube_cronjob_status_last_schedule_time": frozenset({"namespace", "cronjob"}),
     "kube_cronjob_status_last_successful_time": frozenset({"namespace", "cronjob"}),
+    "kube_horizontalpodautoscaler_status_desired_replicas": frozenset({"namespace", "horizontalpodautoscaler"}),
+    "kube_horizontalpodautoscaler_spec_max_replicas": frozenset({"namespace", "horizontalpodautoscaler"}),
     "kubelet_volume_stats_available_bytes": frozenset({"namespace", "persistentvolumeclaim"}),
     "kubelet_volume_stats_capacity_bytes": frozenset({"namespace", "persistentvolumeclaim"}),
 }

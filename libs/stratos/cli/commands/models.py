@@ -39,6 +39,9 @@ def add(
     max_input_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 4096,
     quantization: Annotated[str, typer.Option(help="Weights at load: auto, int8, int4, fp8 or mxfp4.")] = "auto",
     wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait until workers serve it.")] = 0,
+    digest: Annotated[
+        str, typer.Option(help="Of the model, as `publish` printed it: then the folder needs no weights.")
+    ] = "",
     object_store: Annotated[str, typer.Option(help="That of the gateways; default: the running platform's.")] = "",
     s3_endpoint: S3Option = "",
     url: UrlOption = "",
@@ -63,8 +66,11 @@ def add(
         data, store = DataDir(data_dir), _store_of(object_store, s3_endpoint, url, data_dir, run)
         data.prepare()
         folder = gguf_folder(path, data.gguf_path) if is_gguf(path) else path.resolve()
-        check_model_folder(folder)
-        ask = ModelAsk(name=name, folder=folder, digests_file=data.digests_file, store=store, terms=terms)
+        if not digest:
+            check_model_folder(folder)
+        ask = ModelAsk(
+            name=name, folder=folder, digest=digest, digests_file=data.digests_file, store=store, terms=terms
+        )
         digest = add_model(client, ask)["digest"]
         typer.echo(f"{name} is recorded, digest {digest}")
         if wait_s and not wait_for_workers(client, digest, wait_s):

@@ -121,7 +121,7 @@ class LocalPlatform:
             digest: of its folder, to hand over.
 
         Raises:
-            DependencyDown: one does not start; the others go on.
+            DependencyDown: one does not start; the others leave again.
         """
         self._digests[of.model_path] = digest
         specs = [
@@ -130,10 +130,14 @@ class LocalPlatform:
             for name in self._free_names(f"{role}-{label}", count)
         ]
         self._added.update(spec.name for spec in specs)
-        try:
-            await asyncio.gather(*map(self._supervisor.launch, specs))
-        except StartFailed as error:
-            raise DependencyDown(str(error)) from error
+        ends = await asyncio.gather(*map(self._supervisor.launch, specs), return_exceptions=True)
+        if failed := next((end for end in ends if isinstance(end, BaseException)), None):
+            for spec, end in zip(specs, ends, strict=True):
+                if isinstance(end, ProcessView):
+                    await self.begin_drain(spec.name)
+            if not isinstance(failed, StartFailed):
+                raise failed
+            raise DependencyDown(f"{failed}; its log: {failed.log_path}") from failed
         return [spec.name for spec in specs]
 
     def _free_names(self, label: str, count: int) -> list[str]:

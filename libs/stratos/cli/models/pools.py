@@ -17,13 +17,21 @@ from typing import Protocol
 from stratos.common.errors import StratosError
 from stratos.core.fleet import Fleet, FleetWorker
 from stratos.store.models.model_record import ModelRecord
-from stratos.store.records.follower import SnapshotFollower
+from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind
 
 IDLE_LOOKS = 4
 """Looks in a row that must find a worker idle: by then gateways and routers have heard of the removal."""
-LOOK_S = 0.5
 LONGEST_DRAIN_S = 600.0
+
+
+class RecordFollower(Protocol):
+    """``SnapshotFollower`` is one."""
+
+    snapshot: FollowedSnapshot
+
+    async def run(self) -> None:
+        """Keep it up to date."""
 
 
 class ModelWorkers(Protocol):
@@ -49,19 +57,22 @@ class ModelPools:
         workers: starts and ends processes.
         own: digests that the platform has workers for in any case.
         report: told what a person should know.
+        look_s: between two looks at workers that are to leave.
     """
 
     def __init__(
         self,
-        follower: SnapshotFollower,
+        follower: RecordFollower,
         workers: ModelWorkers,
         own: Collection[str],
         report: Callable[[str], None],
+        look_s: float = 0.5,
     ) -> None:
         self._follower = follower
         self._workers = workers
         self._own = own
         self._report = report
+        self._look_s = look_s
         self._changed = asyncio.Event()
         self._known: dict[str, ModelRecord] = {}
         self._names: dict[str, Sequence[str]] = {}
@@ -110,6 +121,7 @@ class ModelPools:
             self._names[record_id] = await self._workers.start_model(record)
         except StratosError as error:
             self._report(f"model {record.name}: no workers: {error.message}")
+            self._known.pop(record_id, None)
 
     async def _end(self, record_id: str) -> None:
         names = self._names.pop(record_id, ())
@@ -124,7 +136,7 @@ class ModelPools:
         num_idle, loop = 0, asyncio.get_running_loop()
         until = loop.time() + LONGEST_DRAIN_S
         while names and num_idle < IDLE_LOOKS and loop.time() < until:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._look_s)
             try:
                 busy = _busy(await self._workers.fleet(), names)
             except StratosError:

@@ -25,6 +25,8 @@ class ModelAsk:
     name: str
     folder: Path
     """Model folder; a GGUF file has one by now."""
+    digest: str = ""
+    """SHA-256 (hex) of configuration and weights; empty computes it, for which the weights must be there."""
     digests_file: Path
     """Remembers digests of folders that were read before."""
     store: ObjectStoreConfig
@@ -39,7 +41,7 @@ def add_model(client: AdminClient, ask: ModelAsk) -> dict[str, Any]:
     Raises:
         StratosError: the folder is no model, a store does not answer, or the platform refuses the record.
     """
-    digest = remembered_digest(ask.folder, ask.digests_file).partition("@")[0]
+    digest = ask.digest or remembered_digest(ask.folder, ask.digests_file).partition("@")[0]
     texts = asyncio.run(_put(ask))
     body = {"name": ask.name, "digest": digest, "text_digest": texts, "source": str(ask.folder), **ask.terms}
     return client.call("POST", "/models", body)

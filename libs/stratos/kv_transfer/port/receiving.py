@@ -66,6 +66,7 @@ class StagingSlots:
             known = self._pairs.get(self._by_source.get(source_incarnation, ""))
             if known is not None:
                 if not known.is_stuck:
+                    known.is_used = True
                     return known.offer
                 self._end_pair(known, "replaced: all of its slots were in quarantine")
             self._make_room()
@@ -174,6 +175,13 @@ class StagingSlots:
         found = self._pairs.get(self._by_source.get(source_incarnation, ""))
         if found:
             self._end_pair(found, "its source is gone")
+
+    def end_idle(self) -> None:
+        """Drop the pairs that no leg has had since the last call."""
+        for pair in list(self._pairs.values()):
+            if pair.is_idle and not pair.is_used:
+                self._end_pair(pair, "no hand-off needed it for a while")
+            pair.is_used = not pair.is_idle
 
     async def close(self) -> None:
         """End all pairs."""

@@ -16,6 +16,9 @@ from stratos.common.errors import WorkerLost
 from stratos.kv_transfer.port.base import DataPort
 from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 
+KEPT_LOOKS = 4
+"""Receivers keep a pair for two looks at most; what they offer must be there, since a ring is attached to once."""
+
 
 class PortPair:
     """One pair that the port has connected."""
@@ -23,6 +26,8 @@ class PortPair:
     def __init__(self, offer: TransportOffer, port: DataPort, *, is_ordered: bool) -> None:
         self.offer = offer
         self._port, self._is_ordered = port, is_ordered
+        self.num_unused = 0
+        """Looks for pairs that no leg needs since a leg has had it."""
         self._num_announced = 0
         self._unsent: set[int] = set()
         self._is_ended = False
@@ -37,6 +42,7 @@ class PortPair:
         Raises:
             WorkerLost: the pair has ended.
         """
+        self.num_unused = 0
         if not self._is_ordered:
             yield header
             return
@@ -99,6 +105,7 @@ class PortSender:
             if known.offer != offer:
                 raise ValueError(f"the pair {offer.pair} was offered before with another address or size")
             self._pairs[offer.pair] = self._pairs.pop(offer.pair)
+            known.num_unused = 0
             return known
         # Callers that come later, also after one that gave up, share the attempt.
         task = self._connecting.get(offer.pair)
@@ -112,6 +119,13 @@ class PortSender:
         """Close one pair; unknown ones are ignored."""
         if (known := self._pairs.pop(pair, None)) is not None:
             known.end()
+
+    def end_idle(self) -> None:
+        """Close the pairs that no leg has had since so many calls that their receivers have ended them."""
+        for name, pair in list(self._pairs.items()):
+            pair.num_unused += 1
+            if pair.num_unused > KEPT_LOOKS:
+                self.close_pair(name)
 
     async def close(self) -> None:
         """Close all pairs."""

@@ -40,6 +40,8 @@ class StagedPair:
 
     def __init__(self, source: str, offer: TransportOffer, *, completes_on_sent: bool, slots: SlotLedger) -> None:
         self.source, self.offer, self.completes_on_sent, self.slots = source, offer, completes_on_sent, slots
+        self.is_used = True
+        """A hand-off has had it since the last look for pairs that none needs."""
         self._frames: dict[int, AnnouncedFrame] = {}
         """By slot: announced, and not given back yet."""
 

@@ -12,6 +12,12 @@ OURS = (
 
 _DUE = 'max by (namespace, cronjob) (kube_cronjob_status_last_schedule_time{cronjob=~".+-(certificates|backup)"})'
 
+
+def _hpa(what: str) -> str:
+    series = f'kube_horizontalpodautoscaler_{what}{{horizontalpodautoscaler=~".+-gateway-.+"}}'
+    return f"max by (namespace, horizontalpodautoscaler) ({series})"
+
+
 STORE_ALERTS = (
     Alert(
         name="StratosSnapshotStale",
@@ -184,6 +190,17 @@ STORE_ALERTS = (
         meaning="No replica holds the lease: pools stay as they are.",
         check=("Logs of the autoscaler; rights on the lease.", "Is the API server there?"),
         act=("Mend what the log says. Pools can be scaled by hand until then.",),
+    ),
+    Alert(
+        name="StratosGatewaysAtMaximum",
+        expr=f"{_hpa('status_desired_replicas')} >= {_hpa('spec_max_replicas')}{OURS}",
+        lasting="15m",
+        summary="There are as many gateways as there may be.",
+        meaning="Their HPA wants its maximum, so more requests are open at each gateway than it was given "
+        "(`gateway.autoscaling.openStreams`), or soon will be. Needs kube-state-metrics. For workers see "
+        "StratosPoolAtMaximum.",
+        check=("Dashboard Fleet: active requests, delay of the gateways' event loops.",),
+        act=("Raise `gateway.autoscaling.maxReplicas`.",),
     ),
     Alert(
         name="StratosScalersUnserved",

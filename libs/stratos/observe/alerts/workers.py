@@ -83,6 +83,19 @@ WORKER_ALERTS = (
         act=("Raise `maxReplicas` where there is room, or lower what a tenant may have open (docs/tenants.md).",),
     ),
     Alert(
+        name="StratosWorkersUnusable",
+        expr='max by (release, role) (stratos_router_workers_by_protocol{version="unusable"}) > 0',
+        lasting="10m",
+        summary="Workers speak a protocol that routers do not.",
+        meaning="Two versions run side by side that are further apart than one: those workers get no work. An upgrade "
+        "or a rollback that stopped halfway leaves a fleet like that.",
+        check=(
+            "`stratos_router_workers_by_protocol` by role and version.",
+            "Images of the pods: `kubectl get pods -o wide`, `kubectl rollout status`.",
+        ),
+        act=("Finish the upgrade, or go back; where it skips a version, upgrade to the one between first.",),
+    ),
+    Alert(
         name="StratosWorkersFlap",
         expr='sum by (release, role) (increase(stratos_router_worker_evictions_total{reason!="draining"}[15m])) > 3',
         lasting="1m",

@@ -93,6 +93,21 @@ TENANTS = Dashboard(
             queries=(Query(rate("stratos_prompt_tokens_total", "tenant"), "{{tenant}}"),),
         ),
         Panel(
+            title="Tokens of tenants without a series of their own",
+            text="Part of the output tokens that `other` stands for. Above 0 the other panels miss what processes "
+            "that met a tenant late count there: raise `OBSERVE__MAX_TENANT_SERIES`.",
+            queries=(
+                Query(
+                    rate("stratos_output_tokens_total", where='tenant="other"')
+                    + " / "
+                    + rate("stratos_output_tokens_total")
+                    + " or vector(0)",
+                    "other",
+                ),
+            ),
+            unit="percentunit",
+        ),
+        Panel(
             title="Requests refused by limits",
             text="429s by tenant and code: too many a minute or at once, more than a plan allows, a spent budget.",
             queries=(Query("60 * " + rate("stratos_requests_limited_total", "tenant, code"), "{{tenant}} {{code}}"),),

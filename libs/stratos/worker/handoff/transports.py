@@ -105,6 +105,13 @@ class Transports:
         for staging in self._staging.values():
             staging.end_incarnation(source_incarnation)
 
+    def end_idle(self) -> None:
+        """End the pairs that no hand-off has had since the last call, at their senders some calls later."""
+        for staging in self._staging.values():
+            staging.end_idle()
+        for sender in self._senders.values():
+            sender.end_idle()
+
     def ledger(self) -> StagingLedger:
         """Staging slots of all transports, law checked."""
         return sum((staging.ledger() for staging in self._staging.values()), StagingLedger())

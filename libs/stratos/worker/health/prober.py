@@ -93,6 +93,8 @@ class Prober:
             self._convict(f"weights have changed in memory: {', '.join(check.damaged)}")
 
     def _convict(self, reason: str) -> None:
+        if self.reason:  # by the look of a start that took longer than the first interval
+            return
         self.reason = reason
         self._metrics.convicted.set(1)
         _log.error("this worker is out: %s", reason)

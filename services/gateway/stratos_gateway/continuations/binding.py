@@ -14,6 +14,7 @@ from stratos.text.output.parser import OutputShape
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.continuations.tokens import PARAM, ContinuationTokens
 from stratos_gateway.models.catalogue import ModelTarget
+from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 
 
@@ -35,19 +36,21 @@ def can_go_on(
 
 
 def open_continuation(
-    tokens: ContinuationTokens | None, text: str, tenant: Tenant, target: ModelTarget
+    tokens: ContinuationTokens | None, text: str, tenant: Tenant, target: ModelTarget, models: ModelSet
 ) -> ContinuationState:
     """The answer that a request goes on from.
 
     Raises:
         InvalidContinuation: the text is no token of the tenant, or was altered.
-        ContinuationStale: the model or the adapter is another one by now.
+        ContinuationStale: the adapter is another one by now, or that revision of the model is served no more.
         BadRequest: this gateway has no tokens.
     """
     if tokens is None:
         raise BadRequest(f"{PARAM} is not supported by this server", param=PARAM, code="unsupported_parameter")
     state = tokens.open(tenant.id, text)
-    if (state.model_digest, state.adapter_digest) != (target.model_digest, target.adapter.digest):
+    revision = models.of_digest(state.model_digest)
+    is_there = revision is not None and revision.base.name == target.served.base.name
+    if not is_there or state.adapter_digest != target.adapter.digest:
         raise ContinuationStale(f"the model or the adapter of this {PARAM} is another one by now", param=PARAM)
     return state
 

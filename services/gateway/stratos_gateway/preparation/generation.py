@@ -141,7 +141,7 @@ class GenerationPreparer:
             created=int(now_s),
             seed=_seed(options.seed, continued),
             prompts=tuple(prompts),
-            model_digest=target.model_digest,
+            model_digest=target.model_digest if continued is None else continued.model_digest,
             adapter=target.adapter,
             arrived_unix_ms=int(now_s * 1000),
         )
@@ -156,7 +156,8 @@ class GenerationPreparer:
         """The answer that a request goes on from; raises like ``open_continuation``."""
         if not parsed.options.continuation:
             return None
-        return open_continuation(self._tools.continuations, parsed.options.continuation, tenant, target)
+        tools, text = self._tools, parsed.options.continuation
+        return open_continuation(tools.continuations, text, tenant, target, tools.catalogue.models)
 
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
         """Put together what runs and what renders, from a checked request and the identity of its answer."""

@@ -18,6 +18,7 @@ from stratos.store.models.forms import model_id
 from stratos.store.models.texts import FOLDER, put_texts
 from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
+from stratos.store.records.values import adapter_id, encode_adapter
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from tests.support.paths import MODELS
@@ -25,7 +26,8 @@ from tests.support.reference.second_model import save_second_model
 from tests.support.reference.shipped_model import base_digest
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld, admin_world
-from tests.support.worlds.gateway_world import END_ID
+from tests.support.worlds.gateway_world import END_ID, make_adapter
+from tests.support.worlds.stream_world import code_of, contents, read, stream_worlds
 
 PROMPT = [5, 6]
 
@@ -57,10 +59,8 @@ class Added:
 async def added(redis_url: str, tmp_path: Path) -> AsyncIterator[Added]:
     objects = tmp_path / "objects"
     objects.mkdir()
-    store, bodies = LocalStore(objects), []
-    for folder in (MODELS / "draft", save_second_model(tmp_path / "second")):
-        texts = await put_texts(store, folder)
-        bodies.append({"name": "small", "digest": read_model_files(folder).digest, "text_digest": texts})
+    store = LocalStore(objects)
+    bodies = [await body_of(store, f) for f in (MODELS / "draft", save_second_model(tmp_path / "second"))]
     async with AsyncExitStack() as stack:
         worlds = [
             await stack.enter_async_context(
@@ -166,6 +166,14 @@ async def test_what_cannot_be_served_is_refused_at_the_edge_and_by_name_at_a_gat
         value = {"text_digest": body["text_digest"]}
         writer = RecordWriter(RecordStore(redis), actor="cli:test")
         await writer.change(Kind.MODEL, model_id("bad", body["digest"]), "model.add", lambda old: value)
+        tuned = encode_adapter(make_adapter("tuned"))
+        await writer.change(Kind.ADAPTER, adapter_id("", "tuned"), "adapter.register", lambda old: tuned)
+    refused = await one.call("POST", "/models", {**second, "name": "tuned"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "digest")  # "small" has it
+    await one.call("DELETE", "/models/small")
+    refused = await one.call("POST", "/models", {**second, "name": "tuned"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "name")  # an adapter has that
+    assert (await one.call("POST", "/models", second)).is_success
     for world in (one, added.two):
         await eventually(lambda world=world: _is_refused(added, world, body), "it is refused")
         assert (await added.ask(world, "bad")).status_code == 404
@@ -177,3 +185,41 @@ async def _is_refused(added: Added, world: AdminWorld, body: dict[str, Any]) -> 
     labels = {"model": "bad", "model_digest": body["digest"]}
     is_shown = world.service.metrics.get_sample_value("stratos_model_refused", labels) == 1
     return is_shown and row.get("state") == "refused" and "another digest" in row["reason"]
+
+
+async def test_a_stream_that_another_gateway_takes_over_stays_on_its_revision(redis_url: str, tmp_path: Path) -> None:
+    records = {"live_poll_s": 0.01}
+    async with stream_worlds(redis_url, tmp_path, model_records=records) as [one, two]:
+        store = LocalStore(tmp_path / "blobs")
+        old, new = [await body_of(store, f) for f in (MODELS / "draft", save_second_model(tmp_path / "second"))]
+        assert (await one.call("POST", "/models", old)).is_success
+        ask = {"model": "small", "prompt": "go", "max_tokens": 60, "stream": True}
+        one.worker.step_s, one.worker.hang_after = 0.01, 6
+        begun = await read(one, "POST", "/v1/completions", ask, most=4, idempotency_key="moves")
+        assert (await one.call("POST", "/models", new)).is_success
+        two.router.live = {body["digest"]: {WorkerRole.DECODE: 1} for body in (old, new)}
+        await eventually(lambda: _shows(two, new["digest"]), "the name has moved on")
+        rest = await read(two, "POST", "/v1/completions", ask, idempotency_key="moves", last_event_id=begun.last_id)
+        assert (rest.status, len(contents(begun, rest)[0]) > 0) == (200, True)
+        assert {submit.model_digest for submit in two.worker.submits} == {old["digest"]}
+        await read(two, "POST", "/v1/completions", ask, idempotency_key="later")
+        assert two.worker.submits[-1].model_digest == new["digest"]
+        assert (await one.call("DELETE", "/models/small", digest=old["digest"])).is_success
+        await eventually(lambda: _lacks(two, old["digest"]), "the old one is gone")
+        again = await read(two, "POST", "/v1/completions", ask, idempotency_key="moves")
+        assert code_of(again) == (410, "stream_gone")  # its tokens are no other revision's
+
+
+async def body_of(store: LocalStore, folder: Path) -> dict[str, Any]:
+    """What adds a folder as a revision of "small"."""
+    texts = await put_texts(store, folder)
+    return {"name": "small", "digest": read_model_files(folder).digest, "text_digest": texts}
+
+
+async def _shows(world: AdminWorld, digest: str) -> bool:
+    rows = (await world.call("GET", "/models")).json()["data"]
+    return any(row["digest"] == digest and row["current"] for row in rows)
+
+
+async def _lacks(world: AdminWorld, digest: str) -> bool:
+    return digest not in {row["digest"] for row in (await world.call("GET", "/models")).json()["data"]}

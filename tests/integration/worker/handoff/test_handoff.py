@@ -10,6 +10,7 @@ import pytest
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
+from tests.support.waiting import eventually
 from tests.support.worlds.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, World, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(100)]
@@ -44,6 +45,37 @@ async def test_p_prefills_and_d_decodes(world: World, transport: str) -> None:
     assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="committed") == 1
     await prefill.wait_baseline()
     await decode.wait_baseline()
+
+
+@pytest.mark.parametrize("transport", ["shm", "gloo"])
+async def test_a_pair_without_hand_offs_gives_everything_back_and_opens_again(
+    world: World, tmp_path: Path, transport: str
+) -> None:
+    transports = {"names": [transport], "idle_pair_s": 0.2}
+    prefill = await world.start(WorkerRole.PREFILL, transport=transports)
+    decode = await world.start(WorkerRole.DECODE, transport=transports)
+    gateway = await world.gateway(decode)
+    ledger, fds = decode.process.opened.context.transports.ledger, list[int]()
+    for number in range(3):
+        prompt = [number, *PROMPT]
+        stream = await gateway.submit(prompt, request_id=f"r{number}", prefill=(prefill,), max_tokens=6)
+        await stream.over()
+        assert stream.tokens[0] == expected(prompt, 6)
+        assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_HANDOFF
+        await eventually(lambda: ledger().total == 0, "the end of the pair")
+        await eventually(lambda: not mapped_rings(tmp_path), "the end of its memory at both ends")
+        fds.append(num_open_fds())
+    await eventually(lambda: num_open_fds() <= fds[0], "descriptors as after the first hand-off")
+
+
+def mapped_rings(folder: Path) -> list[str]:
+    """Staging memory that the workers of this process have, unlinked files included."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in lines if str(folder) in line and ".ring" in line]
+
+
+def num_open_fds() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_control_a_local_prefill_gives_other_tokens(world: World) -> None:

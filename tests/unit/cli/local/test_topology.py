@@ -25,8 +25,9 @@ ENDS = Endpoints(
     pepper="p" * 64,
 )
 OPTIONS = UpOptions(
-    model_path=Path("/models/base"), s3_endpoint_url="http://127.0.0.1:5", decode=2, max_decode=3, transport="gloo"
-)
+    model_path=Path("/models/base"), s3_endpoint_url="http://127.0.0.1:5", decode=2, max_decode=3, transport="gloo",
+    lenient=True,
+)  # fmt: skip
 LISTENERS = GatewayListeners(*(listen_from("127.0.0.1", any_free_port()) for _ in range(2)))
 PATHS = RunPaths(workers_folder=Path("/run/workers"), shm_path=Path("/shm"), work_path=Path("/work"))
 SETTINGS = {

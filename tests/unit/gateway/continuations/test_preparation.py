@@ -20,6 +20,7 @@ from stratos_gateway.continuations.settings import ContinuationsConfig
 from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION, Dialect
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
@@ -36,9 +37,11 @@ EXHAUSTED, LENGTH = FinishReason.EXHAUSTED, FinishReason.LENGTH
 TOKENS = ContinuationTokens(key_of, ContinuationsConfig())
 
 
-async def prepare(tenant: Tenant = PLAIN, dialect: Dialect = COMPLETION, **fields: Any) -> PreparedGeneration:
+async def prepare(
+    tenant: Tenant = PLAIN, dialect: Dialect = COMPLETION, models: ModelSet | None = None, **fields: Any
+) -> PreparedGeneration:
     tools = PreparationTools(
-        catalogue=ModelCatalogue(ModelSet([replace(served_model(), default_max_tokens=20)]), None),
+        catalogue=ModelCatalogue(models or ModelSet([replace(served_model(), default_max_tokens=20)]), None),
         wall_clock=lambda: 1000.5,
         continuations=TOKENS,
     )
@@ -107,11 +110,27 @@ async def test_a_line_of_a_batch_goes_on_with_the_seed_of_its_first_part() -> No
     assert seeds == [derived_seed(PLAIN.cache_salt, "batch_1-0"), first.identity.seed]
 
 
-async def test_a_token_of_another_model_is_stale() -> None:
-    token = TOKENS.make("acme", STATE)
-    with pytest.raises(ContinuationStale) as caught:
-        await prepare(continuation_token=token)
-    assert caught.value.param == "continuation_token"
+def revision(digest: str, name: str = "base") -> ServedModel:
+    return replace(served_model(), base=replace(served_model().base, digest=digest, name=name))
+
+
+async def test_a_token_is_of_one_revision_while_that_is_served() -> None:
+    """Its name may stand for a newer one by now; a model of another name is another model."""
+    first = await prepare()
+    assert first.token_of is not None
+    token = first.token_of([[ChoiceState(index=0, emitted_ids=(7,))]])
+    models = ModelSet([served_model()])
+    models.put(revision("d" * 64), 1)
+    models.see_live({"d" * 64})
+    rest = await prepare(models=models, continuation_token=token)
+    assert (await prepare(models=models)).identity.model_digest == "d" * 64
+    assert rest.specs[0].model_digest == rest.identity.model_digest == served_model().base.digest
+    stale = TOKENS.make("acme", STATE)
+    elsewhere = ModelSet([revision("d" * 64), revision(served_model().base.digest, "other")])
+    for served, text in ((None, stale), (elsewhere, token)):
+        with pytest.raises(ContinuationStale) as caught:
+            await prepare(models=served, continuation_token=text)
+        assert caught.value.param == "continuation_token"
 
 
 async def test_a_gateway_without_tokens_takes_none() -> None:
