@@ -6,6 +6,7 @@ passed is then work without tests, for which the others wait for ever (its issue
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from xdist.scheduler import LoadFileScheduling
@@ -31,6 +32,10 @@ class RoomScheduling(LoadFileScheduling):
         for other in self.assigned_work:
             self._reschedule(other)
         return left[0][1] if left else None
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        with suppress(OSError):  # it has died, and the news of it comes next: what was its own is handed out again
+            super()._assign_work_unit(node)
 
     def _reschedule(self, node: WorkerController) -> None:
         if node not in self.registered_collections:

@@ -30,6 +30,7 @@ def test_a_process_that_dies_costs_the_test_that_it_died_of(num_processes: int, 
     for name, text in {"conftest.py": CONFTEST, **FILES}.items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-n", str(num_processes), "--dist", "loadfile", "--no-loadscope-reorder"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    options = {"PYTEST_ADDOPTS": "-p xdist -p no:cacheprovider", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert "2 failed, 6 passed" in run.stdout, run.stdout + run.stderr

@@ -50,8 +50,14 @@ tenants:
 """
 TARGETS = 7
 """Processes with metrics: gateway, router, two workers, registry, autoscaler, and the recorded one."""
-ELSEWHERE = {"stratos_autoscaler_metrics_api_questions_total", "stratos_autoscaler_pool_info", *OF_A_CLUSTER}
-"""No process of a machine serves Kubernetes' metrics API or has an HPA: the proofs of the alerts feed these."""
+ELSEWHERE = {
+    "stratos_autoscaler_metrics_api_questions_total",
+    "stratos_autoscaler_pool_info",
+    "stratos_model_refused",
+    *OF_A_CLUSTER,
+}
+"""No process of a machine serves Kubernetes' metrics API or has an HPA, and no model of this platform is refused: the
+proofs of the alerts feed these."""
 WINDOW = "1m"
 SHOWN_AFTER_S = 0.5
 """Workers copy their engine's counts into metrics every quarter of a second."""

@@ -85,6 +85,7 @@ class ChunkSender:
             if not stream.can_write_now:
                 return False
             fresh = take()
+            request.begin_answer(output)  # comments may have begun the stream before
             stream.write_now(renderer.stream_part(fresh))
             confirm(fresh)
             return True

@@ -183,8 +183,8 @@ class ModelShelf:
         gone = self.placed.keys() - wanted.keys()
         for record_id in gone:
             self._forget(record_id)
-        for placed in self.placed.values() if gone else ():
-            placed.is_due |= placed.needs_place
+        for other in self.placed.values() if gone else ():
+            other.is_due |= other.needs_place
         due = [
             record_id
             for record_id, found in wanted.items()
