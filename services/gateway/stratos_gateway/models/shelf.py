@@ -30,6 +30,7 @@ MAX_AT_ONCE = 4
 """Models that are read at once."""
 FIRST_WAIT_S = 10.0
 """A gateway that starts waits for its models so long at most before it is ready: a slow one holds up no other."""
+TOO_MANY = "more records than MODEL_RECORDS__MAX_MODELS"
 ARRIVAL_S = 5.0
 """Longest wait of a request for a model that is loaded."""
 
@@ -63,6 +64,8 @@ class Placed:
     """Reason that was logged last."""
     may_recover: bool = False
     """It is refused for what may pass by itself."""
+    needs_place: bool = False
+    """It is refused for what another record has, and is tried again when one goes."""
     is_due: bool = False
     """It is to be tried again."""
     work: asyncio.Task[None] | None = None
@@ -120,6 +123,7 @@ class ModelShelf:
         self._changed = asyncio.Event()
         self._changed.set()
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
+        self._said: dict[str, str] = {}
         self.placed: dict[str, Placed] = {}
         """All records by id, as they stand here."""
 
@@ -176,16 +180,28 @@ class ModelShelf:
         """Drop what is gone, and begin to load what is new."""
         self._changed.clear()
         wanted = self._wanted()
-        for record_id in self.placed.keys() - wanted.keys():
+        gone = self.placed.keys() - wanted.keys()
+        for record_id in gone:
             self._forget(record_id)
+        for other in self.placed.values() if gone else ():
+            other.is_due |= other.needs_place
         due = [
             record_id
             for record_id, found in wanted.items()
             if (placed := self.placed.get(record_id)) is None or placed.is_due or placed.wanted.version != found.version
         ]
+        for record_id in due:
+            self._take_off(record_id)
+        kept = {placed.wanted.record.digest for placed in self.placed.values() if placed.is_kept}
         for record_id in sorted(due, key=lambda record_id: wanted[record_id].version):
-            self._place(record_id, wanted[record_id])
+            self._place(record_id, wanted[record_id], kept)
         self._on_change(self.placed)
+
+    def _take_off(self, record_id: str) -> None:
+        """Make place for another version of a record; what is served of it goes on until that is loaded."""
+        if (before := self.placed.pop(record_id, None)) is not None:
+            before.stop()
+            self._said[record_id] = before.reason
 
     def _forget(self, record_id: str) -> None:
         placed = self.placed.pop(record_id)
@@ -195,22 +211,19 @@ class ModelShelf:
             self._models.drop(record.digest)
             _log.info("model %s, digest %s, is served no more", record.name, record.digest)
 
-    def _place(self, record_id: str, wanted: Wanted) -> None:
-        before = self.placed.pop(record_id, None)
-        if before is not None:
-            before.stop()
-        placed = Placed(wanted=wanted, said="" if before is None else before.said)
-        num_kept = sum(other.is_kept for other in self.placed.values())
-        if self._has(wanted.record.digest):
-            self._refuse(placed, "another name has this digest already", may_recover=True)
-        elif num_kept >= self._config.max_models:
-            most = self._config.max_models
-            self._refuse(
-                placed, f"a gateway serves at most {most} records: MODEL_RECORDS__MAX_MODELS", may_recover=True
-            )
+    def _place(self, record_id: str, wanted: Wanted, kept: set[str]) -> None:
+        """Begin to load a record, or refuse it; ``kept`` are the digests that have a place."""
+        digest = wanted.record.digest
+        placed = self.placed[record_id] = Placed(wanted=wanted, said=self._said.pop(record_id, ""))
+        if digest in kept:
+            self._refuse(placed, "another name has this digest already")
+            placed.needs_place = True
+        elif len(kept) >= self._config.max_models:
+            self._refuse(placed, f"{TOO_MANY}: {self._config.max_models}")
+            placed.needs_place = True
         else:
+            kept.add(digest)
             placed.work = asyncio.create_task(self._load(placed), name=f"load model {wanted.record.name}")
-        self.placed[record_id] = placed
 
     def _has(self, digest: str) -> bool:
         return any(other.is_kept and other.wanted.record.digest == digest for other in self.placed.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,11 +133,25 @@ async def test_bounds_and_names_hold(world: Shelf) -> None:
     world.put("a", "a1", "good", version=4)
     world.put("b", "b1", "good", version=5)
     world.put("c", "c1", "good", version=6)
-    await world.until("c", "c1", Phase.REFUSED, "at most 3 records")
+    await world.until("c", "c1", Phase.REFUSED, "more records than MODEL_RECORDS__MAX_MODELS: 3")
     await world.until("b", "b1", Phase.SERVING)
     world.remove("a", "a1")
     await world.until("c", "c1", Phase.SERVING)
     assert world.texts.kept == {"good"}
+
+
+async def test_ten_thousand_records_cost_a_moment_and_those_that_came_first_are_served(world: Shelf) -> None:
+    for number in range(10_000):
+        record = ModelRecord(name=f"m{number}", digest=f"d{number}", text_digest="good")
+        world.wanted[f"m{number}/d{number}"] = Wanted(record=record, version=number + 1)
+    world.shelf.note_change()
+    begun = time.process_time()
+    await world.shelf.wait_for("m0")
+    assert time.process_time() - begun < 10.0  # it is half a second, and was minutes where each looked at all others
+    for number in range(3):
+        await world.until(f"m{number}", f"d{number}", Phase.SERVING)
+    await world.until("m3", "d3", Phase.REFUSED, "more records")
+    assert {model.base.name for model in world.models} == {"home", "m0", "m1", "m2"}
 
 
 async def test_a_gateway_is_ready_when_its_models_are_or_after_a_while(world: Shelf) -> None:
