@@ -39,7 +39,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Redeemer:
-    """One try of who goes on with an answer."""
+    """Name of who goes on with an answer, and one try of it."""
 
     name: str
     """The same for all tries; without blanks."""

@@ -62,7 +62,7 @@ class ChunkSender:
         request.note_sent(replace(chunk) for chunk in found)
         response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
         if request.stream_id:
-            request.begin_answer(output)  # its record has all of it by now, and shows it to whoever comes again
+            request.begin_answer(output)  # its record has all of it by now, for the same request again
         await request.prepared.keep(output.usage)
         request.begin_answer(output)
         await send_whole(request, response)

@@ -74,7 +74,7 @@ class Transcript:
 
     @property
     def num_new_tokens(self) -> int:
-        """Those that this answer has made; an earlier one that it goes on from made the others."""
+        """Tokens that this answer has made; an earlier one that it goes on from made the others."""
         return sum(len(choice.ids) - choice.num_prior for choice in self.choices)
 
     @property
