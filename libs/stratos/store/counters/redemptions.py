@@ -42,9 +42,9 @@ class Redeemer:
     """Name of who goes on with an answer, and one try of it."""
 
     name: str
-    """The same for all tries; without blanks."""
+    """Name that all tries share; without blanks."""
     attempt: str = ""
-    """Of this try alone; empty stands for all of them."""
+    """Id of this try alone; empty stands for all of them."""
 
 
 class Claimed(enum.StrEnum):
