@@ -114,12 +114,13 @@ async def _is_gone(added: Added, world: AdminWorld) -> bool:
 
 async def test_a_name_moves_to_its_new_revision_once_that_has_workers_and_what_runs_stays(added: Added) -> None:
     one, [old, new] = added.one, added.bodies
-    assert (await one.call("POST", "/models", old)).is_success
+    assert (await one.call("POST", "/models", {**old, "size": "8b", "max_input_tokens": 99})).is_success
     one.worker.script = lambda submit, choice: [7] * 60 + [END_ID]
     one.worker.step_s = 0.02
     stream = asyncio.create_task(added.ask(one, "small", max_tokens=60))
     await eventually(lambda: one.worker.submits, "it runs on the old revision")
-    assert (await one.call("POST", "/models", new)).is_success
+    recorded = (await one.call("POST", "/models", new)).json()
+    assert (recorded["size"], recorded["max_input_tokens"]) == ("8b", 99)  # nothing is sold at another price by that
     await eventually(lambda: _is_served(added, new), "the new one is loaded")
     assert not (await added.rows(one))[new["digest"]]["current"]
     one.router.live = {new["digest"]: {WorkerRole.DECODE: 1}, old["digest"]: {WorkerRole.DECODE: 2}}
@@ -130,7 +131,8 @@ async def test_a_name_moves_to_its_new_revision_once_that_has_workers_and_what_r
     assert [s.model_digest for s in one.worker.submits] == [old["digest"], new["digest"]]
     rows = await added.rows(one)
     assert [rows[body["digest"]]["workers"]["decode"] for body in (old, new)] == [2, 1]
-    assert (await one.call("POST", "/models", old)).is_success  # back: what is added last is newest
+    back = await one.call("POST", "/models", old)  # what is added last is newest
+    assert (back.json()["size"], back.json()["max_input_tokens"]) == ("8b", 99)
     await eventually(lambda: _is_current(added, old), "rolled back")
     assert (await one.call("DELETE", "/models/small")).json()["removed"] == [old["digest"], new["digest"]]
 
@@ -155,6 +157,7 @@ async def test_what_cannot_be_served_is_refused_at_the_edge_and_by_name_at_a_gat
         ({"max_model_len": -1}, 400),
         ({"weights": 1}, 400),
         ({"digest": "x"}, 400),
+        ({"name": "base", "digest": base_digest(), "size": "other"}, 400),
     ):
         assert (await one.call("POST", "/models", {**body, **changes})).status_code == status, changes
     assert (await one.call("DELETE", "/models/small")).status_code == 404
