@@ -30,7 +30,7 @@ _EFFECTS: Mapping[str, Callable[[ServedModel], object]] = {
 
 
 def terms_of(name: str, digest: str, snapshot: FollowedSnapshot, models: ModelSet) -> dict[str, Any]:
-    """Terms that a new revision has where nobody says otherwise, as JSON.
+    """Terms that a new revision has where no others are given, as JSON.
 
     A revision that is added again has its own; another one those of the newest revision of its name. Of a model that
     settings name these are its price row and the lengths of requests: its context and its weights are its own.
@@ -67,7 +67,7 @@ def check_same(model: ServedModel, fixed: ServedModel, given: Mapping[str, Any])
     Args:
         model: as it would be with the terms.
         fixed: as settings have it.
-        given: fields that somebody asked for.
+        given: fields that were asked for.
 
     Raises:
         BadRequest: ``param`` is the first such term.
