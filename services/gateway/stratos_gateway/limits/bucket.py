@@ -253,7 +253,7 @@ class LeasedBucket:
         self._leased_until = self._turn_at + self._config.lease_s
         self._debt = self._new_debt
         self._level, self._level_at, self._unused = grant.level, now, grant.unused
-        self._earned_at, self.has_lease, self._own, self.is_contested = now, True, None, False
+        self._earned_at, self.has_lease, self._own, self.is_contested = self._turn_at, True, None, False
 
     def miss(self, part: float, since_s: float, now: float) -> None:
         """Redis is away: this gateway goes on with its part of the bucket.
