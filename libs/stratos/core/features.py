@@ -33,6 +33,8 @@ class Feature(enum.StrEnum):
     CALL_GRAMMAR = "call_grammar"
     EMBEDDINGS = "embeddings"
     GRAMMAR = "grammar"
+    PRIOR_TOKENS = "prior_tokens"
+    """Choices that an earlier answer began: the request is a new one."""
     PROMPT_LOGPROBS = "prompt_logprobs"
     RESUME = "resume"
     """Choices that earlier attempts began."""
@@ -91,6 +93,7 @@ SUBMIT: Mapping[str, Feature | None] = {
     "trace": BASIC,
     "required_features": BASIC,
     "meter": BASIC,
+    "num_prior_tokens": Feature.PRIOR_TOKENS,
 }
 """Fields of the message that starts a request, those of its choices and its terms included."""
 
@@ -131,6 +134,8 @@ def required_features(request: EngineRequest) -> frozenset[str]:
         needed.add(Feature.SEVERAL_CHOICES)
     if any(choice.emitted_ids or choice.finished for choice in request.choices):
         needed.add(Feature.RESUME)
+    if request.num_prior_tokens:
+        needed.add(Feature.PRIOR_TOKENS)
     if request.terms.adapter.digest:
         needed.add(Feature.ADAPTERS)
     return frozenset(needed)

@@ -126,7 +126,7 @@ class Sequence:
     def has_run(self) -> bool:
         """Its request gave tokens already, here or elsewhere."""
         state = self.request
-        return state is not None and (state.has_started or any(c.emitted_ids for c in state.request.choices))
+        return state is not None and (state.has_started or state.request.is_resumed)
 
     @property
     def remaining(self) -> int:

@@ -26,6 +26,7 @@ from stratos_gateway.batches.calls import LineCalls
 from stratos_gateway.batches.routes import BatchRoutes
 from stratos_gateway.batches.runs import BatchRuns
 from stratos_gateway.batches.terms import LineStep
+from stratos_gateway.continuations.returns import TokenReturns
 from stratos_gateway.continuations.step import ContinuationStep
 from stratos_gateway.embedding.preparation import EmbeddingPreparer
 from stratos_gateway.embedding.source import VectorSender, VectorSource
@@ -197,8 +198,11 @@ def build_gateway(
     tracing, origins = parts.surroundings.tracing, settings.edge.cors_origins
     app, background = GatewayApp(routes, book, Random(), tracing, sampling, origins, ERROR_FORMS), None
     if backends.streams is not None and backends.recall is not None:
+        returns = None
+        if backends.continuations is not None and backends.redemptions is not None:
+            returns = TokenReturns(backends.continuations, backends.redemptions)
         background = BackgroundRuns(
-            backends.streams, backends.recall, recorded, app.exchanges, settings.streams, parts.queued
+            backends.streams, backends.recall, recorded, app.exchanges, settings.streams, parts.queued, returns
         )
     return BuiltGateway(app, background, batch_runs(parts, endpoints, app))
 

@@ -104,6 +104,8 @@ def test_choices_and_adapters_need_their_features() -> None:
     ended = (ChoiceState(index=0), ChoiceState(index=1, finished=True))
     assert required_features(make_request(plain, ended)) == {Feature.RESUME, Feature.SEVERAL_CHOICES}
     assert required_features(make_request(plain, adapter="ab")) == {Feature.ADAPTERS}
+    rest = dataclasses.replace(make_request(plain, (ChoiceState(index=0, emitted_ids=(5,)),)), num_prior_tokens=1)
+    assert required_features(rest) == {Feature.RESUME, Feature.PRIOR_TOKENS}
 
 
 @pytest.mark.parametrize("pooling", PoolingKind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import BadRequest, FeatureUnavailable, Internal
 from stratos.core.cache_changes import CacheChanges, CacheLayout
+from stratos.core.generation import Submission
 from stratos.core.placement import Placement
+from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
 from stratos.rpc.codec.cache import CACHE_CHANGES, LAYOUT
 from stratos.rpc.codec.fleet import WORKER_STATUS
-from stratos.rpc.codec.generation import delta_from_pb, tokens_from_pb
+from stratos.rpc.codec.generation import delta_from_pb, submit_from_pb, submit_to_pb, tokens_from_pb
 from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 from tests.support.worlds.fleet_samples import IDENTITY, make_request, make_status
@@ -85,6 +89,17 @@ def test_every_field_that_is_no_key_has_a_row() -> None:
 @pytest.mark.parametrize("more", MORE, ids=lambda more: next(iter(more)))
 def test_a_message_with_more_than_tokens_is_not_read_as_tokens(more: dict[str, Any]) -> None:
     assert tokens_from_pb(decode_pb2.RequestOutput(**{"request_id": "r", "deltas": [TOKENS], **more})) is None
+
+
+def test_an_attempt_says_how_much_of_it_is_an_earlier_answer() -> None:
+    request = EngineRequest(
+        key=RequestKey("r", 1), prompt_ids=(1,), choices=(ChoiceState(index=0, emitted_ids=(5, 6, 7)),),
+        sampling=SamplingParams(), seed=1, num_prior_tokens=2,
+    )  # fmt: skip
+    submission = Submission(request=request, model_digest="m", handoff_id="h")
+    assert submit_from_pb(submit_to_pb(submission, 0.0), 0.0) == submission
+    assert request.is_resumed
+    assert not replace(request, num_prior_tokens=3).is_resumed
 
 
 def test_unknown_fields_are_found_at_any_depth_and_known_ones_are_not() -> None:

@@ -55,6 +55,8 @@ def test_an_intent_counts_its_prompt_its_expected_output_and_its_places() -> Non
     assert sum_intents([new], 20, 16, 8) == Intents(num_blocks=3 + 3 * 2, num_batch_slots=3)
     assert sum_intents([new], 20, 16, 2).num_batch_slots == 2
     assert sum_intents([back], 20, 16, 8) == Intents(num_blocks=1 + 1, num_batch_slots=1)
+    rest = dataclasses.replace(back, sampling=dataclasses.replace(back.sampling, max_tokens=100), num_prior_tokens=2)
+    assert sum_intents([rest], 20, 16, 8) == Intents(num_blocks=1 + 2, num_batch_slots=1), "it goes on, and is new"
 
 
 def test_routers_whose_requests_came_of_late_are_named_and_bounded() -> None:

@@ -42,7 +42,7 @@ class ChoiceState:
 class EngineRequest:
     """One generation request: a prompt and the choices to sample for it.
 
-    ``choices`` with ``emitted_ids`` resume: those tokens count as output (penalties, ``min_tokens``,
+    ``choices`` with ``emitted_ids`` go on: those tokens count as output (penalties, ``min_tokens``,
     ``max_tokens``, RNG positions), their KV is recomputed.
     """
 
@@ -52,6 +52,18 @@ class EngineRequest:
     sampling: SamplingParams
     seed: int
     terms: RequestTerms = DEFAULT_TERMS
+    num_prior_tokens: int = 0
+    """Emitted tokens of an earlier answer, over all choices: a request that goes on from one is new all the same."""
+
+    @property
+    def num_emitted_tokens(self) -> int:
+        """Over all choices, those of an earlier answer too."""
+        return sum(len(choice.emitted_ids) for choice in self.choices)
+
+    @property
+    def is_resumed(self) -> bool:
+        """It emitted tokens itself, here or elsewhere, and has to get back in."""
+        return self.num_emitted_tokens > self.num_prior_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratos.core.requests.records import EngineRequest
+
 KV_WATERMARK = 0.90
 """Default share of a KV pool that admission may fill."""
 
@@ -26,7 +28,7 @@ class KvNeed:
     table_blocks: int
     output_blocks: int
     is_resumed: bool = False
-    """It emitted tokens before, here or elsewhere."""
+    """It emitted tokens before, here or elsewhere, and not only in an answer that it goes on from."""
 
     @property
     def num_blocks(self) -> int:
@@ -51,6 +53,12 @@ def output_blocks(
     if is_resumed:
         return num_choices
     return num_choices * max(1, -(-min(max_tokens, p90_output_tokens) // block_size))
+
+
+def max_output_tokens(request: EngineRequest) -> int:
+    """Most output tokens that a choice may have yet."""
+    emitted = (len(choice.emitted_ids) for choice in request.choices if not choice.finished)
+    return request.sampling.max_tokens - min(emitted, default=0)
 
 
 def copied_blocks(num_prompt_tokens: int, num_choices: int, block_size: int) -> int:

@@ -16,7 +16,14 @@ from __future__ import annotations
 
 from stratos.common.errors import ContextLengthExceeded
 from stratos.core.requests.records import EngineRequest, FinishReason
-from stratos.core.rules.admission import KvNeed, KvRoom, copied_blocks, num_blocks_short, output_blocks
+from stratos.core.rules.admission import (
+    KvNeed,
+    KvRoom,
+    copied_blocks,
+    max_output_tokens,
+    num_blocks_short,
+    output_blocks,
+)
 from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.window import KvWindow
@@ -58,10 +65,10 @@ class KvAdmission:
         """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
         if self.has_slots:
             return 0
-        size, resumed = self._blocks.block_size, is_resumed(request)
-        copied = 0 if resumed else copied_blocks(len(request.prompt_ids), num_choices, size)
-        expected_tokens, max_tokens = self.output_lengths.value, request.sampling.max_tokens
-        return copied + output_blocks(max_tokens, expected_tokens, num_choices, size, is_resumed=resumed)
+        size = self._blocks.block_size
+        copied = 0 if request.num_emitted_tokens else copied_blocks(len(request.prompt_ids), num_choices, size)
+        most = max_output_tokens(request)
+        return copied + output_blocks(most, self.output_lengths.value, num_choices, size, is_resumed=request.is_resumed)
 
     def tail_blocks(self, request: EngineRequest, num_handed: int) -> int:
         """Blocks of what the open choices emitted elsewhere, beside the table of a hand-off of ``num_handed`` tokens.
@@ -69,7 +76,7 @@ class KvAdmission:
         It is of the prompt without its last token; or, of a single choice, of all but its last token, and then there
         are none.
         """
-        if self.has_slots or not is_resumed(request):
+        if self.has_slots or not request.num_emitted_tokens:
             return 0
         blocks_for, num_tokens = self._blocks.blocks_for, len(request.prompt_ids) - 1
         if num_handed > num_tokens:
@@ -87,10 +94,11 @@ class KvAdmission:
 
     def check_request(self, request: EngineRequest) -> None:
         """Raise ``ContextLengthExceeded`` for a new request that is above the watermark even in an empty pool."""
-        if not is_resumed(request):
+        if not request.is_resumed:
             num_choices = sum(not choice.finished for choice in request.choices)
-            prompt = self.table_blocks(len(request.prompt_ids))
-            self._check_alone(self._bounded(prompt + self.output_blocks(request, num_choices), num_choices))
+            num_prompt = len(request.prompt_ids) - (request.num_prior_tokens > 0)
+            held = self.table_blocks(num_prompt) + self.tail_blocks(request, num_prompt)
+            self._check_alone(self._bounded(held + self.output_blocks(request, num_choices), num_choices))
 
     def check_input(self, num_tokens: int) -> None:
         """The same for a prefill job or an input to embed, of ``num_tokens`` tokens: neither has output."""
@@ -122,7 +130,7 @@ class KvAdmission:
         sequence has its next token.  The sequence's own budget is noted on it.
         """
         state = sequence.request
-        resumed = state is not None and (state.has_started or is_resumed(state.request))
+        resumed = state is not None and (state.has_started or state.request.is_resumed)
         expected = min(1, sequence.output_blocks) if resumed else sequence.output_blocks
         if state is not None:
             bound = self._bounded(num_blocks + expected, 1 + len(state.pending_forks))
@@ -138,7 +146,7 @@ class KvAdmission:
         """A hand-off of ``num_handed`` tokens for all open choices may take its table, the cached prefix included."""
         num_choices, num_blocks = sum(not choice.finished for choice in request.choices), self.table_blocks(num_handed)
         expected = self.output_blocks(request, num_choices) + self.tail_blocks(request, num_handed)
-        has_room = self._has_room(prefix, num_blocks, expected, num_budgeted, is_resumed=is_resumed(request))
+        has_room = self._has_room(prefix, num_blocks, expected, num_budgeted, is_resumed=request.is_resumed)
         self.num_refusals += not has_room
         return has_room
 
@@ -151,8 +159,3 @@ class KvAdmission:
         need = KvNeed(table_blocks=new, output_blocks=expected, is_resumed=is_resumed)
         room = KvRoom(total=total, taken=taken, promised=num_budgeted, watermark=self._watermark)
         return num_blocks_short(need, room) <= 0
-
-
-def is_resumed(request: EngineRequest) -> bool:
-    """It emitted tokens before, here or elsewhere."""
-    return any(choice.emitted_ids for choice in request.choices)

@@ -33,7 +33,6 @@ from stratos.common.clock import Clock
 from stratos.common.errors import DeadlinePassed, Internal, QueueTimeout, StratosError
 from stratos.core.requests.records import EngineRequest
 from stratos.core.requests.terms import is_over
-from stratos.engine.kv_cache.admission import is_resumed
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
@@ -166,7 +165,7 @@ class Scheduler:
 
     def must_yield(self, request: EngineRequest) -> bool:
         """A hand-off would take what a waiting sequence before it did not find; resumed ones take what there is."""
-        if not self._is_short or is_resumed(request):
+        if not self._is_short or request.is_resumed:
             return False
         now = self.clock.now()
         key = OrderKey.unaged(request.terms, sys.maxsize)  # it has not waited, and goes after equals

@@ -110,6 +110,7 @@ def submit_to_pb(submission: Submission, now_s: float) -> decode_pb2.Submit:
         trace=trace_to_pb(submission.trace),
         required_features=sorted(submission.required_features),
         meter=None if submission.meter is None else METER_TAG.to_pb(submission.meter),
+        num_prior_tokens=request.num_prior_tokens,
     )
 
 
@@ -130,6 +131,7 @@ def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
         sampling=SAMPLING.from_pb(message.sampling),
         seed=message.seed,
         terms=terms_from_pb(message.terms, now_s),
+        num_prior_tokens=message.num_prior_tokens,
     )
     return Submission(
         request=request,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stratos.core.requests.records import EngineRequest
-from stratos.core.rules.admission import copied_blocks, output_blocks
+from stratos.core.rules.admission import copied_blocks, max_output_tokens, output_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,10 @@ def sum_intents(
     num_blocks = num_batch_slots = 0
     for request in requests:
         num_choices = sum(not choice.finished for choice in request.choices)
-        is_resumed = any(choice.emitted_ids for choice in request.choices)
         num_blocks += -(-len(request.prompt_ids) // block_size)
-        num_blocks += output_blocks(
-            request.sampling.max_tokens, p90_output_tokens, num_choices, block_size, is_resumed=is_resumed
-        )
-        if not is_resumed:
+        most = max_output_tokens(request)
+        num_blocks += output_blocks(most, p90_output_tokens, num_choices, block_size, is_resumed=request.is_resumed)
+        if request.num_emitted_tokens == 0:
             num_blocks += copied_blocks(len(request.prompt_ids), num_choices, block_size)
         num_batch_slots += min(num_choices, max_batch_slots)
     return Intents(num_blocks=num_blocks, num_batch_slots=num_batch_slots)

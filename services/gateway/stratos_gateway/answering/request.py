@@ -117,6 +117,11 @@ class PreparedGeneration(Prepared):
         """Options that all generation routes have."""
         return self.body.options
 
+    @property
+    def has_given_seed(self) -> bool:
+        """Its seed is the client's, or that of the answer that it goes on from: no other one may take its place."""
+        return self.options.seed is not None or self.continued is not None
+
 
 P = TypeVar("P", bound=Prepared)
 
@@ -146,6 +151,10 @@ class RecordedAnswer(Protocol):
 
 async def _open() -> None:
     """Everything may be sent."""
+
+
+async def _redeem_nothing(has_output: bool) -> None:
+    """It goes on from no other answer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,6 +199,13 @@ class ClientRequest(Generic[P]):
     """Id by which it is billed, where that must be the same however often it is computed."""
     followed: RecordedAnswer | None = None
     """Answer that has a record already, which this request is shown."""
+    is_only_shown: bool = False
+    """``followed`` is whole, or has output: nothing is computed for it here, unless the gateway that does is lost."""
+    has_output: bool = False
+    """Part of ``followed`` has been generated."""
+    redeem: Callable[[bool], Awaitable[None]] = _redeem_nothing
+    """Redeems the token that it goes on with, before anything is computed for it here; whether there is output already.
+    Raises the client's answer."""
     until_open: Callable[[], Awaitable[None]] = _open
     """Waits while nothing may be sent; raises what ended the request in that time."""
     trail: dict[str, Any] = field(default_factory=dict)

@@ -60,9 +60,11 @@ class ChunkSender:
     ) -> None:
         found = await chunks.finish()
         request.note_sent(replace(chunk) for chunk in found)
-        request.begin_answer(output)
         response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
+        if request.stream_id:
+            request.begin_answer(output)  # its record has all of it by now, for the same request again
         await request.prepared.keep(output.usage)
+        request.begin_answer(output)
         await send_whole(request, response)
         request.end_whole()
 

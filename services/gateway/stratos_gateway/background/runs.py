@@ -22,6 +22,7 @@ from stratos.common.background import BackgroundTasks, end_tasks
 from stratos.common.errors import DependencyDown, Internal, Retryable, StratosError, StreamGone, StreamMoved
 from stratos_gateway.access.auth import Recall
 from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.continuations.returns import TokenReturns
 from stratos_gateway.http.exchange import Exchanges
 from stratos_gateway.streams.codec import StreamHead, decode_head
 from stratos_gateway.streams.desk import SealedStreams
@@ -47,6 +48,7 @@ class BackgroundRuns:
         exchanges: records of requests.
         config: how many run here, and how often is looked.
         news: set when something waits.
+        returns: gives back what those redeemed that failed without output; ``None`` where there are no such tokens.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class BackgroundRuns:
         exchanges: Exchanges,
         config: StreamsConfig,
         news: asyncio.Event,
+        returns: TokenReturns | None = None,
     ) -> None:
         self._queue = queue
         self._recall = recall
@@ -67,6 +70,7 @@ class BackgroundRuns:
         """Tenant and stream of each."""
         self._ended = BackgroundTasks()
         self._news = news
+        self._returns = returns
         self._is_leaving = False
 
     async def run(self) -> None:
@@ -157,7 +161,11 @@ class BackgroundRuns:
             await self._queue.delay(tenant_id, stream, after_s)
             return
         _log.info("background stream %s fails: %s: %s", stream, error.code, error.message)
-        await self._queue.fail(tenant_id, stream, encode_failure(error))
+        has_failed = await self._queue.fail(tenant_id, stream, encode_failure(error))
+        if has_failed and self._returns is not None:
+            record = await look(self._queue, tenant_id, stream, first_block=0)
+            if not record.blocks:
+                await self._returns.give_back(tenant_id, orjson.loads(head.body), stream)
 
 
 async def _send_nowhere(message: Message) -> None:

@@ -36,7 +36,7 @@ def _fix(request: ClientRequest[Any], line: BatchLine) -> None:
         own,
         answer_id=derived_id(secret, line.name, own.answer_id),
         created=line.created_unix_s,
-        seed=derived_seed(secret, line.name) if prepared.options.seed is None else own.seed,
+        seed=own.seed if prepared.has_given_seed else derived_seed(secret, line.name),
         request_ids=tuple(ids),
         epoch=line.epoch,
     )

@@ -152,7 +152,7 @@ class Generation:
         return {
             "id": self.request_id,
             "prompt_tokens": num_prompt_tokens,
-            "output_tokens": self.transcript.num_output_tokens - self.spec.num_prior_tokens,
+            "output_tokens": self.transcript.num_new_tokens,
             "seed": self.spec.seed,
             "adapter_digest": self.spec.terms.adapter.digest,
             "num_attempts": self._attempts.number % EPOCH_ATTEMPTS + 1,
@@ -164,12 +164,12 @@ class Generation:
         }
 
     def _too_late(self) -> StratosError:
-        if self.transcript.num_output_tokens:
+        if self.transcript.num_new_tokens:
             return DeadlinePassed()
         return QueueTimeout("the request's deadline passed before its first token")
 
     async def _run_attempt(self) -> None:
-        num_before = self.transcript.num_output_tokens
+        num_before = self.transcript.num_new_tokens
         placement = await self._attempts.place(num_before)
         self._fleet.prefix_names.learn(self.spec.model_digest, placement)
         outcome, loss, num_after = Outcome.CANCELLED, None, num_before
@@ -185,7 +185,7 @@ class Generation:
                 outcome = Outcome.FAILED
                 raise
             finally:
-                num_after = self.transcript.num_output_tokens
+                num_after = self.transcript.num_new_tokens
                 self._fleet.routers.report(placement, outcome, num_after)
                 num_new = num_after - num_before
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome, output_tokens=num_new)
@@ -232,8 +232,8 @@ class Generation:
             request_id=self.request_id,
             terms=spec.terms.for_router(),
             model_digest=spec.model_digest,
-            num_prompt_tokens=len(spec.prompt_ids),
-            max_output_tokens_total=spec.sampling.max_tokens * num_choices,
+            num_prompt_tokens=len(spec.prompt_ids) + spec.num_prior_tokens,
+            max_output_tokens_total=max(1, spec.sampling.max_tokens * num_choices - spec.num_prior_tokens),
             num_choices=num_choices,
             prompt_digest=self._prompt_digest() if spec.can_be_convicted else b"",
             trace=spec.trace,
@@ -286,5 +286,6 @@ class Generation:
             choices=self.transcript.states(),
             sampling=sampling,
             seed=spec.seed,
-            terms=replace(spec.terms, deadline_s=None) if self.transcript.num_output_tokens else spec.terms,
+            terms=replace(spec.terms, deadline_s=None) if self.transcript.num_new_tokens else spec.terms,
+            num_prior_tokens=spec.num_prior_tokens,
         )

@@ -148,12 +148,12 @@ class WorkersSource:
         """Run the generations from where the journals stand; they are cancelled at the end."""
         output = GeneratedOutput(request, self._fleet, waiting, journals)
         async with output:
-            with self._admission.ends_by(request.place, output.fail, lambda: output.num_output_tokens > 0):
+            with self._admission.ends_by(request.place, output.fail, lambda: output.usage.num_output_tokens > 0):
                 yield output
 
 
 def _num_charged(generation: Generation, outcome: RequestOutcome, *, is_stream: bool) -> int:
     transcript = generation.transcript
     if outcome is not RequestOutcome.FAILED:
-        return transcript.num_output_tokens - generation.spec.num_prior_tokens
+        return transcript.num_new_tokens
     return transcript.num_delivered_tokens if is_stream else 0

@@ -73,6 +73,11 @@ class Transcript:
         return sum(len(choice.ids) for choice in self.choices)
 
     @property
+    def num_new_tokens(self) -> int:
+        """Tokens that this answer has made; an earlier one that it goes on from made the others."""
+        return sum(len(choice.ids) - choice.num_prior for choice in self.choices)
+
+    @property
     def num_cached_tokens(self) -> int:
         """Prompt tokens from a prefix cache."""
         if self.num_inherited_cached is not None:
@@ -98,7 +103,7 @@ class Transcript:
         if not self._first_s:
             return Times()
         ttft_s = min(self._first_s.values()) - received_s
-        num_gaps = self.num_output_tokens - len(self._first_s)
+        num_gaps = self.num_new_tokens - len(self._first_s)
         gaps_s = sum(last_s - self._first_s[index] for index, last_s in self._token_s.items())
         return Times(
             ttft_us=round(max(0.0, ttft_s) * 1e6),

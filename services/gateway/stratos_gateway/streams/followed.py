@@ -153,10 +153,10 @@ class FollowedOutput(ChunkOutput):
     async def _take_over(self, epoch: int) -> None:
         """Generate from where the record ends; the gateway that did before is fenced off."""
         following, request = self._following, self._request
-        prepared = request.prepared
+        prepared, reading = request.prepared, self._reading
+        await request.redeem(reading.usage.num_output_tokens > 0)
         specs = tuple(replace(spec, epoch=epoch) for spec in prepared.specs)
         request.prepared = replace(prepared, specs=specs)
-        reading = self._reading
         for choice in reading.choices:
             choice.num_delivered = len(choice.ids) - choice.num_prior
         self._num_taken_with = reading.num_output

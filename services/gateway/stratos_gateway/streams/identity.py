@@ -34,7 +34,7 @@ def new_identity(request: ClientRequest[PreparedGeneration], key: str) -> Answer
     identity = replace(prepared.identity, request_ids=tuple(new_id("gen") for _ in prepared.specs))
     if not key:
         return identity
-    seed = derived_seed(secret, key) if prepared.options.seed is None else identity.seed
+    seed = identity.seed if prepared.has_given_seed else derived_seed(secret, key)
     return replace(identity, seed=seed, answer_id=derived_id(secret, key, identity.answer_id))
 
 

@@ -202,7 +202,9 @@ class StreamJoin:
             raise StreamGone("this stream is kept no more")
         if run is not None and found.found is not Found.TAKEN:
             raise StreamMoved("another gateway has this stream, or it has ended")
-        request.stream_id = place.stream
+        request.stream_id, request.has_output = place.stream, bool(found.blocks)
+        is_taken_care_of = request.has_output if found.found is Found.LIVE else found.found is not Found.TAKEN
+        request.is_only_shown = is_taken_care_of and found.found is not Found.MADE
         request.exchange.headers.append((STREAM_HEADER, place.stream.encode()))
         joined = Joined(run=run)
         if is_background and RESUMED not in request.http.scope:

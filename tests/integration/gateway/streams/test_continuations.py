@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from stratos.common.errors import Overloaded
-from stratos.store.counters.redemptions import Claimed, Redemptions
+from stratos.store.counters.redemptions import Claimed, Redeemer, Redemptions
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from tests.support.waiting import eventually
@@ -32,9 +32,9 @@ def body(path: str = PATH, **more: Any) -> dict[str, Any]:
     return {"model": "base", **ASKED[path], **more}
 
 
-async def ask(world: AdminWorld, path: str = PATH, *, by: str = "user", **more: Any) -> httpx.Response:
+async def ask(world: AdminWorld, path: str = PATH, *, by: str = "user", key: str = "", **more: Any) -> httpx.Response:
     """A request for a whole answer."""
-    headers = {"authorization": f"Bearer {world.keys[by]}"}
+    headers = {"authorization": f"Bearer {world.keys[by]}", **({"idempotency-key": key} if key else {})}
     return await world.public.post(path, json=body(path, **more), headers=headers)
 
 
@@ -58,6 +58,11 @@ async def cut(world: AdminWorld, path: str = PATH, after: int = 7, key: str = ""
     world.worker.exhaust_after = None
     assert found.status == 200, found.events
     return found
+
+
+def replayed(world: AdminWorld) -> float:
+    """Records that it has shown."""
+    return float(world.service.metrics.get_sample_value("stratos_stream_records_total", {"event": "replayed"}) or 0)
 
 
 def text_of(path: str, answer: httpx.Response) -> str:
@@ -175,6 +180,48 @@ async def test_a_rest_with_a_key_is_given_again_and_resumed_elsewhere(worlds: li
     other = await read(two, "POST", PATH, more, idempotency_key="another")
     assert code_of(other) == (410, "continuation_used")
     assert code_of(await read(two, "POST", PATH, more, idempotency_key="another")) == (410, "continuation_used")
+    submits = [submit for world in worlds for submit in world.worker.submits]
+    assert len(submits) == 3
+    assert len({submit.seed for submit in submits}) == 1
+
+
+async def test_who_follows_redeems_before_it_goes_on(redis_url: str, worlds: list[AdminWorld]) -> None:
+    """Its gateway is left with nothing, and the token is another one's before the follower takes over."""
+    one, two = worlds
+    token = token_in(await cut(one))
+    one.worker.hang_after = 0
+    first = asyncio.create_task(ask(one, key="rest", continuation_token=token))
+    await eventually(lambda: len(one.worker.submits) == 2, "the rest is asked for")
+    second = asyncio.create_task(ask(two, key="rest", continuation_token=token))
+    await eventually(lambda: replayed(two) == 1, "it follows")
+    async with open_redis(redis_url) as redis:
+        [name] = [key async for key in redis.scan_iter("*:continuations:*")]
+        await redis.set(name, "another try", px=60_000)
+    first.cancel()
+    assert refusal_of(await second) == (410, "continuation_used")
+    assert not two.worker.submits
+
+
+async def test_a_background_rest_that_failed_with_nothing_gives_its_token_back(redis_url: str, tmp_path: Path) -> None:
+    path = "/v1/responses"
+    async with stream_worlds(redis_url, tmp_path, num=1, first={"background_s": 0.3}) as [world]:
+        first = await cut(world, path)
+        world.router.errors = [Overloaded("full")] * 100
+        begun = (await ask(world, path, background=True, continuation_token=token_in(first))).json()
+
+        async def has_failed() -> bool:
+            headers = {"authorization": f"Bearer {world.keys['user']}"}
+            found = await world.public.get(f"{path}/{begun['id']}", headers=headers)
+            return bool(found.json()["status"] == "failed")
+
+        await eventually(has_failed, "no worker takes it")
+        world.router.errors = []
+
+        async def is_given_back() -> bool:
+            rest = await ask(world, path, continuation_token=token_in(first))
+            return rest.status_code == 200 and contents(first)[0] + text_of(path, rest) == TEXT
+
+        await eventually(is_given_back, "it can be asked for again")
 
 
 async def test_it_goes_on_after_all_gateways_were_started_again(redis_url: str, tmp_path: Path) -> None:
@@ -185,13 +232,20 @@ async def test_it_goes_on_after_all_gateways_were_started_again(redis_url: str, 
 
 
 async def test_claims_hold_in_redis(redis_url: str) -> None:
+    a, again, b = Redeemer("a", "1"), Redeemer("a", "2"), Redeemer("b", "1")
     async with open_redis(redis_url) as redis:
         claims = Redemptions(redis, RecordStoreConfig(), 60.0)
-        assert await claims.claim("acme", "one", "a", 5.0) is Claimed.OK
-        assert await claims.claim("acme", "one", "a", -5.0) is Claimed.OK
-        assert await claims.claim("acme", "one", "b", 5.0) is Claimed.USED
-        await claims.release("acme", "one", "b")
-        assert await claims.claim("acme", "one", "b", 5.0) is Claimed.USED
-        await claims.release("acme", "one", "a")
-        assert await claims.claim("acme", "one", "b", 0.0) is Claimed.EXPIRED
+        assert await claims.claim("acme", "one", a, 5.0) is Claimed.OK
+        [key] = [key async for key in redis.scan_iter("*continuations*")]
+        await redis.pexpire(key, 10_000)
+        assert await claims.claim("acme", "one", again, -5.0) is Claimed.OK
+        assert await redis.pttl(key) > 50_000, "it is kept from now on"
+        assert await claims.claim("acme", "one", b, 5.0) is Claimed.USED
+        for other in (a, b, Redeemer("b")):
+            await claims.release("acme", "one", other)
+        assert await claims.claim("acme", "one", b, 5.0) is Claimed.USED
+        await claims.release("acme", "one", again)
+        assert await claims.claim("acme", "one", b, 0.0) is Claimed.EXPIRED
+        assert await claims.claim("acme", "one", b, 5.0) is Claimed.OK
+        await claims.release("acme", "one", Redeemer("b"))
         assert [key async for key in redis.scan_iter("*continuations*")] == []

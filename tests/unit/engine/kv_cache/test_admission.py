@@ -77,6 +77,32 @@ def test_who_emitted_tokens_gets_back_into_the_whole_pool(make_engine):
     assert engine.status().num_running == 1, "15 + 4 + 1 blocks are the whole pool"
 
 
+def rest_request(prompt, max_tokens, emitted, prior):
+    """Goes on from an answer of ``prior`` tokens."""
+    request = sized_request("rest", prompt, max_tokens, emitted=tuple(range(emitted)))
+    return dataclasses.replace(request, num_prior_tokens=prior)
+
+
+@pytest.mark.parametrize(("emitted", "runs"), [(2, 0), (3, 1)])
+def test_who_goes_on_with_another_answer_waits_like_a_new_request_until_it_has_a_token(make_engine, emitted, runs):
+    engine = make_engine()
+    engine.reserve(sized_request("held", 61, 4))
+    engine.add(rest_request(13, 30, emitted, prior=2))
+    engine.step()
+    assert engine.status().num_running == runs, "15 + 4 + 1 blocks are the whole pool"
+
+
+@pytest.mark.parametrize(("emitted", "fits"), [(29, True), (33, False)])
+def test_the_rest_of_an_answer_is_refused_above_the_mark_by_all_that_it_begins_with(make_engine, emitted, fits):
+    engine = make_engine()
+    request = rest_request(40, emitted + 1, emitted, prior=emitted)
+    if fits:
+        engine.add(request)
+        return
+    with pytest.raises(ContextLengthExceeded):
+        engine.add(request)
+
+
 def test_a_choice_without_tokens_gets_back_in_with_its_siblings(make_engine):
     engine = make_engine()
     engine.reserve(sized_request("held", 61, 4))

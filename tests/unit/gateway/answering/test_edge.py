@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import ConcurrencyLimited
+from stratos.common.errors import ConcurrencyLimited, ResponseStoreDown
 from stratos.core.ledger.pricing import Times
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
@@ -115,6 +115,19 @@ async def answer_ready(request: ClientRequest[Any]) -> None:
 async def answer_chunks(request: ClientRequest[Any]) -> None:
     request.prepared = rendered()
     await ChunkSender(HttpLimits()).send(request, Answer())
+
+
+@pytest.mark.parametrize("stream_id", ["", "strm_1"])
+async def test_what_could_not_be_kept_has_told_its_client_nothing_unless_a_record_has_it(stream_id: str) -> None:
+    async def keep(usage: object) -> None:
+        raise ResponseStoreDown
+
+    with admitted(full) as request:
+        request.prepared, request.stream_id = rendered(), stream_id
+        request.prepared.keep = keep
+        with pytest.raises(ResponseStoreDown):
+            await ChunkSender(HttpLimits()).send(request, Answer())
+    assert request.has_answered == bool(stream_id)
 
 
 async def answer_scores(request: ClientRequest[Any]) -> None:

@@ -20,7 +20,7 @@ from stratos.common.errors import (
 )
 from stratos.core.generation import Receipt, Submission
 from stratos.core.placement import Outcome
-from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
+from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs, TokenLogprob
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.generation import Generation
@@ -52,6 +52,7 @@ async def run(
     clock: FakeClock | None = None,
     deadline_s: float | None = None,
     end_s: float | None = None,
+    prior: tuple[int, ...] = (),
     **sampling: int,
 ) -> Ran:
     router, sessions = router or FakeRouter(), FakeSessions(list(plays), back=back)
@@ -61,9 +62,12 @@ async def run(
         prompt_ids=(1, 2, 3),
         sampling=SamplingParams(**{"max_tokens": 8, **sampling}),
         seed=7,
+        prior=(ChoiceState(index=0, emitted_ids=prior),) if prior else (),
     )
     platform = make_platform(router, sessions, clock)
     journals = [ChoiceJournal(i, PlainText(), PlainText()) for i in range(n)]  # type: ignore[arg-type]
+    for journal, state in zip(journals, spec.prior, strict=False):
+        journal.resume(state)
     generation = Generation(spec, journals, platform, lambda: None)
     await generation.run()
     return Ran(generation, router, sessions)

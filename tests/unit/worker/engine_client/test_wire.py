@@ -176,6 +176,7 @@ RECORDS: dict[str, list[object]] = {
             sampling=SAMPLING,
             seed=2**64 - 1,
             terms=TERMS,
+            num_prior_tokens=1,
         ),
         EmbedRequest(
             key=KEY,

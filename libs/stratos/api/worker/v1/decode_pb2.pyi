@@ -174,7 +174,7 @@ class ChoiceState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., emitted_ids: _Optional[_Iterable[int]] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "handoff_id", "prompt_ids", "choices", "sampling", "seed", "model_digest", "terms", "prefill", "trace", "required_features", "meter")
+    __slots__ = ("request_id", "attempt", "handoff_id", "prompt_ids", "choices", "sampling", "seed", "model_digest", "terms", "prefill", "trace", "required_features", "meter", "num_prior_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class Submit(_message.Message):
     TRACE_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
     METER_FIELD_NUMBER: _ClassVar[int]
+    NUM_PRIOR_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     handoff_id: str
@@ -201,7 +202,8 @@ class Submit(_message.Message):
     trace: _common_pb2.TraceContext
     required_features: _containers.RepeatedScalarFieldContainer[str]
     meter: MeterTag
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., required_features: _Optional[_Iterable[str]] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ...) -> None: ...
+    num_prior_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., required_features: _Optional[_Iterable[str]] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prior_tokens: _Optional[int] = ...) -> None: ...
 
 class MeterTag(_message.Message):
     __slots__ = ("key_id", "model", "model_size", "adapter", "route", "http_request_id", "arrived_unix_ms", "num_cached_tokens", "cost_tags", "num_prior_tokens")
