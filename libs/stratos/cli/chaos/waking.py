@@ -1,4 +1,4 @@
-"""Lets a process go on that stands still, also where whoever stopped it is killed meanwhile."""
+"""Lets a process go on that stands still, also where the one that stopped it is killed."""
 
 from __future__ import annotations
 
