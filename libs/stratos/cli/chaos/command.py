@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -43,7 +44,7 @@ def chaos(
     with explained_errors():
         check_may_break(data_dir, is_agreed=break_things)
         found = ChaosReport(report)
-        asyncio.run(_run(data_dir, run, faults or (), found))
+        asyncio.run(_run_until_signalled(_run(data_dir, run, faults or (), found)))
     typer.echo("\n" + "\n".join(promise_table(observed_promises(found.rows))))
     raise typer.Exit(0 if all(row.passed for row in found.rows) else 1)
 
@@ -80,6 +81,24 @@ def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fa
     return asked + [(Fault("slow", name),) for name in names if name == "decode-0"]
 
 
+async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
+    """SIGTERM and SIGHUP end the work as Ctrl-C does: what stands still goes on first."""
+    task, signals = asyncio.ensure_future(work), list[int]()
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+        raise typer.Exit(128 + signals[0]) from None
+
+
 async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosReport) -> None:
     from stratos.cli.chaos.scenario import ChaosTarget, run_control, run_scenario, undisturbed_streams
     from stratos.cli.local.running import find_platform
@@ -92,7 +111,10 @@ async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosR
     _tell(report, await run_scenario(target, (), undisturbed))
     for kind in sorted({fault.kind for scenario in scenarios for fault in scenario}):
         _tell(report, await run_control(target, next(f for s in scenarios for f in s if f.kind == kind)))
-    for scenario in scenarios:
+    for index, scenario in enumerate(scenarios):
+        if not await target.is_whole():
+            typer.echo(f"the platform is not whole, so {len(scenarios) - index} scenarios were not tried")
+            return
         _tell(report, await run_scenario(target, scenario, undisturbed))
 
 

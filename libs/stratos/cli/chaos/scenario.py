@@ -12,7 +12,7 @@ import httpx
 
 from stratos.cli.chaos.faults import NOTHING, Fault, NoEffect
 from stratos.cli.chaos.report import ChaosRow
-from stratos.cli.chaos.streams import StreamResult, StreamRun, differences
+from stratos.cli.chaos.streams import TIMEOUT_S, StreamResult, StreamRun, differences
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.keyring import create_key
@@ -126,20 +126,29 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         for fault, proof in zip(faults, await asyncio.gather(*strikes, return_exceptions=True), strict=True):
             if isinstance(proof, NoEffect | StratosError):
                 problems.append(f"{fault} had no effect: {proof}")
+            elif isinstance(proof, Exception):
+                problems.append(f"{fault} failed: {proof!r}")
             elif isinstance(proof, BaseException):
                 raise proof
             else:
                 proofs.append(str(proof))
 
-    await run.run(strike)
+    try:
+        await run.run(strike)
+    except TimeoutError:
+        problems.append(f"not every stream began, and ended, in {TIMEOUT_S:.0f} s")
     problems += [text for name, got in run.results.items() for text in differences(undisturbed[name], got)]
     num_moved = len(target.moved(run.name))
     if not sum(open_at_fault):
         problems.append("no stream was open when the fault came")
     if any(fault.target.startswith("decode") and fault.kind != "slow" for fault in faults) and not num_moved:
         problems.append("no stream had to move, so the fault was not felt")
+    try:
+        await target.wait_whole()
+    except StratosError as error:
+        problems.append(error.message)
     different = {text.split(":")[0] for text in problems if ": other " in text}
-    row = ChaosRow(
+    return ChaosRow(
         scenario=" and ".join(map(str, faults)) or "control: no fault",
         streams=len(run.results),
         different=len(different),
@@ -149,8 +158,6 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         effect="; ".join([f"{sum(open_at_fault)} streams open", *proofs]),
         problems=tuple(problems),
     )
-    await target.wait_whole()
-    return row
 
 
 async def run_control(target: ChaosTarget, fault: Fault) -> ChaosRow:

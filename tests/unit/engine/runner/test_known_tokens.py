@@ -182,7 +182,7 @@ def test_the_shipped_model_gives_the_digests_that_it_brings(dtype: str) -> None:
     if rope not in (BASE_MODEL / KNOWN_DIGESTS_NAME).read_text():
         pytest.skip("another library of mathematics made the rotary table")
     refresh = "python -m scripts.golden.known_digests models/base, where a revision has changed"
-    assert read_known_digest(BASE_MODEL, numerics) == runner.probe(), refresh
+    assert read_known_digest(BASE_MODEL, runner.info.identity) == runner.probe(), refresh
 
 
 def test_who_promises_no_bits_is_not_probed(folders: tuple[Path, Path]) -> None:
