@@ -125,7 +125,7 @@ class LawMachine(RuleBasedStateMachine):
         others = [other for other in self.platform.gateways if other is not gateway]
         self.run(self.ask_at(others * 20, num_tokens))
         for bucket, amount in unreported.items():
-            if bucket._leased_until <= self.loop.now():
+            if bucket.slice_until <= self.loop.now():
                 self.lose_of(bucket, amount)
         gateway.go_on()
         self.run(self.ask_at([gateway] * 5, num_tokens))
