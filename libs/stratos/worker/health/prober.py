@@ -57,6 +57,7 @@ class Prober:
         self._expected, self._metrics, self._on_conviction = expected, metrics, on_conviction
         self._probed_s: float | None = None
         self._num_passes, self._pass_began_s = 0, clock.now()
+        self._num_ahead_bytes = 0
         self._convicted_s = 0.0
         self.reason = ""
         """Why the engine is not to be trusted; "" while nothing was found."""
@@ -112,7 +113,12 @@ class Prober:
             )
 
     async def _read_weights(self) -> None:
-        check = await self._engine.check_weights(round(self._config.weight_bytes_per_s * READ_INTERVAL_S))
+        max_bytes = round(self._config.weight_bytes_per_s * READ_INTERVAL_S)
+        self._num_ahead_bytes = max(0, self._num_ahead_bytes - max_bytes)
+        if self._num_ahead_bytes:  # the last piece was larger than an interval's worth
+            return
+        check = await self._engine.check_weights(max_bytes)
+        self._num_ahead_bytes = check.num_bytes
         self._metrics.weight_bytes_checked.inc(check.num_bytes)
         if check.num_passes > self._num_passes:
             self._num_passes = check.num_passes

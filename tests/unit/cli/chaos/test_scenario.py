@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 
 from stratos.cli.chaos import scenario
 from stratos.cli.chaos.faults import Fault
-from stratos.cli.chaos.scenario import run_scenario
+from stratos.cli.chaos.scenario import ChaosTarget, run_scenario
 from stratos.cli.chaos.streams import StreamResult
-from stratos.common.errors import DependencyDown
+from stratos.common.errors import DependencyDown, NotFound
 
 
 class FakeRun:
@@ -46,6 +47,9 @@ class FakeTarget:
     async def wait_whole(self) -> None:
         raise DependencyDown("not every process has come back")
 
+    async def is_busy(self, names: Any) -> bool:
+        return names != {"prefill-0"}
+
     def moved(self, name: str) -> set[str]:
         return set()
 
@@ -61,3 +65,30 @@ async def test_whatever_fails_is_a_problem_of_the_row(monkeypatch: pytest.Monkey
     assert "FileNotFoundError" in problems
     assert "not every process has come back" in problems
     assert ("not every stream began" in problems) == (error is not None)
+
+
+@pytest.mark.parametrize(("victim", "is_felt"), [("prefill-0", False), ("prefill-1", True), ("redis", True)])
+async def test_a_fault_of_an_idle_worker_is_not_felt(
+    monkeypatch: pytest.MonkeyPatch, victim: str, is_felt: bool
+) -> None:
+    monkeypatch.setattr(scenario, "StreamRun", FakeRun)
+    target: Any = FakeTarget()
+    row = await run_scenario(target, [Fault("stop", victim)], {"0": StreamResult("0")})
+    assert row.is_felt is is_felt
+
+
+async def test_tenants_are_deleted_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[str] = []
+
+    async def remove(_: object, *, tenant: str) -> None:
+        gone.append(tenant)
+        if tenant == "a":
+            raise NotFound("no such tenant")
+
+    monkeypatch.setattr(scenario, "remove_tenant", remove)
+    facts: Any = None
+    target = ChaosTarget(facts, Path())
+    target.tenants += ["a", "b"]
+    await target.remove_tenants()
+    assert gone == ["b", "a"]
+    assert not target.tenants

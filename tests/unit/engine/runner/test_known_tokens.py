@@ -118,6 +118,13 @@ def test_every_bit_of_every_weight_is_found_by_reading_it_again(folders: tuple[P
             assert sums.check(ALL).damaged == (), "it is told once"
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_each_weight_in_a_librarys_own_layout_is_read_once() -> None:
+    weights = [torch.ones(64, 64).mul(number).to_mkldnn() for number in range(8)]
+    sums = WeightSums({"model": [*weights, weights[0]]})
+    assert sums.check(ALL).num_bytes == 8 * 64 * 64 * 4
+
+
 def test_a_pass_is_read_in_parts_and_each_byte_once(folders: tuple[Path, Path]) -> None:
     runner = load_runner(folders[0])
     sums = WeightSums({"model": runner.decoder})

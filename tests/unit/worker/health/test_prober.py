@@ -28,6 +28,7 @@ class ScriptedEngine(EngineClient):
         self.digest, self.damaged = b"sound", ()
         self.error: Exception | None = None
         self.num_probes, self.bytes_left = 0, 1
+        self.least_bytes = 0
         self.is_free = asyncio.Event()
         self.is_free.set()
 
@@ -40,7 +41,9 @@ class ScriptedEngine(EngineClient):
 
     async def check_weights(self, max_bytes: int) -> WeightCheck:
         self.bytes_left -= 1
-        return WeightCheck(num_bytes=max_bytes, num_passes=int(self.bytes_left <= 0), damaged=self.damaged)
+        return WeightCheck(
+            num_bytes=max(max_bytes, self.least_bytes), num_passes=int(self.bytes_left <= 0), damaged=self.damaged
+        )
 
     async def _call(self, method, *arguments):
         raise NotImplementedError
@@ -168,3 +171,11 @@ def test_a_senseless_file_of_digests_is_none(tmp_path: Path, caplog: pytest.LogC
     (tmp_path / KNOWN_DIGESTS_NAME).write_text("[]")
     assert expected_digest(replace(info, model_path=tmp_path)) is None
     assert KNOWN_DIGESTS_NAME in caplog.text
+
+
+async def test_a_piece_larger_than_a_seconds_worth_is_made_up_for_by_waiting() -> None:
+    world = World(interval_s=0, weight_bytes_per_s=10)
+    world.engine.least_bytes, world.engine.bytes_left = 35, 100
+    for _ in range(8):
+        await world.look_after(1)
+    assert world.metric("stratos_weight_bytes_checked_total") == 70
