@@ -89,6 +89,7 @@ class Registrar:
             registration = await self._catalogue.begin(tenant)
             await self._catalogue.check_name(name)
             files = await self._read(uri)
+            await self._catalogue.check_name(name)  # reading takes its time, in which a model may have been added
             return await self._catalogue.put(
                 Adapter(
                     tenant=tenant,

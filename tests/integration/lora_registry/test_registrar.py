@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -176,6 +176,24 @@ async def test_the_name_of_a_recorded_model_is_refused_until_it_is_removed(world
     assert await world.is_untouched()
     await writer.change(Kind.MODEL, model, "model.remove", lambda old: Tombstone({}))
     assert (await world.register()).name == "one"
+
+
+async def test_the_name_of_a_model_that_is_added_while_weights_are_read_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_adapter(world.root / "adapters" / "one")
+    writer, model = RecordWriter(RecordStore(world.redis), actor="cli:test"), model_id("one", "c" * 64)
+    registrar: Any = world.registrar
+    read = registrar._read
+
+    async def slow_read(uri: str) -> Any:
+        await writer.change(Kind.MODEL, model, "model.add", lambda old: {"text_digest": "d" * 64})
+        return await read(uri)
+
+    monkeypatch.setattr(registrar, "_read", slow_read)
+    with pytest.raises(BadRequest, match="is a base model's"):
+        await world.register()
+    assert await world.is_untouched()
 
 
 @pytest.mark.parametrize("digest", ["", "ab" * 31, "AB" * 32, "zz" * 32, "ab" * 32 + "\n"])
