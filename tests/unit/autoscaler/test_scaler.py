@@ -75,6 +75,7 @@ class FakeBackend(Backend):
         self.drained: list[str] = []
         self.leaving: list[str] = []
         self.is_down = False
+        self.model_name = ""
 
     async def hold_lease(self) -> bool:
         return self.has_lease
@@ -83,7 +84,12 @@ class FakeBackend(Backend):
         if self.is_down:
             raise WorkerLost("the supervisor did not answer")
         return tuple(
-            BackendWorker(worker_id=name, role=WorkerRole(name.partition("-")[0]), is_draining=name in self.leaving)
+            BackendWorker(
+                worker_id=name,
+                role=WorkerRole(name.partition("-")[0]),
+                model_name=self.model_name,
+                is_draining=name in self.leaving,
+            )
             for name in dict.fromkeys([*self.leaving, *self.stuck, *self.router.names])
         )
 
@@ -322,6 +328,25 @@ async def test_a_pool_whose_workers_never_come_up_is_wanted_and_does_not_sleep()
     assert world.value("workers", state="live") == 0
     assert world.value("decisions_total", direction="hold", reason="asleep") is None
     assert world.backend.started == [], "one more would not come up either"
+
+
+async def test_a_new_model_of_several_whose_workers_never_come_up_is_shown() -> None:
+    pool = {"role": "decode", "min_workers": 1, "max_workers": 3, "mode": "hpa"}
+    world = World(pools=[{**pool, "model_name": name} for name in ("chat", "code")])
+    world.router.names, world.backend.stuck = [], ["decode-0", "decode-1"]
+    world.backend.model_name = "code"
+    await world.turn(3)
+    assert (world.value("workers", model="code", state="live"), world.value("desired_workers", model="code")) == (0, 2)
+    assert world.value("desired_workers", model="chat") == 0
+
+
+async def test_a_standby_shows_no_size_that_it_wanted_once() -> None:
+    world = World()
+    await world.turn(3)
+    assert world.value("desired_workers") == 1
+    world.backend.has_lease = False
+    await world.turn()
+    assert world.value("desired_workers") is None
 
 
 async def test_what_a_pool_should_have_is_kept_while_nothing_is_seen_of_it() -> None:
