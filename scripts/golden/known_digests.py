@@ -2,7 +2,8 @@
 
     python -m scripts.golden.known_digests models/base
 
-Entries of other machines stay.  It refuses where an id that is there gives another digest: then a kernel has changed
+Entries of other machines stay, those of other weights go.
+It refuses where an id that is there gives another digest: then a kernel has changed
 its bits, and its revision (``stratos.engine.revisions``) must say so.
 """
 
@@ -13,6 +14,7 @@ import json
 from pathlib import Path
 
 from stratos.core.files.known_digests import KNOWN_DIGESTS_NAME, read_known_digest
+from stratos.core.files.model_files import read_model_files
 from stratos.engine.native.isa import cpu_flags, supported_sets
 from stratos.engine.runner.torch_runner import DTYPES, TorchRunner
 from stratos.engine.settings import RunnerConfig
@@ -26,16 +28,20 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     path = folder / KNOWN_DIGESTS_NAME
-    digests = json.loads(path.read_text())["digests"] if path.exists() else {}
+    content = json.loads(path.read_text()) if path.exists() else {}
+    model_digest = read_model_files(folder).digest
+    digests = content["digests"] if content.get("model_digest") == model_digest else {}
     for isa in supported_sets(cpu_flags()):
         for dtype in DTYPES:
             config = RunnerConfig(model_path=folder, native_isa=isa.name, dtype=dtype, kv_pool_bytes=POOL_BYTES)  # type: ignore[arg-type]
             runner = TorchRunner.load(config)
-            numerics, digest = runner.info.identity.numerics_id, runner.probe()
-            if read_known_digest(folder, numerics) not in (None, digest):
+            identity, digest = runner.info.identity, runner.probe()
+            numerics = identity.numerics_id
+            if read_known_digest(folder, identity) not in (None, digest):
                 parser.error(f"{numerics} gave another digest before")
             digests[numerics] = digest.hex()
-    path.write_text(json.dumps({"digests": dict(sorted(digests.items()))}, indent=1) + "\n")
+    content = {"model_digest": model_digest, "digests": dict(sorted(digests.items()))}
+    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

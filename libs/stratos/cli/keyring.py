@@ -18,6 +18,7 @@ from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import KeyStore, ListedKey
 from stratos.store.keys import KeyTerms, Peppers, mint_key
 from stratos.store.records.writer import RecordWriter
+from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenants import TenantRecord
 
 OWN_TENANT = "default"
@@ -55,6 +56,12 @@ async def revoke_key(facts: PlatformFacts, data_dir: Path, *, key_id: str) -> No
     """Revoke a key; gateways refuse it within their poll interval."""
     async with _open(facts, data_dir) as keys:
         await keys.revoke_key(key_id)
+
+
+async def remove_tenant(facts: PlatformFacts, *, tenant: str) -> None:
+    """Delete a tenant with its keys. Raises ``NotFound`` where there is none."""
+    async with open_records(facts.redis_url) as records:
+        await delete_tenant(RecordWriter(records, actor=_person()), tenant)
 
 
 async def list_keys(facts: PlatformFacts, data_dir: Path) -> list[ListedKey]:

@@ -31,17 +31,23 @@ class GatewayLoad:
     """Answers among them that broke one."""
     first_tokens: tuple[int, ...] = ()
     """First tokens of the last minute, by ``TTFT_BOUNDS_S``; empty means none."""
-    num_batch_lines: int = 0
-    """Lines of open batches that are not answered, of all gateways: each of them tells the same."""
-    num_batch_lines_due: int = 0
+    num_batch_lines: int | None = None
+    """Lines of open batches that are not answered, of all gateways: each of them tells the same; ``None`` where it does
+    not know."""
+    num_batch_lines_due: int | None = None
     """Lines of them to be answered within an hour, so that each batch keeps its window by going on evenly."""
     age_s: float = 0.0
     """Since the gateway said so."""
 
 
-def num_batch_lines_due(loads: Iterable[GatewayLoad]) -> int:
-    """Lines of batches that are due within an hour, as the gateways tell that know of any."""
-    return max((load.num_batch_lines_due for load in loads), default=0)
+def num_batch_lines(loads: Iterable[GatewayLoad]) -> int | None:
+    """Lines of open batches, as the gateways tell that know; ``None`` where none does."""
+    return max((load.num_batch_lines for load in loads if load.num_batch_lines is not None), default=None)
+
+
+def num_batch_lines_due(loads: Iterable[GatewayLoad]) -> int | None:
+    """Lines of them that are due within an hour; ``None`` where no gateway knows."""
+    return max((load.num_batch_lines_due for load in loads if load.num_batch_lines_due is not None), default=None)
 
 
 def ttft_place(ttft_s: float) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratos.core.fleet import Fleet
-from stratos.core.gateway_load import num_batch_lines_due
+from stratos.core.gateway_load import num_batch_lines, num_batch_lines_due
 from stratos.planning.observation import PoolObservation, observe
 from stratos.planning.settings import PoolKey
 
@@ -90,10 +90,11 @@ def _of_model(fleet: Fleet, pool: PoolKey) -> list[LoadMetric]:
     labels = {"model": pool.model_name}
     numbers = {
         OPEN_STREAMS: sum(load.num_open for load in loads),
-        BATCH_LINES: max(load.num_batch_lines for load in loads),
+        BATCH_LINES: num_batch_lines(loads),
         BATCH_LINES_DUE: num_batch_lines_due(loads),
     }
-    found = [LoadMetric(name=name, labels=labels, value=float(number)) for name, number in numbers.items()]
+    known = {name: float(number) for name, number in numbers.items() if number is not None}
+    found = [LoadMetric(name=name, labels=labels, value=number) for name, number in known.items()]
     num_judged = sum(load.num_judged for load in loads)
     num_violations = sum(load.num_violations for load in loads)
     ratio = num_violations / num_judged if num_judged else 0.0

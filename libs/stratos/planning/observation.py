@@ -126,7 +126,7 @@ def observe(
         num_leaving=num_leaving,
         is_partial=is_partial,
         ttft_p95_s=ttft_percentile(gateways, 0.95),
-        num_batch_lines_due=num_batch_lines_due(gateways),
+        num_batch_lines_due=num_batch_lines_due(gateways) or 0,
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from stratos.common.errors import Draining
+
 
 @dataclass(slots=True)
 class DrainReport:
@@ -25,8 +27,9 @@ class DrainGate:
 
     def __init__(self) -> None:
         self.is_draining = False
+        """The process is leaving."""
         self.is_convicted = False
-        """What this worker has computed is not to be trusted: it hands out no KV."""
+        """What this worker computes is not to be trusted: it takes nothing, and hands out neither KV nor vectors."""
         self.num_source_legs = 0
         """Hand-offs this worker sends."""
         self.num_receiver_legs = 0
@@ -38,6 +41,16 @@ class DrainGate:
         self._to_be_fetched: set[str] = set()
         """Requests that were handed back, and whose KV no successor has asked for yet."""
         self._one_left = asyncio.Event()
+
+    @property
+    def is_shut(self) -> bool:
+        """Nothing new is taken."""
+        return self.is_draining or self.is_convicted
+
+    def check_trusted(self) -> None:
+        """Raise ``Draining`` where what this worker computes is not to be trusted."""
+        if self.is_convicted:
+            raise Draining("this worker computes wrong; resume the request elsewhere")
 
     @property
     def num_handoffs(self) -> int:

@@ -75,8 +75,8 @@ class WorkerMetrics(Instruments):
         "stratos_kv_host_damaged_blocks", "KV blocks that had changed in host memory when they were loaded."
     )
     probes = counter(
-        "stratos_engine_probes", "Digests of known tokens, compared with the first one.", "outcome",
-        zeros=("sound", "wrong"),
+        "stratos_engine_probes", "Digests of known tokens, compared with the first one; failed: none came.", "outcome",
+        zeros=("sound", "wrong", "failed"),
     )
     weight_bytes_checked = counter("stratos_weight_bytes_checked", "Bytes of weights that were read again.")
     convicted = gauge(

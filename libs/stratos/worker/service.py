@@ -28,7 +28,6 @@ from stratos.api.worker.v1 import (
 from stratos.common.clock import SystemClock
 from stratos.common.errors import Draining, WorkerLost
 from stratos.common.ids import new_incarnation
-from stratos.core.files.known_digests import read_known_digest
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
@@ -44,7 +43,7 @@ from stratos.worker.engine_client.factory import make_thread_engine
 from stratos.worker.engine_client.own_thread import run_in_own_thread
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.handoff.source_servicer import SourceServicer
-from stratos.worker.health.prober import Prober
+from stratos.worker.health.prober import Prober, expected_digest
 from stratos.worker.health.self_check import SelfCheck
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
@@ -147,7 +146,7 @@ class WorkerProcess(Service):
         settings = self._settings
         self._self_check = SelfCheck(engine, self._clock, settings.self_check_interval_s, settings.step_stall_timeout_s)
         if engine.info.can_probe:
-            known = read_known_digest(engine.info.model_path, engine.info.identity.numerics_id)
+            known = await asyncio.to_thread(expected_digest, engine.info)
             metrics = self.opened.context.metrics
             self._prober = Prober(engine, self._clock, settings.prober, known, metrics, self._leave_convicted)
 
@@ -219,9 +218,12 @@ class WorkerProcess(Service):
         self._feed.notify()
 
     def _leave_convicted(self, reason: str) -> None:
-        """Take nothing more and hand everything back, without KV; the process stays, to be looked at."""
-        self.refuse_new_work()
-        self._gate.is_convicted = True
+        """Take nothing more and hand everything back, without KV; the process stays for a while, to be looked at.
+
+        It is not draining: who counts workers must take it for one that is out, and not for one that leaves.
+        """
+        self._gate.is_convicted = self.opened.table.is_draining = True
+        self._feed.notify()
         opened, error = self.opened, Draining("this worker computes wrong; resume the request elsewhere")
         opened.table.fail_all(error)
         opened.embedder.fail_all(error)

@@ -75,6 +75,8 @@ class ProberConfig:
     """Weights that are read again per second, beside the steps, to find any flipped bit of them; 0 is off."""
     least_pass_s: Annotated[float, Ge(0)] = 60.0
     """All weights are read at most once in this time."""
+    leave_after_s: Annotated[float, Ge(0)] = 600.0
+    """A worker that was taken out ends after this time, so that it is started again; 0: it stays until you end it."""
 
 
 class WorkerSettings(ServiceSettings):

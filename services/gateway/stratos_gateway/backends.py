@@ -7,7 +7,7 @@ import contextlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import islice
@@ -212,7 +212,7 @@ async def open_backends(
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, gateway_name(name, new_incarnation()), store_id),
-        exchange_gateways=partial(_exchange, peers, dialer),
+        exchange_gateways=partial(ask_peers, peers, dialer),
         ledger=LedgerAccess(
             store=ledger,
             plan_of=partial(plan_of, follower, departed),
@@ -285,11 +285,14 @@ def _open_objects(settings: GatewaySettings, stack: AsyncExitStack) -> ObjectSto
     return objects
 
 
-async def _exchange(peers: PeerAddresses, dialer: Dialer, names: Collection[str]) -> Iterable[str]:
-    """Names of the gateways that any other one knows."""
-    asked = (exchange_gateways(address, names, dialer=dialer) for address in await peers.now())
+async def ask_peers(peers: PeerAddresses, dialer: Dialer, names: Sequence[str]) -> Sequence[Sequence[str]] | None:
+    """Ask the other gateways whom they know; ``None`` where there may be some, and none answered."""
+    asked = [exchange_gateways(address, names, dialer=dialer) for address in await peers.now()]
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    return {name for answer in answers if not isinstance(answer, BaseException) for name in answer}
+    heard = [answer for answer in answers if not isinstance(answer, BaseException)]
+    others = [answer for answer in heard if answer]  # one that asks itself gets nothing
+    are_all_heard = len(heard) == len(asked) and not peers.unanswered
+    return others if others or are_all_heard else None
 
 
 def _issuers(config: OidcConfig, clock: Clock) -> list[IssuerKeys]:

@@ -15,7 +15,7 @@ import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseGrant, lease_args, lease_keys, parse_turn
+from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseGrant, LeaseTurn, lease_args, lease_keys, parse_turn
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
 from stratos_gateway.limits.own_share import share_ratio
 from stratos_gateway.limits.settings import LimitsConfig
@@ -70,7 +70,7 @@ class World:
         self.heard_at = self.now_s
 
     def lease(self, gateway: str, ask: LeaseAsk) -> LeaseGrant:
-        args = lease_args(gateway, CONFIG.lease_s, [ask], self.now_s + self.server_ahead_s)
+        args = lease_args(gateway, CONFIG.lease_s, [ask], now_s=self.now_s + self.server_ahead_s)
         turn = parse_turn("p", self.script(keys=lease_keys("p", [ask]), args=args))
         self.known, self.heard_at = turn.gateways, self.now_s
         [grant] = turn.grants
@@ -246,3 +246,52 @@ def test_slots_are_never_more_than_the_plan_has_and_those_of_a_killed_gateway_co
         waits[1].enter_context(bucket.demand.waiting_for(1.0))
         world.tick()
     assert held[1] == 8
+
+
+class Table:
+    """The gateways that one server has heard, on a clock that tests move."""
+
+    def __init__(self, url: str) -> None:
+        self.client = redis.Redis.from_url(url, decode_responses=True)
+        self.client.flushall()
+        self.script = self.client.register_script(LEASE)
+
+    def call(self, gateway: str, now_s: float, reported: str = "") -> LeaseTurn:
+        args = lease_args(gateway, CONFIG.lease_s, [], reported, now_s)
+        return parse_turn("p", self.script(keys=lease_keys("p", []), args=args))
+
+
+def test_a_clock_that_goes_back_is_an_outage_once_and_not_for_as_long_as_the_table_lies_ahead(url: str) -> None:
+    table = Table(url)
+    for name in ("dead", "g"):
+        table.call(name, 1000.0)
+    assert table.call("g", 900.0).unheard == ("dead",)
+    for tenth in range(1, 40):
+        found = table.call("g", 900.0 + tenth / 10)
+    assert (found.unheard, found.mark) == ((), "")
+    assert "dead" not in table.call("g", 1210.0).gateways
+
+
+def test_a_gateway_that_was_dead_before_an_outage_is_not_waited_for(url: str) -> None:
+    table = Table(url)
+    table.call("dead", 1000.0)
+    for tenth in range(20, 40):
+        for name in ("g", "other"):
+            table.call(name, 1000.0 + tenth / 10)
+    assert table.call("g", 1005.0).unheard == ("other",)
+
+
+def test_a_gateway_counts_as_not_heard_until_it_gives_back_the_mark_of_this_outage(url: str) -> None:
+    table = Table(url)
+    for name in ("g", "other"):
+        table.call(name, 1000.0)
+    first = table.call("other", 1001.0)
+    assert (first.unheard, first.mark != "") == (("g",), True), "it may have more to report than this call did"
+    assert table.call("g", 1001.1).unheard == ("other",), "a call of before the outage says nothing"
+    mark = table.call("g", 1001.2).mark
+    assert table.call("g", 1001.3, mark).mark == ""
+    assert table.call("other", 1001.3).unheard == ()
+    table.call("other", 1002.0)
+    again = table.call("g", 1002.1, mark)
+    assert again.mark not in ("", mark), "that one was of another outage"
+    assert table.call("other", 1002.2).unheard == ("g",)

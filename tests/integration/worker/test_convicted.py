@@ -11,6 +11,7 @@ import pytest
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import FakeRunner, fake_generate
+from tests.support.kv.kv_faults import Fault
 from tests.support.waiting import eventually
 from tests.support.worlds.worker_world import DECODE_WEIGHT, Worker, World, open_world
 
@@ -47,7 +48,7 @@ async def test_a_damaged_decode_worker_takes_itself_out(world: World, half: str)
     damage(damaged)
     assert (await stream.over()).error.code == "draining"
     assert half in damaged.process.status().not_ready_reason
-    assert damaged.process.status().is_draining
+    assert not damaged.process.status().is_draining, "it is out, and does not leave"
     assert damaged.metric("stratos_worker_convicted") == 1
     late = await old.submit(PROMPT, request_id="late")
     assert (await late.over()).error.code == "draining"
@@ -72,5 +73,23 @@ async def test_a_damaged_prefill_worker_ends_the_hand_offs_that_it_sends(world: 
     await eventually(lambda: source.process.status().not_ready_reason, "its conviction")
     await stream.over()
     assert stream.error is None
+    assert source.metric("stratos_kv_handoffs_total", side="source", outcome="draining") == 1
+    await source.wait_baseline()
+
+
+async def test_kv_that_was_computed_does_not_leave_a_prefill_worker_after_its_conviction(world: World) -> None:
+    one_step = {"max_num_batched_tokens": 1024}
+    source = await world.start(WorkerRole.PREFILL, prober=HALVES["known tokens"], scheduler=one_step)
+    target = await world.start(WorkerRole.DECODE, transport={"staging": {"slot_bytes": 4096, "slots_per_pair": 2}})
+    plan = source.inject("shm", {0: Fault.HANG})
+    stream = await (await world.gateway(target)).submit([(3 * i) % 4096 for i in range(1000)], prefill=(source.ref,))
+    jobs = source.process.opened.context.jobs
+    await eventually(lambda: plan.injected[Fault.HANG] and not jobs.position("a later one"), "all is computed")
+    damage(source)
+    await eventually(lambda: source.process.status().not_ready_reason, "its conviction")
+    plan.released.set()
+    await stream.over()
+    assert stream.error is None
+    assert plan.num_frames == 1
     assert source.metric("stratos_kv_handoffs_total", side="source", outcome="draining") == 1
     await source.wait_baseline()

@@ -7,8 +7,9 @@ turn that is under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import redis
 
@@ -62,13 +63,13 @@ class VirtualLeases(Leases):
         self._server = server
         self._clock = clock
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
         await asyncio.sleep(LATENCY_S / 2)
         await self.runs.wait()
         if self._server.is_away or self.is_cut_off:
             raise DependencyDown("no answer")
         self._server.num_calls += 1
-        args = lease_args(self.gateway, ttl_s, asks, self._clock.now())
+        args = lease_args(self.gateway, ttl_s, asks, reported, self._clock.now())
         answer = self._server.script(keys=lease_keys(PREFIX, asks), args=args)
         await asyncio.sleep(LATENCY_S / 2)
         await self.runs.wait()
@@ -114,12 +115,10 @@ class LimitedGateway:
     def meet(self, others: Sequence[LimitedGateway]) -> None:
         """Ask the others who is there, as a gateway does that starts without Redis."""
 
-        async def exchange(names: Collection[str]) -> Iterable[str]:
-            request, found = limits_pb2.ExchangeGatewaysRequest(gateways=names), set[str]()
-            for other in others:
-                leaser = other.leaser
-                found |= set((await LimitsServicer(lambda: leaser).ExchangeGateways(request, None)).gateways)  # noqa: B023
-            return found
+        async def exchange(names: Sequence[str]) -> Sequence[Sequence[str]]:
+            request = limits_pb2.ExchangeGatewaysRequest(gateways=names)
+            asked = (LimitsServicer(partial(_leaser_of, other)).ExchangeGateways(request, None) for other in others)
+            return [answer.gateways for answer in await asyncio.gather(*asked)]
 
         self._tasks.append(asyncio.create_task(PeerGateways(self.leaser, exchange).run()))
 
@@ -155,6 +154,10 @@ class LimitedGateway:
         """SIGKILL: nothing is reported any more."""
         for task in self._tasks:
             task.cancel()
+
+
+def _leaser_of(gateway: LimitedGateway) -> Leaser:
+    return gateway.leaser
 
 
 class LimitedGateways:

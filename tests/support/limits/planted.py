@@ -21,16 +21,16 @@ class _ChangedCalls(Leases):
         self.gateway, self.is_alone = leases.gateway, leases.is_alone
         self.leases = leases
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
-        return await self.leases.lease(asks, ttl_s)
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
+        return await self.leases.lease(asks, ttl_s, reported)
 
     async def leave(self) -> None:
         await self.leases.leave()
 
 
 class _OneSlot(_ChangedCalls):
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
-        return await super().lease([self._one(ask) for ask in asks], ttl_s)
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
+        return await super().lease([self._one(ask) for ask in asks], ttl_s, reported)
 
     @staticmethod
     def _one(ask: LeaseAsk) -> LeaseAsk:

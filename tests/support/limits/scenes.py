@@ -87,7 +87,12 @@ async def born_at_return(url: str, parts: LimitParts | None = None) -> list[str]
     await _ask(platform, 20.0, 20.0, lambda: [gateway.take(tenant, cost_of()) for gateway in platform.gateways])
     platform.server.is_away, found = False, list[str]()
     born = platform.born("new")
-    await asyncio.gather(*(born.take(tenant, cost_of()) for _ in range(100)))
+    begin = platform.clock.now()
+    first = await asyncio.gather(*(born.take(tenant, cost_of()) for _ in range(100)))
+    if not any(isinstance(request, OpenRequest) for request in first):
+        found.append("none of 100 requests is served by a gateway that starts")
+    if platform.clock.now() - begin > 2.5:
+        found.append(f"a request waited for {platform.clock.now() - begin:.1f} s")
     await asyncio.sleep(5.0)
     begin = platform.clock.now()
     if not isinstance(await born.take(tenant, cost_of()), OpenRequest) or platform.clock.now() - begin > 0.2:

@@ -89,6 +89,9 @@ def test_batches_are_counted_once_however_many_gateways_tell_of_them() -> None:
         GatewayLoad(gateway=f"g{number}", model_digest=MODEL, num_batch_lines=900, num_batch_lines_due=due)
         for number, due in enumerate((40, 41, 0))
     ]
+    unknown = GatewayLoad(gateway="g9", model_digest=MODEL)
+    assert (BATCH_LINES_DUE, "") not in numbers(Fleet(gateways=(unknown,))), "an HPA keeps what it has"
+    loads.append(unknown)
     fleet = Fleet(gateways=tuple(loads))
     found = numbers(fleet)
     assert (found[BATCH_LINES, ""], found[BATCH_LINES_DUE, ""]) == (900, 41)

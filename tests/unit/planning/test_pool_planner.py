@@ -234,6 +234,12 @@ def test_the_last_live_workers_are_never_drained() -> None:
     assert {d.direction for d in decisions} == {HOLD}
 
 
+def test_a_worker_that_is_out_hinders_no_drain_of_others_and_counts_as_one_of_the_minimum() -> None:
+    workers = pool(load("decode-0"), load("decode-1"), load("decode-2", is_live=False))
+    assert World(quiet_s=5).settle(workers, 6)[-1].victim == "decode-1"
+    assert {d.direction for d in World(min_workers=3).settle(workers, 60)} == {HOLD}
+
+
 def test_failed_starts_are_repeated_with_growing_pauses() -> None:
     world, busy = World(cooldown_up_s=0), pool(load(num_seqs=8))
     tries = []

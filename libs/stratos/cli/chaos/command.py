@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import re
+import signal
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratos.cli.commands.shared import RunOption, explained_errors
-from stratos.common.errors import BadRequest, NotFound
+from stratos.common.errors import BadRequest, NotFound, StratosError
 
 if TYPE_CHECKING:
     from stratos.cli.chaos.faults import Fault
     from stratos.cli.chaos.report import ChaosReport, ChaosRow
+    from stratos.cli.chaos.scenario import ChaosTarget
 
 OWN_DATA_DIR = Path(".stratos-chaos")
 """Made to be broken: no client depends on it."""
@@ -43,7 +46,7 @@ def chaos(
     with explained_errors():
         check_may_break(data_dir, is_agreed=break_things)
         found = ChaosReport(report)
-        asyncio.run(_run(data_dir, run, faults or (), found))
+        asyncio.run(_run_until_signalled(_run(data_dir, run, faults or (), found)))
     typer.echo("\n" + "\n".join(promise_table(observed_promises(found.rows))))
     raise typer.Exit(0 if all(row.passed for row in found.rows) else 1)
 
@@ -58,13 +61,14 @@ def check_may_break(data_dir: Path, *, is_agreed: bool) -> None:
 
 
 def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fault, ...]]:
-    """Scenarios as they were asked for, or one of each kind for the processes that run.
+    """Scenarios as they were asked for, or one of each kind of running process that a promise is about.
 
     Raises:
         BadRequest: a text is no fault, or names a gateway, which takes its streams with it.
         NotFound: no process has a name.
     """
     from stratos.cli.chaos.faults import Fault, Kind
+    from stratos.cli.chaos.promises import PROMISES
 
     asked: list[tuple[Fault, ...]] = [tuple(Fault.parse(part) for part in text.split(" and ")) for text in texts]
     for fault in (fault for scenario in asked for fault in scenario):
@@ -74,17 +78,50 @@ def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fa
             raise NotFound(f"there is no process named {fault.target!r}; running: {', '.join(sorted(names))}")
     if asked:
         return asked
-    kinds = {name.rstrip("0123456789"): name for name in sorted(names, reverse=True) if not name.startswith("gateway")}
+    tried = [
+        name for name in sorted(names, reverse=True) if any(re.fullmatch(p.pattern, f"kill {name}") for p in PROMISES)
+    ]
+    kinds = {name.rstrip("0123456789"): name for name in tried}
     kinds_of_faults: tuple[Kind, ...] = ("kill", "stop")
     asked += [(Fault(kind, name),) for name in sorted(kinds.values()) for kind in kinds_of_faults]
     return asked + [(Fault("slow", name),) for name in names if name == "decode-0"]
 
 
+async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
+    """SIGTERM and SIGHUP end the work as Ctrl-C does: what stands still goes on first."""
+    task, signals = asyncio.ensure_future(work), list[int]()
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+        raise typer.Exit(128 + signals[0]) from None
+
+
 async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosReport) -> None:
-    from stratos.cli.chaos.scenario import ChaosTarget, run_control, run_scenario, undisturbed_streams
+    from stratos.cli.chaos.scenario import ChaosTarget
     from stratos.cli.local.running import find_platform
 
     target = ChaosTarget(find_platform(data_dir, run_id), data_dir)
+    try:
+        await _try_all(target, texts, report)
+    finally:
+        try:
+            await target.remove_tenants()
+        except StratosError as error:
+            typer.echo(f"tenants of this run stay, {', '.join(target.tenants)}: {error.message}", err=True)
+
+
+async def _try_all(target: ChaosTarget, texts: Iterable[str], report: ChaosReport) -> None:
+    from stratos.cli.chaos.scenario import run_control, run_scenario, undisturbed_streams
+
     scenarios = parse_scenarios(texts, list(await target.pids()))
     await target.wait_whole()
     typer.echo(f"{len(scenarios)} scenarios against {target.facts.base_url}, run {target.facts.run_id}")
@@ -92,7 +129,10 @@ async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosR
     _tell(report, await run_scenario(target, (), undisturbed))
     for kind in sorted({fault.kind for scenario in scenarios for fault in scenario}):
         _tell(report, await run_control(target, next(f for s in scenarios for f in s if f.kind == kind)))
-    for scenario in scenarios:
+    for index, scenario in enumerate(scenarios):
+        if not await target.is_whole():
+            typer.echo(f"the platform is not whole, so {len(scenarios) - index} scenarios were not tried")
+            return
         _tell(report, await run_scenario(target, scenario, undisturbed))
 
 

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import psutil
 
+from stratos.cli.chaos.waking import woken_in_the_end
 from stratos.common.errors import BadRequest
 
 Kind = Literal["kill", "stop", "slow"]
@@ -61,10 +63,14 @@ class Fault:
             NoEffect: there is none.
         """
         process = _process(ended_pid() if self.target == NOTHING else await pid_of(self.target))
-        if self.kind == "kill":
-            return await _kill(process, in_effect)
-        still = _stop if self.kind == "stop" else _slow
-        return await still(process, self.lasting_s, in_effect)
+        try:
+            if self.kind == "kill":
+                return await _kill(process, in_effect)
+            still = _stop if self.kind == "stop" else _slow
+            with woken_in_the_end(process.pid):
+                return await still(process, self.lasting_s, in_effect)
+        except (psutil.Error, OSError) as error:
+            raise NoEffect(f"process {process.pid} could not be disturbed to the end: {error!r}") from error
 
 
 def ended_pid() -> int:
@@ -84,14 +90,11 @@ async def _kill(process: psutil.Process, in_effect: asyncio.Event) -> dict[str, 
 async def _stop(process: psutil.Process, lasting_s: float, in_effect: asyncio.Event) -> dict[str, Any]:
     pid = process.pid
     os.kill(pid, signal.SIGSTOP)
-    try:
-        await _until(lambda: _stands_still(pid), f"process {pid} runs after SIGSTOP")
-        in_effect.set()
-        before_s = _cpu_s(process)
-        await asyncio.sleep(lasting_s)
-        used_s, state = _cpu_s(process) - before_s, process.status()
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    await _until(lambda: _stands_still(pid), f"process {pid} runs after SIGSTOP")
+    in_effect.set()
+    before_s = _cpu_s(process)
+    await asyncio.sleep(lasting_s)
+    used_s, state = _cpu_s(process) - before_s, process.status()
     if state != psutil.STATUS_STOPPED or used_s > 0:
         raise NoEffect(f"process {pid} computed for {used_s:.2f} s while it should have stood still")
     return {"pid": pid, "stopped_s": lasting_s, "cpu_s": used_s}
@@ -99,22 +102,16 @@ async def _stop(process: psutil.Process, lasting_s: float, in_effect: asyncio.Ev
 
 async def _slow(process: psutil.Process, lasting_s: float, in_effect: asyncio.Event) -> dict[str, Any]:
     pid, num_turns = process.pid, round(lasting_s / (STILL_S + MOVING_S))
-    try:
-        for _ in range(num_turns):
-            os.kill(pid, signal.SIGSTOP)
-            await _until(lambda: _stands_still(pid), f"process {pid} runs after SIGSTOP")
-            in_effect.set()
-            before_s = _cpu_s(process)
-            await asyncio.sleep(STILL_S)
-            if (used_s := _cpu_s(process) - before_s) > 0:
-                raise NoEffect(f"process {pid} computed for {used_s:.2f} s while it should have stood still")
-            os.kill(pid, signal.SIGCONT)
-            await asyncio.sleep(MOVING_S)
-    except ProcessLookupError:
-        raise NoEffect(f"process {pid} ended while it was slow") from None
-    finally:
-        if process.is_running():
-            process.resume()
+    for _ in range(num_turns):
+        os.kill(pid, signal.SIGSTOP)
+        await _until(lambda: _stands_still(pid), f"process {pid} runs after SIGSTOP")
+        in_effect.set()
+        before_s = _cpu_s(process)
+        await asyncio.sleep(STILL_S)
+        if (used_s := _cpu_s(process) - before_s) > 0:
+            raise NoEffect(f"process {pid} computed for {used_s:.2f} s while it should have stood still")
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(MOVING_S)
     return {"pid": pid, "turns": num_turns, "still_s": round(num_turns * STILL_S, 2)}
 
 
@@ -132,8 +129,11 @@ def _is_gone(process: psutil.Process) -> bool:
 
 def _stands_still(pid: int) -> bool:
     """Whether every thread is stopped; the state of a process is that of its first one."""
-    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return set(states) == {"T"}
+    states = set[str]()
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            states.add(path.read_text().rpartition(")")[2].split()[0])
+    return states == {"T"}
 
 
 def _process(pid: int) -> psutil.Process:

@@ -22,6 +22,8 @@ class Row(Protocol):
     @property
     def longest_gap_s(self) -> float: ...
     @property
+    def is_felt(self) -> bool: ...
+    @property
     def passed(self) -> bool: ...
 
 
@@ -57,15 +59,18 @@ class Observed:
     num_broken: int = 0
     """Streams that differ or failed."""
     num_failed_scenarios: int = 0
+    num_felt: int = 0
     longest_gap_s: float = 0.0
 
     @property
     def verdict(self) -> str:
-        """Kept, broken, late, or not tried."""
+        """Kept, broken, late, not felt by any worker, or not tried."""
         if not self.num_scenarios:
             return "not tried"
         if self.num_broken or self.num_failed_scenarios:
             return "**broken**"
+        if not self.num_felt:
+            return "not felt"
         is_late = self.promise.max_gap_s is not None and self.longest_gap_s > self.promise.max_gap_s
         return "kept, late" if is_late else "kept"
 
@@ -82,6 +87,7 @@ def _observed(promise: ChaosPromise, rows: Sequence[Row]) -> Observed:
         num_scenarios=len(rows),
         num_streams=sum(row.streams for row in rows),
         num_broken=sum(row.different + row.failed for row in rows),
+        num_felt=sum(row.is_felt for row in rows),
         num_failed_scenarios=sum(not row.passed for row in rows),
         longest_gap_s=max((row.longest_gap_s for row in rows), default=0.0),
     )

@@ -25,6 +25,8 @@ class ChaosRow:
     moved: int = 0
     """Streams that went on at another worker."""
     longest_gap_s: float = 0.0
+    is_felt: bool = True
+    """A worker that was disturbed had requests or hand-offs then, as far as routers knew."""
     effect: str = ""
     problems: tuple[str, ...] = ()
 
@@ -62,9 +64,10 @@ class ChaosReport:
             "# Chaos run",
             "",
             f"{self.started}, {facts['cpu']}, {facts['cores']} cores, commit {facts['commit'][:12]}.",
-            "Every row: the same 24 mixed streams as in a run without a fault, half of them open when it came and half",
-            "begun under it, compared by text, token ids, log probabilities, finish reasons and usage. `moved` counts",
-            "streams that went on at another worker, `gap` is the longest pause of any stream. Rows of money:",
+            "Every row: the same 24 mixed streams as in a run without a fault, half of them open when it came, four",
+            "begun just before it and the others under it, compared by text, token ids, log probabilities, finish",
+            "reasons and usage. `moved` counts streams that went on at another worker, `gap` is the longest pause of",
+            "any stream, and `not felt` is a fault whose worker had nothing to do just before it. Rows of money:",
             "50 clients of four tenants, whose bills, limits and texts were compared; there `gap` is the longest TTFT.",
             "",
             "| scenario | passed | streams | different | failed | moved | gap | effect |",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import httpx
 
 from stratos.cli.chaos.faults import NOTHING, Fault, NoEffect
 from stratos.cli.chaos.report import ChaosRow
-from stratos.cli.chaos.streams import StreamResult, StreamRun, differences
+from stratos.cli.chaos.streams import TIMEOUT_S, StreamResult, StreamRun, differences
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.cli.keyring import create_key
+from stratos.cli.keyring import create_key, remove_tenant
 from stratos.cli.local.running import list_processes
 from stratos.cli.status import read_status
 from stratos.common.errors import DependencyDown, NotFound, StratosError
@@ -36,6 +37,8 @@ class ChaosTarget:
     data_dir: Path
     num_workers: int = field(default=0, init=False)
     """Live ones before the first fault."""
+    tenants: list[str] = field(default_factory=list, init=False)
+    """Made here."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -75,6 +78,7 @@ class ChaosTarget:
     async def new_key(self) -> str:
         """Key of a new tenant, whose prompts no worker has cached; all gateways know it."""
         tenant = f"chaos-{time.monotonic_ns()}"
+        self.tenants.append(tenant)
         key = await create_key(self.facts, self.data_dir, tenant=tenant, name="chaos", plan="local")
         headers = {"authorization": f"Bearer {key}"}
 
@@ -87,6 +91,25 @@ class ChaosTarget:
 
         await _within(is_known, KEY_TIMEOUT_S, "a new key is not known at every gateway")
         return key
+
+    async def remove_tenants(self) -> None:
+        """Delete the tenants that were made here, and their keys with them."""
+        while self.tenants:
+            with suppress(NotFound):
+                await remove_tenant(self.facts, tenant=self.tenants[-1])
+            self.tenants.pop()
+
+    async def is_busy(self, names: Collection[str]) -> bool:
+        """Whether one of these workers has requests or hand-offs, as routers know it."""
+        try:
+            fleet = (await read_status(self.facts)).fleet
+        except StratosError:  # no router says
+            return False
+        return any(
+            worker.num_booked or (worker.status and (worker.status.num_seqs or worker.status.num_handoffs))
+            for worker in (fleet.workers if fleet else ())
+            if worker.ref.worker_id in names
+        )
 
     def moved(self, name: str) -> set[str]:
         """Streams of a run that a gateway resumed at another worker, as its log says."""
@@ -119,27 +142,39 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
     proofs: list[str] = []
     problems: list[str] = []
     open_at_fault: list[int] = []
+    was_busy: list[bool] = []
 
     async def strike(in_effect: asyncio.Event) -> None:
+        workers = {fault.target for fault in faults if fault.target.startswith(("decode", "prefill"))}
+        was_busy.append(not workers or await target.is_busy(workers))
         open_at_fault.append(run.num_open())
         strikes = (fault.strike(target.pid_of, in_effect) for fault in faults)
         for fault, proof in zip(faults, await asyncio.gather(*strikes, return_exceptions=True), strict=True):
             if isinstance(proof, NoEffect | StratosError):
                 problems.append(f"{fault} had no effect: {proof}")
+            elif isinstance(proof, Exception):
+                problems.append(f"{fault} failed: {proof!r}")
             elif isinstance(proof, BaseException):
                 raise proof
             else:
                 proofs.append(str(proof))
 
-    await run.run(strike)
+    try:
+        await run.run(strike)
+    except TimeoutError:
+        problems.append(f"not every stream began, and ended, in {TIMEOUT_S:.0f} s")
     problems += [text for name, got in run.results.items() for text in differences(undisturbed[name], got)]
     num_moved = len(target.moved(run.name))
     if not sum(open_at_fault):
         problems.append("no stream was open when the fault came")
     if any(fault.target.startswith("decode") and fault.kind != "slow" for fault in faults) and not num_moved:
         problems.append("no stream had to move, so the fault was not felt")
+    try:
+        await target.wait_whole()
+    except StratosError as error:
+        problems.append(error.message)
     different = {text.split(":")[0] for text in problems if ": other " in text}
-    row = ChaosRow(
+    return ChaosRow(
         scenario=" and ".join(map(str, faults)) or "control: no fault",
         streams=len(run.results),
         different=len(different),
@@ -147,10 +182,9 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         moved=num_moved,
         longest_gap_s=round(max(result.longest_gap_s for result in run.results.values()), 2),
         effect="; ".join([f"{sum(open_at_fault)} streams open", *proofs]),
+        is_felt=all(was_busy),
         problems=tuple(problems),
     )
-    await target.wait_whole()
-    return row
 
 
 async def run_control(target: ChaosTarget, fault: Fault) -> ChaosRow:

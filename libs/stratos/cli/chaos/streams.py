@@ -14,6 +14,8 @@ import httpx
 NUM_STREAMS, NUM_TOKENS = 24, 160
 NUM_BEFORE = 10
 """Tokens of a stream before the fault comes."""
+NUM_JUST_BEFORE = 4
+"""Streams whose prompts may be under way when it comes."""
 TIMEOUT_S = 300.0
 POLL_S = 0.01
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n" * 4
@@ -112,24 +114,40 @@ class StreamRun:
         self.results = {name: StreamResult(name) for name, _ in self._asks}
 
     async def run(self, disturb: Disturb) -> None:
-        """Run to the end of every stream: half of them, then ``disturb``, and the others as soon as it took effect."""
+        """Run all streams to their end: half, a few just before ``disturb``, the others as soon as it took effect.
+
+        Raises:
+            TimeoutError: some take too long.
+        """
         limits = httpx.Limits(max_connections=None)
+        tasks: set[asyncio.Task[Any]] = set()
         async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client:
-            half = len(self._asks) // 2
-            first, second = self._asks[:half], self._asks[half:]
-            streams = [asyncio.create_task(self._stream(client, name, body)) for name, body in first]
-            async with asyncio.timeout(TIMEOUT_S):
-                for name, _ in first:
-                    await self._begun(name)
-            in_effect = asyncio.Event()
-            disturbance = asyncio.create_task(disturb(in_effect))
-            effect = asyncio.create_task(in_effect.wait())
-            await asyncio.wait({disturbance, effect}, return_when=asyncio.FIRST_COMPLETED)
-            streams += [asyncio.create_task(self._stream(client, name, body)) for name, body in second]
-            async with asyncio.timeout(TIMEOUT_S):
-                await asyncio.gather(*streams)
-            await disturbance
-            effect.cancel()
+            try:
+                await self._run(client, disturb, tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, client: httpx.AsyncClient, disturb: Disturb, tasks: set[asyncio.Task[Any]]) -> None:
+        def begin(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+            tasks.add(task := asyncio.create_task(work))
+            return task
+
+        half = len(self._asks) // 2
+        first, second = self._asks[:half], self._asks[half:]
+        streams = [begin(self._stream(client, name, body)) for name, body in first]
+        async with asyncio.timeout(TIMEOUT_S):
+            for name, _ in first:
+                await self._begun(name)
+        streams += [begin(self._stream(client, name, body)) for name, body in second[:NUM_JUST_BEFORE]]
+        in_effect = asyncio.Event()
+        disturbance, effect = begin(disturb(in_effect)), begin(in_effect.wait())
+        await asyncio.wait({disturbance, effect}, return_when=asyncio.FIRST_COMPLETED)
+        streams += [begin(self._stream(client, name, body)) for name, body in second[NUM_JUST_BEFORE:]]
+        async with asyncio.timeout(TIMEOUT_S):
+            await asyncio.gather(*streams)
+        await disturbance
 
     async def _begun(self, name: str) -> None:
         while True:

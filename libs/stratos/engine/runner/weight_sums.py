@@ -60,9 +60,10 @@ def _pieces(root_name: str, root: object) -> Iterator[tuple[str, Tensor, int, in
     seen: set[int] = set()
     for name, tensor in tensors_of(root_name, root):
         memory = _memory(tensor)
-        if not len(memory) or memory.ctypes.data in seen:
+        place = id(tensor) if tensor.is_mkldnn else memory.ctypes.data  # what was converted is gone, and its place free
+        if not len(memory) or place in seen:
             continue
-        seen.add(memory.ctypes.data)
+        seen.add(place)
         # a tensor in a library's own layout is converted to be read: it is one piece
         step = len(memory) if tensor.is_mkldnn else PIECE_BYTES
         for begin in range(0, len(memory), step):

@@ -237,7 +237,8 @@ WORKER_ALERTS = (
             "Convicted at its start: the folder of the model, or the processor, gives other bits than we recorded.",
         ),
         act=(
-            "Save the log, then end the worker (`kubectl delete pod`): a flipped bit is gone after a restart.",
+            "Save the log, then end the worker (`kubectl delete pod`): a flipped bit is gone after a restart. "
+            "Ten minutes after its conviction it ends by itself (`PROBER__LEAVE_AFTER_S`).",
             "Drain the node if it happens there again.",
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from stratos.api.gateway.v1 import limits_pb2, limits_pb2_grpc, snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.errors import DependencyDown
@@ -37,12 +37,12 @@ async def fetch_snapshot(address: str, *, dialer: Dialer = PLAIN, timeout_s: flo
     return bytes(content)
 
 
-async def exchange_gateways(address: str, names: Collection[str], *, dialer: Dialer = PLAIN) -> Sequence[str]:
+async def exchange_gateways(address: str, names: Sequence[str], *, dialer: Dialer = PLAIN) -> Sequence[str]:
     """Names of the gateways that the one at an address knows; it counts those that it is told.
 
     Args:
         address: host:port of its gRPC server.
-        names: that are known here.
+        names: that are known here, the own one first; it answers itself with nothing.
         dialer: connects.
 
     Raises:
@@ -51,6 +51,6 @@ async def exchange_gateways(address: str, names: Collection[str], *, dialer: Dia
     peer = dialer.channel(address, PeerRole.GATEWAY)
     async with peer, translate_errors(peer="the gateway", lost=DependencyDown):
         stub = limits_pb2_grpc.LimitsServiceStub(peer)
-        request = limits_pb2.ExchangeGatewaysRequest(gateways=sorted(names))
+        request = limits_pb2.ExchangeGatewaysRequest(gateways=names)
         answer = await stub.ExchangeGateways(request, timeout=EXCHANGE_TIMEOUT_S)
     return tuple(answer.gateways)

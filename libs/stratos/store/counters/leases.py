@@ -20,8 +20,9 @@ says so; each gateway hears of it with its next call, and gives back what it doe
 A rate of 0 makes the bucket a semaphore: what is spent is nothing, what is held is in use or spare, and comes back.
 
 Redis knows that it was away: gateways call it all the time, and none did.  What each of them gave in that time is in no
-bucket until it was heard again; before that, no gateway gets more than it has, but for one that asks for its share of
-the rate alone (``LeaseAsk.is_share``).
+bucket until it has reported all of them, and says so; before that, no other gateway gets more than it has, but for one
+that asks for its share of the rate alone (``LeaseAsk.is_share``).  It says so by giving a mark back that it was
+answered after the outage: calls of before, which a Redis that stood still runs when it goes on, report nothing of it.
 
 A lease of less than ``least`` would serve no request.  Then all of it goes back, so that two gateways that hold half
 of a request each do not stop each other.
@@ -45,17 +46,22 @@ _WANTED_S = 1.0
 SILENCE_S = 0.5
 """No gateway was heard for so long: Redis was away. Gateways call more often than that, and the shares that they give
 without Redis begin later."""
+_TOGETHER_S = 1.0
+"""Gateways that were heard so shortly before an outage as the last one lived when it began."""
 SETTLE_S = 2.0
 """After an outage slices grow by no more than shares for so long: by then every gateway that lives has reported."""
 
 # KEYS: gateways, wants, unheard, buckets. ARGV: gateway, microseconds until a lease expires, now in microseconds or ""
-# for the server's clock, microseconds for which gateways are kept and wants hold, that are silence, and for which
-# gateways that were not heard count; then the fields of each bucket's LeaseAsk.
+# for the server's clock, microseconds for which gateways are kept and wants hold, that are silence, for which
+# gateways that were not heard count, and within which they were heard together, the gateway's own mark if all it gave
+# before it is reported; then the fields of each bucket's LeaseAsk.
 # Answers: of each bucket what the gateway holds now, what is left, what others hold unused; gateways; buckets that
-# others want; gateways that were not heard since Redis was away.
+# others want; gateways that did not report since Redis was away; the own mark of the one that asks.
 LEASE = """
 local gateway, ttl, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local kept, want, silence, settle = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local together, reported = tonumber(ARGV[8]), ARGV[9]
+local function whole(number) return string.format('%.0f', number) end
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -65,27 +71,33 @@ local function read(key)
   for f = 1, #found, 2 do fields[found[f]] = tonumber(found[f + 1]) end
   return fields
 end
-local gateways, last = {gateway}, nil
-for name, heard in pairs(read(KEYS[1])) do
+local gateways, last, heard_at = {gateway}, nil, read(KEYS[1])
+for name, heard in pairs(heard_at) do
   last = math.max(last or heard, heard)
   if heard + kept < now then
     redis.call('HDEL', KEYS[1], name)
   elseif name ~= gateway then
     table.insert(gateways, name)
+    -- Of another server's clock, or of this one before it was set back; else it would be silence for ever.
+    if heard > now then redis.call('HSET', KEYS[1], name, whole(now)) end
   end
 end
-redis.call('HSET', KEYS[1], gateway, string.format('%.0f', now))
+redis.call('HSET', KEYS[1], gateway, whole(now))
 redis.call('PEXPIRE', KEYS[1], math.ceil(kept / 1000))
 -- A last time to come is that of another server's clock: it was away, too.
 if last and math.abs(now - last) > silence then
-  for i = 2, #gateways do redis.call('HSET', KEYS[3], gateways[i], string.format('%.0f', now + settle)) end
+  for _, name in ipairs(gateways) do
+    if (heard_at[name] or last) >= last - together then redis.call('HSET', KEYS[3], name, whole(now + settle)) end
+  end
   redis.call('PEXPIRE', KEYS[3], 60000)
 end
 local function pool(name) return string.match(name, '^(.*)/') or '' end
-local unheard, own = {}, pool(gateway)
+local unheard, own, mark = {}, pool(gateway), ''
 for name, till in pairs(read(KEYS[3])) do
-  if name == gateway or till <= now then
+  if till <= now or (name == gateway and whole(till) == reported) then
     redis.call('HDEL', KEYS[3], name)
+  elseif name == gateway then
+    mark = whole(till)
   elseif own == '' or pool(name) == '' or pool(name) == own then
     table.insert(unheard, name)
   end
@@ -103,7 +115,7 @@ for field, till in pairs(wants) do
 end
 local answers = {}
 for i = 1, #KEYS - 3 do
-  local key, base = KEYS[i + 3], 7 + (i - 1) * 12
+  local key, base = KEYS[i + 3], 9 + (i - 1) * 12
   local capacity, rate = tonumber(ARGV[base + 1]), tonumber(ARGV[base + 2])
   local total, acked, use = tonumber(ARGV[base + 3]), tonumber(ARGV[base + 4]), tonumber(ARGV[base + 5])
   local need, wish = tonumber(ARGV[base + 6]), tonumber(ARGV[base + 7])
@@ -164,7 +176,7 @@ for i = 1, #KEYS - 3 do
   end
   answers[i] = {string.format('%.6f', held), string.format('%.6f', level), string.format('%.6f', unused)}
 end
-return {answers, gateways, wanted_names, unheard}
+return {answers, gateways, wanted_names, unheard, mark}
 """
 
 
@@ -221,7 +233,9 @@ class LeaseTurn:
     wanted: Sequence[str] = ()
     """Buckets of which other gateways lack something."""
     unheard: Sequence[str] = ()
-    """Gateways of these buckets that may have spent what none of them knows of: not heard since Redis was away."""
+    """Other gateways of these buckets that may have spent what none of them knows of, while Redis was away."""
+    mark: str = ""
+    """So may the one that asks, until it gives this back once it has reported all its buckets; else empty."""
 
 
 def lease_keys(prefix: str, asks: Sequence[LeaseAsk]) -> list[str]:
@@ -229,11 +243,13 @@ def lease_keys(prefix: str, asks: Sequence[LeaseAsk]) -> list[str]:
     return [f"{prefix}:gateways", f"{prefix}:wants", f"{prefix}:unheard", *(_key(prefix, ask.bucket) for ask in asks)]
 
 
-def lease_args(gateway: str, ttl_s: float, asks: Sequence[LeaseAsk], now_s: float | None = None) -> list[str | float]:
+def lease_args(
+    gateway: str, ttl_s: float, asks: Sequence[LeaseAsk], reported: str = "", now_s: float | None = None
+) -> list[str | float]:
     """Arguments of ``LEASE``; ``now_s`` takes the place of the server's clock."""
     now = "" if now_s is None else int(now_s * 1e6)
-    times_us = [int(seconds * 1e6) for seconds in (GATEWAYS_KEPT_S, _WANTED_S, SILENCE_S, SETTLE_S)]
-    args: list[str | float] = [gateway, int(ttl_s * 1e6), now, *times_us]
+    times_us = [int(seconds * 1e6) for seconds in (GATEWAYS_KEPT_S, _WANTED_S, SILENCE_S, SETTLE_S, _TOGETHER_S)]
+    args: list[str | float] = [gateway, int(ttl_s * 1e6), now, *times_us, reported]
     for a in asks:
         args += (a.capacity, a.rate_per_s, a.total, a.acked, a.in_use, a.need, a.wish, a.least, a.keep, a.debt)
         args += (int(a.is_share), "" if a.owed is None else a.owed)
@@ -242,12 +258,13 @@ def lease_args(gateway: str, ttl_s: float, asks: Sequence[LeaseAsk], now_s: floa
 
 def parse_turn(prefix: str, answer: Sequence[Any]) -> LeaseTurn:
     """Read the answer of ``LEASE``."""
-    grants, gateways, wanted, unheard = answer
+    grants, gateways, wanted, unheard, mark = answer
     return LeaseTurn(
         grants=[LeaseGrant(float(held), float(level), float(unused)) for held, level, unused in grants],
         gateways=tuple(gateways),
         wanted=[name.removeprefix(_key(prefix, "")) for name in wanted],
         unheard=tuple(unheard),
+        mark=mark,
     )
 
 
@@ -271,14 +288,20 @@ class LeaseStore:
         self._prefix = config.prefix
         self._script = GuardedScript(redis, config, LEASE, store_id)
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
         """Report and renew, all buckets in one transaction; without any it only says that the gateway lives.
+
+        Args:
+            asks: one of each bucket.
+            ttl_s: life of the leases.
+            reported: mark of this gateway, where with this call all is reported that was given before it.
 
         Raises:
             DependencyDown: Redis does not answer, and may have done it all the same; or it is not the store.
         """
         with translate_redis_errors():
-            answer: Any = await self._script(lease_keys(self._prefix, asks), lease_args(self.gateway, ttl_s, asks))
+            args = lease_args(self.gateway, ttl_s, asks, reported)
+            answer: Any = await self._script(lease_keys(self._prefix, asks), args)
         return parse_turn(self._prefix, answer)
 
     async def leave(self) -> None:

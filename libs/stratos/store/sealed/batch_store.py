@@ -40,6 +40,8 @@ _MAX_RESULT_BYTES = 256 * 1024 * 1024
 _RESULT_KEPT_MS = 8 * 24 * 3600 * 1000
 _KEPT_MS = 31 * 24 * 3600 * 1000
 _HOUR_S = 3600.0
+_MAX_READS = 256
+"""Batches that are read in one call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,19 +195,24 @@ class BatchStore:
         await self._run(self._cancel, tenant_id, batch_id, [])
 
     async def open_batches(self, most: int) -> list[tuple[str, str]]:
-        """Tenant and id of batches that go on, the one that was looked at longest ago first."""
+        """Tenant and id of batches that go on, the one that was looked at longest ago first; 0 gives all."""
         with translate_redis_errors():
             found: Any = await self._redis.zrange(self._open, 0, most - 1)
         return [(tenant_id, batch_id) for tenant_id, _, batch_id in (name.partition("/") for name in found)]
 
-    async def backlog(self, most: int) -> BatchBacklog:
-        """Sum up what is left of open batches."""
+    async def backlog(self) -> BatchBacklog:
+        """Sum up what is left of all open batches."""
         names, found_so_far = ["t", "ok", "bad", "u"], BatchBacklog()
-        for tenant_id, batch_id in await self.open_batches(most):
+        batches = await self.open_batches(0)
+        for begin in range(0, len(batches), _MAX_READS):
             with translate_redis_errors():
-                found: Any = await self._redis.hmget(self._keys(tenant_id, batch_id)[1], names)
-            total, completed, failed, ends_ms = (int(text or "0") for text in found)
-            found_so_far = found_so_far.plus(total - completed - failed, ends_ms / 1000 - time.time())
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    for tenant_id, batch_id in batches[begin : begin + _MAX_READS]:
+                        pipeline.hmget(self._keys(tenant_id, batch_id)[1], names)
+                    rows: Any = await pipeline.execute()
+            for row in rows:
+                total, completed, failed, ends_ms = (int(text or "0") for text in row)
+                found_so_far = found_so_far.plus(total - completed - failed, ends_ms / 1000 - time.time())
         return found_so_far
 
     async def claim(self, tenant_id: str, batch_id: str, lease_s: float) -> tuple[int, int] | None:

@@ -30,6 +30,7 @@ class Embedder:
     def __init__(self, context: WorkerContext) -> None:
         self._engine = context.engine
         self._adapters = context.adapters
+        self._gate = context.gate
         self._waiting: dict[RequestKey, asyncio.Future[EmbeddingOutput]] = {}
         self._numbers = itertools.count()
 
@@ -45,13 +46,16 @@ class Embedder:
         async with AsyncExitStack() as stack:
             if call.terms.adapter.digest:
                 await self._adapters.hold(call.terms.adapter, stack)
+            self._gate.check_trusted()  # the conviction ends calls that wait, and so does not see this one
             requests = [self._request(call, token_ids) for token_ids in call.inputs]
             loop = asyncio.get_running_loop()
             futures = {request.key: loop.create_future() for request in requests}
             self._waiting |= futures
             stack.callback(self._end, futures)
             await asyncio.gather(*(self._engine.add_embedding(request) for request in requests))
-            return list(await asyncio.gather(*futures.values()))
+            outputs = list(await asyncio.gather(*futures.values()))
+            self._gate.check_trusted()
+            return outputs
 
     def on_step(self, result: StepResult) -> None:
         """Take over what one engine step produced."""

@@ -31,8 +31,8 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
         shared = self._context()
         outcome = "bug"
         try:
-            if shared.gate.is_draining:
-                raise Draining("this worker is leaving; ask the router for a new placement")
+            if shared.gate.is_shut:
+                raise Draining("this worker takes no more; ask the router for a new placement")
             with shared.gate.embed_call():
                 call = check_call(call_from_pb(request, shared.clock.now()), shared.engine.info, shared.features)
                 outputs = await self._embed(call)

@@ -8,13 +8,10 @@ in another, as the engine contract allows.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -32,8 +29,6 @@ from stratos.worker.engine_client.base import STOPPED, EngineClient
 NUM_COPY_THREADS = 2
 NUM_LOAD_THREADS = 2
 IDLE_POLL_S = 0.02
-LEAST_PRIORITY = 19
-"""Niceness of what may take as long as it likes."""
 
 
 class ThreadEngine(EngineClient):
@@ -72,7 +67,7 @@ class ThreadEngine(EngineClient):
             "unpack": copies,
             "load_adapter": ThreadPoolExecutor(NUM_LOAD_THREADS, "adapter-load"),  # a slow disk holds up no transfer
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
-            "check_weights": ThreadPoolExecutor(1, "weight-check", _yield_cores),
+            "check_weights": ThreadPoolExecutor(1, "weight-check"),  # of no lower priority: steps wait for its lock
             "cache_changes": None,
         }
         """By method: what runs beside the step loop; ``None`` is the event loop's own pool."""
@@ -214,13 +209,6 @@ class ThreadEngine(EngineClient):
             return int(await self._call("unpack", key, kv_range, payload))
         await self._call("scatter", key, kv_range, payload)
         return None
-
-
-def _yield_cores() -> None:
-    """Let this thread alone run when nothing else wants its core, as far as the system knows niceness of threads."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
 
 
 def _set_result(future: asyncio.Future[Any], result: Any) -> None:

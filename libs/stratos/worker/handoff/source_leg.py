@@ -144,6 +144,7 @@ class SourceLeg:
                 self._phase = SourcePhase.LOADING_ADAPTER
                 await context.adapters.hold(intent.terms.adapter, stack)
                 self._phase = SourcePhase.QUEUED
+            context.gate.check_trusted()  # the conviction ends jobs that are open, and so does not see this one
             job = self.progress = context.jobs.open(intent.leg, len(intent.token_ids))
             stack.callback(context.jobs.close, intent.leg)
             stack.push_async_callback(context.engine.release_prefill, intent.leg)  # before the adapter it runs with
@@ -156,6 +157,7 @@ class SourceLeg:
             await job.wait_ready()  # again, if it was parked
             self._phase = SourcePhase.COMPUTING
             computed_s = await self._send_all(job, sender, grant)
+            context.gate.check_trusted()
             self.finish = self._make_finish(job, granted_s - started_s, computed_s - granted_s)
             await self._stream.send(self.finish)
             await self._wait_ack(sender)
@@ -246,9 +248,11 @@ class SourceLeg:
     async def _gather(self, kv_range: KvRange) -> GatheredFrame:
         try:
             async with asyncio.timeout(self._context.config.frame_timeout_s):
-                return await self._context.transports.port.gather(self._transport, self._intent.leg, kv_range)
+                gathered = await self._context.transports.port.gather(self._transport, self._intent.leg, kv_range)
         except TimeoutError:
             raise WorkerLost("the engine of this worker does not answer") from None
+        self._context.gate.check_trusted()  # all may be computed by now, so no job says it
+        return gathered
 
     def _header(self, seq: int, slot: int, num_bytes: int) -> FrameHeader:
         kv_range, check = self._frames[seq]

@@ -65,8 +65,7 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
 def _check(intent: ReceiverMessage | None, context: HandoffContext) -> tuple[Intent, str]:
     if not isinstance(intent, Intent):
         raise BadRequest("the first message of a Fetch stream must be Intent")
-    if context.gate.is_convicted:
-        raise Draining("what this worker computes is not to be trusted")
+    context.gate.check_trusted()
     if context.gate.is_draining and intent.compute:
         raise Draining("this worker is leaving and computes nothing new")
     if intent.leg in context.jobs or not intent.leg:

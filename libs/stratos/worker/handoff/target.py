@@ -61,8 +61,8 @@ class HandoffTarget:
             Draining: this worker is leaving.
             StratosError: the adapter cannot be had.
         """
-        if self._context.gate.is_draining:
-            raise Draining("this worker is leaving; ask the router for a new placement")
+        if self._context.gate.is_shut:
+            raise Draining("this worker takes no more; ask the router for a new placement")
         adapter = self._record.submission.request.terms.adapter
         if adapter.digest and not self._has_adapter:
             await self._context.adapters.hold(adapter, self._stack)

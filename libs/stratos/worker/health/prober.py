@@ -12,13 +12,24 @@ import logging
 from collections.abc import Callable
 
 from stratos.common.clock import Clock
-from stratos.common.errors import StratosError
+from stratos.common.errors import InvalidCheckpoint, StratosError, WorkerLost
+from stratos.core.files.known_digests import read_known_digest
+from stratos.engine.contract.runner import RunnerInfo
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.settings import ProberConfig
 
 READ_INTERVAL_S = 1.0
 _log = logging.getLogger(__name__)
+
+
+def expected_digest(info: RunnerInfo) -> bytes | None:
+    """The digest that the model's folder names, where it has a file that can be read."""
+    try:
+        return read_known_digest(info.model_path, info.identity)
+    except InvalidCheckpoint as error:
+        _log.warning("known tokens are compared with this worker's first ones alone: %s", error.message)
+        return None
 
 
 class Prober:
@@ -46,19 +57,27 @@ class Prober:
         self._expected, self._metrics, self._on_conviction = expected, metrics, on_conviction
         self._probed_s: float | None = None
         self._num_passes, self._pass_began_s = 0, clock.now()
+        self._num_ahead_bytes = 0
+        self._convicted_s = 0.0
         self.reason = ""
         """Why the engine is not to be trusted; "" while nothing was found."""
         metrics.convicted.set(0)
 
     async def run(self) -> None:
-        """Root task: look until cancelled, or until there is a conviction."""
+        """Root task: look until cancelled."""
         while True:
             await asyncio.sleep(READ_INTERVAL_S)
-            if not self.reason:
-                await self.look()
+            await self.look()
 
     async def look(self) -> None:
-        """Read on in the weights, and compute the known tokens where it is time."""
+        """Read on in the weights, and compute the known tokens where it is time.
+
+        Raises:
+            WorkerLost: the conviction is so long ago that the process is to end.
+        """
+        if self.reason:
+            self._check_stay()
+            return
         try:
             if self._config.weight_bytes_per_s and self._clock.now() >= self._pass_began_s:
                 await self._read_weights()
@@ -66,6 +85,16 @@ class Prober:
                 await self._probe()
         except StratosError as error:  # it has stopped, which others see
             _log.info("the engine was not probed: %s", error.message)
+        except Exception:  # what cannot look finds nothing; that takes no sound worker down
+            self._probed_s = self._clock.now()
+            self._pass_began_s = self._probed_s + self._config.least_pass_s
+            self._metrics.probes.labels("failed").inc()
+            _log.exception("the engine could not be probed")
+
+    def _check_stay(self) -> None:
+        leave_after_s = self._config.leave_after_s
+        if leave_after_s and self._clock.now() - self._convicted_s >= leave_after_s:
+            raise WorkerLost(f"this worker was out for {leave_after_s:.0f} s and ends: {self.reason}")
 
     def _is_due(self) -> bool:
         return self._probed_s is None or self._clock.now() - self._probed_s >= self._config.interval_s
@@ -84,7 +113,12 @@ class Prober:
             )
 
     async def _read_weights(self) -> None:
-        check = await self._engine.check_weights(round(self._config.weight_bytes_per_s * READ_INTERVAL_S))
+        max_bytes = round(self._config.weight_bytes_per_s * READ_INTERVAL_S)
+        self._num_ahead_bytes = max(0, self._num_ahead_bytes - max_bytes)
+        if self._num_ahead_bytes:  # the last piece was larger than an interval's worth
+            return
+        check = await self._engine.check_weights(max_bytes)
+        self._num_ahead_bytes = check.num_bytes
         self._metrics.weight_bytes_checked.inc(check.num_bytes)
         if check.num_passes > self._num_passes:
             self._num_passes = check.num_passes
@@ -95,7 +129,7 @@ class Prober:
     def _convict(self, reason: str) -> None:
         if self.reason:  # by the look of a start that took longer than the first interval
             return
-        self.reason = reason
+        self.reason, self._convicted_s = reason, self._clock.now()
         self._metrics.convicted.set(1)
         _log.error("this worker is out: %s", reason)
         self._on_conviction(reason)

@@ -6,14 +6,19 @@ from typing import Any
 
 from starlette.responses import Response
 
+from stratos.common.errors import StratosError
 from stratos_gateway.answering.request import ClientRequest
 
 
-async def send_whole(request: ClientRequest[Any], response: Response) -> None:
-    """Write an answer that is one message.
+async def send_whole(request: ClientRequest[Any], response: Response, *, is_billed: bool = False) -> None:
+    """Write an answer that is one message; one that is billed already is sent whatever ended its request.
 
     Raises:
         StratosError: what ended the request while it waited: others have its tenant's slots.
     """
-    await request.until_open()
+    try:
+        await request.until_open()
+    except StratosError:
+        if not is_billed:
+            raise
     await response(request.http.scope, request.http.receive, request.send)

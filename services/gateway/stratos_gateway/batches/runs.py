@@ -21,6 +21,7 @@ from stratos_gateway.batches.gate import LineGate
 from stratos_gateway.batches.settings import BatchesConfig
 from stratos_gateway.batches.slices import BatchWork, SliceIndex, SliceRun, gone
 from stratos_gateway.metrics import DAY_S, GatewayMetrics
+from stratos_gateway.observe.recent_load import BACKLOG_KEPT_S
 
 _log = logging.getLogger(__name__)
 _MAX_BATCHES = 64
@@ -60,7 +61,7 @@ class BatchRuns:
         self._metrics = metrics
         self._on_backlog = on_backlog
         self._clock = clock
-        self._shown_s = float("-inf")
+        self._shown_s = self._known_s = float("-inf")
         self._store = store
         self._recall = recall
         self._calls = calls
@@ -116,7 +117,14 @@ class BatchRuns:
         if self._clock.now() < self._shown_s + _SHOW_S:
             return
         self._shown_s = self._clock.now()
-        backlog = await self._store.backlog(_MAX_BATCHES)
+        try:
+            backlog = await self._store.backlog()
+        except (DependencyDown, RedisError):
+            if self._shown_s - self._known_s > BACKLOG_KEPT_S:
+                for gauge in (self._metrics.batch_lines_waiting, self._metrics.batch_lines_due):
+                    gauge.set(float("nan"))
+            raise
+        self._known_s = self._shown_s
         self._metrics.batch_lines_waiting.set(backlog.num_lines)
         self._metrics.batch_lines_due.set(backlog.num_due)
         self._metrics.batch_window_left.set(DAY_S if backlog.left_s is None else backlog.left_s)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+import orjson
 
 from stratos.common.continuation_errors import ContinuationMismatch, ContinuationStale
 from stratos.common.errors import BadRequest
@@ -35,24 +38,28 @@ def can_go_on(
     )
 
 
-def open_continuation(
-    tokens: ContinuationTokens | None, text: str, tenant: Tenant, target: ModelTarget, models: ModelSet
-) -> ContinuationState:
-    """The answer that a request goes on from.
+def opening_of(tokens: ContinuationTokens | None, tenant: Tenant, text: str) -> Callable[[], ContinuationState]:
+    """Opens the answer that a request goes on from, in any thread.
 
     Raises:
-        InvalidContinuation: the text is no token of the tenant, or was altered.
-        ContinuationStale: the adapter is another one by now, or that revision of the model is served no more.
+        InvalidContinuation: when it is called: the text is no token of the tenant, or was altered.
         BadRequest: this gateway has no tokens.
     """
     if tokens is None:
         raise BadRequest(f"{PARAM} is not supported by this server", param=PARAM, code="unsupported_parameter")
-    state = tokens.open(tenant.id, text)
+    return tokens.opening_of(tenant.id, text)
+
+
+def check_target(state: ContinuationState, target: ModelTarget, models: ModelSet) -> None:
+    """Refuse to go on with what no longer is served.
+
+    Raises:
+        ContinuationStale: the adapter is another one by now, or that revision of the model is served no more.
+    """
     revision = models.of_digest(state.model_digest)
     is_there = revision is not None and revision.base.name == target.served.base.name
     if not is_there or state.adapter_digest != target.adapter.digest:
         raise ContinuationStale(f"the model or the adapter of this {PARAM} is another one by now", param=PARAM)
-    return state
 
 
 def check_choices(state: ContinuationState, num_prompts: int, num_choices: int) -> None:
@@ -76,9 +83,28 @@ def request_binding(route: str, options: GenerationOptions, specs: Sequence[Gene
         specs: one per prompt.
     """
     parts = [
-        (spec.prompt_ids, replace(spec.sampling, max_tokens=1, min_tokens=0), spec.sampling.min_tokens,
-         spec.continues_prompt, sorted(spec.shown_ids))
-        for spec in specs
-    ]  # fmt: skip
-    text = repr((route, parts, options.n, options.stop, options.include_stop))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+        [spec.prompt_ids, _canonical(spec.sampling), spec.continues_prompt, sorted(spec.shown_ids)] for spec in specs
+    ]
+    content = orjson.dumps([route, parts, options.n, options.stop, options.include_stop])
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+_UNBOUND = ("max_tokens", "drafts_off")
+"""Fields on which no token depends."""
+
+
+def _canonical(value: Any) -> Any:
+    """A value as JSON: of a record the fields that differ from their defaults, by name, so that a field which a later
+    version adds changes nothing."""
+    if is_dataclass(value):
+        told = {f.name: getattr(value, f.name) for f in fields(value) if f.name not in _UNBOUND}
+        given = {name: part for name, part in told.items() if part != _default(value, name)}
+        return [[name, _canonical(given[name])] for name in sorted(given)]
+    if isinstance(value, Mapping):
+        return [[key, value[key]] for key in sorted(value)]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _default(value: Any, name: str) -> Any:
+    field = type(value).__dataclass_fields__[name]
+    return field.default if field.default_factory is MISSING else field.default_factory()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from functools import partial
 
 from stratos.common.continuation_errors import InvalidContinuation
 from stratos.core.requests.continuation import ContinuationState
@@ -14,6 +16,10 @@ from stratos_gateway.continuations.settings import ContinuationsConfig
 PARAM = "continuation_token"
 """Field of a request, and of the end of an answer."""
 _PREFIX = "cont_"
+_TOKEN_CHARS = 4
+"""Most of a token id below 2 ** 21: 3 bytes, as base64."""
+_HEAD_CHARS = 1024
+"""More than the facts and lengths of an answer take."""
 
 
 class ContinuationTokens:
@@ -35,7 +41,12 @@ class ContinuationTokens:
 
     def can_be_made(self, tenant_id: str) -> bool:
         """Whether a tenant's answers can have one."""
-        return self._config.kept_s > 0 and self._sub_key(tenant_id, Purpose.CONTINUATIONS) is not None
+        is_wanted = self._config.kept_s > 0 and self._config.max_bytes > 0
+        return is_wanted and self._sub_key(tenant_id, Purpose.CONTINUATIONS) is not None
+
+    def can_hold(self, num_tokens: int) -> bool:
+        """Whether any output of so many tokens has room in one."""
+        return _HEAD_CHARS + _TOKEN_CHARS * num_tokens <= self._config.max_bytes
 
     def make(self, tenant_id: str, state: ContinuationState) -> str:
         """The token of an answer; "" where it would be too long, or the tenant's key has gone."""
@@ -52,12 +63,19 @@ class ContinuationTokens:
         Raises:
             InvalidContinuation: it is no token of this tenant, or was altered.
         """
-        key = self._sub_key(tenant_id, Purpose.CONTINUATIONS)
-        try:
-            if key is None or not text.startswith(_PREFIX):
-                raise ValueError
-            body = text.removeprefix(_PREFIX).encode("ascii")
-            sealed = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True)
-            return decode_state(unseal(key, sealed, tenant_id.encode()))
-        except (BrokenSeal, ValueError):
-            raise InvalidContinuation(f"{PARAM} is no token of yours, or was altered", param=PARAM) from None
+        return self.opening_of(tenant_id, text)()
+
+    def opening_of(self, tenant_id: str, text: str) -> Callable[[], ContinuationState]:
+        """``open`` for another thread: a long token takes its time."""
+        return partial(_opened, self._sub_key(tenant_id, Purpose.CONTINUATIONS), tenant_id, text)
+
+
+def _opened(key: bytes | None, tenant_id: str, text: str) -> ContinuationState:
+    try:
+        if key is None or not text.startswith(_PREFIX):
+            raise ValueError
+        body = text.removeprefix(_PREFIX).encode("ascii")
+        sealed = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True)
+        return decode_state(unseal(key, sealed, tenant_id.encode()))
+    except (BrokenSeal, ValueError):
+        raise InvalidContinuation(f"{PARAM} is no token of yours, or was altered", param=PARAM) from None

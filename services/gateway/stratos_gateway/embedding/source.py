@@ -49,6 +49,8 @@ class VectorOutput(Output):
         self, vectors: Sequence[bytes], prepared: PreparedEmbedding, tenant: Tenant, times: Times, fixed_id: str = ""
     ) -> None:
         self.vectors = vectors
+        self.is_billed = False
+        """It is in the ledger, or on its way."""
         self._prepared = prepared
         self._tenant = tenant
         self._times = times
@@ -113,6 +115,8 @@ class VectorSource:
         took_s = max(0.0, self._fleet.clock.now() - request.received_s)
         output = VectorOutput(vectors, prepared, request.tenant, Times(ttft_us=round(1e6 * took_s)), request.fixed_id)
         if self._settle is not None:
+            await request.until_open()  # what others have its slots for is not billed
+            output.is_billed = True
             await self._settle(output.drafts(None))
         yield output
 
@@ -129,4 +133,4 @@ class VectorSender:
         vectors, parts = output.vectors, (request.prepared.body, output.vectors, request.prepared.num_tokens)
         is_small = sum(map(len, vectors)) <= INLINE_BYTES
         answer = embedding_answer(*parts) if is_small else await asyncio.to_thread(embedding_answer, *parts)
-        await send_whole(request, Response(answer, media_type="application/json"))
+        await send_whole(request, Response(answer, media_type="application/json"), is_billed=output.is_billed)

@@ -237,7 +237,17 @@ def note_continuation(
     choices = [choice for prompt in journals for choice in prompt]
     if not all(choice.is_finished for choice in choices) or not any(choice.is_open for choice in choices):
         return False
-    chunks[-1].continuation = token_of(
-        [[left_open(c.index, c.ids, is_open=c.is_open) for c in prompt] for prompt in journals]
-    )
-    return bool(chunks[-1].continuation)
+    token = token_of([[left_open(c.index, c.ids, is_open=c.is_open) for c in prompt] for prompt in journals])
+    if not token:
+        _close(chunks, choices)
+    chunks[-1].continuation = token
+    return bool(token)
+
+
+def _close(chunks: Sequence[ChoiceChunk], choices: Sequence[ChoiceJournal]) -> None:
+    """Let chunks end for good, with what was held back."""
+    for chunk in chunks:
+        choice = choices[chunk.index]
+        if chunk.is_open and choice.is_open:
+            chunk.text += choice.close()
+            chunk.is_open, chunk.finish_reason, chunk.stop = False, choice.finish_reason, choice.matched_stop

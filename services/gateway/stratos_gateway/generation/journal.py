@@ -195,6 +195,14 @@ class ChoiceJournal:
         pending.num_taken, pending.is_started = num_ids, True
         return chunk
 
+    def close(self) -> str:
+        """Nothing goes on behind its end: text that was held back for another answer, and that its last chunk lacks."""
+        assert self.finish_reason is not None, "else nothing is held back for good"
+        self._open_ends = frozenset()
+        self._finish(self.finish_reason)
+        text, self._pending.text = "".join(self._pending.text), []
+        return text
+
     def end(self, reason: str) -> None:
         """Append nothing more, and show nothing more; does nothing to a choice that has ended."""
         if not self.is_finished:

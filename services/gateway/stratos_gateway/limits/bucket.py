@@ -82,7 +82,7 @@ class LeasedBucket:
         self._own: OwnShare | None = None
         self._owed = Debt(now)
         """Missing from this gateway's share while Redis is away."""
-        self._leased_until = float("-inf")
+        self.slice_until = float("-inf")
         """Redis has given the slice to no one until then, whatever its clock says."""
         self._was_lapsed = False
         """This process had stood still for too long when the last turn ended."""
@@ -127,10 +127,10 @@ class LeasedBucket:
 
     def leased_until(self) -> float:
         """When others may have slots that are in use here; infinity where none is, and without Redis."""
-        return self._leased_until if self.is_semaphore and self.in_use and self._own is None else float("inf")
+        return self.slice_until if self.is_semaphore and self.in_use and self._own is None else float("inf")
 
     def _is_lapsed(self, now: float) -> bool:
-        return self.has_lease and self._own is None and now >= self._leased_until
+        return self.has_lease and self._own is None and now >= self.slice_until
 
     def has(self, cost: float, now: float) -> bool:
         """Whether the amount may be taken."""
@@ -250,10 +250,10 @@ class LeasedBucket:
         """The turn's answer; what was taken since ``ask`` is still to be reported."""
         self._was_lapsed = self._was_lapsed or self._is_lapsed(now)  # perhaps before Redis had the report
         self._held, self._acked = grant.held, self._asked
-        self._leased_until = self._turn_at + self._config.lease_s
+        self.slice_until = self._turn_at + self._config.lease_s
         self._debt = self._new_debt
         self._level, self._level_at, self._unused = grant.level, now, grant.unused
-        self._earned_at, self.has_lease, self._own, self.is_contested = now, True, None, False
+        self._earned_at, self.has_lease, self._own, self.is_contested = self._turn_at, True, None, False
 
     def miss(self, part: float, since_s: float, now: float) -> None:
         """Redis is away: this gateway goes on with its part of the bucket.

@@ -19,8 +19,9 @@ from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
 from stratos.store.counters.leases import SETTLE_S, SILENCE_S, LeaseTurn
 from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
+from stratos_gateway.limits.known_gateways import KnownGateways
 from stratos_gateway.limits.leases import Leases
-from stratos_gateway.limits.own_share import share_ratio, shares_buckets
+from stratos_gateway.limits.own_share import share_ratio
 from stratos_gateway.limits.settings import LimitsConfig
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ class Leaser:
         self._buckets: dict[str, LeasedBucket] = {}
         self._wanted = asyncio.Event()
         self._next_turn = asyncio.Event()
-        self._gateways: frozenset[str] = frozenset([leases.gateway])
+        self.known = KnownGateways(leases.gateway, clock)
+        """Those that share the limits."""
         self._called_at = self._looked_at = self._settles_at = float("-inf")
         self._holds = False
         """Some slice has something unused."""
@@ -57,23 +59,25 @@ class Leaser:
         """Waited for, or wanted by other gateways."""
         self._away_at: float | None = None
         """Begin of the first of the calls that found no Redis; ``None`` while it answers."""
-        self._shares_at = float("-inf")
+        self.shares_at = float("-inf")
         """From when on shares are given in this outage."""
         self._registered_at = float("inf")
         """When Redis first answered: the others hear of this gateway within a heartbeat."""
         self.is_counted = leases.is_alone
         """All gateways count this one; before that, without Redis, it has no share."""
+        self.is_registered = leases.is_alone
+        """Because Redis told them."""
         self._is_unsure = False
-        """Others may have spent what no bucket knows of: Redis was away, and they were not heard since."""
+        """Others may have spent what no bucket knows of: Redis was away, and they have not reported since."""
+        self._mark = ""
+        """Redis was away, and this gateway has not reported since what ``_unreported`` names; else empty."""
+        self._unreported: set[str] = set()
+        self._call_at: float | None = None
+        """Begin of the call that is under way."""
         self._open_until = self._found_until = float("inf")
         """When slots in use here may be others', unless a turn comes before; and once this turn has ended."""
         self.has_heard = False
         """Redis has answered once."""
-
-    @property
-    def gateways(self) -> frozenset[str]:
-        """All of its model that are known, this one included."""
-        return self._gateways
 
     @property
     def buckets(self) -> Collection[LeasedBucket]:
@@ -107,22 +111,27 @@ class Leaser:
     def settles_in_s(self) -> float:
         """Seconds until it is known what may be given, around an outage; 0 where it is."""
         now = self._clock.now()
-        known_at = self._shares_at if self.is_away else self._settles_at
-        return max(0.0, known_at - now, self.config.interval_s if self._is_unsure else 0.0)
+        known_at = self.shares_at if self.is_away else self._settles_at
+        is_open = self._is_unsure or (not self.is_away and self._is_silent(now))
+        return max(0.0, known_at - now, self.config.interval_s if is_open else 0.0)
 
-    def of_model(self, names: Iterable[str]) -> frozenset[str]:
-        """The gateways that take from the same buckets: those of other models have none of them."""
-        return frozenset(name for name in names if shares_buckets(self._leases.gateway, name))
+    def _is_silent(self, now: float) -> bool:
+        """A call is under way for longer than requests wait for one: Redis may have gone."""
+        return self._call_at is not None and now - self._call_at >= self.config.wait_s
 
     def note_gateways(self, names: Iterable[str]) -> None:
-        """Another gateway says who is there; that counts until Redis says it."""
-        self._gateways |= self.of_model(names)
-        self._miss([bucket for bucket in self._buckets.values() if bucket.is_own])
+        """Another gateway says who is there; that counts until Redis says it, and as long as it says so."""
+        self.known.note(names)
+        self._share_again()
 
-    def count_in(self, names: Iterable[str]) -> None:
-        """The other gateways have noted this one, and say who is there."""
+    def count_in(self, answers: Iterable[Sequence[str]]) -> None:
+        """Other gateways have noted this one, and say who is there, each with its own name first."""
         self.is_counted = True
-        self.note_gateways(names)
+        self.known.learn(answers)
+        self._share_again()
+
+    def _share_again(self) -> None:
+        self._miss([bucket for bucket in self._buckets.values() if bucket.is_own])
 
     def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
         """The bucket of a name; a plan that changed changes it."""
@@ -155,7 +164,7 @@ class Leaser:
         while True:
             try:
                 await self.turn()
-                await asyncio.sleep(_MIN_GAP_S)
+                await asyncio.sleep(self._turns_s / 2 if self._is_unsure and not self._mark else _MIN_GAP_S)
                 async with asyncio.timeout(self._turns_s if self._buckets else self._heartbeat_s):
                     await self._wanted.wait()
             except TimeoutError:
@@ -181,7 +190,8 @@ class Leaser:
         if now - self._looked_at > self.config.interval_s / 2:  # requests that wait make turns in between, of their own
             self._looked_at = now
             due += self._look(now)
-        if due or now - self._called_at >= self._heartbeat_s:
+        due += [bucket for name, bucket in self._buckets.items() if name in self._unreported]
+        if due or self._mark or now - self._called_at >= self._heartbeat_s:
             self._called_at = now
             await self._renew(list(dict.fromkeys(due)))
         self._open_until = self._found_until
@@ -220,13 +230,19 @@ class Leaser:
         for begin in range(0, max(1, len(due)), _MAX_BUCKETS):
             some, now = due[begin : begin + _MAX_BUCKETS], self._clock.now()
             asks = [bucket.ask(now, self._growth(bucket, now)) for bucket in some]
+            names, self._call_at = {bucket.name for bucket in some}, now
+            reported = self._mark if self._unreported & self._buckets.keys() <= names else ""
             try:
-                turn = await self._leases.lease(asks, self.config.lease_s)
+                turn = await self._leases.lease(asks, self.config.lease_s, reported)
             except (DependencyDown, RedisError) as error:
                 self._on_missed(error, now)
-                self._miss(due[begin:])
+                self._miss(dict.fromkeys([*due[begin:], *self._without_share()]))
+                self._wake()
                 return
+            finally:
+                self._call_at = None
             self._on_heard(turn)
+            self._note_reported(turn.mark, names)
             for bucket, grant in zip(some, turn.grants, strict=True):
                 bucket.grant(grant, self._clock.now())
                 if bucket.num_lost and (ended := bucket.end_lost()):
@@ -235,21 +251,41 @@ class Leaser:
                 if (bucket := self._buckets[name]).balance > 0:
                     bucket.is_contested, self._urgent[name] = True, bucket
 
+    def _wake(self) -> None:
+        """End the wait of those that wait for the next turn: it would find Redis away as well."""
+        ended, self._next_turn = self._next_turn, asyncio.Event()
+        ended.set()
+
+    def _without_share(self) -> list[LeasedBucket]:
+        return [bucket for bucket in self._buckets.values() if not bucket.is_own]
+
+    def _note_reported(self, mark: str, names: set[str]) -> None:
+        """Keep in mind what is still to be reported; a new mark asks for all."""
+        if not mark:
+            self._unreported.clear()
+        elif mark != self._mark:  # the call that is told of it may have waited since before
+            self._unreported = set(self._buckets)
+        else:
+            self._unreported -= names
+        self._mark = mark
+        if mark:
+            self._wanted.set()  # the others wait for it
+
     def _growth(self, bucket: LeasedBucket, now: float) -> float | None:
         """Shortly after an outage, and in the call that ends it, the part that a slice may grow by."""
         return self._part(bucket) if self.is_away or self._is_unsure or now < self._settles_at else None
 
     def _on_heard(self, turn: LeaseTurn) -> None:
-        now, gateways = self._clock.now(), self.of_model(turn.gateways)
+        now, gateways = self._clock.now(), self.known.on_told(turn.gateways)
         if self._away_at is not None:
             _log.info("slices of rate limits are renewed again")
             if len(gateways) > 1:  # one that is alone has reported all there is
                 self._settles_at = now + min(SETTLE_S, max(now - self._away_at, 2 * self.config.interval_s))
-        self._away_at, self._gateways, self.has_heard = None, gateways, True
+        self._away_at, self.has_heard = None, True
         self._registered_at = min(self._registered_at, now)
         self._is_unsure = bool(turn.unheard)
         if not self._is_unsure and now - self._registered_at >= 2 * HEARTBEAT_S:
-            self.is_counted = True
+            self.is_counted = self.is_registered = True
 
     def _on_missed(self, error: Exception, begun_at: float) -> None:
         if self._away_at is None and self._leases.is_alone:
@@ -257,17 +293,17 @@ class Leaser:
         elif self._away_at is None:
             _log.warning("slices of rate limits are not renewed: %s; every gateway goes on with its share", error)
             self._away_at, self._is_unsure = begun_at, False
-            self._shares_at = max(begun_at + SHARES_AFTER_S, self._clock.now())
+            self.shares_at = max(begun_at + SHARES_AFTER_S, self._clock.now())
 
     def _miss(self, buckets: Iterable[LeasedBucket]) -> None:
         now = self._clock.now()
-        if self.is_away and now < self._shares_at:
+        if self.is_away and now < self.shares_at:
             return
-        since_s = self._shares_at if self.is_away else now
+        since_s = self.shares_at if self.is_away else now
         for bucket in buckets:
             bucket.miss(self._part(bucket), since_s, now)
 
     def _part(self, bucket: LeasedBucket) -> float:
         if not self.is_counted:
             return 0.0
-        return share_ratio(bucket.name, bucket.terms.capacity, sorted(self._gateways), self._leases.gateway)
+        return share_ratio(bucket.name, bucket.terms.capacity, sorted(self.known.all), self._leases.gateway)

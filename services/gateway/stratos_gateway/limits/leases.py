@@ -17,8 +17,8 @@ class Leases(Protocol):
     is_alone: bool
     """No other gateway takes from these buckets, ever."""
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
-        """Report and renew; raises ``DependencyDown``."""
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
+        """Report and renew; ``reported`` is a mark that is given back. Raises ``DependencyDown``."""
         ...
 
     async def leave(self) -> None:
@@ -32,7 +32,7 @@ class NoLeases(Leases):
     gateway = "alone"
     is_alone = True
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
         """Redis is always away, and no other gateway was ever seen."""
         raise DependencyDown("this gateway counts limits by itself")
 

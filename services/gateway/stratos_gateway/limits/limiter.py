@@ -11,6 +11,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import ConcurrencyLimited, RateLimited, RequestOverRate, StratosError
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
+from stratos.store.counters.leases import SETTLE_S
 from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
 from stratos_gateway.limits.headers import LimitStanding
 from stratos_gateway.limits.leaser import Leaser
@@ -18,7 +19,9 @@ from stratos_gateway.limits.leaser import Leaser
 FIRST_WAIT_S = 1.0
 """Longest time that a tenant's first request at this gateway waits: Redis answers by then, or is known to be away.
 
-Around an outage any request waits until it is known what may be given, which is never longer than ``SETTLE_S``."""
+Around an outage any request waits until it is known what may be given, but never longer than ``MOST_WAIT_S``."""
+MOST_WAIT_S = SETTLE_S + 0.25
+"""Longest time that a request waits for turns: those that have not reported by then count no more after an outage."""
 
 _STOOD_STILL = "this gateway stood still, and other requests of this tenant have its sequences now; try again"
 
@@ -142,20 +145,25 @@ class TenantLimiter:
 
     async def _wait(self, claims: Sequence[Claim]) -> None:
         """Take turns until the claims are taken, as long as the tenant has left what they need, here or elsewhere."""
-        config, begin = self._leaser.config, self._clock.now()
+        begin = self._clock.now()
         with ExitStack() as stack:
             for claim in claims:
                 stack.enter_context(claim.bucket.demand.waiting_for(claim.amount))
-            while all(not claim.bucket.after_s(claim.amount, self._clock.now()) for claim in claims):
-                is_first = any(not claim.bucket.has_lease for claim in claims)
-                wait_s = FIRST_WAIT_S if is_first else config.wait_s
-                left_s = max(begin + wait_s - self._clock.now(), self._leaser.settles_in_s)
-                if left_s <= 0:
-                    break
+            while (left_s := self._left_s(claims, begin)) > 0:
                 await self._leaser.turn_soon([claim.bucket for claim in claims], left_s)
                 if self._spend(claims):
                     return
         raise self._refusal(claims)
+
+    def _left_s(self, claims: Sequence[Claim], begin: float) -> float:
+        """Seconds for which a request that has waited since ``begin`` waits on; 0 or less for none."""
+        now, config = self._clock.now(), self._leaser.config
+        after_s = max(claim.bucket.after_s(claim.amount, now) for claim in claims)
+        wait_s = FIRST_WAIT_S if any(not claim.bucket.has_lease for claim in claims) else config.wait_s
+        most_s = max(wait_s, MOST_WAIT_S) - (now - begin)
+        if self._leaser.is_away and begin < self._leaser.shares_at <= now:  # for a share, which begins empty
+            return min(most_s, max(after_s, config.interval_s)) if after_s <= most_s else 0.0
+        return 0.0 if after_s else min(max(wait_s - (now - begin), self._leaser.settles_in_s), most_s)
 
     def _spend(self, claims: Sequence[Claim]) -> bool:
         """Take all of them or none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from stratos.api.gateway.v1 import limits_pb2, limits_pb2_grpc
@@ -11,8 +11,9 @@ from stratos_gateway.limits.leaser import Leaser
 
 _POLL_S = 0.2
 _RETRY_S = 1.0
-ExchangeGateways = Callable[[Collection[str]], Awaitable[Iterable[str]]]
-"""Names that are known here -> names that any other gateway knows; empty where none answers."""
+ExchangeGateways = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[str]] | None]]
+"""Names that are known here, the own first -> what each of the other gateways answers, in the same order; empty where
+there is none, ``None`` where none answers."""
 
 
 class PeerGateways:
@@ -28,10 +29,10 @@ class PeerGateways:
         self._exchange = exchange
 
     async def run(self) -> None:
-        """Root task; does nothing once this gateway is counted."""
-        while not self._leaser.is_counted:
-            if self._leaser.is_away:
-                self._leaser.count_in(await self._exchange(self._leaser.gateways))
+        """Root task; does nothing once Redis has told the others of this gateway."""
+        while not self._leaser.is_registered:
+            if self._leaser.is_away and (found := await self._exchange(self._leaser.known.at_first_hand)) is not None:
+                self._leaser.count_in(found)
             await asyncio.sleep(_RETRY_S if self._leaser.is_away else _POLL_S)
         await asyncio.Event().wait()
 
@@ -51,8 +52,7 @@ class LimitsServicer(limits_pb2_grpc.LimitsServiceServicer):
     ) -> limits_pb2.ExchangeGatewaysResponse:
         """Count those that ask, until Redis says who is there."""
         leaser = self._leaser()
-        if leaser is None:
+        if leaser is None or list(request.gateways[:1]) == [leaser.known.own]:  # it is among its own peers
             return limits_pb2.ExchangeGatewaysResponse()
-        if found := leaser.of_model(request.gateways):
-            leaser.note_gateways(found)
-        return limits_pb2.ExchangeGatewaysResponse(gateways=sorted({*leaser.gateways, *request.gateways}))
+        leaser.note_gateways(request.gateways)
+        return limits_pb2.ExchangeGatewaysResponse(gateways=leaser.known.at_first_hand)

@@ -14,6 +14,8 @@ from stratos.core.gateway_load import NUM_TTFT_COUNTS, WINDOW_S, GatewayLoad, tt
 from stratos.core.ledger.pricing import Times
 
 REPORT_S = 1.0
+BACKLOG_KEPT_S = 15.0
+"""How long a look at batches is told: a gateway that is cut off from them says no more what was."""
 IDLE_REPORT_S = 3.0
 """How often 0 is told of a model that nothing is asked of: a scaler that hears nothing keeps what it has."""
 
@@ -67,11 +69,12 @@ class RecentLoad:
         self._served = served
         self._idle_told_s = float("-inf")
         self._models: dict[str, _Model] = {}
-        self._backlog = 0, 0
+        self._backlog: tuple[float, int, int] | None = None
+        """When batches were looked at, monotonic, and what waited then."""
 
     def note_backlog(self, num_lines: int, num_due: int) -> None:
         """So many lines of batches wait, at whichever gateway, and so many of them are due within an hour."""
-        self._backlog = num_lines, num_due
+        self._backlog = self._clock.now(), num_lines, num_due
 
     @contextmanager
     def open(self, model_digest: str) -> Iterator[None]:
@@ -123,9 +126,15 @@ class RecentLoad:
                 await listener.report_load(load)
             await asyncio.sleep(REPORT_S)
 
+    def _recent_backlog(self) -> tuple[int | None, int | None]:
+        """Nothing is known of batches where the last look at them is too long ago, or there was none."""
+        if self._backlog is None or self._clock.now() - self._backlog[0] > BACKLOG_KEPT_S:
+            return None, None
+        return self._backlog[1:]
+
     def _load(self, digest: str, model: _Model) -> GatewayLoad:
         counts = zip(*(second.first_tokens for second in model.seconds), strict=True)
-        num_lines, num_due = self._backlog if digest in tuple(self._served())[:1] else (0, 0)
+        num_lines, num_due = self._recent_backlog() if digest in tuple(self._served())[:1] else (None, None)
         return GatewayLoad(
             gateway=self._gateway,
             model_digest=digest,

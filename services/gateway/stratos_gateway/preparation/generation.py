@@ -22,7 +22,8 @@ from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.continuations.binding import (
     can_go_on,
     check_choices,
-    open_continuation,
+    check_target,
+    opening_of,
     other_request,
     request_binding,
 )
@@ -128,13 +129,14 @@ class GenerationPreparer:
         tools, dialect, model = self._tools, self._dialect, lookup.served
         parsed = await dialect.complete(tools.responses, parsed, tenant)
         target = lookup.target
-        continued = self._opened(parsed, tenant, target)
+        continued = await self._opened(parsed, tenant, target)
         parsed, prompts = await encode_prompts(model, parsed, tenant.plan)
         shape = output_shape(model, parsed, prompts)
         parsed, shape = await enforce(model, parsed, shape, tenant.name)
         options = parsed.options
         texts = await off_loop(max(num_ids, sum(map(len, prompts))), partial(_texts, parsed, tenant, model.tokenizer))
-        await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param)
+        num_prior = 0 if continued is None else max(map(_longest, continued.choices), default=0)
+        await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param, num_prior)
         now_s = tools.wall_clock()
         identity = AnswerIdentity(
             answer_id=dialect.make_id(),
@@ -152,12 +154,14 @@ class GenerationPreparer:
             raise other_request()
         return prepared
 
-    def _opened(self, parsed: GenerationBody, tenant: Tenant, target: ModelTarget) -> ContinuationState | None:
-        """The answer that a request goes on from; raises like ``open_continuation``."""
-        if not parsed.options.continuation:
-            return None
+    async def _opened(self, parsed: GenerationBody, tenant: Tenant, target: ModelTarget) -> ContinuationState | None:
+        """The answer that a request goes on from; raises like ``opening_of`` and ``check_target``."""
         tools, text = self._tools, parsed.options.continuation
-        return open_continuation(tools.continuations, text, tenant, target, tools.catalogue.models)
+        if not text:
+            return None
+        state = await off_loop(len(text) // 3, opening_of(tools.continuations, tenant, text))
+        check_target(state, target, tools.catalogue.models)
+        return state
 
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
         """Put together what runs and what renders, from a checked request and the identity of its answer."""
@@ -243,6 +247,8 @@ class GenerationPreparer:
             sampling_params(options, len(prompt), tenant.plan, model, mark, _longest(choices))
             for prompt, choices in zip(identity.prompts, prior, strict=True)
         ]
+        if is_open and options.n * len(prior) > 1:  # one that has ended cannot be told more once the others have
+            is_open = _has_room(tools.continuations, options.n * sum(params.max_tokens for params in sampling))
         return tuple(
             GenerationSpec(
                 terms=tenant.terms(identity.adapter, nonce),
@@ -305,6 +311,10 @@ def _seed(wanted: int | None, continued: ContinuationState | None) -> int:
 def _priors(continued: ContinuationState | None, num_prompts: int) -> Sequence[tuple[ChoiceState, ...]]:
     """Choices that each prompt goes on from."""
     return ((),) * num_prompts if continued is None else continued.choices
+
+
+def _has_room(tokens: ContinuationTokens | None, num_tokens: int) -> bool:
+    return tokens is not None and tokens.can_hold(num_tokens)
 
 
 def _longest(choices: Sequence[ChoiceState]) -> int:

@@ -23,8 +23,17 @@ async def check_request(
     tenant: Tenant,
     grammars: GrammarCheck,
     prompt_param: str,
+    num_prior: int = 0,
 ) -> None:
     """Refuse a request that may not run as it is.
+
+    Args:
+        options: of the request.
+        prompts: encoded.
+        tenant: whose it is.
+        grammars: checks grammars.
+        prompt_param: the route's name for its prompt.
+        num_prior: tokens of an earlier answer that it goes on from, of the longest choice.
 
     Raises:
         ContextLengthExceeded: a prompt is too long.
@@ -36,8 +45,9 @@ async def check_request(
     if options.n > plan.max_n:
         param = "n" if options.best is None else "best_of"
         raise BadRequest(f"{param} must be at most {plan.max_n} with this plan", param=param)
-    if plan.max_tokens is not None and (options.max_tokens or 0) > plan.max_tokens:
-        raise BadRequest(f"max_tokens must be at most {plan.max_tokens} with this plan", param="max_tokens")
+    if plan.max_tokens is not None and (options.max_tokens or 0) > num_prior + plan.max_tokens:
+        most = num_prior + plan.max_tokens
+        raise BadRequest(f"max_tokens must be at most {most} with this plan", param="max_tokens")
     param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
     check_prompt_logprobs(sum(map(len, prompts)), num_prompt_logprobs(options), param)
     if options.grammar is not None:

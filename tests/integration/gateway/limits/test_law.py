@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from stratos_gateway.limits.bucket import LeasedBucket
 from tests.support.examples import examples
 from tests.support.limits.gateways import LimitedGateway, LimitedGateways, OpenRequest, cost_of, make_tenant
 from tests.support.virtual_loop import VirtualLoop
@@ -101,10 +102,17 @@ class LawMachine(RuleBasedStateMachine):
 
     def lose(self, gateway: LimitedGateway) -> None:
         """Others get its slices, with what it has spent of them and not reported."""
-        for bucket in gateway.leaser.buckets:
-            kind = bucket.name.partition(":")[0]
-            owed = copy(bucket).ask(self.loop.now()).debt  # what came back before may have been worth nothing any more
-            self.lost[kind] = self.lost.get(kind, 0.0) + max(0.0, bucket.unreported, owed)
+        for bucket, amount in self.unreported(gateway).items():
+            self.lose_of(bucket, amount)
+
+    def lose_of(self, bucket: LeasedBucket, amount: float) -> None:
+        kind = bucket.name.partition(":")[0]
+        self.lost[kind] = self.lost.get(kind, 0.0) + amount
+
+    def unreported(self, gateway: LimitedGateway) -> dict[LeasedBucket, float]:
+        """What came back before may have been worth nothing any more."""
+        now = self.loop.now()
+        return {b: max(0.0, b.unreported, copy(b).ask(now).debt) for b in gateway.leaser.buckets}
 
     @precondition(lambda self: not self.had_outage)  # one that is stopped in an outage adds its share, like one cut off
     @rule(place=st.integers(0, 3), seconds=st.sampled_from([0.5, 2.9, 3.1, 20.0]), num_tokens=NUM_TOKENS)
@@ -112,11 +120,13 @@ class LawMachine(RuleBasedStateMachine):
         """It holds slices, others take all they get meanwhile, and then both want more."""
         gateway, self.had_stop = self.platform.gateways[place % len(self.platform.gateways)], True
         gateway.stop()
-        if seconds > 1.0:  # its leases may end
-            self.lose(gateway)
+        unreported = self.unreported(gateway)
         self.pass_time(seconds)
         others = [other for other in self.platform.gateways if other is not gateway]
         self.run(self.ask_at(others * 20, num_tokens))
+        for bucket, amount in unreported.items():
+            if bucket.slice_until <= self.loop.now():
+                self.lose_of(bucket, amount)
         gateway.go_on()
         self.run(self.ask_at([gateway] * 5, num_tokens))
         self.run(asyncio.sleep(1.0))

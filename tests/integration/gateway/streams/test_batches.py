@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,6 +14,9 @@ import pytest
 
 from stratos.common.errors import Overloaded
 from stratos.core.files.model_files import read_model_files
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis
+from stratos.store.sealed.batch_store import BatchHead, BatchStore
 from stratos_gateway.files.lines import SLICE_LINES
 from tests.support.reference.second_model import save_second_model
 from tests.support.reference.shipped_model import base_digest
@@ -192,6 +196,17 @@ async def test_one_whose_window_ends_says_what_was_not_computed(redis_url: str, 
         assert (found["status"], found["output_file_id"]) == ("expired", None)
         rows = await rows_of(world, found["error_file_id"])
         assert [row["error"]["code"] for row in rows] == ["batch_expired"] * 2
+
+
+async def test_the_backlog_is_of_all_open_batches(redis_url: str) -> None:
+    files: Any = SimpleNamespace(key=lambda tenant_id: bytes(32))
+    head = BatchHead(endpoint="/v1/moderations", input_file_id="file-1", window="24h", key_id="k", tenant_name="acme")
+    async with open_redis(redis_url) as redis:
+        store = BatchStore(redis, RecordStoreConfig(), files, "base", 1000)
+        for number in range(260):
+            assert await store.create(f"tenant-{number % 3}", head, 10, 1, 600.0)
+        backlog = await store.backlog()
+    assert (backlog.num_lines, backlog.num_due) == (2600, 2600)
 
 
 async def test_batches_belong_to_their_tenant(worlds: list[AdminWorld]) -> None:

@@ -31,7 +31,8 @@ def test_words_become_faults() -> None:
     assert parse_scenarios(["kill decode-1 and stop router-0"], NAMES) == [
         (Fault("kill", "decode-1"), Fault("stop", "router-0"))
     ]
-    assert [" and ".join(map(str, scenario)) for scenario in parse_scenarios([], NAMES)] == [
+    others = ["prometheus", "decode-other-0"]
+    assert [" and ".join(map(str, scenario)) for scenario in parse_scenarios([], NAMES + others)] == [
         "kill decode-0", "stop decode-0", "kill prefill-0", "stop prefill-0", "kill redis", "stop redis",
         "kill router-0", "stop router-0", "slow decode-0",
     ]  # fmt: skip
@@ -57,6 +58,7 @@ def test_rows_are_held_against_promises(tmp_path: Path) -> None:
         row("stop decode-1", longest_gap_s=3.5),
         row("kill router-0", different=1, problems=("0-greedy-base: other texts",)),
         row("kill decode-0 and kill prefill-0", longest_gap_s=9.0),
+        row("kill prefill-0", is_felt=False),
     ]
     verdicts = {one.promise.pattern: one.verdict for one in observed_promises(rows)}
     assert verdicts == {promise.pattern: "not tried" for promise in PROMISES} | {
@@ -64,6 +66,7 @@ def test_rows_are_held_against_promises(tmp_path: Path) -> None:
         r"stop decode-\d+": "kept, late",
         r"\w+ router-\d+": "**broken**",
         r".+ and .+": "kept",
+        r"\w+ prefill-\d+": "not felt",
     }
     report = ChaosReport(tmp_path / "chaos.json")
     for one in rows:

@@ -118,6 +118,13 @@ def test_every_bit_of_every_weight_is_found_by_reading_it_again(folders: tuple[P
             assert sums.check(ALL).damaged == (), "it is told once"
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_each_weight_in_a_librarys_own_layout_is_read_once() -> None:
+    weights = [torch.ones(64, 64).mul(number).to_mkldnn() for number in range(8)]
+    sums = WeightSums({"model": [*weights, weights[0]]})
+    assert sums.check(ALL).num_bytes == 8 * 64 * 64 * 4
+
+
 def test_a_pass_is_read_in_parts_and_each_byte_once(folders: tuple[Path, Path]) -> None:
     runner = load_runner(folders[0])
     sums = WeightSums({"model": runner.decoder})
@@ -182,7 +189,7 @@ def test_the_shipped_model_gives_the_digests_that_it_brings(dtype: str) -> None:
     if rope not in (BASE_MODEL / KNOWN_DIGESTS_NAME).read_text():
         pytest.skip("another library of mathematics made the rotary table")
     refresh = "python -m scripts.golden.known_digests models/base, where a revision has changed"
-    assert read_known_digest(BASE_MODEL, numerics) == runner.probe(), refresh
+    assert read_known_digest(BASE_MODEL, runner.info.identity) == runner.probe(), refresh
 
 
 def test_who_promises_no_bits_is_not_probed(folders: tuple[Path, Path]) -> None:

@@ -78,6 +78,19 @@ def test_an_end_that_is_none_of_those_shows_everything() -> None:
     assert taken(journal).text == shipped_tokenizer().decode(ids()[:-6])
 
 
+def test_what_is_held_back_is_shown_where_the_token_would_be_too_long() -> None:
+    num_held = 0
+    for cut in range(1, len(whole().token_ids)):
+        journal = make()
+        journal.accept(delta(0, ids()[:cut], finish_reason=FinishReason.EXHAUSTED))
+        chunk, expected = taken(journal), shipped_tokenizer().decode(ids()[:cut])
+        num_held += chunk.text != expected
+        assert not note_continuation([chunk], [[journal]], lambda choices: "")
+        assert (chunk.text, chunk.finish_reason, chunk.is_open, chunk.continuation) == (expected, "length", False, "")
+        assert journal.take() is None
+    assert num_held, "some cut falls within what is held back"
+
+
 def test_the_token_comes_with_the_last_chunk_of_all_choices() -> None:
     one, two = make(), make()
     seen: list[Any] = []

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stratos.common.continuation_errors import ContinuationStale
-from stratos.common.errors import StratosError
+from stratos.common.errors import BadRequest, StratosError
 from stratos.core.requests.records import ChoiceState, FinishReason
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.store.sealed.stream_store import Found, StreamRecord
 from stratos_gateway.answering.request import LINE, BatchLine, PreparedGeneration
 from stratos_gateway.batches.terms import LineStep
+from stratos_gateway.continuations.binding import request_binding
 from stratos_gateway.continuations.settings import ContinuationsConfig
 from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -38,12 +42,16 @@ TOKENS = ContinuationTokens(key_of, ContinuationsConfig())
 
 
 async def prepare(
-    tenant: Tenant = PLAIN, dialect: Dialect = COMPLETION, models: ModelSet | None = None, **fields: Any
+    tenant: Tenant = PLAIN,
+    dialect: Dialect = COMPLETION,
+    models: ModelSet | None = None,
+    tokens: ContinuationTokens = TOKENS,
+    **fields: Any,
 ) -> PreparedGeneration:
     tools = PreparationTools(
         catalogue=ModelCatalogue(models or ModelSet([replace(served_model(), default_max_tokens=20)]), None),
         wall_clock=lambda: 1000.5,
-        continuations=TOKENS,
+        continuations=tokens,
     )
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]} if dialect is CHAT else {"prompt": [5, 6]}
     return await GenerationPreparer(tools, dialect).prepare(
@@ -94,6 +102,53 @@ async def test_the_plan_gives_so_many_tokens_more_and_the_whole_is_what_was_aske
         assert rest.specs[0].num_told_prompt_tokens == 0
         first = rest
     assert lengths == [5, 10, 15, 20], "20 is the default of the model"
+
+
+@pytest.mark.parametrize(("n", "max_tokens", "is_open"), [(1, 20, True), (2, 10, True), (2, 11, False)])
+async def test_several_choices_have_one_only_where_any_output_has_room_in_it(
+    n: int, max_tokens: int, is_open: bool
+) -> None:
+    """A choice that ends first is told without what is held back, whatever comes of the others."""
+    tokens = ContinuationTokens(key_of, ContinuationsConfig(max_bytes=1024 + 4 * 20))
+    prepared = await prepare(tokens=tokens, n=n, max_tokens=max_tokens)
+    assert bool(prepared.specs[0].open_ends) == is_open
+
+
+async def test_a_rest_may_be_asked_for_by_the_length_of_the_whole() -> None:
+    first = await prepare(CAPPED, CHAT)
+    assert first.token_of is not None
+    token = first.token_of([[ChoiceState(index=0, emitted_ids=(7,) * 5)]])
+    for wanted, ends in ((8, {EXHAUSTED}), (10, {EXHAUSTED})):
+        [spec] = (await prepare(CAPPED, CHAT, continuation_token=token, max_tokens=wanted)).specs
+        assert (spec.sampling.max_tokens, spec.open_ends) == (wanted, ends)
+    for fields in ({"continuation_token": token, "max_tokens": 11}, {"max_tokens": 6}):
+        with pytest.raises(BadRequest, match="max_tokens must be at most"):
+            await prepare(CAPPED, CHAT, **fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterParams(SamplingParams):
+    """As a version to come may have them."""
+
+    another: int = 0
+
+
+async def test_the_binding_is_of_what_tokens_depend_on_and_of_no_version() -> None:
+    [spec], options = (await prepare(temperature=0.5, logit_bias={"7": 1, "5": 2})).specs, (await prepare()).options
+
+    def bound(**changed: Any) -> str:
+        return request_binding("completion", options, [replace(spec, sampling=replace(spec.sampling, **changed))])
+
+    same = replace(spec.sampling, logit_bias=dict(sorted(spec.sampling.logit_bias.items())))
+    later = LaterParams(**{f.name: getattr(same, f.name) for f in dataclasses.fields(same)})
+    assert bound() == bound(max_tokens=3, drafts_off=True)
+    assert request_binding("completion", options, [replace(spec, sampling=later)]) == bound()
+    others = [
+        bound(temperature=0.0), bound(logit_bias={5: 2.0}), bound(watermark=Watermark(key=b"k" * 16)),
+        bound(min_tokens=2), request_binding("chat", options, [spec]),
+        request_binding("completion", options, [spec, spec]),
+    ]  # fmt: skip
+    assert len({bound(), *others}) == 1 + len(others)
 
 
 async def test_a_line_of_a_batch_goes_on_with_the_seed_of_its_first_part() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -70,9 +72,31 @@ def test_it_belongs_to_its_tenant_and_ends_with_its_key() -> None:
     assert tokens().make("keyless", STATE) == ""
     assert not tokens().can_be_made("keyless")
     assert not tokens(kept_s=0).can_be_made("acme")
+    assert not tokens(max_bytes=0).can_be_made("acme")
 
 
 def test_a_longer_one_than_is_allowed_is_not_made() -> None:
     made = tokens().make("acme", STATE)
     assert tokens(max_bytes=len(made)).make("acme", STATE) == made
     assert tokens(max_bytes=len(made) - 1).make("acme", STATE) == ""
+
+
+@pytest.mark.parametrize("num_tokens", [1, 7, 1000, 20_000])
+def test_what_it_can_hold_is_made_whatever_the_tokens_are(num_tokens: int) -> None:
+    longest = left_open(0, [2**21 - 1] * num_tokens, is_open=True)
+    state = replace(STATE, choices=((longest,), (left_open(0, (), is_open=False),) * 30))
+    most = next(size for size in range(0, 2**20, 256) if tokens(max_bytes=size).can_hold(num_tokens))
+    assert tokens(max_bytes=most).make("acme", state)
+    assert not tokens(max_bytes=most // 2).can_hold(num_tokens)
+
+
+async def test_it_is_opened_in_any_thread_by_the_key_of_the_event_loop() -> None:
+    made, threads = tokens().make("acme", STATE), list[int]()
+
+    def own_key(tenant_id: str, purpose: Purpose) -> bytes | None:
+        threads.append(threading.get_ident())
+        return key_of(tenant_id, purpose)
+
+    opening = ContinuationTokens(own_key, ContinuationsConfig()).opening_of("acme", made)
+    assert await asyncio.to_thread(opening) == STATE
+    assert threads == [threading.get_ident()]

@@ -245,3 +245,12 @@ def test_slots_in_use_stay_while_redis_is_away_and_the_share_goes_on() -> None:
     assert take(found, 1.0, 0.0)
     found.miss(0.5, 0.0, 1.0)
     assert [take(found, 1.0, 1.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_slice_grows_by_the_share_of_all_the_time_also_of_that_which_calls_take() -> None:
+    found = leased(0.0, BucketTerms(capacity=600.0, rate_per_s=100.0))
+    found.demand.note(500.0, 0.0)
+    for turn in range(1, 11):  # each call takes half of the time
+        wish = found.ask(turn * 0.1, 0.5).wish
+        found.grant(LeaseGrant(wish, 0.0), turn * 0.1 + 0.05)
+    assert found.balance == pytest.approx(0.5 * 100.0 * 1.0)

@@ -26,7 +26,7 @@ class Store(Leases):
     def __init__(self, *gateways: str) -> None:
         self.gateway, self.is_alone, self.gateways, self.is_away = OWN, False, gateways, False
 
-    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> LeaseTurn:
+    async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
         if self.is_away:
             raise DependencyDown("away")
         return LeaseTurn([LeaseGrant(0, 0) for _ in asks], self.gateways)
@@ -65,7 +65,7 @@ async def test_one_of_which_the_others_cannot_know_yet_has_no_share_until_it_tol
     clock.advance(SHARES_AFTER_S)
     await leaser.turn()
     assert (bucket.is_own, bucket.balance) == (True, 0)
-    leaser.count_in([SECOND])
+    leaser.count_in([[SECOND]])
     clock.advance(HEARTBEAT_S)
     await leaser.turn()
     assert bucket.balance == 3

@@ -7,7 +7,7 @@ from itertools import pairwise
 from stratos.common.clock import FakeClock
 from stratos.core.gateway_load import ttft_percentile
 from stratos.core.ledger.pricing import Times
-from stratos_gateway.observe.recent_load import RecentLoad
+from stratos_gateway.observe.recent_load import BACKLOG_KEPT_S, IDLE_REPORT_S, RecentLoad
 from stratos_router.gateway_loads import KEPT_S
 
 
@@ -63,8 +63,17 @@ def test_an_idle_model_is_told_as_0_before_routers_forget_its_gateway() -> None:
         assert [(load.model_digest, load.num_open) for load in recent.now()] == [("a", 1), ("b", 0)]
 
 
-def test_batches_belong_to_the_first_model() -> None:
-    recent = RecentLoad("inc-1", FakeClock(), lambda: ["a", "b"])
+def test_batches_belong_to_the_first_model_and_are_told_while_they_are_known() -> None:
+    clock = FakeClock()
+    recent = RecentLoad("inc-1", clock, lambda: ["a", "b"])
+
+    def told() -> dict[str, tuple[int | None, int | None]]:
+        clock.advance(IDLE_REPORT_S)
+        return {load.model_digest: (load.num_batch_lines, load.num_batch_lines_due) for load in recent.now()}
+
+    nothing = {"a": (None, None), "b": (None, None)}
+    assert told() == nothing, "one that was started while Redis is away"
     recent.note_backlog(700, 30)
-    told = {load.model_digest: (load.num_batch_lines, load.num_batch_lines_due) for load in recent.now()}
-    assert told == {"a": (700, 30), "b": (0, 0)}
+    assert told() == {**nothing, "a": (700, 30)}
+    clock.advance(BACKLOG_KEPT_S)
+    assert told() == nothing, "one that is cut off"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import WorkerLost
+from stratos.core.files.known_digests import KNOWN_DIGESTS_NAME
 from stratos.engine.contract.results import WeightCheck
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.health.prober import Prober
+from stratos.worker.health.prober import Prober, expected_digest
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.settings import ProberConfig
 
@@ -24,6 +28,7 @@ class ScriptedEngine(EngineClient):
         self.digest, self.damaged = b"sound", ()
         self.error: Exception | None = None
         self.num_probes, self.bytes_left = 0, 1
+        self.least_bytes = 0
         self.is_free = asyncio.Event()
         self.is_free.set()
 
@@ -36,7 +41,9 @@ class ScriptedEngine(EngineClient):
 
     async def check_weights(self, max_bytes: int) -> WeightCheck:
         self.bytes_left -= 1
-        return WeightCheck(num_bytes=max_bytes, num_passes=int(self.bytes_left <= 0), damaged=self.damaged)
+        return WeightCheck(
+            num_bytes=max(max_bytes, self.least_bytes), num_passes=int(self.bytes_left <= 0), damaged=self.damaged
+        )
 
     async def _call(self, method, *arguments):
         raise NotImplementedError
@@ -132,3 +139,43 @@ async def test_each_half_can_be_turned_off(config: dict[str, int], probes: int, 
     await world.prober.look()
     assert world.engine.num_probes == probes
     assert world.metric("stratos_weight_bytes_checked_total") == read
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("an operator failed")])
+async def test_a_look_that_fails_is_counted_and_ends_no_worker(error: Exception) -> None:
+    world = World()
+    world.engine.error = error
+    await world.prober.look()
+    assert world.metric("stratos_engine_probes_total", outcome="failed") == 1
+    world.engine.error = None
+    await world.look_after(61)
+    assert world.metric("stratos_engine_probes_total", outcome="sound") == 1
+    assert not world.convictions
+
+
+async def test_a_convicted_worker_ends_after_a_while_so_that_it_is_started_again() -> None:
+    world = World(b"known", leave_after_s=600)
+    await world.prober.look()
+    await world.look_after(599)
+    assert world.engine.num_probes == 1, "it looks no more"
+    with pytest.raises(WorkerLost, match="known tokens give"):
+        await world.look_after(1)
+    staying = World(b"known", leave_after_s=0)
+    await staying.prober.look()
+    await staying.look_after(10_000)
+    assert len(staying.convictions) == 1
+
+
+def test_a_senseless_file_of_digests_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    info = FakeRunner(FakeConfig()).info
+    (tmp_path / KNOWN_DIGESTS_NAME).write_text("[]")
+    assert expected_digest(replace(info, model_path=tmp_path)) is None
+    assert KNOWN_DIGESTS_NAME in caplog.text
+
+
+async def test_a_piece_larger_than_a_seconds_worth_is_made_up_for_by_waiting() -> None:
+    world = World(interval_s=0, weight_bytes_per_s=10)
+    world.engine.least_bytes, world.engine.bytes_left = 35, 100
+    for _ in range(8):
+        await world.look_after(1)
+    assert world.metric("stratos_weight_bytes_checked_total") == 70
