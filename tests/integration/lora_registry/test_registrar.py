@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from stratos.common.errors import BadRequest, DependencyDown, InvalidAdapter, ModelNotFound, NotFound, Overloaded
 from stratos.core.adapter import Adapter
-from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
 from stratos.store.models.forms import model_id
 from stratos.store.object_store import ObjectInfo, ObjectStore
 from stratos.store.records.manifest import MANIFEST_KEY
@@ -183,14 +183,14 @@ async def test_the_name_of_a_model_that_is_added_while_weights_are_read_is_refus
 ) -> None:
     write_adapter(world.root / "adapters" / "one")
     writer, model = RecordWriter(RecordStore(world.redis), actor="cli:test"), model_id("one", "c" * 64)
-    registrar: Any = world.registrar
-    read = registrar._read
+    loop = asyncio.get_running_loop()
 
-    async def slow_read(uri: str) -> Any:
-        await writer.change(Kind.MODEL, model, "model.add", lambda old: {"text_digest": "d" * 64})
-        return await read(uri)
+    def read(folder: Path) -> AdapterFiles:
+        added = writer.change(Kind.MODEL, model, "model.add", lambda old: {"text_digest": "d" * 64})
+        asyncio.run_coroutine_threadsafe(added, loop).result()
+        return read_adapter_files(folder)
 
-    monkeypatch.setattr(registrar, "_read", slow_read)
+    monkeypatch.setattr("stratos_lora_registry.registrar.read_adapter_files", read)
     with pytest.raises(BadRequest, match="is a base model's"):
         await world.register()
     assert await world.is_untouched()
