@@ -98,7 +98,7 @@ class SocketConnection:
         self.is_gone = False
         """The client has left, or was told to."""
         self.is_answering = False
-        """A response is sent: no message that comes meanwhile ends it."""
+        """A response is sent: no message that comes ends it."""
         self.is_leaving = False
         """The gateway goes: nothing more is begun."""
 
