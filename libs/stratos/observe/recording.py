@@ -19,10 +19,15 @@ class Recording:
     expr: str
 
 
+def judged(outcomes: str) -> str:
+    """Ended requests that the objective counts: the lowest class is refused first where room is short, by design."""
+    return f'stratos_request_outcomes_total{{class!="{BATCH_CLASS}", outcome=~"{outcomes}"}}'
+
+
 def _errors(window: str) -> Recording:
-    failed = f'sum by (release, model) (rate(stratos_request_outcomes_total{{outcome="failed"}}[{window}]))'
-    judged = f'sum by (release, model) (rate(stratos_request_outcomes_total{{outcome=~"finished|failed"}}[{window}]))'
-    return Recording(f"stratos:request_errors:ratio_rate{window}", f"{failed} / ({judged} > 0)")
+    failed = f"sum by (release, model) (rate({judged('failed')}[{window}]))"
+    counted = f"sum by (release, model) (rate({judged('finished|failed')}[{window}]))"
+    return Recording(f"stratos:request_errors:ratio_rate{window}", f"{failed} / ({counted} > 0)")
 
 
 def _p95(metric: str) -> str:

@@ -28,14 +28,17 @@ class Tokenizer:
     Args:
         definition: content of ``tokenizer.json``.
         config: content of ``tokenizer_config.json``; may be empty.
+        parsed: ``definition`` as JSON, where the caller has it.
     """
 
-    def __init__(self, definition: str, config: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, definition: str, config: dict[str, Any] | None = None, parsed: dict[str, Any] | None = None
+    ) -> None:
         # One thread per call: a pool of the library's own would not survive a fork.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._aware = _build(definition, knows_special=True)
         self._plain = _build(definition, knows_special=False)
-        parsed = json.loads(definition)
+        parsed = json.loads(definition) if parsed is None else parsed
         self.config = config or {}
         self._bytes = token_bytes_table(parsed)
         self._max_token_bytes = max(map(len, self._bytes), default=1)
@@ -55,10 +58,10 @@ class Tokenizer:
             InvalidCheckpoint: missing or malformed files, or a kind of tokenizer that is not supported.
         """
         path = folder / "tokenizer.json"
-        read_json(path)
+        parsed = read_json(path)
         config = folder / "tokenizer_config.json"
         try:
-            return cls(path.read_text(encoding="utf-8"), read_json(config) if config.exists() else {})
+            return cls(path.read_text(encoding="utf-8"), read_json(config) if config.exists() else {}, parsed)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidCheckpoint(f"{path} is not a tokenizer that can be read: {repr(error)[:300]}") from error
 

@@ -45,13 +45,21 @@ class AutoscalerMetrics(Instruments):
             self._bounds.labels(*_names(bounds.key), name).set(size)
 
     def show(self, key: PoolKey, pool: PoolObservation | None, decision: PlanningDecision) -> None:
-        """Record one decision and what it was taken on."""
-        names = _names(key)
-        self._desired.labels(*names).set(decision.desired)
-        self._decisions.labels(*names, decision.direction, decision.reason).inc()
+        """Record one decision and what it was taken on; without data what was shown stays."""
+        self._decisions.labels(*_names(key), decision.direction, decision.reason).inc()
         if pool is not None:
-            for state, count in count_states(pool).items():
-                self._workers.labels(*names, state).set(count)
+            self.show_size(key, pool, decision.desired)
+
+    def show_size(self, key: PoolKey, pool: PoolObservation, desired: int) -> None:
+        """Record how many workers there are, and how many there should be."""
+        names = _names(key)
+        self._desired.labels(*names).set(desired)
+        for state, count in count_states(pool).items():
+            self._workers.labels(*names, state).set(count)
+
+    def forget_desired(self) -> None:
+        """Another autoscaler acts: what this one wanted is old."""
+        self._desired.clear()
 
 
 def _names(key: PoolKey) -> tuple[str, str]:

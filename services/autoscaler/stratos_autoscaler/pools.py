@@ -84,6 +84,14 @@ class ManagedPool:
             is_partial=found.num_missing > 0,
         )
 
+    def observe_unknown(self, workers: Sequence[BackendWorker]) -> PoolObservation:
+        """The pool, as the backend alone sees it: routers name no worker of a model whose digest is not known."""
+        own = [
+            worker for worker in workers if worker.role is self.key.role and worker.model_name == self.key.model_name
+        ]
+        staying = [worker for worker in own if not worker.is_draining]
+        return PoolObservation(num_owned=len(staying), num_starting=len(staying), num_leaving=len(own) - len(staying))
+
 
 def shown_workers(found: FleetSum | None) -> set[str]:
     """Ids of the workers that routers know."""

@@ -127,10 +127,15 @@ class Scaler:
             }
         verdicts = self._verdicts(seen, found, now)
         why_none = Reason.NO_DATA if owned is None or self.is_active else Reason.STANDBY
+        if why_none is Reason.STANDBY:
+            self._metrics.forget_desired()
+        unknown = self._unknown(workers) if found is not None and self.is_active else {}
         for place, pool in enumerate(self._pools):
             verdict = verdicts.get(pool.key.model_name, ZeroVerdict.AWAKE)
             decision = self._decide(pool, seen.get(place), verdict, now, why_none)
             self._note(pool, seen.get(place), decision, now)
+            if place in unknown:
+                self._metrics.show_size(pool.key, unknown[place], unknown[place].size)
             await self._act(pool, decision)
         await self._mark(seen)
 
@@ -170,6 +175,14 @@ class Scaler:
                 pool.key = key
                 known.append(key)
         self._board.show_fleet(found, known)
+
+    def _unknown(self, workers: tuple[BackendWorker, ...]) -> Observations:
+        """Pools whose model's digest is not known: none of their workers ever lived, and the backend has them alone."""
+        return {
+            place: pool.observe_unknown(workers)
+            for place, pool in enumerate(self._pools)
+            if self._digests.key(pool.config.bounds) is None
+        }
 
     def _verdicts(self, seen: Observations, found: FleetSum | None, now: float) -> dict[str, ZeroVerdict]:
         """A verdict for every model whose pools may be empty."""

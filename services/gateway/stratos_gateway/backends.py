@@ -133,6 +133,7 @@ async def open_backends(
     share = MemoryShare(
         redis, settings.ledger.redis_share, clock, metrics.redis_memory.set, metrics.redis_file_failed.set
     )
+    tasks["redis-state"] = share.run
     objects = _open_objects(settings, stack)
     shelf = open_shelf(settings, models, follower, objects, metrics, clock, stack)
     tasks["model-records"] = shelf.run

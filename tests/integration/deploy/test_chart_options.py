@@ -6,6 +6,7 @@ Needs a renderer: `helm` on the path, or the package helm-python-sdk. Without on
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -316,7 +317,10 @@ def test_switches_turn_objects_off() -> None:
 @pytest.mark.parametrize("release", ["x" * 53, f"{'x' * 52}y", "1st.site"])
 def test_long_and_odd_release_names(release: str) -> None:
     models = [{"name": "m" * 32, "source": {"claim": {"name": "m"}}}]
-    found = checked({"models": models, "decodeWorker": {"warmSpares": 1}}, release=release)
+    values = {"models": models, "decodeWorker": {"warmSpares": 1}, "backup": {"schedule": "17 * * * *"}}
+    found = checked(values, release=release)
+    due = re.compile(r".+-(certificates|backup)")  # of the alert StratosCronJobFails
+    assert [bool(due.fullmatch(name)) for name in kinds(found, "CronJob")] == [True, True]
     other = checked({"models": models}, release=f"{'x' * 51}yz")
     for kind in {o["kind"] for o in found} - {"APIService"}:  # a cluster has one of that name
         assert not set(kinds(found, kind)) & set(kinds(other, kind)), kind
@@ -336,6 +340,10 @@ def test_long_and_odd_release_names(release: str) -> None:
         (
             {"decodeWorker": {"replicas": 3, "floor": 3, "autoscaling": {"mode": "none"}}},
             "models[base].decode.replicas: 3 must be larger",
+        ),
+        (
+            {"decodeWorker": {"config": {"transport": {"idlePairS": 0}}}},
+            "models[base].decode.config.transport.idlePairS: is 0, and 300 in models[base].prefill",
         ),
         (
             {"models": [{"name": "a", "source": {"claim": {"name": "c"}}}] * 2},

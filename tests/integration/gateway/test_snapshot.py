@@ -80,8 +80,13 @@ async def test_a_new_gateway_takes_a_copy_from_another_while_redis_is_away(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     key = await make_key(redis_server.url, tmp_path)
+    async with open_redis(redis_server.url) as redis:
+        await redis.config_set("maxmemory", "64mb")
     async with gateway(redis_server.url) as first:
         await eventually(lambda: is_ready(first), "the first one is ready")
+        await eventually(
+            lambda: first.metrics.get_sample_value("stratos_redis_memory_ratio"), "Redis is looked at without traffic"
+        )
         redis_server.kill()
         async with (
             gateway(redis_server.url) as alone,

@@ -59,18 +59,30 @@ PROOFS: dict[str, Proof] = {
     ),
     "StratosComponentDown": Proof(
         series={
-            f'up{{{R}, component="router", instance="i"}}': "0+0x5 1+0x60",
-            f'up{{{R}, component="router", instance="k"}}': "0+0x60",
-            f'up{{{R}, component="gateway", instance="g"}}': "1+0x60",
+            f'up{{{R}, component="router", instance="i"}}': "0+0x10 1+0x55",
+            f'up{{{R}, component="router", instance="k"}}': "0+0x65",
+            # Its one pod is moved to another node.
+            f'up{{{R}, component="gateway", instance="g"}}': "1+0x47 stale _x1 1+0x15",
             # The autoscaler's pods are gone, not only silent; another release was removed as a whole.
-            f'up{{{R}, component="autoscaler", instance="a"}}': "1+0x20 _x20 1+0x20",
-            'up{release="removed", component="router", instance="l"}': "1+0x20 _x40",
+            f'up{{{R}, component="autoscaler", instance="a"}}': "1+0x20 stale _x18 1+0x25",
+            'up{release="removed", component="router", instance="l"}': "1+0x20 stale _x40",
         },
-        fires_at=3,
-        resolved_at=8,
+        fires_at=8,
+        resolved_at=13,
         labels=labelled(component="router"),
         also=((30, labelled(component="autoscaler")),),
-        quiet_at=50,
+        quiet_at=49,
+    ),
+    "StratosRegistryDown": Proof(
+        series={
+            f'up{{{R}, component="router", instance="i"}}': "1+0x80",
+            # Its one pod is moved to another node, and does not start on a later one.
+            f'up{{{R}, component="lora-registry", instance="l"}}': "1+0x9 stale _x1 1+0x19 stale _x28 1+0x20",
+        },
+        fires_at=48,
+        resolved_at=70,
+        quiet_at=11,
+        labels=labelled(component="lora-registry"),
     ),
     "StratosGatewayMissing": Proof(  # another release has one
         series={
@@ -83,11 +95,12 @@ PROOFS: dict[str, Proof] = {
     ),
     "StratosNoLiveWorker": Proof(
         series={
-            **pool("live", "2+0x20 0+0x5 1+0x10"),
-            f"stratos_autoscaler_desired_workers{{{R}, {POOL}}}": "2+0x35",
+            **pool("live", "0+0x10 2+0x20 0+0x5 1+0x10"),  # its first workers start with the release
+            f"stratos_autoscaler_desired_workers{{{R}, {POOL}}}": "2+0x46",
         },
-        fires_at=23,
-        resolved_at=28,
+        quiet_at=8,
+        fires_at=34,
+        resolved_at=39,
         labels=labelled(role="decode", model="m"),
     ),
     "StratosPoolBelowFloor": Proof(

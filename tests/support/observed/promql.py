@@ -27,6 +27,7 @@ OF_A_CLUSTER = {
     "kube_cronjob_status_last_successful_time": frozenset({"namespace", "cronjob"}),
     "kube_horizontalpodautoscaler_status_desired_replicas": frozenset({"namespace", "horizontalpodautoscaler"}),
     "kube_horizontalpodautoscaler_spec_max_replicas": frozenset({"namespace", "horizontalpodautoscaler"}),
+    "kube_horizontalpodautoscaler_spec_min_replicas": frozenset({"namespace", "horizontalpodautoscaler"}),
     "kubelet_volume_stats_available_bytes": frozenset({"namespace", "persistentvolumeclaim"}),
     "kubelet_volume_stats_capacity_bytes": frozenset({"namespace", "persistentvolumeclaim"}),
 }

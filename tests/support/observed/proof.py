@@ -53,7 +53,11 @@ def queue(oldest_s: str) -> dict[str, str]:
 
 
 def limited(count: str) -> dict[str, str]:
-    return {f'stratos_requests_limited_total{{{R}, tenant="t", code="rate_limit_exceeded"}}': count}
+    """Refusals of a tenant, of one whose budget is spent, and of tenants without a series of their own."""
+    return {
+        f'stratos_requests_limited_total{{{R}, tenant="{tenant}", code="{code}"}}': count
+        for tenant, code in (("t", "rate_limit_exceeded"), ("t", "insufficient_quota"), ("other", "concurrency_limit"))
+    }
 
 
 HERE = {'up{release="ns/r", component="router", instance="i"}': "1+0x240"}
@@ -61,7 +65,13 @@ HERE = {'up{release="ns/r", component="router", instance="i"}': "1+0x240"}
 
 
 def outcomes(failed: str, finished: str) -> dict[str, str]:
+    """Ended requests of model m, and batches of another, half of which are refused for want of room."""
     return {
-        f'stratos_request_outcomes_total{{{R}, model="m", outcome="{outcome}"}}': values
-        for outcome, values in (("failed", failed), ("finished", finished))
+        f'stratos_request_outcomes_total{{{R}, model="{model}", class="{priority}", outcome="{outcome}"}}': values
+        for model, priority, outcome, values in (
+            ("m", "1", "failed", failed),
+            ("m", "1", "finished", finished),
+            ("batch", "3", "failed", finished),
+            ("batch", "3", "finished", finished),
+        )
     }

@@ -119,14 +119,22 @@ STORE_PROOFS: dict[str, Proof] = {
     "StratosGatewaysAtMaximum": Proof(
         series={
             f'kube_horizontalpodautoscaler_{what}{{namespace="ns", horizontalpodautoscaler="{name}"}}': values
-            for what, name, values in (
-                ("status_desired_replicas", "r-gateway-base", "10+0x30 4+0x10"),
-                ("spec_max_replicas", "r-gateway-base", "10+0x40"),
-                ("status_desired_replicas", "r-decode-base", "10+0x40"),
-                ("spec_max_replicas", "r-decode-base", "10+0x40"),
+            for name, desired, least in (
+                ("r-gateway-base", "10+0x30 4+0x10", "2+0x40"),
+                ("r-gateway-fixed", "10+0x40", "10+0x40"),
+                ("r-decode-base", "10+0x40", "2+0x40"),
+                ("the-gateway-of-a-neighbour", "10+0x40", "2+0x40"),
+            )
+            for what, values in (
+                ("status_desired_replicas", desired),
+                ("spec_max_replicas", "10+0x40"),
+                ("spec_min_replicas", least),
             )
         }
-        | HERE,
+        | {
+            f'up{{release="ns/r", component="gateway", instance="r-gateway-{model}-5d9c7b8f6-x2k4p"}}': "1+0x40"
+            for model in ("base", "fixed")
+        },
         fires_at=20,
         resolved_at=35,
         labels={"namespace": "ns", "horizontalpodautoscaler": "r-gateway-base"},

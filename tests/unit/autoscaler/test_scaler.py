@@ -28,6 +28,10 @@ IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", nu
 BLOCKS = BlockLedger(total=100, free=100, cached=0, allocated=0, reserved=0, fenced=0)
 
 
+def role_of(name: str) -> WorkerRole:
+    return WorkerRole(name.partition("-")[0])
+
+
 class FakeFleet:
     """A router whose workers and queue are set by the test."""
 
@@ -49,8 +53,7 @@ class FakeFleet:
         return FleetSum(fleet=fleet, num_missing=self.num_missing)
 
     def _worker(self, name: str) -> FleetWorker:
-        role = WorkerRole(name.partition("-")[0])
-        ref = WorkerRef(worker_id=name, incarnation=name, address="a:1", role=role)
+        ref = WorkerRef(worker_id=name, incarnation=name, address="a:1", role=role_of(name))
         status = WorkerStatus(
             ref=ref,
             engine=make_load(blocks=BLOCKS, num_running=self.seqs.get(name, 0)),
@@ -74,7 +77,7 @@ class FakeBackend(Backend):
         self.marked: dict[str, int] = {}
         self.drained: list[str] = []
         self.leaving: list[str] = []
-        self.is_down = False
+        self.is_down, self.model_name = False, ""
 
     async def hold_lease(self) -> bool:
         return self.has_lease
@@ -83,7 +86,9 @@ class FakeBackend(Backend):
         if self.is_down:
             raise WorkerLost("the supervisor did not answer")
         return tuple(
-            BackendWorker(worker_id=name, role=WorkerRole(name.partition("-")[0]), is_draining=name in self.leaving)
+            BackendWorker(
+                worker_id=name, role=role_of(name), model_name=self.model_name, is_draining=name in self.leaving
+            )
             for name in dict.fromkeys([*self.leaving, *self.stuck, *self.router.names])
         )
 
@@ -247,7 +252,10 @@ async def test_an_autoscaler_without_the_lease_looks_and_does_nothing() -> None:
     world.backend.has_lease = True
     await world.turn()
     assert len(world.backend.started) == 1
-    assert world.registry.get_sample_value("stratos_autoscaler_active") == 1
+    assert (world.registry.get_sample_value("stratos_autoscaler_active"), world.value("desired_workers")) == (1, 3)
+    world.backend.has_lease = False
+    await world.turn()
+    assert world.value("desired_workers") is None, "what a standby wanted once is old"
     await world.scaler.close()
 
 
@@ -322,6 +330,11 @@ async def test_a_pool_whose_workers_never_come_up_is_wanted_and_does_not_sleep()
     assert world.value("workers", state="live") == 0
     assert world.value("decisions_total", direction="hold", reason="asleep") is None
     assert world.backend.started == [], "one more would not come up either"
+    world = World(pools=[{**HPA_POOLS[0], "model_name": name} for name in ("chat", "code")])
+    world.router.names, world.backend.stuck, world.backend.model_name = [], ["decode-0", "decode-1"], "code"
+    await world.turn(3)
+    assert [world.value("desired_workers", model=name) for name in ("chat", "code")] == [0, 2]
+    assert world.value("workers", model="code", state="live") == 0, "so is a new one of several models"
 
 
 async def test_what_a_pool_should_have_is_kept_while_nothing_is_seen_of_it() -> None:

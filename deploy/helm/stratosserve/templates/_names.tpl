@@ -7,12 +7,22 @@
 
 {{/* Name of an object, at most 63 characters: (list $ "decode-base"). A long one keeps its end, and a digest tells it from others. */}}
 {{- define "stratos.name" -}}
-{{- $root := index . 0 -}}
+{{- include "stratos.nameWithin" (append . 63) -}}
+{{- end }}
+
+{{/* Name of a CronJob, at most 52: its jobs' names are 11 characters longer. */}}
+{{- define "stratos.cronName" -}}
+{{- include "stratos.nameWithin" (append . 52) -}}
+{{- end }}
+
+{{/* The same of so many characters: (list $ "decode-base" 63). */}}
+{{- define "stratos.nameWithin" -}}
 {{- $end := index . 1 -}}
-{{- $head := include "stratos.fullname" $root -}}
+{{- $max := index . 2 -}}
+{{- $head := include "stratos.fullname" (index . 0) -}}
 {{- $name := printf "%s-%s" $head $end -}}
-{{- if gt (len $name) 63 -}}
-{{- $name = printf "%s-%s-%s" (trunc (int (sub 53 (len $end))) $head | trimSuffix "-") (sha256sum $name | trunc 8) $end -}}
+{{- if gt (len $name) $max -}}
+{{- $name = printf "%s-%s-%s" (trunc (int (sub (sub $max 10) (len $end))) $head | trimSuffix "-") (sha256sum $name | trunc 8) $end -}}
 {{- end -}}
 {{- $name -}}
 {{- end }}

@@ -34,10 +34,10 @@ NUM_ATTEMPTS = 5
 def add(
     name: NameArgument,
     path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],
-    size: Annotated[str, typer.Option(help="Row of the plans' prices that its tokens have.")] = "",
-    max_model_len: Annotated[int, typer.Option(min=0, help="Longest sequence; 0: the model's context.")] = 0,
-    max_input_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 4096,
-    quantization: Annotated[str, typer.Option(help="Weights at load: auto, int8, int4, fp8 or mxfp4.")] = "auto",
+    size: Annotated[str | None, typer.Option(help="Row of the plans' prices that its tokens have.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=0, help="Longest sequence; 0: the model's context.")] = None,
+    max_input_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt; of a new name 4096.")] = None,
+    quantization: Annotated[str | None, typer.Option(help="Weights: auto, int8, int4, fp8 or mxfp4.")] = None,
     wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait until workers serve it.")] = 0,
     digest: Annotated[
         str, typer.Option(help="Of the model, as `publish` printed it: then the folder needs no weights.")
@@ -49,19 +49,23 @@ def add(
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
 ) -> None:
-    """Serve a model from now on, or a further revision of one; nothing restarts. Under `stratos up` it gets workers."""
+    """Serve a model from now on, or a further revision of one; nothing restarts. Under `stratos up` it gets workers.
+
+    What is not given stays as the newest revision of the name has it.
+    """
     from stratos.cli.data.folder import DataDir
     from stratos.cli.local.preflight import check_model_folder
     from stratos.cli.models.records import ModelAsk, add_model, wait_for_workers
     from stratos.core.files.gguf.parts import is_gguf
     from stratos.text.gguf.kept_folders import gguf_folder
 
-    terms = {
+    asked = {
         "size": size,
         "max_model_len": max_model_len,
         "max_input_tokens": max_input_tokens,
         "quantization": quantization,
     }
+    terms = {field: value for field, value in asked.items() if value is not None}
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
         data, store = DataDir(data_dir), _store_of(object_store, s3_endpoint, url, data_dir, run)
         data.prepare()

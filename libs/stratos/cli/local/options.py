@@ -67,6 +67,8 @@ class UpOptions:
     device: Annotated[str, Option(help="Where workers compute: cpu, or cuda: one GPU that they share.")] = "cpu"
     dtype: Annotated[str, Option(help="Type of weights and KV: auto, float32, bfloat16 or float16.")] = "auto"
     """"auto" takes what suits model and machine."""
+    asked_dtype: str = ""
+    """``dtype`` as it was asked for, where it was settled for the first model since."""
     quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8, mxfp4 at load.")] = "auto"
     kv_cache_dtype: Annotated[str, Option(help="KV: auto (as --dtype), or int8, fp8 in one byte a number.")] = "auto"
     speculative_config: Annotated[

@@ -1,15 +1,18 @@
 """Workers of this machine for the models that records name: started when one comes, drained after it is gone.
 
-    record ──▶ start ──▶ its workers serve          a start that fails is reported, and tried again with the next record
-    gone   ──▶ idle? ──▶ drain                      first the requests that run end, which gateways send no new ones to
+    record  ──▶ start ──▶ its workers serve         a start that fails is reported, and tried again with the next record
+    changed ──▶ start ──▶ idle? ──▶ drain           the new ones are there before the old ones leave
+    gone    ──▶ idle? ──▶ drain                     first the requests that run end, which gateways send no new ones to
+    back    ──▶ what has not left yet stays
 
-Work on one record is done in order; records do not wait for each other.
+Work on one record is done in order, and what goes wrong with one ends no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +52,14 @@ class ModelWorkers(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Workers that were started for a record."""
+
+    record: ModelRecord
+    names: Sequence[str]
+
+
 class ModelPools:
     """Belongs to the event loop.
 
@@ -75,7 +86,7 @@ class ModelPools:
         self._look_s = look_s
         self._changed = asyncio.Event()
         self._known: dict[str, ModelRecord] = {}
-        self._names: dict[str, Sequence[str]] = {}
+        self._pools: dict[str, _Pool] = {}
         self._last: dict[str, asyncio.Task[None]] = {}
         """Work on each record that was begun last."""
         follower.snapshot.on_record(Kind.MODEL, lambda record: self._changed.set())
@@ -91,15 +102,17 @@ class ModelPools:
 
     def _settle(self, group: asyncio.TaskGroup) -> None:
         wanted = self._wanted()
-        for record_id in self._known.keys() - wanted.keys():
+        for record_id in (self._known.keys() | self._pools.keys()) - wanted.keys():
             self._then(group, record_id, partial(self._end, record_id))
         for record_id, record in wanted.items():
-            known = self._known.get(record_id)
-            if known is not None and _needs(known) != _needs(record):
-                self._then(group, record_id, partial(self._end, record_id))
-            if known is None or _needs(known) != _needs(record):
+            if not self._wants(record_id, record):
                 self._then(group, record_id, partial(self._begin, record_id, record))
         self._known = wanted
+
+    def _wants(self, record_id: str, record: ModelRecord) -> bool:
+        """Workers for a record as ``record`` has it are wanted still."""
+        known = self._known.get(record_id)
+        return known is not None and _needs(known) == _needs(record)
 
     def _wanted(self) -> dict[str, ModelRecord]:
         found = ((record.id, record.value) for record in self._follower.snapshot.of_kind(Kind.MODEL))
@@ -112,30 +125,53 @@ class ModelPools:
         async def run() -> None:
             if before is not None:
                 await asyncio.wait([before])
-            await work()
+            try:
+                await work()
+            except Exception as error:  # a task's edge: one odd record ends the following of no other
+                self._report(f"workers of {record_id.rpartition('/')[0]}: {error!r}"[:300])
 
         self._last[record_id] = group.create_task(run(), name=f"workers of {record_id}")
 
     async def _begin(self, record_id: str, record: ModelRecord) -> None:
+        """Start the workers of a record, unless they are there, or another version of it came since."""
+        before = self._pools.get(record_id)
+        is_there = before is not None and _needs(before.record) == _needs(record)
+        if is_there or not self._wants(record_id, record):
+            return
         try:
-            self._names[record_id] = await self._workers.start_model(record)
-        except StratosError as error:
-            self._report(f"model {record.name}: no workers: {error.message}")
-            self._known.pop(record_id, None)
+            names = await self._workers.start_model(record)
+        except Exception as error:
+            why = error.message if isinstance(error, StratosError) else repr(error)[:200]
+            self._report(f"model {record.name}: no workers: {why}")
+            if self._wants(record_id, record):
+                del self._known[record_id]
+            return
+        self._pools[record_id] = _Pool(record, names)
+        if before is not None:
+            await self._until_idle(before.names, lambda: False)
+            await self._drain(before.names)
 
     async def _end(self, record_id: str) -> None:
-        names = self._names.pop(record_id, ())
-        await self._until_idle(names)
+        """Let the workers of a record leave once they are idle, unless it is there again by then."""
+        pool = self._pools.get(record_id)
+        if pool is None:
+            return
+        await self._until_idle(pool.names, lambda: record_id in self._known)
+        if record_id not in self._known:
+            del self._pools[record_id]
+            await self._drain(pool.names)
+
+    async def _drain(self, names: Sequence[str]) -> None:
         for name in names:
             try:
                 await self._workers.begin_drain(name)
             except StratosError as error:
                 self._report(f"{name}: {error.message}")
 
-    async def _until_idle(self, names: Sequence[str]) -> None:
+    async def _until_idle(self, names: Sequence[str], may_stop: Callable[[], bool]) -> None:
         num_idle, loop = 0, asyncio.get_running_loop()
         until = loop.time() + LONGEST_DRAIN_S
-        while names and num_idle < IDLE_LOOKS and loop.time() < until:
+        while names and num_idle < IDLE_LOOKS and loop.time() < until and not may_stop():
             await asyncio.sleep(self._look_s)
             try:
                 busy = _busy(await self._workers.fleet(), names)

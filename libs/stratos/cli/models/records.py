@@ -32,7 +32,7 @@ class ModelAsk:
     store: ObjectStoreConfig
     """The one that the gateways have."""
     terms: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of its record that differ from their defaults."""
+    """Fields of its record; those that lack are as its name has them already."""
 
 
 def add_model(client: AdminClient, ask: ModelAsk) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def wait_for_workers(client: AdminClient, digest: str, wait_s: float) -> bool:
     while True:
         rows = client.call("GET", "/models")["data"]
         row = next((row for row in rows if row["digest"] == digest), None)
-        if row is not None and row["current"] and any((row["workers"] or {}).values()):
+        if row is not None and row["current"] and row["live"]:
             return True
         if time.monotonic() >= until:
             return False

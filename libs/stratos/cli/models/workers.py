@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from stratos.cli.data.digests import remembered_digest
@@ -33,18 +34,22 @@ from stratos.store.redis import open_redis
 
 
 def fitted(options: UpOptions) -> tuple[UpOptions, str]:
-    """The options with sizes for every worker, and the text that explains them."""
+    """The options with sizes for every worker, and the text that explains them.
+
+    Those of a platform that are fitted again for another model get the type that was asked for, not that of the first.
+    """
+    dtype = options.asked_dtype or options.dtype
     ask = WorkerAsk(
         model_path=options.model_path,
         num_workers=options.num_workers + options.decode_limit - options.decode,
-        dtype=options.dtype,
+        dtype=dtype,
         quantization=options.quantization,
         kv_dtype=options.kv_cache_dtype,
         max_model_len=options.max_model_len,
     )
     plan, text = plan_workers(ask, read_machine(), os.environ)
     sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}
-    return replace(options, **sizes), text  # type: ignore[arg-type]
+    return replace(options, **sizes, asked_dtype=dtype), text  # type: ignore[arg-type]
 
 
 class LocalModelWorkers:
@@ -62,30 +67,44 @@ class LocalModelWorkers:
         self._options = options
         self._facts = facts
         self._data = data
+        self._starts = asyncio.Lock()
+        self._running: list[set[str]] = []
+        """Names of the workers of each added model."""
 
     async def start_model(self, record: ModelRecord) -> Sequence[str]:
         """Start as many workers as each model has, for one that a record names; returns their names.
 
+        One model after the other: what it may take of the machine is known once the one before has taken its part.
+
         Raises:
             StratosError: its folder is another model, or the machine has no room for it.
         """
-        path, most = Path(record.source), self._options
+        path = Path(record.source)
         handed = await asyncio.to_thread(remembered_digest, path, self._data.digests_file)
         if handed.partition("@")[0] != record.digest:
             raise InvalidCheckpoint(f"{path} holds another model than its record says; add it again")
+        async with self._starts:
+            return await self._start(record, handed)
+
+    async def _start(self, record: ModelRecord, handed: str) -> Sequence[str]:
+        path, most = Path(record.source), self._options
+        num_models = most.num_models + len(self._running) + 1
         options = replace(
             most, model_path=path, name=record.name, more_models=(), quantization=record.quantization,
-            max_model_len=record.max_model_len, num_models=most.num_models + 1,
+            max_model_len=record.max_model_len, num_models=num_models,
         )  # fmt: skip
         if options.engine == "torch":
             await asyncio.to_thread(check_checkpoint, path)
             if options.device == "cpu":
                 options, _ = await asyncio.to_thread(fitted, options)
         label = f"{re.sub('[^A-Za-z0-9._]', '_', record.name)}-{record.digest[:8]}"
-        return await self._platform.launch_workers(label, options, handed)
+        names = await self._platform.launch_workers(label, options, handed)
+        self._running.append(set(names))
+        return names
 
     async def begin_drain(self, name: str) -> None:
         """Let one leave."""
+        self._running = [left for names in self._running if (left := names - {name})]
         await self._platform.begin_drain(name)
 
     async def fleet(self) -> Fleet:
@@ -104,7 +123,13 @@ async def followed_models(
         workers = LocalModelWorkers(platform, options, facts, data)
         pools = ModelPools(follower, workers, platform.digests, report)
         task = asyncio.create_task(pools.run(), name="model-pools")
+        task.add_done_callback(partial(_tell_end, report))
         try:
             yield
         finally:
             await end_tasks([task])
+
+
+def _tell_end(report: Callable[[str], None], task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        report(f"models that are added or removed from now on get no workers: {error!r}"[:300])

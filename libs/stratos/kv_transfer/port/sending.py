@@ -91,6 +91,11 @@ class PortSender:
         self._connecting: dict[str, asyncio.Task[PortPair]] = {}
         self._closed = False
 
+    @property
+    def num_pairs(self) -> int:
+        """Pairs that are connected."""
+        return len(self._pairs)
+
     async def connect(self, offer: TransportOffer) -> PortPair:
         """The pair of an offer, connected on first use.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratos.core.requests.limits import BATCH_CLASS
 from stratos.observe.alerts.alert import AWAKENED, Alert
+from stratos.observe.recording import judged
 
 FEWEST = 10
 """Fewer events than this raise no alert on a part of all: one failed request of a quiet night pages no one."""
@@ -11,7 +12,7 @@ FEWEST = 10
 
 def _burns(factor: str, long: str, short: str) -> str:
     errors = "stratos:request_errors:ratio_rate"
-    counted = f'sum by (release, model) (increase(stratos_request_outcomes_total{{outcome="failed"}}[{long}]))'
+    counted = f"sum by (release, model) (increase({judged('failed')}[{long}]))"
     return (
         f"{errors}{long} > {factor} * 0.001 and {errors}{short} > {factor} * 0.001"
         f" and on (release, model) {counted} >= {FEWEST}"
@@ -31,7 +32,7 @@ REQUEST_ALERTS = (
         summary="More than 1.4 % of requests fail; the error budget of a month would be gone in two days.",
         meaning="Over an hour and over the last five minutes, requests failed by the platform's fault 14.4 times more "
         "often than the objective of 99.9 % allows, and at least ten of them. Errors within streams count; what "
-        "clients do wrong does not.",
+        "clients do wrong does not. Nor does the lowest class: it is refused first where room is short.",
         check=(
             "Dashboard Fleet: which outcome, since when; processes that do not answer.",
             "Access log of the gateways: `outcome=failed`, and the code in `error`.",
@@ -109,13 +110,15 @@ REQUEST_ALERTS = (
     ),
     Alert(
         name="StratosTenantLimited",
-        expr=f"sum by (release, tenant, code) (increase(stratos_requests_limited_total[5m])) >= {FEWEST}",
+        expr="sum by (release, tenant, code) (increase(stratos_requests_limited_total"
+        f'{{code!="insufficient_quota", tenant!="other"}}[5m])) >= {FEWEST}',
         lasting="30m",
         summary="A tenant has been refused by its own limits for half an hour.",
         meaning="Ten requests or more in every five minutes got 429. The code says which limit: `rate_limit_exceeded` "
         "(requests or tokens a minute), `concurrency_limit` (sequences at once), `request_over_rate_limit` (one "
-        "request above what the plan ever allows), `insufficient_quota` (the budget is spent). The "
-        "platform works as it should.",
+        "request above what the plan ever allows). A budget that is spent (`insufficient_quota`) raises nothing: it "
+        "stays spent to the end of its month. Tenants without a series of their own (`other`) are left out, since "
+        "many of them make ten. The platform works as it should.",
         check=(
             "Dashboard Tenants: requests refused by limits, by code.",
             "Its plan (docs/tenants.md), and what it spent.",

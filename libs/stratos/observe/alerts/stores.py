@@ -13,9 +13,16 @@ OURS = (
 _DUE = 'max by (namespace, cronjob) (kube_cronjob_status_last_schedule_time{cronjob=~".+-(certificates|backup)"})'
 
 
+_GATEWAYS = (
+    " and on (namespace, horizontalpodautoscaler) label_replace(label_replace("
+    'group by (release, instance) (up{release!="", component="gateway"}), "namespace", "$1", "release", "(.+)/.+"), '
+    '"horizontalpodautoscaler", "$1", "instance", "(.+)-[^-]+-[^-]+")'
+)
+"""HPAs whose name is that of gateways' Deployment, which begins the names of their pods."""
+
+
 def _hpa(what: str) -> str:
-    series = f'kube_horizontalpodautoscaler_{what}{{horizontalpodautoscaler=~".+-gateway-.+"}}'
-    return f"max by (namespace, horizontalpodautoscaler) ({series})"
+    return f"max by (namespace, horizontalpodautoscaler) (kube_horizontalpodautoscaler_{what})"
 
 
 STORE_ALERTS = (
@@ -193,12 +200,14 @@ STORE_ALERTS = (
     ),
     Alert(
         name="StratosGatewaysAtMaximum",
-        expr=f"{_hpa('status_desired_replicas')} >= {_hpa('spec_max_replicas')}{OURS}",
+        expr=f"{_hpa('status_desired_replicas')} >= {_hpa('spec_max_replicas')}"
+        f" > {_hpa('spec_min_replicas')}{_GATEWAYS}",
         lasting="15m",
         summary="There are as many gateways as there may be.",
         meaning="Their HPA wants its maximum, so more requests are open at each gateway than it was given "
-        "(`gateway.autoscaling.openStreams`), or soon will be. Needs kube-state-metrics. For workers see "
-        "StratosPoolAtMaximum.",
+        "(`gateway.autoscaling.openStreams`), or soon will be. One whose least is its maximum says nothing, nor one "
+        "whose name is longer than 46 characters, since pods' names have only a part of it. Needs kube-state-metrics. "
+        "For workers see StratosPoolAtMaximum.",
         check=("Dashboard Fleet: active requests, delay of the gateways' event loops.",),
         act=("Raise `gateway.autoscaling.maxReplicas`.",),
     ),

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from stratos.observe.alerts.alert import ACTIVE, Alert
 
+
+def _gone(components: str) -> str:
+    """Components of a release of which none answers, though one did within the last day."""
+    was_there = f'last_over_time(up{{release!="", component=~"{components}"}}[1d])'
+    return (
+        f"group by (release, component) ({was_there}) unless group by (release, component) (up == 1)"
+        ' and on (release) group by (release) (up{release!=""})'
+    )
+
+
 WORKER_ALERTS = (
     Alert(
         name="StratosProcessDown",
@@ -25,17 +35,27 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosComponentDown",
-        expr="group by (release, component) "
-        '(last_over_time(up{release!="", component=~"gateway|router|lora-registry|autoscaler"}[1d]))'
-        ' unless group by (release, component) (up == 1) and on (release) group by (release) (up{release!=""})',
-        lasting="1m",
+        expr=_gone("gateway|router|autoscaler"),
+        lasting="5m",
         severity="page",
         summary="No process of a component answers.",
-        meaning="All gateways, all routers, all registries or all autoscalers of a release are gone or unreachable, "
-        "though one of them was there within the last day. So it is raised for pods that do not start, which are no "
-        "targets, and for a day where a component was switched off.",
+        meaning="All gateways, all routers or all autoscalers of a release have been gone or unreachable for five "
+        "minutes, though one of them was there within the last day: a pod that moves to another node is back before. "
+        "So it is raised for pods that do not start, which are no targets, and for a day where a component was "
+        "switched off. After that day it falls silent, whether or not the component is back. Clients notice routers "
+        "and gateways sooner: see StratosErrorBudgetBurnsFast and StratosGatewayMissing.",
         check=("`kubectl get pods`, and the events of those that do not start.", "Nodes, quotas, images."),
         act=("Bring one of them back; without routers nothing is placed, without autoscalers no size changes.",),
+    ),
+    Alert(
+        name="StratosRegistryDown",
+        expr=_gone("lora-registry"),
+        lasting="15m",
+        summary="No registry of adapters answers.",
+        meaning="For a quarter of an hour, though one was there within the last day; after that day it falls silent. "
+        "Adapters that workers and gateways know go on; none is registered or changed.",
+        check=("`kubectl get pods -l app.kubernetes.io/component=lora-registry`, and their events.",),
+        act=("Bring it back. More than one (`loraRegistry.replicas`) outlives the drain of a node.",),
     ),
     Alert(
         name="StratosGatewayMissing",
@@ -51,12 +71,13 @@ WORKER_ALERTS = (
     Alert(
         name="StratosNoLiveWorker",
         expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{ACTIVE}) == 0'
-        f" and max by (release, role, model) (min_over_time(stratos_autoscaler_desired_workers[15m]){ACTIVE}) > 0",
+        f" and max by (release, role, model) (min_over_time(stratos_autoscaler_desired_workers[15m]){ACTIVE}) > 0"
+        " and max by (release, role, model) (stratos_autoscaler_desired_workers offset 15m) > 0",
         lasting="1m",
         severity="page",
         summary="A model that is awake has no live worker of a role.",
         meaning="Without decode workers requests wait; without prefill workers decode workers compute prompts "
-        "themselves. A model that sleeps, or was woken in the last quarter of an hour, is left out.",
+        "themselves. A model that sleeps, or was woken or installed in the last quarter of an hour, is left out.",
         check=("`stratos status`: why each worker is out.", "Workers' logs; devices and memory of their nodes."),
         act=("Mend what the workers' logs say.",),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.observe.panels import WINDOW, Dashboard, Panel, Query, quantiles, rate
 
 OBJECTIVE = 0.999
@@ -42,12 +43,15 @@ FLEET = Dashboard(
         ),
         Panel(
             title="Failed requests",
-            text="Part of finished and failed requests that failed by the platform's fault; errors in streams count.",
+            text="Part of finished and failed requests that failed by the platform's fault. Errors in streams count, "
+            "the lowest class does not.",
             queries=(
                 Query(
-                    rate("stratos_request_outcomes_total", where='outcome="failed"')
+                    rate("stratos_request_outcomes_total", where=f'class!="{BATCH_CLASS}", outcome="failed"')
                     + " / "
-                    + rate("stratos_request_outcomes_total", where='outcome=~"finished|failed"'),
+                    + rate(
+                        "stratos_request_outcomes_total", where=f'class!="{BATCH_CLASS}", outcome=~"finished|failed"'
+                    ),
                     "failed",
                 ),
             ),
@@ -234,7 +238,8 @@ SERVICE_LEVEL = Dashboard(
     panels=(
         Panel(
             title="Success over three days",
-            text=f"Part of requests that did not fail by the platform's fault; the objective is {OBJECTIVE:.1%}.",
+            text=f"Part of requests that did not fail by the platform's fault; the objective is {OBJECTIVE:.1%}. The "
+            "lowest class is left out here and below.",
             queries=(Query("1 - max (stratos:request_errors:ratio_rate3d{@})", "success"),),
             unit="percentunit",
             kind="stat",

@@ -1,21 +1,27 @@
 """The ledger's share of Redis's memory, and its files: usage that grows must not take the room of keys and limits.
 
-Redis is asked once in a while, so writes may pass the share by what comes in between.
+Redis is asked once in a while, so writes may pass the share by what comes in between. It is asked without writes, too:
+its state is shown, and would be as old as the last write.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from stratos.common.clock import Clock
-from stratos.common.errors import DependencyDown
+from stratos.common.errors import DependencyDown, StratosError
 from stratos.store.redis import translate_redis_errors
 
 _LOOK_S = 1.0
+_SHOW_S = 15.0
+"""Between looks where nothing is written."""
+_OLD_S = 60.0
+"""What Redis said of its files longer ago is not shown."""
 _FILES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 """Of what Redis tells of its files: "ok", or "err" until one is written again, as after a full disk."""
 
@@ -46,6 +52,7 @@ class MemoryShare:
         self._note_file = note_file
         self._used = 0.0
         self._due_s: float | None = None
+        self._heard_s = clock.now()
 
     async def check(self) -> None:
         """Ask for room.
@@ -53,13 +60,30 @@ class MemoryShare:
         Raises:
             DependencyDown: the rest is for other records; or Redis does not answer.
         """
+        await self._refresh()
+        if self._used >= self._share:
+            raise DependencyDown(f"{self._used:.0%} of Redis's maxmemory is used; the rest is not for the ledger")
+
+    async def run(self) -> None:
+        """Look whether or not anything is written, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(_SHOW_S)
+
+    async def look(self) -> None:
+        """Show what Redis says; nothing is said of the file of one that has not answered for a minute."""
+        try:
+            await self._refresh()
+        except (StratosError, RedisError):
+            if self._clock.now() - self._heard_s > _OLD_S:
+                self._note_file(False)
+
+    async def _refresh(self) -> None:
         now_s = self._clock.now()
         if self._due_s is None or now_s >= self._due_s:
             self._used = await self._look()
-            self._due_s = now_s + _LOOK_S
+            self._due_s, self._heard_s = now_s + _LOOK_S, now_s
             self._note(self._used)
-        if self._used >= self._share:
-            raise DependencyDown(f"{self._used:.0%} of Redis's maxmemory is used; the rest is not for the ledger")
 
     async def _look(self) -> float:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Set
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class TextFolders:
     def __init__(self, objects: ObjectStore | None, folder: Path) -> None:
         self._objects = objects
         self._folder = folder
+        self._fetched_now: Counter[str] = Counter()
 
     async def fetch(self, digest: str) -> Path:
         """A folder with the text files of a digest.
@@ -63,17 +65,24 @@ class TextFolders:
                 "its tokenizer is in an object store, and this gateway has none (OBJECT_STORE__URL)"
             )
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-        await self._objects.download_folder(f"{FOLDER}/{digest}", path, max_bytes=MAX_TEXT_BYTES)
+        self._fetched_now[digest] += 1
+        try:
+            await self._objects.download_folder(f"{FOLDER}/{digest}", path, max_bytes=MAX_TEXT_BYTES)
+        finally:
+            self._fetched_now -= Counter([digest])
         if not await asyncio.to_thread(_is_whole, path, digest):
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
             raise InvalidCheckpoint(f"the files at {FOLDER}/{digest} in the object store have another digest")
         return path
 
     async def keep(self, digests: Set[str]) -> None:
-        """Delete all others; who fetches one of them at the same time gets it from the store again."""
-        gone = list(self._folder.glob(f"{_GONE}*"))
-        for path in self._folder.iterdir() if self._folder.is_dir() else ():
-            if not path.name.startswith(".") and path.name not in digests:
+        """Delete all others, and what fetches left that ended with their process."""
+        gone = []
+        for path in list(self._folder.iterdir()) if self._folder.is_dir() else ():
+            if path.name.startswith("."):
+                if path.name.split(".")[1] not in self._fetched_now:
+                    gone.append(path)
+            elif path.name not in digests:
                 gone.append(path.rename(self._folder / f"{_GONE}{secrets.token_hex(4)}"))
         for path in gone:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

@@ -18,7 +18,8 @@ from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos_gateway.admin.fields import text
-from stratos_gateway.models.live_revisions import LiveWorkers
+from stratos_gateway.admin.model_terms import check_same, check_size, terms_of
+from stratos_gateway.models.live_revisions import LiveWorkers, can_take
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.shelf import ModelShelf, Phase
 
@@ -61,11 +62,14 @@ class ModelStatus:
             yield model_view(placed.wanted.record) | state
 
     def _finished(self, row: dict[str, Any], live: LiveWorkers | None) -> dict[str, Any]:
-        """Add facts of the set and of routers: whether new requests get the revision, and its workers."""
+        """Add facts of the set and of routers: whether new requests get the revision, its workers, and whether those
+        can take a request, which is null where no router answers."""
         current = self.models.get(row["name"])
         workers = None if live is None else {r.value: live.get(row["digest"], {}).get(r, 0) for r in WorkerRole}
         is_current = current is not None and current.base.digest == row["digest"]
-        return {**row, "current": is_current, "workers": workers}
+        model = self.models.of_digest(row["digest"])
+        is_live = None if live is None else model is not None and can_take(model, live)
+        return {**row, "current": is_current, "workers": workers, "live": is_live}
 
 
 class ModelCaller(Protocol):
@@ -110,15 +114,20 @@ class ModelRoutes:
 
     async def _add(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Record a revision that this gateway can load; it is the newest one of its name from then on."""
-        status, terms = self._known, {field: body[field] for field in body if field not in ("name", "digest")}
-        record_id = model_id(text(body, "name"), text(body, "digest"))
-        record = model_from_json(record_id, terms)
+        status, given = self._known, {field: body[field] for field in body if field not in ("name", "digest")}
+        name, digest = text(body, "name"), text(body, "digest")
+        record_id, snapshot = model_id(name, digest), await self._now()
+        record = model_from_json(record_id, terms_of(name, digest, snapshot, status.models) | given)
         record = replace(record, created_unix_s=await caller.writer.records.now_us() // 1_000_000)
-        _check_names(record, await self._now(), status.models)
+        _check_names(record, snapshot, status.models)
+        if "size" in given:
+            check_size(record.size, snapshot)
         try:
-            await status.shelf.check(record)
+            model = await status.shelf.check(record)
         except InvalidCheckpoint as error:
             raise BadRequest(f"model {record.name!r} cannot be served: {error.message}", param="text_digest") from None
+        if (fixed := status.models.fixed(digest)) is not None:
+            check_same(model, fixed, given)
         value = model_to_json(record)
         await caller.writer.change(Kind.MODEL, record_id, "model.add", lambda old: value, takes_malformed=True)
         return model_view(record)

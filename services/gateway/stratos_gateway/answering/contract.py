@@ -23,8 +23,15 @@ class Preparer(Protocol[P_co]):
         """The route's name for its prompt."""
         ...
 
-    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> P_co:
-        """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
+    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = "") -> P_co:
+        """Check, resolve and encode; raises ``StratosError`` with the client's answer.
+
+        Args:
+            body: of the request.
+            tenant: whose key it carries.
+            trace: of the request.
+            revision: digest of the model that its answer began with; empty takes the one that new requests get.
+        """
         ...
 
 

@@ -67,7 +67,14 @@ class Endpoint(Generic[O]):
             await self._until_left(request, receive, work)
 
     async def resume(
-        self, http: Request, receive: Receive, send: Send, tenant: Tenant, text: bytes, body: dict[str, Any]
+        self,
+        http: Request,
+        receive: Receive,
+        send: Send,
+        tenant: Tenant,
+        text: bytes,
+        body: dict[str, Any],
+        revision: str = "",
     ) -> None:
         """Answer a client that comes back to what it asked for with an earlier request.
 
@@ -78,13 +85,14 @@ class Endpoint(Generic[O]):
             tenant: whose key it carries.
             text: the body of the earlier one as it is recorded.
             body: the same, parsed.
+            revision: digest of the model that the answer began with; empty where none has begun.
         """
         edge = self._edge
         arrival_s, allowed = edge.clock.now(), edge.allowed(http)
         edge.begin(http, tenant, self._preparer.prompt_param)
         with edge.admit(http, send, tenant.on_tier(body.get("service_tier")), arrival_s, allowed) as request:
             request.body_text = text
-            work = self._answer(request, body)
+            work = self._answer(request, body, revision)
             del body, text
             await self._until_left(request, receive, work)
 
@@ -95,11 +103,11 @@ class Endpoint(Generic[O]):
             request.exchange.name_param(error)
             raise
 
-    async def _answer(self, request: ClientRequest[Any], body: dict[str, Any]) -> None:
+    async def _answer(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
         ends_task = partial(self._edge.admission.ends_task, request.place)
         is_recorded = RESUMED in request.http.scope
         with ends_task(), self._edge.reading(is_recorded=is_recorded) as unknown:
-            prepared = await self._preparer.prepare(body, request.tenant, request.exchange.span.trace)
+            prepared = await self._preparer.prepare(body, request.tenant, request.exchange.span.trace, revision)
         del body
         prepared.describe(request.exchange)
         note_unknown(request.exchange, unknown)

@@ -102,7 +102,9 @@ class PreparedGeneration(Prepared):
     """Keeps the answer before its client is told of its end; raises ``StratosError`` where that fails."""
     identity: AnswerIdentity
     rebuilt: Callable[[AnswerIdentity], PreparedGeneration]
-    """The same request with another identity."""
+    """The same request with another identity, of the same revision of the model."""
+    revised: Callable[[dict[str, Any], str], Awaitable[PreparedGeneration]]
+    """The same request, from its body on, as another revision of the model reads it, by digest."""
     token_of: TokenOf | None = None
     """``None`` where no other answer can go on behind this one."""
     continued: ContinuationState | None = None

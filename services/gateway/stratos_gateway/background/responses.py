@@ -75,5 +75,6 @@ class BackgroundResponses:
         if record.found is Found.NONE or head is None:
             raise StreamGone("this response is kept no more")
         with leniently(is_lenient=True):  # as the gateway may have been that took it
-            prepared = await self._preparer.prepare(orjson.loads(head.body), tenant, NO_TRACE)
+            body, revision = orjson.loads(head.body), head.identity.model_digest
+            prepared = await self._preparer.prepare(body, tenant, NO_TRACE, revision)
         return standing_response(prepared, record)

@@ -150,8 +150,8 @@ class BackgroundRuns:
         exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
         body = {**orjson.loads(head.body), "stream": True}
         with exchange.span:
-            endpoint = self._endpoints[head.path]
-            await endpoint.resume(Request(scope, _never), _never, exchange.send, tenant, head.body, body)
+            endpoint, revision = self._endpoints[head.path], head.identity.model_digest
+            await endpoint.resume(Request(scope, _never), _never, exchange.send, tenant, head.body, body, revision)
         return run.error
 
     async def _settle(self, tenant_id: str, stream: str, head: StreamHead, error: StratosError) -> None:

@@ -56,7 +56,9 @@ class EmbeddingPreparer:
     def __init__(self, catalogue: ModelCatalogue) -> None:
         self._catalogue = catalogue
 
-    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedEmbedding:
+    async def prepare(
+        self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
+    ) -> PreparedEmbedding:
         """Check, resolve and encode; large inputs are encoded in a thread, beside the streams of others."""
         lookup, arrived_unix_ms = await self._catalogue.look_up(tenant, body.get("model")), int(time.time() * 1000)
         model = lookup.served

@@ -96,13 +96,15 @@ class ModelCatalogue:
         return Lookup(target.served, target)
 
     async def resolve(self, tenant: Tenant, name: str) -> ModelTarget:
-        """The digests that a name stands for; raises like ``get``."""
+        """The digests that a name stands for; raises like ``get``, and ``DependencyDown`` for a model that is recorded
+        and that this gateway has not loaded yet."""
         if (served := self._base(tenant, name)) is not None:
             return ModelTarget(name=name, served=served)
         try:
             adapter, served = await self._find(tenant, name)
         except ModelNotFound:  # its adapters were looked for in the store: a model that was added is known by now
-            await self._arrivals(name)
+            if tenant.may_use(name):
+                await self._arrivals(name)
             if (arrived := self._base(tenant, name)) is None:
                 raise
             return ModelTarget(name=name, served=arrived)

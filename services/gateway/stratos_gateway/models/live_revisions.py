@@ -9,26 +9,35 @@ from collections.abc import Awaitable, Callable, Mapping
 from stratos.common.errors import StratosError
 from stratos.core.placement import WorkerRole
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.served_model import ServedModel
 
 LiveWorkers = Mapping[str, Mapping[WorkerRole, int]]
 """Digest of a model -> live workers of each role."""
 
 
 async def watch_revisions(models: ModelSet, live_workers: Callable[[], Awaitable[LiveWorkers]], poll_s: float) -> None:
-    """Root task: tell the set which revisions may be chosen, until cancelled; without a router nothing changes."""
+    """Root task: tell the set which revisions may be chosen, until cancelled; without a router nothing changes.
+
+    It looks once in a while, and at once when a revision came or went.
+    """
+    changed = asyncio.Event()
+    models.on_change(changed.set)
     while True:
+        changed.clear()
         if models.has_choice:
             with contextlib.suppress(StratosError):
                 look_at(models, await live_workers())
-        await asyncio.sleep(poll_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(poll_s):
+                await changed.wait()
 
 
 def look_at(models: ModelSet, live: LiveWorkers) -> None:
-    """Tell the set which revisions can take a request: a model that only embeds runs on prefill workers."""
-    models.see_live(
-        {
-            model.base.digest
-            for model in models.revisions
-            if live.get(model.base.digest, {}).get(WorkerRole.DECODE if model.base.can_generate else WorkerRole.PREFILL)
-        }
-    )
+    """Tell the set which revisions can take a request."""
+    models.see_live({model.base.digest for model in models.revisions if can_take(model, live)})
+
+
+def can_take(model: ServedModel, live: LiveWorkers) -> bool:
+    """Whether a revision has workers for a request: a model that only embeds runs on prefill workers."""
+    role = WorkerRole.DECODE if model.base.can_generate else WorkerRole.PREFILL
+    return live.get(model.base.digest, {}).get(role, 0) > 0

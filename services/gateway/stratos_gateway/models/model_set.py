@@ -43,6 +43,8 @@ class ModelSet:
         self._names: dict[str, str] = {}
         """Name of every digest that was ever served here: attempts of a dropped revision still find their router."""
         self._live: Set[str] = frozenset()
+        self.has_looked = False
+        """It is known which revisions have live workers."""
         self._listeners: list[Callable[[], None]] = []
         for model in models:
             if model.base.name in self._current:
@@ -82,6 +84,11 @@ class ModelSet:
         revision = self._revisions.get(digest)
         return None if revision is None else revision.model
 
+    def fixed(self, digest: str) -> ServedModel | None:
+        """The model of a digest that settings name; ``None`` where they do not."""
+        revision = self._revisions.get(digest)
+        return None if revision is None or not revision.is_fixed else revision.model
+
     def name_of(self, digest: str) -> str:
         """Served name of a digest, also of one that was dropped; the digest itself where it never was one of these."""
         return self._names.get(digest, digest)
@@ -120,12 +127,13 @@ class ModelSet:
             revision.order = FIRST
         else:
             del self._revisions[digest]
+            self._live = self._live - {digest}  # should it come again, its workers may have gone
         self._choose(revision.model.base.name)
         self._tell()
 
     def see_live(self, digests: Set[str]) -> None:
         """Take over which revisions have live workers."""
-        self._live = digests
+        self._live, self.has_looked = digests, True
         for name in list(self._current):
             self._choose(name)
 

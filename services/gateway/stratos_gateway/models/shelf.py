@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -75,6 +76,10 @@ class Placed:
         """It takes a place."""
         return self.phase is not Phase.REFUSED
 
+    def is_coming(self, name: str) -> bool:
+        """It is of this name, and may be served a while later."""
+        return self.wanted.record.name == name and (self.phase is Phase.LOADING or self.may_recover)
+
     def stop(self) -> None:
         """Give up loading it."""
         if self.work is not None:
@@ -126,6 +131,12 @@ class ModelShelf:
         self._said: dict[str, str] = {}
         self.placed: dict[str, Placed] = {}
         """All records by id, as they stand here."""
+        self._checked: tuple[ModelRecord, ServedModel] | None = None
+        """What was loaded before it was recorded."""
+        self._read_now: Counter[str] = Counter()
+        """Texts that are read, by digest."""
+        self._served_texts: dict[str, str] = {}
+        """Texts of each revision that is served, also while another version of its record is refused."""
 
     def note_change(self) -> None:
         """Records may have changed."""
@@ -138,23 +149,34 @@ class ModelShelf:
         """
         if self._ready_at_s is None:
             self._ready_at_s = self._clock.now() + FIRST_WAIT_S
-        is_loading = self._changed.is_set() or any(placed.work is not None for placed in list(self.placed.values()))
-        if is_loading and self._clock.now() < self._ready_at_s:
-            return "models are loaded for the first time"
+        if self._clock.now() < self._ready_at_s:
+            if self._changed.is_set() or any(placed.work is not None for placed in list(self.placed.values())):
+                return "models are loaded for the first time"
+            if self._models.has_choice and not self._models.has_looked:
+                return "no router has said yet which revisions have workers"
         self._ready_at_s = 0.0
         return ""
 
-    async def check(self, record: ModelRecord) -> None:
-        """Load a model that is not recorded yet, and forget it; raises ``StratosError`` with what is wrong with it."""
-        await self._read(record)
+    async def check(self, record: ModelRecord) -> ServedModel:
+        """Load a model that is not recorded yet, which is kept for its record; raises ``StratosError`` with what is
+        wrong with it."""
+        model = await self._read(record)
+        self._checked = record, model
+        return model
 
     async def wait_for(self, name: str) -> None:
-        """Wait a moment for a model that was just added, so that it serves from then on at every gateway."""
+        """Wait a moment for a model that was just added, so that it serves from then on at every gateway.
+
+        Raises:
+            DependencyDown: it is recorded, and may be served a while later.
+        """
         if self._changed.is_set():
             self._settle()
         works = [p.work for p in self.placed.values() if p.work is not None and p.wanted.record.name == name]
         if works:
             await asyncio.wait(works, timeout=ARRIVAL_S)
+        if self._models.get(name) is None and any(p.is_coming(name) for p in self.placed.values()):
+            raise DependencyDown(f"the model {name!r} is recorded, and this gateway has not loaded it yet")
 
     async def run(self) -> None:
         """Root task: follow the records until cancelled."""
@@ -209,6 +231,7 @@ class ModelShelf:
         record = placed.wanted.record
         if not self._has(record.digest):
             self._models.drop(record.digest)
+            self._served_texts.pop(record.digest, None)
             _log.info("model %s, digest %s, is served no more", record.name, record.digest)
 
     def _place(self, record_id: str, wanted: Wanted, kept: set[str]) -> None:
@@ -237,16 +260,39 @@ class ModelShelf:
         except Exception as error:  # a task's edge: strange files of one model end no other
             self._refuse(placed, f"it cannot be read: {error!r}"[:200])
         else:
+            self._served_texts[record.digest] = record.text_digest
             placed.phase = Phase.SERVING
             _log.info("model %s, digest %s, is served", record.name, record.digest)
         placed.work = None
         self._on_change(self.placed)
-        await self._texts.keep({other.wanted.record.text_digest for other in self.placed.values() if other.is_kept})
+        if placed.phase is Phase.REFUSED and not placed.may_recover:
+            self._give_place()
+        await self._texts.keep(self._needed_texts())
+
+    def _needed_texts(self) -> set[str]:
+        kept = {other.wanted.record.text_digest for other in self.placed.values() if other.is_kept}
+        checked = set() if self._checked is None else {self._checked[0].text_digest}
+        return kept | checked | self._read_now.keys() | set(self._served_texts.values())
+
+    def _give_place(self) -> None:
+        """Let the oldest record that waits for a place be tried again: one is free."""
+        kept = {placed.wanted.record.digest for placed in self.placed.values() if placed.is_kept}
+        waiting = [p for p in self.placed.values() if p.needs_place and p.wanted.record.digest not in kept]
+        if waiting:
+            min(waiting, key=lambda placed: placed.wanted.version).is_due = True
+            self._changed.set()
 
     async def _read(self, record: ModelRecord) -> ServedModel:
         async with self._places:
-            folder = await self._texts.fetch(record.text_digest)
-            return await asyncio.to_thread(ServedModel.load_texts, _config(record, folder), record.created_unix_s)
+            if self._checked is not None and self._checked[0] == record:
+                (_, model), self._checked = self._checked, None
+                return model
+            self._read_now[record.text_digest] += 1
+            try:
+                folder = await self._texts.fetch(record.text_digest)
+                return await asyncio.to_thread(ServedModel.load_texts, _config(record, folder), record.created_unix_s)
+            finally:
+                self._read_now -= Counter([record.text_digest])
 
     def _refuse(self, placed: Placed, reason: str, *, may_recover: bool = False) -> None:
         """Refuse a record; a version of it that is served already goes on."""

@@ -28,7 +28,9 @@ class ModerationPreparer:
 
     prompt_param = "input"
 
-    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedModeration:
+    async def prepare(
+        self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
+    ) -> PreparedModeration:
         """Check the body; raises ``BadRequest``."""
         inputs = parse_moderation(body)
         if not tenant.plan.content_policy:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from stratos.common.continuation_errors import InvalidContinuation
 from stratos.common.errors import BadRequest, StratosError, StreamGone
 from stratos.common.ids import new_nonce, new_seed
 from stratos.core.requests.continuation import ContinuationState
@@ -27,7 +28,7 @@ from stratos_gateway.continuations.binding import (
     other_request,
     request_binding,
 )
-from stratos_gateway.continuations.tokens import ContinuationTokens
+from stratos_gateway.continuations.tokens import PARAM, ContinuationTokens
 from stratos_gateway.generation.fanout import fresh_journals
 from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget, meter_tag
@@ -102,10 +103,17 @@ class GenerationPreparer:
         """The route's name for its prompt."""
         return self._dialect.prompt_param
 
-    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedGeneration:
-        """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
+    async def prepare(
+        self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
+    ) -> PreparedGeneration:
+        """Check, resolve and encode, all by one revision: that of ``revision``, else that of the earlier answer.
+
+        Raises:
+            StratosError: the client's answer; ``StreamGone`` where ``revision`` is served no more.
+        """
         tools, dialect = self._tools, self._dialect
         lookup = await tools.catalogue.look_up(tenant, body.get("model"))
+        lookup = self._as_begun(lookup, revision or await self._revision_of_token(body, tenant))
         model = lookup.served
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
@@ -121,6 +129,33 @@ class GenerationPreparer:
             if error.param is not None:
                 error.param = dialect.name_param(error.param)
             raise
+
+    async def _revision_of_token(self, body: Mapping[str, Any], tenant: Tenant) -> str:
+        """Digest of the model of the answer that a body goes on from; "" where its token is none, or of no model that
+        is served: it is refused for that with the rest of the body."""
+        tokens, text = self._tools.continuations, body.get(PARAM)
+        if tokens is None or not isinstance(text, str) or not text:
+            return ""
+        try:
+            state = await off_loop(len(text) // 3, tokens.opening_of(tenant.id, text))
+        except InvalidContinuation:
+            return ""
+        return "" if self._tools.catalogue.models.of_digest(state.model_digest) is None else state.model_digest
+
+    def _as_begun(self, lookup: Lookup, digest: str) -> Lookup:
+        """``lookup`` with the revision that an answer began with, whichever the name stands for by now.
+
+        Raises:
+            StreamGone: that revision is served no more; no other one may go on with its tokens.
+        """
+        if not digest or isinstance(lookup.found, StratosError) or lookup.found.model_digest == digest:
+            return lookup
+        served = self._tools.catalogue.models.of_digest(digest)
+        if served is None:
+            raise StreamGone("the revision of the model that this stream began with is served no more")
+        if served.base.name != lookup.served.base.name:
+            return lookup  # a token of another model, which is refused with the rest of the body
+        return Lookup(served, replace(lookup.found, served=served))
 
     async def _prepared(
         self, parsed: GenerationBody, lookup: Lookup, num_ids: int, tenant: Tenant, trace: TraceContext
@@ -143,7 +178,7 @@ class GenerationPreparer:
             created=int(now_s),
             seed=_seed(options.seed, continued),
             prompts=tuple(prompts),
-            model_digest=target.model_digest if continued is None else continued.model_digest,
+            model_digest=target.model_digest,
             adapter=target.adapter,
             arrived_unix_ms=int(now_s * 1000),
         )
@@ -165,7 +200,6 @@ class GenerationPreparer:
 
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
         """Put together what runs and what renders, from a checked request and the identity of its answer."""
-        checked = self._pinned(checked, identity)
         tools, dialect, parsed = self._tools, self._dialect, checked.parsed
         options, specs, served = parsed.options, self._specs(checked, identity), checked.target.served
         shown = checked.texts if checked.continued is None else ()  # prompts are echoed once
@@ -188,22 +222,15 @@ class GenerationPreparer:
             keep=partial(dialect.keep, tools.responses, parsed, checked.tenant, renderer),
             identity=identity,
             rebuilt=partial(self._assembled, checked),
+            revised=partial(self._revised, checked.tenant, checked.trace),
             token_of=partial(self._token_of, checked, identity, specs) if any(s.open_ends for s in specs) else None,
             continued=checked.continued,
         )
 
-    def _pinned(self, checked: _Checked, identity: AnswerIdentity) -> _Checked:
-        """The request on the revision that its answer began with, which another gateway may have begun.
-
-        Raises:
-            StreamGone: that revision is served no more; no other one may go on with its tokens.
-        """
-        if identity.model_digest == checked.target.model_digest:
-            return checked
-        served = self._tools.catalogue.models.of_digest(identity.model_digest)
-        if served is None:
-            raise StreamGone("the revision of the model that this stream began with is served no more")
-        return replace(checked, target=replace(checked.target, served=served))
+    async def _revised(
+        self, tenant: Tenant, trace: TraceContext, body: dict[str, Any], revision: str
+    ) -> PreparedGeneration:
+        return await self.prepare(body, tenant, trace, revision)
 
     def _token_of(
         self,

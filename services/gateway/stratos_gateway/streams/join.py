@@ -8,6 +8,7 @@ import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import orjson
 from redis.exceptions import RedisError
 
 from stratos.common.errors import (
@@ -25,6 +26,7 @@ from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import RESUMED, ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.source import GeneratedOutput, WorkersSource
+from stratos_gateway.http.body import leniently
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import AnswerIdentity
@@ -162,7 +164,7 @@ class StreamJoin:
         if found.found is Found.NONE and not (resumed or is_background):
             self._without(request, identity)  # the tenant's data key has gone in between
             return None
-        return self._joined(request, place, found, identity)
+        return await self._joined(request, place, found, identity)
 
     def _no_background(self, sub_key: bytes | None) -> StratosError:
         """Why a response without a client cannot be."""
@@ -188,7 +190,7 @@ class StreamJoin:
         request.exchange.headers.append((STREAM_HEADER, NO_STREAM))
         request.prepared = request.prepared.rebuilt(identity)
 
-    def _joined(
+    async def _joined(
         self, request: ClientRequest[PreparedGeneration], place: _Place, found: StreamRecord, identity: AnswerIdentity
     ) -> Joined:
         if found.found is Found.OTHER:
@@ -206,19 +208,19 @@ class StreamJoin:
         request.exchange.headers.append((STREAM_HEADER, place.stream.encode()))
         joined = Joined(run=run)
         if is_background and RESUMED not in request.http.scope:
-            self._queue(request, place, found, identity, joined)
+            await self._queue(request, place, found, identity, joined)
             return joined
         if found.found is Found.CANCELLED:
             raise StreamCancelled("this stream was cancelled")
         if found.found is not Found.MADE:
-            self._show(request, place, found, joined)
+            await self._show(request, place, found, joined)
             return joined
         self._metrics.stream_records.labels("made").inc()
         renderer = _prepare(request, replace(identity, wall_clock=EndTime()), place)
         joined.owned = self._own(request, renderer, place, (1, 0), lambda: request.output)
         return joined
 
-    def _queue(
+    async def _queue(
         self,
         request: ClientRequest[PreparedGeneration],
         place: _Place,
@@ -233,12 +235,14 @@ class StreamJoin:
             found = replace(found, found=Found.LIVE, head=encode_head(head))
             self._on_queued()
         if request.prepared.options.stream:
-            return self._show(request, place, found, joined)
+            return await self._show(request, place, found, joined)
+        if (begun := decode_head(found.head)) is not None:
+            await _revise(request, begun.identity)
         response = standing_response(request.prepared, found)
         answer = request.followed = StandingAnswer(request.prepared, response)
         request.prepared = replace(request.prepared, renderer=answer.renderer, keep=keep_nothing)
 
-    def _show(
+    async def _show(
         self, request: ClientRequest[PreparedGeneration], place: _Place, found: StreamRecord, joined: Joined
     ) -> None:
         """Let the request be answered from its record."""
@@ -246,6 +250,7 @@ class StreamJoin:
         if head is None:
             raise StreamGone("the record of this stream cannot be read")
         self._metrics.stream_records.labels("taken" if found.found is Found.TAKEN else "replayed").inc()
+        await _revise(request, head.identity)
         ended = EndTime()
         renderer = _prepare(request, replace(head.identity, wall_clock=ended), place)
         keep = request.prepared.keep
@@ -296,6 +301,17 @@ class StreamJoin:
         request.detach_s = request.tenant.plan.detach_s
         self._desk.own(owned)
         return owned
+
+
+async def _revise(request: ClientRequest[PreparedGeneration], identity: AnswerIdentity) -> None:
+    """Let the request be read by the revision that its answer began with: template, parser and bounds are that one's.
+
+    Raises:
+        StratosError: that revision is served no more, or refuses it.
+    """
+    if identity.model_digest != request.prepared.model_digest:
+        with leniently(is_lenient=True):  # as the gateway may have been that took it
+            request.prepared = await request.prepared.revised(orjson.loads(request.body_text), identity.model_digest)
 
 
 def _prepare(request: ClientRequest[PreparedGeneration], identity: AnswerIdentity, place: _Place) -> NumberedRenderer:

@@ -97,7 +97,8 @@ class StreamResume:
         if cursor == cursor_tag(sub_key, stream_id) + _WHOLE:
             return await Response(status_code=204)(scope, receive, send)
         scope[RESUMED] = stream_id
-        await endpoint.resume(http, receive, send, tenant, head.body, {**orjson.loads(head.body), **more})
+        body = {**orjson.loads(head.body), **more}
+        await endpoint.resume(http, receive, send, tenant, head.body, body, head.identity.model_digest)
 
 
 async def look(store: SealedStreams, tenant_id: str, stream: str, first_block: int = 1 << 30) -> StreamRecord:

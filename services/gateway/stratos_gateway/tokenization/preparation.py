@@ -91,7 +91,9 @@ class TokenizePreparer:
     def __init__(self, counting: TokenCounting) -> None:
         self._counting = counting
 
-    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
+    async def prepare(
+        self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
+    ) -> PreparedAnswer:
         """Check, resolve and encode; raises ``StratosError`` with the client's answer."""
         counting = self._counting
         lookup = await counting.look_up(tenant, body.get("model"))
@@ -127,7 +129,9 @@ class CountPreparer:
     def __init__(self, counting: TokenCounting) -> None:
         self._counting = counting
 
-    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
+    async def prepare(
+        self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
+    ) -> PreparedAnswer:
         """Check, resolve and count; raises ``StratosError`` with the client's answer."""
         counting = self._counting
         lookup = await counting.catalogue.look_up(tenant, body.get("model"))
@@ -151,7 +155,9 @@ class DetokenizePreparer:
     def __init__(self, counting: TokenCounting) -> None:
         self._counting = counting
 
-    async def prepare(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> PreparedAnswer:
+    async def prepare(
+        self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
+    ) -> PreparedAnswer:
         """Check, resolve and decode; raises ``StratosError`` with the client's answer."""
         counting, given = self._counting, body.get("tokens")
         num_ids = len(given) if isinstance(given, list) else 0

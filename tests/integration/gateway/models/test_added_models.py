@@ -27,9 +27,11 @@ from tests.support.reference.shipped_model import base_digest
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld, admin_world
 from tests.support.worlds.gateway_world import END_ID, make_adapter
-from tests.support.worlds.stream_world import code_of, contents, read, stream_worlds
+from tests.support.worlds.stream_world import code_of, contents, read, stream_worlds, texts
 
 PROMPT = [5, 6]
+THINKING = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>\\n' }}{# </think> #}"
+"""A template whose model answers with its reasoning first."""
 
 
 @dataclass
@@ -112,12 +114,13 @@ async def _is_gone(added: Added, world: AdminWorld) -> bool:
 
 async def test_a_name_moves_to_its_new_revision_once_that_has_workers_and_what_runs_stays(added: Added) -> None:
     one, [old, new] = added.one, added.bodies
-    assert (await one.call("POST", "/models", old)).is_success
+    assert (await one.call("POST", "/models", {**old, "size": "8b", "max_input_tokens": 99})).is_success
     one.worker.script = lambda submit, choice: [7] * 60 + [END_ID]
     one.worker.step_s = 0.02
     stream = asyncio.create_task(added.ask(one, "small", max_tokens=60))
     await eventually(lambda: one.worker.submits, "it runs on the old revision")
-    assert (await one.call("POST", "/models", new)).is_success
+    recorded = (await one.call("POST", "/models", new)).json()
+    assert (recorded["size"], recorded["max_input_tokens"]) == ("8b", 99)  # nothing is sold at another price by that
     await eventually(lambda: _is_served(added, new), "the new one is loaded")
     assert not (await added.rows(one))[new["digest"]]["current"]
     one.router.live = {new["digest"]: {WorkerRole.DECODE: 1}, old["digest"]: {WorkerRole.DECODE: 2}}
@@ -128,7 +131,8 @@ async def test_a_name_moves_to_its_new_revision_once_that_has_workers_and_what_r
     assert [s.model_digest for s in one.worker.submits] == [old["digest"], new["digest"]]
     rows = await added.rows(one)
     assert [rows[body["digest"]]["workers"]["decode"] for body in (old, new)] == [2, 1]
-    assert (await one.call("POST", "/models", old)).is_success  # back: what is added last is newest
+    back = await one.call("POST", "/models", old)  # what is added last is newest
+    assert (back.json()["size"], back.json()["max_input_tokens"]) == ("8b", 99)
     await eventually(lambda: _is_current(added, old), "rolled back")
     assert (await one.call("DELETE", "/models/small")).json()["removed"] == [old["digest"], new["digest"]]
 
@@ -153,6 +157,7 @@ async def test_what_cannot_be_served_is_refused_at_the_edge_and_by_name_at_a_gat
         ({"max_model_len": -1}, 400),
         ({"weights": 1}, 400),
         ({"digest": "x"}, 400),
+        ({"name": "base", "digest": base_digest(), "size": "other"}, 400),
     ):
         assert (await one.call("POST", "/models", {**body, **changes})).status_code == status, changes
     assert (await one.call("DELETE", "/models/small")).status_code == 404
@@ -191,22 +196,27 @@ async def test_a_stream_that_another_gateway_takes_over_stays_on_its_revision(re
     records = {"live_poll_s": 0.01}
     async with stream_worlds(redis_url, tmp_path, model_records=records) as [one, two]:
         store = LocalStore(tmp_path / "blobs")
-        old, new = [await body_of(store, f) for f in (MODELS / "draft", save_second_model(tmp_path / "second"))]
+        second = save_second_model(tmp_path / "second")
+        (second / "chat_template.jinja").write_text(THINKING, encoding="utf-8")
+        old, new = [await body_of(store, f) for f in (MODELS / "draft", second)]
         assert (await one.call("POST", "/models", old)).is_success
-        ask = {"model": "small", "prompt": "go", "max_tokens": 60, "stream": True}
+        ask = {"model": "small", "messages": [{"role": "user", "content": "go"}], "max_tokens": 60, "stream": True}
+        path = "/v1/chat/completions"
         one.worker.step_s, one.worker.hang_after = 0.01, 6
-        begun = await read(one, "POST", "/v1/completions", ask, most=4, idempotency_key="moves")
+        begun = await read(one, "POST", path, ask, most=4, idempotency_key="moves")
         assert (await one.call("POST", "/models", new)).is_success
         two.router.live = {body["digest"]: {WorkerRole.DECODE: 1} for body in (old, new)}
         await eventually(lambda: _shows(two, new["digest"]), "the name has moved on")
-        rest = await read(two, "POST", "/v1/completions", ask, idempotency_key="moves", last_event_id=begun.last_id)
+        rest = await read(two, "POST", path, ask, idempotency_key="moves", last_event_id=begun.last_id)
         assert (rest.status, len(contents(begun, rest)[0]) > 0) == (200, True)
         assert {submit.model_digest for submit in two.worker.submits} == {old["digest"]}
-        await read(two, "POST", "/v1/completions", ask, idempotency_key="later")
+        assert not any('"reasoning' in text for text in texts(rest))  # which the template of the new one opens
+        later = await read(two, "POST", path, ask, idempotency_key="later")
+        assert any('"reasoning' in text for text in texts(later))
         assert two.worker.submits[-1].model_digest == new["digest"]
         assert (await one.call("DELETE", "/models/small", digest=old["digest"])).is_success
         await eventually(lambda: _lacks(two, old["digest"]), "the old one is gone")
-        again = await read(two, "POST", "/v1/completions", ask, idempotency_key="moves")
+        again = await read(two, "POST", path, ask, idempotency_key="moves")
         assert code_of(again) == (410, "stream_gone")  # its tokens are no other revision's
 
 

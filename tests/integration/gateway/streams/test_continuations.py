@@ -181,13 +181,19 @@ async def test_a_rest_with_a_key_is_given_again_and_resumed_elsewhere(worlds: li
     assert code_of(other) == (410, "continuation_used")
     assert code_of(await read(two, "POST", PATH, more, idempotency_key="another")) == (410, "continuation_used")
     submits = [submit for world in worlds for submit in world.worker.submits]
-    assert len(submits) == 3
     assert len({submit.seed for submit in submits}) == 1
 
 
-async def test_who_follows_redeems_before_it_goes_on(redis_url: str, worlds: list[AdminWorld]) -> None:
+@pytest.fixture
+async def patient_worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorld]]:
+    """No stream is taken over because its gateway is held up."""
+    async with stream_worlds(redis_url, tmp_path, lease_s=600.0) as found:
+        yield found
+
+
+async def test_who_follows_redeems_before_it_goes_on(redis_url: str, patient_worlds: list[AdminWorld]) -> None:
     """Its gateway is left with nothing, and the token is another one's before the follower takes over."""
-    one, two = worlds
+    one, two = patient_worlds
     token = token_in(await cut(one))
     one.worker.hang_after = 0
     first = asyncio.create_task(ask(one, key="rest", continuation_token=token))

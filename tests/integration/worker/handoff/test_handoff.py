@@ -56,6 +56,7 @@ async def test_a_pair_without_hand_offs_gives_everything_back_and_opens_again(
     decode = await world.start(WorkerRole.DECODE, transport=transports)
     gateway = await world.gateway(decode)
     ledger, fds = decode.process.opened.context.transports.ledger, list[int]()
+    sender = prefill.process.opened.context.transports.sender(transport)
     for number in range(3):
         prompt = [number, *PROMPT]
         stream = await gateway.submit(prompt, request_id=f"r{number}", prefill=(prefill,), max_tokens=6)
@@ -63,6 +64,7 @@ async def test_a_pair_without_hand_offs_gives_everything_back_and_opens_again(
         assert stream.tokens[0] == expected(prompt, 6)
         assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_HANDOFF
         await eventually(lambda: ledger().total == 0, "the end of the pair")
+        await eventually(lambda: not sender.num_pairs, "the end of the pair at its source")
         await eventually(lambda: not mapped_rings(tmp_path), "the end of its memory at both ends")
         fds.append(num_open_fds())
     await eventually(lambda: num_open_fds() <= fds[0], "descriptors as after the first hand-off")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from stratos.cli.models.pools import ModelPools
+from stratos.cli.models.pools import IDLE_LOOKS, ModelPools
 from stratos.common.errors import DependencyDown
 from stratos.core.fleet import Fleet, FleetWorker
 from stratos.core.placement import WorkerRef, WorkerRole
@@ -48,12 +48,20 @@ class Workers:
 
     log: list[str] = field(default_factory=list)
     failing: set[str] = field(default_factory=set)
+    error: Exception = field(default_factory=lambda: DependencyDown("it does not start"))
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    num_asked: int = 0
     booked: dict[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.gate.set()
+
     async def start_model(self, record: ModelRecord) -> list[str]:
+        self.num_asked += 1
+        await self.gate.wait()
         await asyncio.sleep(0)
-        if record.name in self.failing:
-            raise DependencyDown("it does not start")
+        if not self.failing.isdisjoint((record.name, record.source)):
+            raise self.error
         self.log.append(f"start {record.name} from {record.source}")
         return [f"decode-{record.name}-0"]
 
@@ -105,7 +113,6 @@ async def test_new_weights_replace_workers_in_order_and_a_start_that_fails_harms
     follower, workers, said = Follower(), Workers(failing={"bad"}), list[str]()
     async with pools(follower, workers, said):
         follower.put("bad", digest="d" * 64)
-        follower.put("small")
         follower.put("small", source="/models/n")
         await eventually(lambda: "start small from /models/n" in workers.log, "they start")
         follower.put("small", source="/models/o")
@@ -117,6 +124,67 @@ async def test_new_weights_replace_workers_in_order_and_a_start_that_fails_harms
         follower.remove("small")
         await eventually(lambda: acts(workers)[-1].startswith("drain"), "they leave")
     assert [act for act in acts(workers) if "small" in act] == [
-        "start small from /models/n", "drain decode-small-0", "start small from /models/o", "drain decode-small-0",
+        "start small from /models/n", "start small from /models/o", "drain decode-small-0", "drain decode-small-0",
     ]  # fmt: skip
     assert set(said) == {"model bad: no workers: it does not start"}
+
+
+async def test_a_model_that_is_removed_and_added_again_keeps_its_workers() -> None:
+    follower, workers, said = Follower(), Workers(), list[str]()
+    workers.booked["decode-small-0"] = 1
+    async with pools(follower, workers, said):
+        follower.put("small")
+        await eventually(lambda: acts(workers) == ["start small from /models/m"], "they start")
+        follower.remove("small")
+        await eventually(lambda: "look" in workers.log, "it waits until they are idle")
+        follower.put("small")
+        workers.booked["decode-small-0"] = 0
+        follower.put("last", digest="c" * 64)
+        await eventually(lambda: "start last from /models/m" in workers.log, "its turn is over")
+        num_looks = workers.log.count("look")
+        follower.remove("small")
+        await eventually(lambda: acts(workers)[-1] == "drain decode-small-0", "they are known still, and leave")
+        assert workers.log.count("look") >= num_looks + IDLE_LOOKS
+    assert acts(workers).count("drain decode-small-0") == acts(workers).count("start small from /models/m") == 1
+
+
+async def test_changed_needs_start_new_workers_though_the_old_ones_are_busy() -> None:
+    follower, workers, said = Follower(), Workers(), list[str]()
+    workers.booked["decode-small-0"] = 1
+    async with pools(follower, workers, said):
+        follower.put("small")
+        await eventually(lambda: len(acts(workers)) == 1, "they start")
+        follower.remove("small")
+        await eventually(lambda: "look" in workers.log, "they are to leave")
+        follower.put("small", source="/models/n")
+        await eventually(lambda: acts(workers)[-1] == "start small from /models/n", "the new ones come first")
+
+
+async def test_an_odd_record_is_reported_and_ends_the_following_of_no_other() -> None:
+    follower, said = Follower(), list[str]()
+    workers = Workers(failing={"bad"}, error=PermissionError("not yours"))
+    async with pools(follower, workers, said):
+        follower.put("bad", digest="d" * 64)
+        await eventually(lambda: said, "it is reported")
+        follower.put("small")
+        await eventually(lambda: acts(workers) == ["start small from /models/m"], "the next one starts")
+    assert "not yours" in said[0]
+
+
+async def test_a_record_that_failed_while_it_changed_starts_one_set_of_workers() -> None:
+    follower, workers, said = Follower(), Workers(failing={"/models/m"}), list[str]()
+    workers.gate.clear()
+    async with pools(follower, workers, said):
+        follower.put("small")
+        await eventually(lambda: workers.num_asked == 1, "it is started")
+        follower.put("small", source="/models/n")
+        follower.put("last", source="/models/o", digest="c" * 64)
+        await eventually(lambda: workers.num_asked == 2, "the change is seen")
+        workers.gate.set()
+        await eventually(lambda: said, "the first start fails")
+        await eventually(lambda: "start small from /models/n" in workers.log, "the second one does not")
+        follower.put("more", source="/models/o", digest="f" * 64)
+        await eventually(lambda: "start more from /models/o" in workers.log, "all is looked at again")
+        follower.remove("small")
+        await eventually(lambda: acts(workers)[-1] == "drain decode-small-0", "they leave")
+    assert [act for act in acts(workers) if "small" in act] == ["start small from /models/n", "drain decode-small-0"]

@@ -18,7 +18,15 @@ from stratos.store.settings import ObjectStoreConfig
 from tests.support.paths import MODELS
 
 DRAFT = MODELS / "draft"
-ROW = {"name": "small", "digest": "d" * 64, "state": "serving", "from": "record", "current": True, "reason": ""}
+ROW = {
+    "name": "small",
+    "digest": "d" * 64,
+    "state": "serving",
+    "from": "record",
+    "current": True,
+    "live": True,
+    "reason": "",
+}
 
 
 class Client:
@@ -59,6 +67,8 @@ def test_a_model_is_waited_for_until_it_has_workers_that_get_requests() -> None:
     rows = [{**ROW, "workers": {"prefill": 0, "decode": 1}}]
     assert wait_for_workers(Client(rows, is_late=True), ROW["digest"], 60.0)
     assert wait_for_workers(Client(rows), ROW["digest"], 0.0)
-    assert not wait_for_workers(Client([{**ROW, "workers": None}]), ROW["digest"], 0.0)
+    assert not wait_for_workers(Client([{**ROW, "workers": None, "live": None}]), ROW["digest"], 0.0)
+    alone = {**ROW, "workers": {"prefill": 1, "decode": 0}, "live": False}
+    assert not wait_for_workers(Client([alone]), ROW["digest"], 0.0)  # a prefill worker serves no generation
     assert not wait_for_workers(Client([{**rows[0], "current": False}]), ROW["digest"], 0.0)
     assert row_text(rows[0]).split() == f"* small {'d' * 12} serving record 0 prefill + 1 decode".split()

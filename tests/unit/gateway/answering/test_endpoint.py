@@ -104,7 +104,7 @@ class Preparer:
     def __init__(self, *, stream: bool) -> None:
         self._stream = stream
 
-    async def prepare(self, body: Any, tenant: Tenant, trace: object) -> Any:
+    async def prepare(self, body: Any, tenant: Tenant, trace: object, revision: str = "") -> Any:
         return SimpleNamespace(
             options=SimpleNamespace(stream=self._stream), renderer=Renderer(), describe=lambda exchange: None,
             refusal=lambda: None, num_tokens=1000, num_sequences=1, base_model="base",

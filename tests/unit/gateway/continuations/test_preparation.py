@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from stratos.common.continuation_errors import ContinuationStale
-from stratos.common.errors import BadRequest, StratosError
+from stratos.common.errors import BadRequest, StratosError, StreamGone
 from stratos.core.requests.records import ChoiceState, FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.store.sealed.stream_store import Found, StreamRecord
+from stratos.text.chat_template import ChatTemplate
+from stratos.text.output.chat_format import chat_format
 from stratos_gateway.answering.request import LINE, BatchLine, PreparedGeneration
 from stratos_gateway.batches.terms import LineStep
 from stratos_gateway.continuations.binding import request_binding
@@ -186,6 +188,48 @@ async def test_a_token_is_of_one_revision_while_that_is_served() -> None:
         with pytest.raises(ContinuationStale) as caught:
             await prepare(models=served, continuation_token=text)
         assert caught.value.param == "continuation_token"
+
+
+THINKING = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>\\n' }}{# </think> #}"
+
+
+def thinking_models() -> ModelSet:
+    """The model, and a newer revision whose template opens reasoning, which new requests get."""
+    newer, template = revision("d" * 64), ChatTemplate(THINKING, served_model().tokenizer)
+    models = ModelSet([replace(served_model(), default_max_tokens=20)])
+    models.put(replace(newer, template=template, chat=chat_format(THINKING), max_input_tokens=8), 1)
+    models.see_live({"d" * 64})
+    return models
+
+
+def reasons(prepared: PreparedGeneration) -> bool:
+    shape = prepared.renderer.answer.shape
+    return shape is not None and shape.is_reasoning
+
+
+async def test_an_answer_goes_on_by_template_and_parser_of_the_revision_that_it_began_with() -> None:
+    first, models = await prepare(CAPPED, CHAT), thinking_models()
+    assert first.token_of is not None
+    token = first.token_of([[ChoiceState(index=0, emitted_ids=(7,))]])
+    rest = await prepare(CAPPED, CHAT, models, continuation_token=token)
+    assert (rest.specs[0].prompt_ids, reasons(rest)) == (first.specs[0].prompt_ids, False)
+    assert reasons(await prepare(CAPPED, CHAT, models))
+
+
+async def test_a_stream_is_read_by_the_revision_that_it_began_with() -> None:
+    models = thinking_models()
+    body = {"model": "base", "messages": [{"role": "user", "content": "x"}]}
+    preparer = GenerationPreparer(PreparationTools(catalogue=ModelCatalogue(models, None)), CHAT)
+    digest = served_model().base.digest
+    newer, older = [await preparer.prepare(dict(body), PLAIN, TraceContext(), name) for name in ("", digest)]
+    for prepared in (older, await newer.revised(dict(body), digest)):
+        assert (prepared.model_digest, reasons(prepared)) == (digest, False)
+        assert prepared.specs[0].prompt_ids == (await prepare(dialect=CHAT)).specs[0].prompt_ids
+    assert (newer.model_digest, reasons(newer)) == ("d" * 64, True)
+    long = {**body, "messages": [{"role": "user", "content": "word " * 40}]}
+    await preparer.prepare(dict(long), PLAIN, TraceContext(), digest)  # the newer one takes no prompt of this length
+    with pytest.raises(StreamGone):
+        await preparer.prepare(dict(body), PLAIN, TraceContext(), "e" * 64)
 
 
 async def test_a_gateway_without_tokens_takes_none() -> None:

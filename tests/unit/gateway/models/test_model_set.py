@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,11 +10,12 @@ import pytest
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.placement import WorkerRole
-from stratos_gateway.models.live_revisions import look_at
+from stratos_gateway.models.live_revisions import LiveWorkers, look_at, watch_revisions
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.settings import ModelConfig
 from tests.support.paths import MODELS
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,34 @@ def test_a_dropped_revision_takes_no_new_request_and_keeps_its_router(sample: Se
     models.drop("s1")
     assert (current(models, "small"), models.of_digest("s1"), models.name_of("s1")) == ("", None, "small")
     assert (models.name_of("never"), heard, models.has_choice) == ("never", [2, 1], False)
+
+
+def test_a_revision_that_comes_again_gets_no_request_before_its_workers_are_seen(sample: ServedModel) -> None:
+    models = ModelSet([revision(sample, "one")])
+    models.put(revision(sample, "two"), 2)
+    models.see_live({"one", "two"})
+    models.drop("two")
+    models.put(revision(sample, "two"), 3)
+    assert current(models) == "one"
+
+
+async def test_live_revisions_are_looked_at_when_one_comes_without_waiting_for_the_next_look(
+    sample: ServedModel,
+) -> None:
+    models, looks = ModelSet([revision(sample, "one")]), list[str]()
+
+    async def live_workers() -> LiveWorkers:
+        looks.append("look")
+        return {"two": {WorkerRole.DECODE: 1}}
+
+    watch = asyncio.create_task(watch_revisions(models, live_workers, poll_s=3600.0))
+    await asyncio.sleep(0)
+    assert (looks, models.has_looked) == ([], False)
+    models.put(revision(sample, "two"), 2)
+    await eventually(lambda: current(models) == "two", "it is looked at")
+    assert models.has_looked
+    watch.cancel()
+    await asyncio.wait([watch])
 
 
 def test_one_digest_has_one_name(sample: ServedModel) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import DependencyDown
+from stratos.common.errors import DependencyDown, InvalidCheckpoint
 from stratos.store.models.model_record import ModelRecord
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
@@ -138,6 +138,55 @@ async def test_bounds_and_names_hold(world: Shelf) -> None:
     world.remove("a", "a1")
     await world.until("c", "c1", Phase.SERVING)
     assert world.texts.kept == {"good"}
+
+
+async def test_a_record_that_is_refused_for_good_gives_its_place_to_the_oldest_that_waits(world: Shelf) -> None:
+    for number, texts in enumerate(("slow", "good", "good", "good", "good")):
+        world.put(f"m{number}", f"d{number}", texts, version=number + 1)
+    await world.until("m3", "d3", Phase.REFUSED, "more records")
+    world.texts.errors["slow"] = InvalidCheckpoint("it is none")
+    world.texts.gate.set()
+    await world.until("m3", "d3", Phase.SERVING)
+    await world.until("m4", "d4", Phase.REFUSED, "more records")
+
+
+async def test_a_model_that_may_be_served_a_while_later_is_not_said_to_be_unknown(world: Shelf) -> None:
+    world.texts.errors["good"] = DependencyDown("the object store does not answer")
+    world.put("small", "s1", "good")
+    world.put("bad", "b1", "broken", version=2)
+    await world.until("bad", "b1", Phase.REFUSED)
+    with pytest.raises(DependencyDown):
+        await world.shelf.wait_for("small")
+    await world.shelf.wait_for("bad")
+    await world.shelf.wait_for("other")
+    del world.texts.errors["good"]
+    await world.until("small", "s1", Phase.SERVING)
+    await world.shelf.wait_for("small")
+
+
+async def test_a_gateway_is_not_ready_before_it_knows_which_revisions_have_workers(world: Shelf) -> None:
+    world.put("small", "s1", "good")
+    world.put("small", "s2", "good", version=2)
+    await world.until("small", "s1", Phase.SERVING)
+    await world.until("small", "s2", Phase.SERVING)
+    assert "no router has said" in world.shelf.not_ready_reason()
+    world.models.see_live({"s1"})
+    assert world.shelf.not_ready_reason() == ""
+
+
+async def test_what_was_checked_is_what_is_served_and_its_words_are_kept(world: Shelf) -> None:
+    record = ModelRecord(name="small", digest="s1", text_digest="good")
+    checked = await world.shelf.check(record)
+    world.put("other", "o1", "slow", version=2)
+    world.texts.gate.set()
+    await world.until("other", "o1", Phase.SERVING)
+    assert world.texts.kept == {"good", "slow"}
+    world.put("small", "s1", "good", version=3)
+    await world.until("small", "s1", Phase.SERVING)
+    assert world.models.get("small") is checked
+    world.put("small", "s1", "broken", version=4)
+    await world.until("small", "s1", Phase.REFUSED)
+    assert "good" in world.texts.kept  # what is served goes on, with its words
 
 
 async def test_ten_thousand_records_cost_a_moment_and_those_that_came_first_are_served(world: Shelf) -> None:
