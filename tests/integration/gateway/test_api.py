@@ -253,6 +253,8 @@ async def test_a_lenient_gateway_ignores_what_is_unknown_and_names_it() -> None:
         assert sorted(told["/v1/responses"]) == ["new", "text.new"]
         refused = await world.http.post("/v1/chat/completions", json=chat(audio={"voice": "x"}))
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "audio"), "it is known"
+        refused = await world.http.post("/v1/chat/completions", json=chat(guided_choice=["yes", "no"]))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "guided_choice"), "it constrains"
     async with gateway_world() as strict:
         answer = await strict.http.post("/v1/chat/completions", json=chat(new=1))
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_parameter")

@@ -102,9 +102,13 @@ class Edge:
         with self.bodies.enter(tenant):
             return await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
 
-    def reading(self) -> AbstractContextManager[list[str]]:
-        """Names of fields that are not known, of a body that is checked within; empty where they are refused."""
-        return leniently(is_lenient=self.limits.lenient)
+    def reading(self, *, is_recorded: bool) -> AbstractContextManager[list[str]]:
+        """Names of fields that are not known, of a body that is checked within; empty where they are refused.
+
+        Args:
+            is_recorded: another gateway, which may have been lenient, has taken the body.
+        """
+        return leniently(is_lenient=self.limits.lenient or is_recorded)
 
     @contextmanager
     def admit(

@@ -23,7 +23,7 @@ from stratos_gateway.answering.bugs import bugs_told
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
-from stratos_gateway.answering.request import ClientRequest, Prepared, note_unknown
+from stratos_gateway.answering.request import RESUMED, ClientRequest, Prepared, note_unknown
 from stratos_gateway.http.body import until_disconnect
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
@@ -105,7 +105,8 @@ class Endpoint(Generic[O]):
 
     async def _answer(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
         ends_task = partial(self._edge.admission.ends_task, request.place)
-        with ends_task(), self._edge.reading() as unknown:
+        is_recorded = RESUMED in request.http.scope
+        with ends_task(), self._edge.reading(is_recorded=is_recorded) as unknown:
             prepared = await self._preparer.prepare(body, request.tenant, request.exchange.span.trace, revision)
         del body
         prepared.describe(request.exchange)

@@ -42,6 +42,8 @@ def note_unknown(exchange: Exchange, names: Sequence[str]) -> None:
         exchange.headers.append((IGNORED_HEADER, ", ".join(shown).encode()))
 
 
+RESUMED = "stratos.stream"
+"""Key of an ASGI scope whose client comes back to the stream of this id."""
 LINE = "stratos.batch_line"
 """Key of an ASGI scope that is a line of a batch: its ``BatchLine``."""
 

@@ -22,11 +22,12 @@ from stratos.common.background import BackgroundTasks, end_tasks
 from stratos.common.errors import DependencyDown, Internal, Retryable, StratosError, StreamGone, StreamMoved
 from stratos_gateway.access.auth import Recall
 from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.request import RESUMED
 from stratos_gateway.continuations.returns import TokenReturns
 from stratos_gateway.http.exchange import Exchanges
 from stratos_gateway.streams.codec import StreamHead, decode_head
 from stratos_gateway.streams.desk import SealedStreams
-from stratos_gateway.streams.join import RESUMED, RUN, BackgroundRun
+from stratos_gateway.streams.join import RUN, BackgroundRun
 from stratos_gateway.streams.reading import encode_failure
 from stratos_gateway.streams.routes import look
 from stratos_gateway.streams.settings import StreamsConfig

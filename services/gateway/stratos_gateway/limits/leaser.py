@@ -237,7 +237,6 @@ class Leaser:
             except (DependencyDown, RedisError) as error:
                 self._on_missed(error, now)
                 self._miss(dict.fromkeys([*due[begin:], *self._without_share()]))
-                self._wake()
                 return
             finally:
                 self._call_at = None
@@ -250,11 +249,6 @@ class Leaser:
             for name in self._buckets.keys() & set(turn.wanted):
                 if (bucket := self._buckets[name]).balance > 0:
                     bucket.is_contested, self._urgent[name] = True, bucket
-
-    def _wake(self) -> None:
-        """End the wait of those that wait for the next turn: it would find Redis away as well."""
-        ended, self._next_turn = self._next_turn, asyncio.Event()
-        ended.set()
 
     def _without_share(self) -> list[LeasedBucket]:
         return [bucket for bucket in self._buckets.values() if not bucket.is_own]

@@ -23,6 +23,16 @@ from stratos.core.requests.grammar import (
 from stratos.core.requests.limits import LIMITS, MAX_SESSION_CHARS, check_metadata, check_number
 from stratos_gateway.http.body import UNKNOWN
 
+_CONSTRAINTS = (
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_decoding",
+    "structured_outputs",
+)
+"""Names that servers have for what an answer must obey: where one is not read, it is refused."""
+
 
 class Fields:
     """A JSON object that is emptied by reading.
@@ -94,9 +104,11 @@ class Fields:
             raise BadRequest(f"{param} is not supported by this server", param=param, code="unsupported_parameter")
 
     def end(self) -> None:
-        """Refuse what was not read, or list it within ``leniently``."""
+        """Refuse what was not read, or list it within ``leniently``, unless answers would obey no constraint."""
         unknown = UNKNOWN.get()
         if unknown is not None:
+            for name in _CONSTRAINTS:
+                self.refuse(name)
             unknown += [self.path + name for name in self._left]
             return
         for name in self._left:

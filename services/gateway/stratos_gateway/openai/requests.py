@@ -89,6 +89,8 @@ class GenerationOptions:
     """Token of an earlier answer to go on from; empty begins one."""
     tells_stop: bool = False
     """The answer says which stop string has ended it."""
+    is_warm_up: bool = False
+    """The prompt alone is computed by this platform, for the request that goes on from it: no output is shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def response_key(plan: Plan, options: GenerationOptions, specs: Sequence[Generat
     """The key of a request's answer; ``None`` where answers are not kept."""
     if not plan.response_cache or plan.cache_policy is CachePolicy.OFF:
         return None
-    if options.seed is None and any(spec.sampling.temperature > 0 for spec in specs):
+    if options.is_warm_up or (options.seed is None and any(spec.sampling.temperature > 0 for spec in specs)):
         return None
     seed = options.seed if any(spec.sampling.temperature > 0 for spec in specs) else None
     parts = [

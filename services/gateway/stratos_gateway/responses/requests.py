@@ -62,8 +62,11 @@ class ResponseBody(GenerationBody):
     instructions: str = ""
     items: Sequence[dict[str, Any]] | None = None
     """Items of the conversation, where its response is kept."""
-    is_warm_up: bool = False
-    """The prompt alone is computed, for the request that goes on from it: no output is shown."""
+
+    @property
+    def is_warm_up(self) -> bool:
+        """No output is shown."""
+        return self.options.is_warm_up
 
 
 def public_name(param: str) -> str:
@@ -128,7 +131,6 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     return ResponseBody(
         is_background=is_background,
         options=_of_warm_up(options) if is_warm_up else options,
-        is_warm_up=is_warm_up,
         prompts=(conversation,),
         echoed=echoed,
         ignored=(*tools.ignored, *left_out(given), *(name for name in _IGNORED if body.get(name))),
@@ -145,7 +147,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
 def _of_warm_up(options: GenerationOptions) -> GenerationOptions:
     """Options of the one token that comes with a prompt."""
     sampling = {name: value for name, value in options.sampling.items() if name != "min_tokens"}
-    return replace(options, max_tokens=1, sampling=sampling)
+    return replace(options, max_tokens=1, sampling=sampling, is_warm_up=True)
 
 
 def _refuse_features(fields: Fields) -> None:

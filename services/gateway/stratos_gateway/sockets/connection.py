@@ -1,7 +1,7 @@
 """One WebSocket connection: messages in, messages out, each within its bounds.
 
 a message            at most ``max_bytes``, complete within ``message_s`` from its first byte, whatever is between;
-                     while it is on its way it has a place among the bodies
+                     while it is on its way it has a place among the bodies, for which it waits while a response is sent
 messages unread      two, then the client is not read from
 a client that takes  ``write_s``, then ``SlowClient``; pongs are left out while it does not read
 nothing
@@ -36,6 +36,7 @@ from stratos_gateway.sockets.frames import (
 
 CLOSE_S = 5.0
 _MAX_UNREAD = 2
+_PLACE_POLL_S = 0.5
 
 
 class Flow(Protocol):
@@ -96,6 +97,8 @@ class SocketConnection:
         self._is_closing = False
         self.is_gone = False
         """The client has left, or was told to."""
+        self.is_answering = False
+        """A response is sent: no message that comes ends it."""
         self.is_leaving = False
         """The gateway goes: nothing more is begun."""
 
@@ -214,12 +217,23 @@ class SocketConnection:
             self._timer = asyncio.get_running_loop().call_later(self.bounds.message_s, self._on_late)
 
     def _on_no_place(self, error: StratosError) -> None:
-        """The message cannot be taken: what has come of it is thrown away, and nothing more is read."""
+        """The message cannot be taken: it waits while a response is sent, else nothing more is read."""
+        if self.is_answering and not isinstance(error, Draining):
+            self._forget_message()
+            self._flow.pause_reading()
+            self._timer = asyncio.get_running_loop().call_later(_PLACE_POLL_S, self._on_place_time)
+            return
         self._reader = None
         if isinstance(error, Draining):
             self.close_for_restart()
         else:
             self.close(TRY_AGAIN_LATER, error.message)
+
+    def _on_place_time(self) -> None:
+        self._timer = None
+        if len(self._unread) < _MAX_UNREAD:
+            self._flow.resume_reading()
+        self._watch_message(is_next=False)
 
     def _on_late(self) -> None:
         self.close(POLICY, f"a message did not arrive within {self.bounds.message_s:g} s")

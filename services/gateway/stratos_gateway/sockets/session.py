@@ -69,7 +69,7 @@ class SocketSession:
             raise BadRequest(message, code="websocket_connection_limit_reached")
         body = await body_of(text, self._connection.bounds.max_bytes)
         self._num_turns += 1
-        self._turn = self._make_turn(self._num_turns)
+        self._turn, self._connection.is_answering = self._make_turn(self._num_turns), True
         self._running = asyncio.create_task(self._turn.run(body), name="socket turn")
 
     async def _next(self) -> str | None:
@@ -104,7 +104,7 @@ class SocketSession:
     async def _finish(self, running: asyncio.Task[None]) -> None:
         """Wait for the end of the response that runs."""
         await asyncio.wait([running])
-        self._running = None
+        self._running, self._connection.is_answering = None, False
         error = None if running.cancelled() else running.exception()
         if error is not None and not isinstance(error, SlowClient):
             _log.error("a response of a socket broke off", exc_info=error)

@@ -23,7 +23,7 @@ from stratos.common.errors import (
 )
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.output import Output
-from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.answering.request import RESUMED, ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.source import GeneratedOutput, WorkersSource
 from stratos_gateway.http.body import leniently
@@ -48,8 +48,6 @@ from stratos_gateway.streams.owned import GIVEN_UP, OwnedStream
 from stratos_gateway.streams.settings import StreamsConfig
 from stratos_gateway.streams.standing import StandingAnswer, keep_nothing, standing_response
 
-RESUMED = "stratos.stream"
-"""Key of an ASGI scope whose client comes back to the stream of this id."""
 RUN = "stratos.background_run"
 """Key of an ASGI scope in which a gateway answers a stream without a client: its ``BackgroundRun``."""
 SEEN_EVENTS = "stratos.seen_events"

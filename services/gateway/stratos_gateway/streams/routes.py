@@ -15,11 +15,11 @@ from stratos.common.errors import DependencyDown, NotFound, StreamGone
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.request import RESUMED
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.streams.asking import cursor_tag, is_stream_id, last_event_id
 from stratos_gateway.streams.codec import decode_head
 from stratos_gateway.streams.desk import SealedStreams
-from stratos_gateway.streams.join import RESUMED
 
 _WHOLE = ".z"
 

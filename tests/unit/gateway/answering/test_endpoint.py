@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError
@@ -26,7 +27,7 @@ from stratos_gateway.answering.draft import Draft, is_platform_failure, outcome_
 from stratos_gateway.answering.edge import TimeAllowed
 from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.answering.output import ChunkOutput
-from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.answering.request import RESUMED, ClientRequest
 from stratos_gateway.answering.sending import ChunkSender
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange
@@ -115,13 +116,17 @@ class Edge:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
+        self.recorded = list[bool]()
         self.admission = Admission(1, 1, GatewayMetrics(CollectorRegistry()))
 
     async def authenticate(self, http: object) -> Tenant:
         return TENANT
 
-    def reading(self) -> AbstractContextManager[list[str]]:
+    def reading(self, *, is_recorded: bool) -> AbstractContextManager[list[str]]:
+        self.recorded.append(is_recorded)
         return nullcontext([])
+
+    def begin(self, http: object, tenant: Tenant, prompt_param: str) -> None: ...
 
     def allowed(self, http: object) -> TimeAllowed:
         return TimeAllowed(60.0, 60.0)
@@ -169,3 +174,14 @@ async def test_a_bug_is_told_and_neither_billed_nor_limited_beyond_what_came(str
     (entry,) = meter.take_ready()
     assert entry.outcome is RequestOutcome.FAILED
     assert limiter.settled == [2]
+
+
+async def test_a_recorded_body_is_read_as_leniently_as_the_gateway_may_have_been_that_took_it() -> None:
+    async def send(message: Any) -> None: ...
+
+    edge = Edge()
+    endpoint = Endpoint(cast("Any", edge), Preparer(stream=False), [], [Source()], ChunkSender(HttpLimits()))
+    for more in ({}, {RESUMED: "stream_1"}):
+        with suppress(Exception):  # no source answers it
+            await endpoint.resume(Request({"type": "http", "headers": [], **more}), receive, send, TENANT, b"", {})
+    assert edge.recorded == [False, True]

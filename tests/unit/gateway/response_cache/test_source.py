@@ -27,9 +27,11 @@ from stratos_gateway.ledger.step import AccountStep
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.overflow.request import external_request
 from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, ResponseCache
 from stratos_gateway.response_cache.key import response_key
 from stratos_gateway.response_cache.source import CacheSource
+from stratos_gateway.responses.requests import parse_response
 from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
 from tests.support.fakes.generous_limiter import GenerousLimiter
 from tests.support.reference.shipped_model import shipped_tokenizer
@@ -99,3 +101,12 @@ async def test_an_answer_that_memory_cut_short_is_not_kept_whatever_the_other_pr
         request.when_sent(output.take())
     async with CacheSource(cache).open(request) as found:
         assert (found is not None) == is_kept
+
+
+def test_what_is_to_be_computed_here_is_neither_kept_nor_asked_of_others() -> None:
+    body = {"model": "m", "input": "x", "temperature": 0}
+    plain, warm_up = parse_response(body, 100), parse_response({**body, "generate": False}, 100)
+    assert response_key(TENANT.plan, plain.options, (SPEC,)) is not None
+    assert response_key(TENANT.plan, warm_up.options, (SPEC,)) is None
+    assert external_request(plain) is not None
+    assert external_request(warm_up) is None

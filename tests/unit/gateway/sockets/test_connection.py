@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -116,4 +117,24 @@ async def test_a_message_that_loses_its_place_closes_its_socket(error: StratosEr
         places.end_all(error)
     assert (transport.written[:1], struct.unpack("!H", transport.written[2:4])) == (b"\x88", (code,))
     assert (len(places), await connection.next()) == (0, None)
+    connection.lost()
+
+
+async def test_a_message_without_a_place_waits_while_a_response_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = list[Callable[[], None]]()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda delay_s, call: timers.append(call) or Mock())
+    places = BodyPlaces(1, 1, lambda number: None)
+    tenant, frame = Tenant(name="t", plan=STANDARD), client_frame(b"one")
+    connection, transport, flow = connected(partial(places.hold, tenant))
+    connection.is_answering = True
+    with places.enter(tenant):
+        connection.feed(frame[:3])
+        assert (transport.written, flow.is_reading) == (b"", False)
+        await connection.send(b"event")
+        assert transport.written, "the response goes on"
+        assert not connection.is_gone
+    timers[-1]()
+    assert (len(places), flow.is_reading) == (1, True)
+    connection.feed(frame[3:])
+    assert (len(places), await connection.next()) == (0, "one")
     connection.lost()
