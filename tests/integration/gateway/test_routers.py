@@ -28,6 +28,7 @@ from stratos_gateway.routers.settings import RoutersConfig
 from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.router_world import (
+    SEATS_BY_BOOKINGS,
     ask,
     by_id,
     fake_workers,
@@ -55,7 +56,7 @@ class World:
         folder = self.tmp_path / name
         folder.mkdir()
         stack, settings = AsyncExitStack(), {"discovery": f"static://decode@{self.worker_address}", "listen": listen}
-        settings["bookings__confirm_s"] = "600"  # the worker never tells of a request: its seats would be free again
+        settings |= SEATS_BY_BOOKINGS
         found = await stack.enter_async_context(service_process("stratos_router", folder, settings))
         address = str(found["address"])
         self.processes[address], self.pids[address] = stack, found["pid"]

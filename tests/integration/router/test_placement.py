@@ -15,6 +15,7 @@ from stratos.core.placement import Outcome, WorkerRole
 from stratos.rpc.clients.router import RouterClient
 from tests.support.waiting import eventually
 from tests.support.worlds.router_world import (
+    SEATS_BY_BOOKINGS,
     ask,
     by_id,
     entry,
@@ -73,8 +74,7 @@ async def test_waits_for_a_seat_and_takes_the_one_that_complete_frees(tmp_path: 
     async with fake_workers(make_status("decode-0", DECODE, max_num_seqs=1)) as workers:
         discovery = tmp_path / "workers.json"
         write_discovery(discovery, entry(workers[0]))
-        # Else the seat of a worker that tells of no request is free again after a while, which a slow machine takes.
-        settings = {"admission__max_waiting_per_worker": "0", "bookings__confirm_s": "600"}
+        settings = {"admission__max_waiting_per_worker": "0", **SEATS_BY_BOOKINGS}
         async with router_process(tmp_path, f"file://{discovery}", **settings) as client:
             await until_live(client, "decode-0")
             held = await client.schedule(ask())
@@ -98,7 +98,7 @@ async def _is_waiting(client: RouterClient, count: int) -> bool:
 async def test_a_caller_that_leaves_frees_its_place_in_the_queue_and_its_seat(tmp_path: Path) -> None:
     async with fake_workers(make_status("decode-0", DECODE, max_num_seqs=1)) as workers:
         static = f"static://decode@{workers[0].address}"
-        settings = {"admission__max_waiting_per_worker": "0", "bookings__confirm_s": "600"}
+        settings = {"admission__max_waiting_per_worker": "0", **SEATS_BY_BOOKINGS}
         async with router_process(tmp_path, static, **settings) as client:
             await until_live(client, workers[0].address)
             held = await client.schedule(ask())

@@ -36,6 +36,8 @@ from tests.support.worlds.terms import make_terms, with_terms
 MODEL = "ab" * 32
 IDENTITY = KvIdentity(model_digest=MODEL, kv_dtype="float32", rope_variant="default:10000.0", numerics_id="cpu")
 STEP_S = 0.02
+SEATS_BY_BOOKINGS = {"bookings__flight_s": "600", "bookings__confirm_s": "600"}
+"""Of a router: its placements take the seats of fake workers, whose statuses show none of them."""
 LIMIT_S = 120.0
 """Of a test; no look at a router ends before it."""
 

@@ -48,6 +48,8 @@ class ProcessView:
     state: State
     role: str
     num_restarts: int
+    model_digest: str = ""
+    """Of a worker."""
 
 
 class ManagedProcess:
@@ -92,6 +94,7 @@ class ManagedProcess:
             state=self.state,
             role=self.spec.role,
             num_restarts=self.num_restarts,
+            model_digest=self.spec.model_digest,
         )
 
     async def start(self) -> None:

@@ -106,6 +106,7 @@ def _message(view: ProcessView) -> supervisor_pb2.Process:
         role=_ROLES.get(view.role, common_pb2.WORKER_ROLE_UNSPECIFIED),
         num_restarts=view.num_restarts,
         metrics_address=view.metrics_address,
+        model_digest=view.model_digest,
     )
 
 
@@ -120,4 +121,5 @@ def view_of(message: supervisor_pb2.Process) -> ProcessView:
         state=cast("State", message.state),
         role=role,
         num_restarts=message.num_restarts,
+        model_digest=message.model_digest,
     )

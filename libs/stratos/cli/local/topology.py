@@ -40,6 +40,8 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the supervisor's environment."""
     role: Role = ""
+    model_digest: str = ""
+    """Of a worker."""
     listen_env: str = ""
     """Variable that holds the address the process announces; a restart listens there again."""
     public_address: str = ""
@@ -110,6 +112,7 @@ def service_spec(
         module=package,
         env=env,
         role=role,
+        model_digest=settings.get("RUNNER__MODEL_DIGEST", "").partition("@")[0],
         listen_env=f"{prefix}LISTEN",
     )
 

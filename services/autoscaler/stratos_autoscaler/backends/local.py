@@ -70,6 +70,7 @@ class LocalBackend(Backend):
                     BackendWorker(
                         worker_id=process.name,
                         role=role,
+                        model_digest=process.model_digest,
                         is_draining=process.state == DRAINING,
                         is_starting=process.state == STARTING,
                     )

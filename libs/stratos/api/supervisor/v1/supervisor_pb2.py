@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from stratos.api.common.v1 import common_pb2 as stratos_dot_api_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*stratos/api/supervisor/v1/supervisor.proto\x12\x19stratos.api.supervisor.v1\x1a\"stratos/api/common/v1/common.proto\"\x16\n\x14ListProcessesRequest\"\xa4\x01\n\x07Process\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12/\n\x04role\x18\x05 \x01(\x0e\x32!.stratos.api.common.v1.WorkerRole\x12\x14\n\x0cnum_restarts\x18\x06 \x01(\r\x12\x17\n\x0fmetrics_address\x18\x07 \x01(\t\"N\n\x15ListProcessesResponse\x12\x35\n\tprocesses\x18\x01 \x03(\x0b\x32\".stratos.api.supervisor.v1.Process\"2\n\x10HoldLeaseRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x03\"$\n\x11HoldLeaseResponse\x12\x0f\n\x07is_held\x18\x01 \x01(\x08\"U\n\x12StartWorkerRequest\x12/\n\x04role\x18\x01 \x01(\x0e\x32!.stratos.api.common.v1.WorkerRole\x12\x0e\n\x06holder\x18\x02 \x01(\t\"J\n\x13StartWorkerResponse\x12\x33\n\x07process\x18\x01 \x01(\x0b\x32\".stratos.api.supervisor.v1.Process\"G\n\x12\x44rainWorkerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x13\n\x0b\x62y_operator\x18\x03 \x01(\x08\"\x15\n\x13\x44rainWorkerResponse2\xcb\x03\n\x11SupervisorService\x12r\n\rListProcesses\x12/.stratos.api.supervisor.v1.ListProcessesRequest\x1a\x30.stratos.api.supervisor.v1.ListProcessesResponse\x12\x66\n\tHoldLease\x12+.stratos.api.supervisor.v1.HoldLeaseRequest\x1a,.stratos.api.supervisor.v1.HoldLeaseResponse\x12l\n\x0bStartWorker\x12-.stratos.api.supervisor.v1.StartWorkerRequest\x1a..stratos.api.supervisor.v1.StartWorkerResponse\x12l\n\x0b\x44rainWorker\x12-.stratos.api.supervisor.v1.DrainWorkerRequest\x1a..stratos.api.supervisor.v1.DrainWorkerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*stratos/api/supervisor/v1/supervisor.proto\x12\x19stratos.api.supervisor.v1\x1a\"stratos/api/common/v1/common.proto\"\x16\n\x14ListProcessesRequest\"\xba\x01\n\x07Process\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12/\n\x04role\x18\x05 \x01(\x0e\x32!.stratos.api.common.v1.WorkerRole\x12\x14\n\x0cnum_restarts\x18\x06 \x01(\r\x12\x17\n\x0fmetrics_address\x18\x07 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x08 \x01(\t\"N\n\x15ListProcessesResponse\x12\x35\n\tprocesses\x18\x01 \x03(\x0b\x32\".stratos.api.supervisor.v1.Process\"2\n\x10HoldLeaseRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x03\"$\n\x11HoldLeaseResponse\x12\x0f\n\x07is_held\x18\x01 \x01(\x08\"U\n\x12StartWorkerRequest\x12/\n\x04role\x18\x01 \x01(\x0e\x32!.stratos.api.common.v1.WorkerRole\x12\x0e\n\x06holder\x18\x02 \x01(\t\"J\n\x13StartWorkerResponse\x12\x33\n\x07process\x18\x01 \x01(\x0b\x32\".stratos.api.supervisor.v1.Process\"G\n\x12\x44rainWorkerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x13\n\x0b\x62y_operator\x18\x03 \x01(\x08\"\x15\n\x13\x44rainWorkerResponse2\xcb\x03\n\x11SupervisorService\x12r\n\rListProcesses\x12/.stratos.api.supervisor.v1.ListProcessesRequest\x1a\x30.stratos.api.supervisor.v1.ListProcessesResponse\x12\x66\n\tHoldLease\x12+.stratos.api.supervisor.v1.HoldLeaseRequest\x1a,.stratos.api.supervisor.v1.HoldLeaseResponse\x12l\n\x0bStartWorker\x12-.stratos.api.supervisor.v1.StartWorkerRequest\x1a..stratos.api.supervisor.v1.StartWorkerResponse\x12l\n\x0b\x44rainWorker\x12-.stratos.api.supervisor.v1.DrainWorkerRequest\x1a..stratos.api.supervisor.v1.DrainWorkerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,21 +35,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTPROCESSESREQUEST']._serialized_start=109
   _globals['_LISTPROCESSESREQUEST']._serialized_end=131
   _globals['_PROCESS']._serialized_start=134
-  _globals['_PROCESS']._serialized_end=298
-  _globals['_LISTPROCESSESRESPONSE']._serialized_start=300
-  _globals['_LISTPROCESSESRESPONSE']._serialized_end=378
-  _globals['_HOLDLEASEREQUEST']._serialized_start=380
-  _globals['_HOLDLEASEREQUEST']._serialized_end=430
-  _globals['_HOLDLEASERESPONSE']._serialized_start=432
-  _globals['_HOLDLEASERESPONSE']._serialized_end=468
-  _globals['_STARTWORKERREQUEST']._serialized_start=470
-  _globals['_STARTWORKERREQUEST']._serialized_end=555
-  _globals['_STARTWORKERRESPONSE']._serialized_start=557
-  _globals['_STARTWORKERRESPONSE']._serialized_end=631
-  _globals['_DRAINWORKERREQUEST']._serialized_start=633
-  _globals['_DRAINWORKERREQUEST']._serialized_end=704
-  _globals['_DRAINWORKERRESPONSE']._serialized_start=706
-  _globals['_DRAINWORKERRESPONSE']._serialized_end=727
-  _globals['_SUPERVISORSERVICE']._serialized_start=730
-  _globals['_SUPERVISORSERVICE']._serialized_end=1189
+  _globals['_PROCESS']._serialized_end=320
+  _globals['_LISTPROCESSESRESPONSE']._serialized_start=322
+  _globals['_LISTPROCESSESRESPONSE']._serialized_end=400
+  _globals['_HOLDLEASEREQUEST']._serialized_start=402
+  _globals['_HOLDLEASEREQUEST']._serialized_end=452
+  _globals['_HOLDLEASERESPONSE']._serialized_start=454
+  _globals['_HOLDLEASERESPONSE']._serialized_end=490
+  _globals['_STARTWORKERREQUEST']._serialized_start=492
+  _globals['_STARTWORKERREQUEST']._serialized_end=577
+  _globals['_STARTWORKERRESPONSE']._serialized_start=579
+  _globals['_STARTWORKERRESPONSE']._serialized_end=653
+  _globals['_DRAINWORKERREQUEST']._serialized_start=655
+  _globals['_DRAINWORKERREQUEST']._serialized_end=726
+  _globals['_DRAINWORKERRESPONSE']._serialized_start=728
+  _globals['_DRAINWORKERRESPONSE']._serialized_end=749
+  _globals['_SUPERVISORSERVICE']._serialized_start=752
+  _globals['_SUPERVISORSERVICE']._serialized_end=1211
 # @@protoc_insertion_point(module_scope)

@@ -12,7 +12,7 @@ class ListProcessesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Process(_message.Message):
-    __slots__ = ("name", "pid", "address", "state", "role", "num_restarts", "metrics_address")
+    __slots__ = ("name", "pid", "address", "state", "role", "num_restarts", "metrics_address", "model_digest")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class Process(_message.Message):
     ROLE_FIELD_NUMBER: _ClassVar[int]
     NUM_RESTARTS_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     name: str
     pid: int
     address: str
@@ -27,7 +28,8 @@ class Process(_message.Message):
     role: _common_pb2.WorkerRole
     num_restarts: int
     metrics_address: str
-    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.WorkerRole, str]] = ..., num_restarts: _Optional[int] = ..., metrics_address: _Optional[str] = ...) -> None: ...
+    model_digest: str
+    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.WorkerRole, str]] = ..., num_restarts: _Optional[int] = ..., metrics_address: _Optional[str] = ..., model_digest: _Optional[str] = ...) -> None: ...
 
 class ListProcessesResponse(_message.Message):
     __slots__ = ("processes",)
