@@ -20,7 +20,6 @@ from stratos.common.clock import SystemClock
 from stratos.core.placement import WorkerRole
 from tests.support.waiting import eventually
 from tests.support.worlds.router_world import (
-    MODEL,
     FakeWorker,
     ask,
     entry,
@@ -63,12 +62,7 @@ class Supervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
     async def ListProcesses(self, request: Any, context: Any) -> Any:
         role = common_pb2.WORKER_ROLE_DECODE
         processes = [supervisor_pb2.Process(name="gateway", state="serving")]
-        names = [(name, "serving", MODEL) for name in self.workers]
-        names.append(("decode-other-0", "starting", "cd" * 32))  # of another model: none of the pool's
-        processes += [
-            supervisor_pb2.Process(name=name, state=state, role=role, model_digest=digest)
-            for name, state, digest in names
-        ]
+        processes += [supervisor_pb2.Process(name=name, state="serving", role=role) for name in self.workers]
         return supervisor_pb2.ListProcessesResponse(processes=processes)
 
     async def HoldLease(self, request: Any, context: Any) -> Any:
@@ -118,7 +112,6 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 "router_addresses": json.dumps([client.address]),
                 "supervisor_address": supervisor.address,
                 "poll_interval_s": "0.1",
-                "pools": json.dumps([{"role": "decode", "model_digest": MODEL, "served_name": "base"}]),
                 "planner__quiet_s": "1",
                 "planner__up_queue_depth": "0",
                 "planner__cooldown_down_s": "0.5",
@@ -138,7 +131,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 await eventually(lambda: len(supervisor.calls) == 2)
                 assert supervisor.calls[1] == ("drain", "decode-0"), "the one without requests leaves"
                 page = await asyncio.to_thread(_page, f"{base}/metrics")
-                assert 'stratos_autoscaler_desired_workers{model="base",role="decode"} 1.0' in page
+                assert 'stratos_autoscaler_desired_workers{model="",role="decode"} 1.0' in page
                 # two requests fill both batch slots before the third request waits: either may be noticed first
                 assert re.search(
                     r'decisions_total{direction="up",model="",reason="(queue|batch_slots)",role="decode"} 1.0', page
