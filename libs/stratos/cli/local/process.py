@@ -49,7 +49,7 @@ class ProcessView:
     role: str
     num_restarts: int
     model_digest: str = ""
-    """Of a worker."""
+    """Digest of the model that a worker was started with."""
 
 
 class ManagedProcess:

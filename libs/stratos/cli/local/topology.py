@@ -41,7 +41,7 @@ class ProcessSpec:
     """Added to the supervisor's environment."""
     role: Role = ""
     model_digest: str = ""
-    """Of a worker."""
+    """Digest of the model that a worker was started with."""
     listen_env: str = ""
     """Variable that holds the address the process announces; a restart listens there again."""
     public_address: str = ""
