@@ -82,7 +82,7 @@ def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
     request.prepared = PreparedGeneration(
         model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(), refusal=lambda: None,
         body=body, specs=(spec,), renderer=cast("Any", None), tokenizer=cast("Any", None), keep=cast("Any", None),
-        identity=cast("Any", None), rebuilt=cast("Any", None),
+        identity=cast("Any", None), rebuilt=cast("Any", None), revised=cast("Any", None),
     )  # fmt: skip
     request.declined = WaitTooLong("no room")
     return request
