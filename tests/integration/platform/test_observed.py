@@ -50,6 +50,7 @@ tenants:
 """
 TARGETS = 7
 """Processes with metrics: gateway, router, two workers, registry, autoscaler, and the recorded one."""
+OFFSET = re.compile(r" offset \S+$")
 ELSEWHERE = {
     "stratos_autoscaler_metrics_api_questions_total",
     "stratos_autoscaler_pool_info",
@@ -187,12 +188,13 @@ def test_every_panel_shows_something(observed: Observed) -> None:
 
 
 def test_every_selector_of_a_rule_matches_a_live_series(observed: Observed) -> None:
+    """By name and labels: what a rule asks of the past is older than this platform."""
     rules = [(rule.name, rule.expr) for rule in (*RECORDINGS, *ALERTS)]
     missing = [
         f"{name}: {selector.prettify()}"
         for name, expr in rules
         for selector in selectors(expr)
-        if selector.name not in ELSEWHERE and not ask(observed.url, selector.prettify())
+        if selector.name not in ELSEWHERE and not ask(observed.url, OFFSET.sub("", selector.prettify()))
     ]
     assert missing == []
 
