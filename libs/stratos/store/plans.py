@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from stratos.common.errors import BadRequest
+from stratos.common.json_fields import from_fields
 from stratos.core.tenancy.names import check_name
 from stratos.core.tenancy.plan import Plan
 
@@ -31,14 +31,7 @@ def plan_from_json(name: str, value: object) -> Plan:
     check_plan_name(name)
     if not isinstance(value, dict) or "name" in value:
         raise BadRequest("a plan is an object of its fields, without its name", param="plan")
-    try:
-        return _ADAPTER.validate_json(json.dumps({**value, "name": name}))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise BadRequest(f"plan {name!r}: {where}: {first['msg']}", param=where) from None
-    except (TypeError, ValueError):
-        raise BadRequest(f"plan {name!r} holds something that JSON has no form for", param="plan") from None
+    return from_fields(_ADAPTER, {**value, "name": name}, what=f"plan {name!r}", param="plan")
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

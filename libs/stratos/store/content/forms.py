@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from stratos.common.errors import BadRequest
+from stratos.common.json_fields import from_fields
 from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.store.keys import check_tenant
 
@@ -85,11 +86,4 @@ def template_to_json(template: PromptTemplate) -> dict[str, Any]:
 def _read(adapter: TypeAdapter[T], what: str, value: object) -> T:
     if not isinstance(value, Mapping):
         raise BadRequest(f"{what} must be an object", param=what[:64])
-    try:
-        return adapter.validate_json(json.dumps(value))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part)[:64] for part in first["loc"])
-        raise BadRequest(f"{what[:128]}: {where}: {first['msg']}", param=where) from None
-    except (TypeError, ValueError):
-        raise BadRequest(f"{what[:128]} holds something that JSON has no form for", param=what[:64]) from None
+    return from_fields(adapter, value, what=what[:128], param=what[:64], most_chars=64)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from stratos.common.errors import BadRequest
+from stratos.common.json_fields import from_fields
 from stratos.store.models.model_record import ModelRecord
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._-]{0,63}){0,3}\Z")
@@ -40,14 +40,8 @@ def model_from_json(record_id: str, value: object) -> ModelRecord:
         )
     if not isinstance(value, dict) or not {"name", "digest"}.isdisjoint(value):
         raise BadRequest("a model is an object of its fields", param="model")
-    try:
-        found = _ADAPTER.validate_json(json.dumps({**value, "name": name, "digest": digest}))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise BadRequest(f"model {name!r}: {where}: {first['msg']}", param=where) from None
-    except (TypeError, ValueError):
-        raise BadRequest(f"model {name!r} holds something that JSON has no form for", param="model") from None
+    fields = {**value, "name": name, "digest": digest}
+    found = from_fields(_ADAPTER, fields, what=f"model {name!r}", param="model")
     for field, text in (("digest", digest), ("text_digest", found.text_digest)):
         if not _DIGEST.match(text):
             raise BadRequest(f"{field} must be a SHA-256 in hexadecimal", param=field)
