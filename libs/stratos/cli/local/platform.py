@@ -35,6 +35,7 @@ from stratos.cli.stores import StoreTarget, set_up_own_store
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
 from stratos.common.tls.identity import PeerRole
+from stratos.core.files.handed_digest import digest_in
 from stratos.observe.local_prometheus import LocalPrometheus, find_prometheus
 from stratos.pki.local import dial_as, make_certificates, tls_config
 from stratos.rpc.clients.dialer import Dialer
@@ -153,7 +154,7 @@ class LocalPlatform:
     def digests(self) -> frozenset[str]:
         """Digests of the models that the options name."""
         paths = (self._options.model_path, *(more.model_path for more in self._options.more_models))
-        return frozenset(self._digests.get(path, "").partition("@")[0] for path in paths)
+        return frozenset(digest_in(self._digests.get(path, "")) for path in paths)
 
     async def start(self) -> PlatformFacts:
         """Start everything; returns when the first request can be answered.

@@ -21,6 +21,7 @@ from typing import Literal
 from stratos.cli.local.options import UpOptions, parse_speculative_config
 from stratos.cli.local.ports import GatewayListeners
 from stratos.common.tls.identity import PeerRole
+from stratos.core.files.handed_digest import digest_in
 from stratos.pki.local import tls_config, tls_environment
 
 Role = Literal["", "prefill", "decode"]
@@ -112,7 +113,7 @@ def service_spec(
         module=package,
         env=env,
         role=role,
-        model_digest=settings.get("RUNNER__MODEL_DIGEST", "").partition("@")[0],
+        model_digest=digest_in(settings.get("RUNNER__MODEL_DIGEST", "")),
         listen_env=f"{prefix}LISTEN",
     )
 
@@ -219,7 +220,7 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
         "min_workers": options.decode,
         "max_workers": options.decode_limit,
     }
-    if digest := ends.digests.get(options.model_path, "").partition("@")[0]:
+    if digest := digest_in(ends.digests.get(options.model_path, "")):
         decode["model_digest"] = digest  # workers of other models are none of this pool
     return {
         "SUPERVISOR_ADDRESS": ends.supervisor,

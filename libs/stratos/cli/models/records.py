@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stratos.cli.data.digests import remembered_digest
+from stratos.core.files.handed_digest import digest_in
 from stratos.rpc.clients.admin import AdminClient
 from stratos.store.models.texts import put_texts
 from stratos.store.settings import ObjectStoreConfig
@@ -41,7 +42,7 @@ def add_model(client: AdminClient, ask: ModelAsk) -> dict[str, Any]:
     Raises:
         StratosError: the folder is no model, a store does not answer, or the platform refuses the record.
     """
-    digest = ask.digest or remembered_digest(ask.folder, ask.digests_file).partition("@")[0]
+    digest = ask.digest or digest_in(remembered_digest(ask.folder, ask.digests_file))
     texts = asyncio.run(_put(ask))
     body = {"name": ask.name, "digest": digest, "text_digest": texts, "source": str(ask.folder), **ask.terms}
     return client.call("POST", "/models", body)

@@ -21,6 +21,7 @@ from stratos.cli.models.pools import ModelPools
 from stratos.common.background import end_tasks
 from stratos.common.clock import SystemClock
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.handed_digest import digest_in
 from stratos.core.fleet import Fleet
 from stratos.engine.sizing.machine import read_machine
 from stratos.rpc.clients.router import RouterClient
@@ -81,7 +82,7 @@ class LocalModelWorkers:
         """
         path = Path(record.source)
         handed = await asyncio.to_thread(remembered_digest, path, self._data.digests_file)
-        if handed.partition("@")[0] != record.digest:
+        if digest_in(handed) != record.digest:
             raise InvalidCheckpoint(f"{path} holds another model than its record says; add it again")
         async with self._starts:
             return await self._start(record, handed)

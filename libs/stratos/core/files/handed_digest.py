@@ -31,6 +31,11 @@ def hand_over(digest: str, state: str) -> str:
     return f"{digest}@{state}"
 
 
+def digest_in(handed: str) -> str:
+    """The digest that was handed over, whatever became of its files since; "" of nothing."""
+    return handed.partition("@")[0]
+
+
 def receive(handed: str, files: Sequence[Path]) -> str | None:
     """The digest of ``files``, or ``None`` where it has to be computed."""
     digest, _, state = handed.partition("@")
