@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from stratos.common.continuation_errors import InvalidContinuation
 from stratos.common.errors import BadRequest, StratosError, StreamGone
 from stratos.common.ids import new_nonce, new_seed
 from stratos.core.requests.continuation import ContinuationState
@@ -47,6 +46,8 @@ from stratos_gateway.preparation.output_shape import output_shape, special_ids, 
 from stratos_gateway.responses.state import Responses
 
 Prompts = Sequence[tuple[int, ...]]
+_Opened = ContinuationState | StratosError | None
+"""What the token of a body says: an earlier answer, or why it says nothing; ``None`` where there is no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,8 @@ class GenerationPreparer:
         """
         tools, dialect = self._tools, self._dialect
         lookup = await tools.catalogue.look_up(tenant, body.get("model"))
-        lookup = self._as_begun(lookup, revision or await self._revision_of_token(body, tenant))
+        opened = await self._opened(body, tenant)
+        lookup = self._as_begun(lookup, revision or self._revision_of(opened))
         model = lookup.served
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
@@ -124,23 +126,27 @@ class GenerationPreparer:
         parsed = await off_loop(sum(counts), partial(dialect.parse, body, model))
         del body  # many times its bytes
         try:
-            return await self._prepared(parsed, lookup, sum(counts), tenant, trace)
+            return await self._prepared(parsed, lookup, sum(counts), tenant, trace, opened)
         except StratosError as error:
             if error.param is not None:
                 error.param = dialect.name_param(error.param)
             raise
 
-    async def _revision_of_token(self, body: Mapping[str, Any], tenant: Tenant) -> str:
-        """Digest of the model of the answer that a body goes on from; "" where its token is none, or of no model that
-        is served: it is refused for that with the rest of the body."""
-        tokens, text = self._tools.continuations, body.get(PARAM)
-        if tokens is None or not isinstance(text, str) or not text:
-            return ""
+    async def _opened(self, body: Mapping[str, Any], tenant: Tenant) -> _Opened:
+        """The answer that a body goes on from; a refusal of its token is told with what is wrong in the rest."""
+        text = body.get(PARAM)
+        if not isinstance(text, str) or not text:
+            return None
         try:
-            state = await off_loop(len(text) // 3, tokens.opening_of(tenant.id, text))
-        except InvalidContinuation:
+            return await off_loop(len(text) // 3, opening_of(self._tools.continuations, tenant, text))
+        except BadRequest as error:
+            return error
+
+    def _revision_of(self, opened: _Opened) -> str:
+        """Digest of the model of an earlier answer; "" where there is none, or its model is served no more."""
+        if not isinstance(opened, ContinuationState):
             return ""
-        return "" if self._tools.catalogue.models.of_digest(state.model_digest) is None else state.model_digest
+        return "" if self._tools.catalogue.models.of_digest(opened.model_digest) is None else opened.model_digest
 
     def _as_begun(self, lookup: Lookup, digest: str) -> Lookup:
         """``lookup`` with the revision that an answer began with, whichever the name stands for by now.
@@ -158,13 +164,19 @@ class GenerationPreparer:
         return Lookup(served, replace(lookup.found, served=served))
 
     async def _prepared(
-        self, parsed: GenerationBody, lookup: Lookup, num_ids: int, tenant: Tenant, trace: TraceContext
+        self,
+        parsed: GenerationBody,
+        lookup: Lookup,
+        num_ids: int,
+        tenant: Tenant,
+        trace: TraceContext,
+        opened: _Opened,
     ) -> PreparedGeneration:
         """A checked body resolved and encoded; ``param`` of its errors has the name that chats have."""
         tools, dialect, model = self._tools, self._dialect, lookup.served
         parsed = await dialect.complete(tools.responses, parsed, tenant)
         target = lookup.target
-        continued = await self._opened(parsed, tenant, target)
+        continued = self._continued(parsed, target, opened)
         parsed, prompts = await encode_prompts(model, parsed, tenant.plan)
         shape = output_shape(model, parsed, prompts)
         parsed, shape = await enforce(model, parsed, shape, tenant.name)
@@ -189,14 +201,15 @@ class GenerationPreparer:
             raise other_request()
         return prepared
 
-    async def _opened(self, parsed: GenerationBody, tenant: Tenant, target: ModelTarget) -> ContinuationState | None:
-        """The answer that a request goes on from; raises like ``opening_of`` and ``check_target``."""
-        tools, text = self._tools, parsed.options.continuation
-        if not text:
+    def _continued(self, parsed: GenerationBody, target: ModelTarget, opened: _Opened) -> ContinuationState | None:
+        """The answer that a checked request goes on from; raises what its token is refused for, and like
+        ``check_target``."""
+        if not parsed.options.continuation or opened is None:
             return None
-        state = await off_loop(len(text) // 3, opening_of(tools.continuations, tenant, text))
-        check_target(state, target, tools.catalogue.models)
-        return state
+        if isinstance(opened, StratosError):
+            raise opened
+        check_target(opened, target, self._tools.catalogue.models)
+        return opened
 
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
         """Put together what runs and what renders, from a checked request and the identity of its answer."""
@@ -222,15 +235,10 @@ class GenerationPreparer:
             keep=partial(dialect.keep, tools.responses, parsed, checked.tenant, renderer),
             identity=identity,
             rebuilt=partial(self._assembled, checked),
-            revised=partial(self._revised, checked.tenant, checked.trace),
+            revised=lambda body, revision: self.prepare(body, checked.tenant, checked.trace, revision),
             token_of=partial(self._token_of, checked, identity, specs) if any(s.open_ends for s in specs) else None,
             continued=checked.continued,
         )
-
-    async def _revised(
-        self, tenant: Tenant, trace: TraceContext, body: dict[str, Any], revision: str
-    ) -> PreparedGeneration:
-        return await self.prepare(body, tenant, trace, revision)
 
     def _token_of(
         self,
