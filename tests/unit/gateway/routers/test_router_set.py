@@ -135,7 +135,7 @@ async def test_the_only_router_is_waited_for_even_while_it_stands_still() -> Non
 
 async def test_waiting_requests_do_not_dial_an_absent_router() -> None:
     async with router_set(A) as world:
-        await eventually(lambda: world.peers)
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 1)  # before that it is away, too
         (peer,) = world.peers.values()
         peer.state = "killed"
         await eventually(lambda: world.metric("stratos_routers", state="away") == 1)
