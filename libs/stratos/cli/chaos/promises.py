@@ -43,7 +43,7 @@ PROMISES = (
     ChaosPromise(text="a slow decode worker changes no stream", pattern=r"slow decode-\d+"),
     ChaosPromise(text="cut connections of a decode worker change no stream", pattern=r"reset decode-\d+"),
     ChaosPromise(
-        text="a decode worker that nobody reaches changes no stream", pattern=r"partition decode-\d+", max_gap_s=3.0
+        text="a decode worker that is cut off changes no stream", pattern=r"partition decode-\d+", max_gap_s=3.0
     ),
     ChaosPromise(text="KV that is damaged on its way changes no stream", pattern=r"corrupt (decode|prefill)-\d+"),
     ChaosPromise(text="no room on disk changes no stream", pattern=r"full-disk [\w-]+"),

@@ -1,4 +1,4 @@
-"""What a fault gets: where it strikes, for how long, and whom it tells that it took effect."""
+"""Arguments of a fault: where it strikes, for how long, and who is told that it took effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NoEffect(Exception):
     """The fault did not do what its name says."""
 
 
-class Place(Protocol):
+class Breakable(Protocol):
     """A running platform. Every method raises ``StratosError`` where it does not know."""
 
     async def pid_of(self, name: str) -> int:
@@ -41,7 +41,7 @@ class Strike:
     target: str
     """Name of what is disturbed, or ``NOTHING``."""
     lasting_s: float
-    place: Place
+    place: Breakable
     in_effect: asyncio.Event
     """Set once the fault took effect."""
 

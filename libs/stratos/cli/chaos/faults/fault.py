@@ -10,7 +10,7 @@ from typing import Self
 
 import psutil
 
-from stratos.cli.chaos.faults.contract import NoEffect, Place, Proof, Strike
+from stratos.cli.chaos.faults.contract import NoEffect, Breakable, Proof, Strike
 from stratos.cli.chaos.faults.cuts import partition, reset
 from stratos.cli.chaos.faults.kv_bytes import corrupt
 from stratos.cli.chaos.faults.processes import kill, slow, stop
@@ -65,7 +65,7 @@ class Fault:
             )
         return cls(kind, target.strip())
 
-    async def strike(self, place: Place, in_effect: asyncio.Event) -> Proof:
+    async def strike(self, place: Breakable, in_effect: asyncio.Event) -> Proof:
         """Inject and wait for the fault's end; returns the proof.
 
         Raises:

@@ -72,7 +72,7 @@ def owners(inodes: set[int]) -> dict[int, tuple[int, int]]:
 
 
 def take(pid: int, fd: int, inode: int) -> socket.socket | None:
-    """Second descriptor of a socket; ``None`` where it has been closed meanwhile.
+    """Second descriptor of a socket; ``None`` where it is closed by now.
 
     Raises:
         NoEffect: the kernel does not allow it.
