@@ -10,7 +10,7 @@ from typing import Self
 
 import psutil
 
-from stratos.cli.chaos.faults.contract import NoEffect, Breakable, Proof, Strike
+from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.cuts import partition, reset
 from stratos.cli.chaos.faults.kv_bytes import corrupt
 from stratos.cli.chaos.faults.processes import kill, slow, stop
