@@ -52,6 +52,7 @@ class Installation:
 @pytest.fixture
 def installation(redis_url: str, tmp_path: Path) -> Installation:
     found = Installation(redis_url, tmp_path)
+    found.objects.mkdir()
     found.admin("init-store")
     return found
 

@@ -36,7 +36,8 @@ def jobs(objects: list[Object]) -> dict[str, Object]:
 
 
 def test_a_job_is_named_by_what_it_does(defaults: list[Object]) -> None:
-    assert set(jobs(defaults)) == {"demo-credentials", "demo-certificates", "demo-init-store", "demo-models"}
+    made = ("credentials", "certificates", "init-store", "model-base", "models")
+    assert set(jobs(defaults)) == {f"demo-{name}" for name in made}
     assert {job["spec"]["ttlSecondsAfterFinished"] for job in jobs(defaults).values()} == {86400}
     unchanged = jobs(checked({"jobs": {"ttlSecondsAfterFinished": 0}, "router": {"replicas": 3}}))
     changed = jobs(checked({"image": {"tag": "v2"}}))

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from scripts.chart.rendering import NO_RENDERER, has_renderer
 from stratos.cli.main import app
@@ -41,7 +42,7 @@ def test_another_model_changes_no_pod_but_its_own() -> None:
     assert after.keys() - before.keys() == {"demo-prefill-small", "demo-decode-small", "demo-decode-small-fast"}
 
 
-def test_gateways_have_the_first_model_from_settings_and_the_others_by_records() -> None:
+def test_gateways_have_the_first_model_from_settings_and_all_by_records() -> None:
     found = checked({"models": [BASE | {"terms": {"size": "70b"}}, SMALL]})
     gateway = variables(container(found, "demo-gateway"))
     assert (gateway["STRATOS_GATEWAY_MODEL__NAME"], gateway["STRATOS_GATEWAY_MODEL__SIZE"]) == ("team/base", "70b")
@@ -55,7 +56,7 @@ def test_gateways_have_the_first_model_from_settings_and_the_others_by_records()
     assert {"wait-s", "object-store", "s3-endpoint"} <= given.keys()
     kept = [argument for argument in recording(found, "models") if argument.startswith("--keep=")]
     assert kept == ["--keep=team/base", "--keep=team/small"]
-    assert recording(checked({"models": [BASE]}), "models")[-4:-3] != kept[-1:]
+    assert "--folder=/model" in recording(found, "model-base"), "a changed source is a further revision"
     registry = variables(container(found, "demo-lora-registry"))["STRATOS_LORA_REGISTRY_REGISTRAR__RESERVED_NAMES"]
     assert json.loads(registry) == ["team/base"], "it asks the records for the others"
 
@@ -95,12 +96,22 @@ def test_gateways_of_each_model_must_be_kept_before_they_are_replaced() -> None:
     assert "demo-gateway-base" not in refusal
 
 
-def test_services_select_older_gateways_until_new_ones_are_ready() -> None:
-    was = {"app.kubernetes.io/component": "gateway", "stratosserve.io/model": "base"}
-    facts: dict[str, Any] = {"older": [older("demo-gateway-base")], "selector": was}
-    assert "stratosserve.io/model: base" in said_by("stratos.keptSelector", SERVED_HERE, facts | {"ready": 0})
-    pod = one(checked({}), "Deployment", "demo-gateway")["spec"]["template"]["metadata"]["labels"]
-    for later in (facts | {"ready": 2}, facts | {"older": [], "ready": 0}):
-        said = said_by("stratos.keptSelector", SERVED_HERE, later)
-        assert "stratosserve.io/model" not in said
-        assert f"stratosserve.io/serves: {json.dumps(pod['stratosserve.io/serves'])}" in said
+def test_what_leads_to_older_gateways_stays_until_new_ones_are_ready() -> None:
+    live = {"app.kubernetes.io/component": "gateway", "stratosserve.io/model": "base"}
+    facts: dict[str, Any] = {"older": [older("demo-gateway-base")], "live": live}
+    assert yaml.safe_load(said_by("stratos.keptLive", SERVED_HERE, facts | {"ready": 0})) == live
+    for later in (facts | {"ready": 2}, facts | {"older": [], "ready": 0}, facts | {"live": {}, "ready": 0}):
+        assert said_by("stratos.keptLive", SERVED_HERE, later) == ""
+    objects = checked({})
+    labels = one(objects, "Deployment", "demo-gateway")["spec"]["template"]["metadata"]["labels"]
+    selector = one(objects, "Service", "demo-gateway")["spec"]["selector"]
+    assert selector.items() <= labels.items()
+    assert not selector.items() <= live.items(), "those of one model answer 404 for all others"
+
+
+def test_terms_of_the_first_model_are_those_of_its_gateways() -> None:
+    gateway = {"config": {"model": {"size": "8b", "defaultMaxTokens": 9}}}
+    found = checked({"models": [BASE | {"terms": {"size": "70b", "maxInputTokens": 5}}], "gateway": gateway})
+    (terms,) = [a.removeprefix("--terms=") for a in recording(found, "model-base") if a.startswith("--terms=")]
+    assert json.loads(terms) == {"size": "8b", "max_input_tokens": 5, "default_max_tokens": 9}
+    assert variables(container(found, "demo-gateway"))["STRATOS_GATEWAY_MODEL__SIZE"] == "8b"

@@ -28,21 +28,31 @@ gateways of each model ({{ join ", " $ending }}) would end before those of all m
 {{- with include "stratos.upgradeRefusal" (dict "root" . "found" $found) | trim }}{{ fail . }}{{ end -}}
 {{- end }}
 
-{{/* What a Service selects: the gateways; while older ones are there and no pod of these is ready, what it selects now:
-     dict root, older, ready (number of pods), selector (of the Service in the cluster). */}}
-{{- define "stratos.keptSelector" -}}
-{{- if and .older .selector (not (int .ready)) -}}
-{{- toYaml .selector -}}
+{{/* What the cluster has of both, as JSON: older, and ready, the number of pods of these gateways that are. */}}
+{{- define "stratos.gatewaysThere" -}}
+{{- $older := include "stratos.olderGateways" (dict "root" . "found" (lookup "apps/v1" "Deployment" .Release.Namespace "").items) | fromJsonArray -}}
+{{- $ours := lookup "apps/v1" "Deployment" .Release.Namespace (include "stratos.name" (list . "gateway")) -}}
+{{- dict "older" $older "ready" ((($ours).status).readyReplicas | default 0) | toJson -}}
+{{- end }}
+
+{{/* What leads to older gateways stays as it is in the cluster while no pod of these is ready; empty otherwise: dict older, ready, live
+     (a selector, or rules). */}}
+{{- define "stratos.keptLive" -}}
+{{- if and .older .live (not (int .ready)) }}{{ toYaml .live }}{{ end -}}
+{{- end }}
+
+{{/* What a Service of the API selects: dict root, name. */}}
+{{- define "stratos.gatewayServiceSelector" -}}
+{{- $live := ((lookup "v1" "Service" .root.Release.Namespace .name).spec).selector | default dict -}}
+{{- with include "stratos.keptLive" (merge (dict "live" $live) (include "stratos.gatewaysThere" .root | fromJson)) -}}
+{{- . -}}
 {{- else -}}
 {{- include "stratos.selector" (merge (dict "root" .root) (include "stratos.gateways" .root | fromJson)) -}}
 {{- end -}}
 {{- end }}
 
-{{/* dict root, name (of the Service). */}}
-{{- define "stratos.gatewayServiceSelector" -}}
-{{- $namespace := .root.Release.Namespace -}}
-{{- $older := include "stratos.olderGateways" (dict "root" .root "found" (lookup "apps/v1" "Deployment" $namespace "").items) | fromJsonArray -}}
-{{- $ours := lookup "apps/v1" "Deployment" $namespace (include "stratos.name" (list .root "gateway")) -}}
-{{- $service := lookup "v1" "Service" $namespace .name -}}
-{{- include "stratos.keptSelector" (dict "root" .root "older" $older "ready" ((($ours).status).readyReplicas | default 0) "selector" ((($service).spec).selector | default dict)) -}}
+{{/* Rules of the Ingress as the cluster has them, where they stay. */}}
+{{- define "stratos.keptRules" -}}
+{{- $live := ((lookup "networking.k8s.io/v1" "Ingress" .Release.Namespace (include "stratos.name" (list . "gateway"))).spec).rules | default list -}}
+{{- include "stratos.keptLive" (merge (dict "live" $live) (include "stratos.gatewaysThere" . | fromJson)) -}}
 {{- end }}
