@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
 from stratos.cli.chaos.scenario import ChaosTarget
 from tests.support.chaos.payers import LIMITS, Paid, Payers, beyond_limits, declaration
@@ -114,7 +114,7 @@ def test_bills_are_what_clients_got_and_limits_hold(
     proofs: list[dict[str, object]] = []
 
     async def strike(in_effect: asyncio.Event) -> None:
-        proofs.extend(await asyncio.gather(*(fault.strike(target.pid_of, in_effect) for fault in faults)))
+        proofs.extend(await asyncio.gather(*(fault.strike(target, in_effect) for fault in faults)))
 
     asyncio.run(payers.run(strike, NUM_EACH))
     problems = [*beyond_limits(payers.paid), *other_texts(payers.paid), *broken(payers.paid, faults)]
