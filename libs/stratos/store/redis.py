@@ -62,7 +62,7 @@ def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connection
         "decode_responses": True,
         "driver_info": _DRIVER,
         "encoding_errors": "replace",  # bytes that are no text spoil the one record that has them
-        "retry": Retry(NoBackoff(), 1, supported_errors=BROKEN),
+        "retry": Retry(NoBackoff(), 1, supported_errors=BROKEN),  # type: ignore[arg-type] # any class of exceptions
         **address.options,
     }
     if address.sentinels:
