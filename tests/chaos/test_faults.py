@@ -33,7 +33,7 @@ OTHERS = [
         for target in ("decode-1", "prefill-0", "router-0", "redis")
         for kind in ("reset", "partition")
     ),
-    (Fault("corrupt", "decode-0"), Fault("corrupt", "decode-1"), Fault("corrupt", "decode-2")),
+    (Fault("corrupt", "decode-1"),),
     (Fault("full-disk", "decode-0"), Fault("full-disk", "gateway-0")),
     (Fault("memory", "decode-2"),),
     (Fault("gone", "object-store"),),

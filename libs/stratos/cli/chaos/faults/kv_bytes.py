@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,8 @@ import psutil
 from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
 
 INTEGRITY_METRIC = "stratos_kv_integrity_failures_total"
-LOOK_S = 0.002
+FLIP_S, PAUSE_S = 0.002, 0.001
+"""By turns: a frame lies in its ring for a fraction of a millisecond. Other tasks run in the pauses."""
 STRIDE = 4096
 """One bit of each so many bytes is flipped at a time: of every frame of a page or more."""
 _RING = re.compile(r".*/kv-[0-9a-f]{32}\.ring( \(deleted\))?")
@@ -26,15 +28,14 @@ async def corrupt(strike: Strike) -> Proof:
     """Flip bits all the time; the receiver must say that it refused frames."""
     process = await strike.process()
     before = await strike.place.metric(strike.target, INTEGRITY_METRIC)
-    loop = asyncio.get_running_loop()
-    until_s, num_flips = loop.time() + strike.lasting_s, 0
+    until_s, num_flips = time.monotonic() + strike.lasting_s, 0
     with _mapped() as rings:
-        while loop.time() < until_s:
+        while time.monotonic() < until_s:
             rings.look(process)
-            num_flips += rings.flip()
+            num_flips += rings.flip(time.monotonic() + FLIP_S)
             if num_flips:
                 strike.in_effect.set()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(PAUSE_S)
     strike.in_effect.set()  # where there was no ring, nothing else is waited for
     refused = await strike.place.metric(strike.target, INTEGRITY_METRIC) - before
     if refused <= 0:
@@ -65,14 +66,16 @@ class _Rings:
         finally:
             os.close(fd)
 
-    def flip(self) -> int:
-        """Flip a bit of every stretch; returns how many."""
+    def flip(self, until_s: float) -> int:
+        """Flip a bit of every stretch, again and again; returns how many."""
         num_flips = 0
-        for memory in self._memory.values():
-            places = slice(secrets.randbelow(min(STRIDE, len(memory))), None, STRIDE)
-            before = memory[places]
-            memory[places] = bytes(byte ^ 1 << secrets.randbelow(8) for byte in before)
-            num_flips += len(before)
+        while self._memory and time.monotonic() < until_s:
+            for memory in self._memory.values():
+                places = slice(secrets.randbelow(min(STRIDE, len(memory))), None, STRIDE)
+                before = memory[places]
+                bits = int.from_bytes(bytes([1 << secrets.randbelow(8)]) * len(before))
+                memory[places] = (int.from_bytes(before) ^ bits).to_bytes(len(before))
+                num_flips += len(before)
         return num_flips
 
     def close(self) -> None:
