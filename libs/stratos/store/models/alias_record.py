@@ -13,7 +13,7 @@ WHOLE = 100
 
 
 class Sticky(StrEnum):
-    """What keeps its revision while the weights stay as they are."""
+    """Holder of a place: what keeps its revision while the weights stay as they are."""
 
     SESSION = "session"
     """A session that a request names; requests that name none go by their tenant."""

@@ -1,4 +1,4 @@
-"""What an alias may name, and what may not go while an alias names it; every refusal is a 400 or a 404 at the edge."""
+"""Checks of what an alias may name, and of what may not go while an alias names it; refusals are 400 and 404."""
 
 from __future__ import annotations
 

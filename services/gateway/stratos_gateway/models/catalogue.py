@@ -191,7 +191,7 @@ class ModelCatalogue:
         return [entry for entry in entries if entry is not None and not self._blocks.is_model_blocked(entry["root"])]
 
     def _alias_entry(self, alias: AliasRecord) -> dict[str, Any] | None:
-        """What is listed of an alias; ``None`` where none of its targets is served."""
+        """Entry of an alias; ``None`` where none of its targets is served."""
         arms = self.aliases.arms(alias)
         if not arms:
             return None

@@ -51,7 +51,7 @@ class Fields:
         return self._left.pop(name, None)
 
     def take_session(self) -> str:
-        """As ``session_of`` reads it."""
+        """Name of the session, as ``session_of`` reads it."""
         return session_of({name: self.take(name) for name in SESSION_FIELDS})
 
     def take_text(self, name: str) -> str:
@@ -121,7 +121,7 @@ SAMPLING_ROWS = tuple(name for name in LIMITS if name not in _OTHER_ROWS)
 
 
 def session_of(body: Mapping[str, Any]) -> str:
-    """What a client calls its session: the narrowest text of ``SESSION_FIELDS`` that is given, else the
+    """Name that a client gives its session: the narrowest text of ``SESSION_FIELDS`` that is given, else the
     ``metadata.user_id`` that messages have; "" for none."""
     metadata = body.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
