@@ -14,10 +14,9 @@ from stratos.store.models.alias_forms import alias_draft, alias_to_json
 from stratos.store.models.alias_record import AliasRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
-from stratos.store.records.writer import Tombstone
 from stratos_gateway.admin.alias_checks import aliases_of, checked_alias
 from stratos_gateway.admin.fields import only
-from stratos_gateway.admin.model_routes import Handler, ModelCaller, ModelStatus
+from stratos_gateway.admin.model_routes import Handler, ModelCaller, ModelStatus, removed
 
 
 class AliasRoutes:
@@ -84,8 +83,3 @@ def succeeding(alias: AliasRecord, old: Record | None) -> AliasRecord:
 def alias_view(alias: AliasRecord) -> dict[str, Any]:
     """A record as the admin API shows it."""
     return {"name": alias.name, **alias_to_json(alias)}
-
-
-def removed(old: Record | None) -> Tombstone | None:
-    """The edit that deletes a record."""
-    return None if old is None or old.is_deleted else Tombstone({})

@@ -152,7 +152,7 @@ class ModelRoutes:
         digests = [record_id.rpartition("/")[2] for record_id in found]
         check_unnamed(name, digests, await self._now(), is_whole=not digest)
         for record_id in found:
-            await caller.writer.change(Kind.MODEL, record_id, "model.remove", _removed)
+            await caller.writer.change(Kind.MODEL, record_id, "model.remove", removed)
         return {"removed": [record_id.rpartition("/")[2] for record_id in found]}
 
 
@@ -161,7 +161,8 @@ def model_view(record: ModelRecord) -> dict[str, Any]:
     return {"name": record.name, "digest": record.digest, **model_to_json(record)}
 
 
-def _removed(old: Record | None) -> Tombstone | None:
+def removed(old: Record | None) -> Tombstone | None:
+    """The edit that deletes a record."""
     return None if old is None or old.is_deleted else Tombstone({})
 
 
