@@ -147,7 +147,7 @@ async def test_bits_of_rings_are_flipped_and_the_receiver_must_say_so(victim: Vi
     place = OneProcess(victim.process.pid, lambda: next(refused))
     proof = await Fault("corrupt", "victim", lasting_s=0.05).strike(place, asyncio.Event())
     assert proof["frames_refused"] == 5
-    assert proof["bits_flipped"] % 16 == 0
+    assert proof["bits_flipped"] > 0
     assert any(ring.read_bytes())
     with pytest.raises(NoEffect, match="no damaged frame"):
         await Fault("corrupt", "victim", lasting_s=0.05).strike(place, asyncio.Event())
