@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stratos.kv_transfer.port.slot_queue import SlotQueue
 from stratos.worker.context import WorkerContext
+from stratos.worker.handoff.sent_kv import SentKv
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports
@@ -20,4 +21,5 @@ class HandoffContext(WorkerContext):
     peers: SourcePeers
     slot_queue: SlotQueue
     jobs: PrefillJobs
+    sent: SentKv
     config: HandoffConfig
