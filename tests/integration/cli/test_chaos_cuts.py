@@ -173,6 +173,11 @@ async def test_nothing_more_is_mapped_without_memory(victim: Victim) -> None:
     assert await victim.answer() == "done"
 
 
+async def test_a_drain_is_believed_only_where_the_process_has_ended(victim: Victim) -> None:
+    with pytest.raises(NoEffect, match="has not left"):
+        await Fault("drain", "victim").strike(OneProcess(victim.process.pid), asyncio.Event())
+
+
 async def test_the_object_store_is_away_and_comes_back(tmp_path: Path) -> None:
     store = tmp_path / "store"
     (store / "base").mkdir(parents=True)
