@@ -28,10 +28,10 @@ from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.features import offered_features
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver import HandoffReceiver
-from stratos.worker.handoff.sent_kv import MAX_TOKENS, SentKv
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports
+from stratos.worker.health.sent_kv import MAX_TOKENS, SentKv
 from stratos.worker.meters.meters import Meters, open_meters
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.settings import WorkerSettings

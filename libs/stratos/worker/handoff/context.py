@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from stratos.kv_transfer.port.slot_queue import SlotQueue
 from stratos.worker.context import WorkerContext
-from stratos.worker.handoff.sent_kv import SentKv
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports
+from stratos.worker.health.sent_kv import SentKv
 from stratos.worker.settings import HandoffConfig
 
 

@@ -44,7 +44,7 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
                 finally:
                     num_tokens = leg.num_sent_tokens if outcome == "committed" else 0
                     shared.gate.note_fetched(intent.request_id, num_tokens)
-                    shared.sent.note(intent, leg.sent_end)
+                    shared.sent.note(intent.receiver, intent.identity, intent.terms, intent.token_ids[: leg.sent_end])
             except StratosError as error:
                 outcome = error.code
                 logger.info("hand-off of request %.400r ended as source: %s", label, error.message)

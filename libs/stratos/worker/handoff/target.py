@@ -96,7 +96,7 @@ class HandoffTarget:
         return found
 
     def distrust(self) -> None:
-        """What sources have brought is not to be trusted: the next one brings all of it again, over it."""
+        """Count nothing of what sources have brought: the next one brings all of it again, over it."""
         self.coverage, self.is_doubtful = Coverage(0, 0, 1), True
 
     @property

@@ -1,4 +1,4 @@
-"""A worker is drained: no fault, but what an upgrade does; its streams must go on elsewhere all the same."""
+"""Drain of a worker: no fault, but what an upgrade does; its streams must go on elsewhere all the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
 
 
 async def drain(strike: Strike) -> Proof:
-    """As by ``stratos drain``; the supervisor starts another process in its place."""
+    """Drain as by ``stratos drain``; the supervisor starts another process in its place."""
     process = await strike.process()
     strike.in_effect.set()
     outcome = await strike.place.drain(strike.target)

@@ -1,5 +1,5 @@
-"""What a worker has sent since it last gave known tokens right: its receivers are told to forget that, should it be
-convicted.
+"""Record of the KV that a worker has sent since it last gave known tokens right: receivers forget it, should the worker
+be convicted.
 
 Kept as token ids, of which the hashes of blocks are made only then: they are asked for once in a worker's life, if
 at all.  The record is bounded; what was sent longest ago falls out first and is counted.
@@ -19,7 +19,7 @@ from stratos.common.clock import Clock
 from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.kv import KvIdentity
 from stratos.core.placement import WorkerRef
-from stratos.worker.handoff.records import Intent
+from stratos.core.requests.terms import RequestTerms
 
 MAX_TOKENS = 1 << 20
 """4 MiB of token ids."""
@@ -60,22 +60,13 @@ class SentKv:
         self.num_tokens = self.num_dropped_tokens = 0
         """Of the record, and that fell out of it."""
 
-    def note(self, intent: Intent, num_tokens: int) -> None:
-        """The first ``num_tokens`` of a prompt are at a receiver now, in part perhaps from before."""
-        token_ids = intent.token_ids[: min(num_tokens, self._max_tokens)]
+    def note(self, receiver: WorkerRef, identity: KvIdentity, terms: RequestTerms, token_ids: tuple[int, ...]) -> None:
+        """A receiver has the KV of these first tokens of a prompt now, in part perhaps from before."""
+        token_ids = token_ids[: self._max_tokens]
         if not token_ids:
             return
-        terms = intent.terms
-        self._sent.append(
-            _Sent(
-                self._clock.now(),
-                intent.receiver,
-                intent.identity,
-                terms.adapter.digest,
-                terms.cache_salt,
-                array("I", token_ids),
-            )
-        )
+        adapter, now_s = terms.adapter.digest, self._clock.now()
+        self._sent.append(_Sent(now_s, receiver, identity, adapter, terms.cache_salt, array("I", token_ids)))
         self.num_tokens += len(token_ids)
         while self.num_tokens > self._max_tokens:
             self.num_dropped_tokens += self._drop_first()

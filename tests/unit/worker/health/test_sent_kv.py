@@ -12,15 +12,14 @@ from stratos.common.clock import FakeClock
 from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.kv import KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.worker.handoff.sent_kv import SentKv
+from stratos.worker.health.sent_kv import SentKv
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="", numerics_id="n")
 A, B = (WorkerRef(worker_id=name, incarnation=name, address=name, role=WorkerRole.DECODE) for name in "ab")
 
 
-def intent(receiver: WorkerRef, token_ids: Sequence[int], adapter: str = "", salt: bytes = b"") -> Any:
-    terms = SimpleNamespace(adapter=SimpleNamespace(digest=adapter), cache_salt=salt)
-    return SimpleNamespace(receiver=receiver, token_ids=tuple(token_ids), identity=IDENTITY, terms=terms)
+def terms(adapter: str = "", salt: bytes = b"") -> Any:
+    return SimpleNamespace(adapter=SimpleNamespace(digest=adapter), cache_salt=salt)
 
 
 def hashes(token_ids: Sequence[int], adapter: str = "", salt: bytes = b"") -> list[bytes]:
@@ -43,22 +42,22 @@ class World:
 
 async def test_each_receiver_is_told_of_its_blocks_once() -> None:
     world = World()
-    world.sent.note(intent(A, range(10)), 9)
-    world.sent.note(intent(A, range(10), "lora", b"salt"), 4)
-    world.sent.note(intent(A, range(10)), 8)
-    world.sent.note(intent(B, range(20, 30)), 8)
-    world.sent.note(intent(B, range(40, 50)), 0)
+    world.sent.note(A, IDENTITY, terms(), tuple(range(10))[:9])
+    world.sent.note(A, IDENTITY, terms("lora", b"salt"), tuple(range(10))[:4])
+    world.sent.note(A, IDENTITY, terms(), tuple(range(10))[:8])
+    world.sent.note(B, IDENTITY, terms(), tuple(range(20, 30))[:8])
+    world.sent.note(B, IDENTITY, terms(), tuple(range(40, 50))[:0])
     wanted = {"a": [*hashes(range(8)), *hashes(range(4), "lora", b"salt")], "b": hashes(range(20, 28))}
     assert await world.recalled() == wanted
 
 
 async def test_what_a_sound_probe_vouches_for_stays() -> None:
     world = World()
-    world.sent.note(intent(A, range(4)), 4)
+    world.sent.note(A, IDENTITY, terms(), tuple(range(4))[:4])
     world.clock.advance(1)
     began_s = world.clock.now()
     world.clock.advance(1)
-    world.sent.note(intent(A, range(8, 12)), 4)  # while the probe was under way
+    world.sent.note(A, IDENTITY, terms(), tuple(range(8, 12))[:4])  # while the probe was under way
     world.sent.sound_at(began_s)
     assert world.sent.num_tokens == 4
     assert await world.recalled() == {"a": hashes(range(8, 12))}
@@ -67,19 +66,19 @@ async def test_what_a_sound_probe_vouches_for_stays() -> None:
 async def test_the_record_is_bounded_and_counts_what_falls_out(caplog: pytest.LogCaptureFixture) -> None:
     world = World(max_tokens=8)
     for first in (0, 100, 200):
-        world.sent.note(intent(A, range(first, first + 4)), 4)
-    world.sent.note(intent(B, range(300, 400)), 100)
+        world.sent.note(A, IDENTITY, terms(), tuple(range(first, first + 4))[:4])
+    world.sent.note(B, IDENTITY, terms(), tuple(range(300, 400))[:100])
     assert (world.sent.num_tokens, world.sent.num_dropped_tokens) == (8, 12)
     assert await world.recalled() == {"b": hashes(range(300, 308))}
     assert "12 tokens" in caplog.text
     none = World(max_tokens=0)
-    none.sent.note(intent(A, range(4)), 4)
+    none.sent.note(A, IDENTITY, terms(), tuple(range(4)))
     assert await none.recalled() == {}
 
 
 async def test_a_leg_that_ends_after_the_conviction_is_recalled_too() -> None:
     world = World()
     assert await world.recalled() == {}
-    world.sent.note(intent(A, range(4)), 4)
+    world.sent.note(A, IDENTITY, terms(), tuple(range(4))[:4])
     await world.sent.close()
     assert world.told == {"a": hashes(range(4))}
