@@ -21,6 +21,7 @@ from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.adapter import Adapter
 from stratos.core.files.model_files import CONFIG_NAME, read_model_files
 from stratos.core.files.model_texts import MAX_TEXT_BYTES, is_text_name
+from stratos.store.models.alias_record import AliasRecord
 from stratos.store.models.forms import model_from_json, model_id, model_to_json
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.models.texts import put_texts
@@ -65,7 +66,7 @@ async def record_model(target: StoreTarget, model: DeclaredModel, actor: str) ->
         record_id = model_id(model.name, digest)
         value = {**model.terms, "source": model.owner, "text_digest": await put_texts(objects, folder)}
         record = model_from_json(record_id, value)
-        known = await records.records(Kind.MODEL, Kind.ADAPTER)
+        known = await records.records(Kind.MODEL, Kind.ADAPTER, Kind.ALIAS)
         _check_names(record, known)
         newest = max(_live(known, model.name), key=lambda found: found.version, default=None)
         is_new = newest is None or newest.id != record_id or not _is_same(newest.value, record)
@@ -75,7 +76,8 @@ async def record_model(target: StoreTarget, model: DeclaredModel, actor: str) ->
             await writer.change(Kind.MODEL, record_id, "model.add", lambda old: made, takes_malformed=True)
         older = [found for found in _live(known, model.name) if found.id != record_id and _is_of(found, model.owner)]
         older.sort(key=lambda found: found.version, reverse=True)
-        await _remove(writer, older[NUM_REVISIONS - 1 :])
+        pinned = {target.digest for alias in _aliases(known) for target in alias.targets}
+        await _remove(writer, [f for f in older[NUM_REVISIONS - 1 :] if f.id.rpartition("/")[2] not in pinned])
         return is_new
 
 
@@ -129,6 +131,13 @@ def _check_names(record: ModelRecord, known: Sequence[Record]) -> None:
     adapters = [found.value for found in known if found.kind is Kind.ADAPTER and not found.is_deleted]
     if any(isinstance(found, Adapter) and found.name == record.name for found in adapters):
         raise BadRequest(f"an adapter has the name {record.name!r}", param="name")
+    same = (alias for alias in _aliases(known) if alias.name == record.name)
+    if any(target.model != record.name for alias in same for target in alias.targets):
+        raise BadRequest(f"an alias has the name {record.name!r}", param="name")
+
+
+def _aliases(known: Sequence[Record]) -> list[AliasRecord]:
+    return [found.value for found in known if not found.is_deleted and isinstance(found.value, AliasRecord)]
 
 
 def _live(known: Sequence[Record], name: str) -> list[Record]:
