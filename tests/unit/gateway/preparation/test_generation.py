@@ -220,6 +220,13 @@ async def test_defaults_of_max_tokens() -> None:
 
 
 @ROUTES
+async def test_a_plan_bounds_a_default_and_refuses_what_is_asked(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "TENANT", replace(TENANT, plan=replace(TENANT.plan, max_tokens=8)))
+    assert (await prepare()).specs[0].sampling.max_tokens == 8
+    assert (await refusal(prepare, max_tokens=9)).param == "max_tokens"
+
+
+@ROUTES
 async def test_max_tokens_is_kept_up_to_what_the_context_has_left(prepare: Any) -> None:
     assert (await prepare(max_tokens=7)).specs[0].sampling.max_tokens == 7
     [spec] = (await prepare(max_tokens=10**6)).specs
