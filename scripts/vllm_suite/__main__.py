@@ -19,7 +19,7 @@ from typing import Any
 
 from scripts.bench.harness import environment
 from scripts.vllm_suite.installation import VERSION, install_peer, python_of, unpack_tests
-from scripts.vllm_suite.serving import Server, make_model, our_platform, vllm_server
+from scripts.vllm_suite.serving import SuiteServer, make_model, our_platform, vllm_server
 from scripts.vllm_suite.table import compare, markdown
 
 TESTS = (
@@ -33,7 +33,7 @@ TESTS = (
 TEST_S = 120
 
 
-def run_tests(folder: Path, source: Path, server: Server, out: Path, chosen: list[str]) -> None:
+def run_tests(folder: Path, source: Path, server: SuiteServer, out: Path, chosen: list[str]) -> None:
     """Run the tests against one server; outcomes go to a file, a line each."""
     out.unlink(missing_ok=True)
     plugins = folder / "plugins"

@@ -19,7 +19,9 @@ TEST_TOOLS = (
     "pytest", "pytest-asyncio", "pytest-timeout", "tblib", "jsonschema", "schemathesis", "requests", "pybase64",
 )  # fmt: skip
 BUILD_TOOLS = ("setuptools", "setuptools_scm", "setuptools_rust")
-MODELS = re.compile(r'"(?:Qwen|HuggingFaceH4|HuggingFaceTB|facebook|openai-community|google|BAAI|ibm-granite)/[\w.-]+"')
+MODELS = re.compile(
+    r'"(?:Qwen|HuggingFaceH4|HuggingFaceTB|facebook|openai-community|google|BAAI|ibm-granite)/[\w.-]+"|"claude-3-7-sonnet-latest"'
+)
 """Names of models in their tests."""
 
 

@@ -42,7 +42,7 @@ Call a function by <tool_call>
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class SuiteServer:
     """What the tests are pointed at."""
 
     name: str
@@ -67,7 +67,7 @@ def _change(path: Path, fields: dict[str, object]) -> None:
 
 
 @contextmanager
-def vllm_server(folder: Path, model: Path) -> Iterator[Server]:
+def vllm_server(folder: Path, model: Path) -> Iterator[SuiteServer]:
     """vLLM's CPU build with the arguments that most of its own tests start it with."""
     port = any_free_port()
     command = [
@@ -84,18 +84,18 @@ def vllm_server(folder: Path, model: Path) -> Iterator[Server]:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
         try:
             _wait(f"http://127.0.0.1:{port}/health", process, folder / "vllm.log")
-            yield Server(f"vLLM on CPU, {folder.name}", f"http://127.0.0.1:{port}", "none")
+            yield SuiteServer(f"vLLM on CPU, {folder.name}", f"http://127.0.0.1:{port}", "none")
         finally:
             process.terminate()
             process.wait(timeout=60)
 
 
 @contextmanager
-def our_platform(model: Path) -> Iterator[Server]:
+def our_platform(model: Path) -> Iterator[SuiteServer]:
     """``stratos up``, where responses are stored without being asked, as by the tests' own server."""
     env = {"STRATOS_GATEWAY_RESPONSES__STORE_BY_DEFAULT": "true"}
     with running_platform("--model", f"base={model}", "--port", str(any_free_port()), env=env) as platform:
-        yield Server("StratosServe", platform.url.removesuffix("/v1"), platform.key)
+        yield SuiteServer("StratosServe", platform.url.removesuffix("/v1"), platform.key)
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
