@@ -93,8 +93,9 @@ def _counted(send: Any) -> Any:
     return sent
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Put the running server in the place of theirs."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Put the running server in the place of theirs, before any of their fixtures is read."""
     theirs = importlib.import_module("tests.utils")
     vars(theirs)["RemoteOpenAIServer"] = RunningServer
     vars(importlib.import_module("vllm.transformers_utils.repo_utils"))["hf_api"] = _Hub
