@@ -43,14 +43,25 @@ class NativeProduct:
         self._bias = None if bias is None else bias.contiguous()
         argument.weight = packed.data_ptr()
         argument.bias = None if self._bias is None else self._bias.data_ptr()
+        argument.stride = argument.stride or argument.n
         self.argument = argument
         """For kernels that call the product themselves; valid as long as this object."""
         self._pointer = ctypes.byref(argument)
 
+    @property
+    def parts(self) -> tuple[NativeLibrary, Tensor, Tensor | None, LinearWeight, torch.dtype, torch.dtype]:
+        """What it was made of."""
+        return self._library, self._packed, self._bias, self.argument, self._dtype, self._out_dtype
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of the weight, its scales included."""
+        return self._packed.nbytes
+
     def __call__(self, x: Tensor) -> Tensor:
         x = x.contiguous()
         assert (x.dtype, x.shape[1]) == (self._dtype, self.argument.k)
-        out = x.new_empty(x.shape[0], self.argument.n, dtype=self._out_dtype)
+        out = x.new_empty(x.shape[0], self.argument.stride, dtype=self._out_dtype)
         self._library.linear(
             *(DTYPE_CODES[self._dtype], self._pointer, x.data_ptr(), out.data_ptr(), x.shape[0]),
             *(self._out_dtype is not self._dtype, torch.get_num_threads()),

@@ -44,8 +44,8 @@ class QuantisedLinear(NativeProduct):
             *(weight.scheme, codes.data_ptr(), packed.data_ptr()), *(outputs, inputs, torch.get_num_threads())
         )
         columns = library.panel()
-        self._scales = _by_panel(weight.scales, columns)
-        self._zeros = None if weight.zeros is None else _by_panel(weight.zeros, columns)
+        self._scales = by_panel(weight.scales, columns)
+        self._zeros = None if weight.zeros is None else by_panel(weight.zeros, columns)
         argument = LinearWeight(
             scales=self._scales.data_ptr(),
             zeros=None if self._zeros is None else self._zeros.data_ptr(),
@@ -77,8 +77,8 @@ class ReorderedLinear:
         return self._product(x.index_select(1, self._order))
 
 
-def _by_panel(of_groups: Tensor, columns: int) -> Tensor:
-    """[outputs, groups] as [panels, groups, columns], zeros after the last output."""
+def by_panel(of_groups: Tensor, columns: int) -> Tensor:
+    """[outputs, groups] as [panels, groups, columns] for the kernels, zeros after the last output."""
     outputs, groups = of_groups.shape
     panels = -(-outputs // columns)
     padded = of_groups.new_zeros(panels * columns, groups)
