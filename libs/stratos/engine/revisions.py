@@ -27,13 +27,7 @@ REVISIONS = MappingProxyType(
     }
 )
 """Family -> revision."""
-NATIVE_FAMILIES = (
-    "native-attention",
-    "native-gguf-products",
-    "native-ops",
-    "native-products",
-    "native-quantised-products",
-)
+NATIVE_FAMILIES = ("native-attention", "native-ops", "native-products")
 """Families whose bits nothing but the sources and the instruction set decide."""
 
 
