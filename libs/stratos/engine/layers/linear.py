@@ -19,10 +19,8 @@ from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
-from stratos.engine.layers.joined_linear import JoinedLinear
-from stratos.engine.layers.k_quant_linear import KQuantLinear
-from stratos.engine.layers.native_linear import NativeLinear, NativeProduct
-from stratos.engine.layers.quantised_linear import QuantisedLinear, ReorderedLinear
+from stratos.engine.layers.native_linear import JoinedLinear, NativeLinear, NativeProduct
+from stratos.engine.layers.quantised_linear import KQuantLinear, QuantisedLinear, ReorderedLinear
 from stratos.engine.layers.thread_scope import using_threads
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.revisions import revised

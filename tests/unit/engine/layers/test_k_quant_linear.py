@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 from stratos.engine.checkpoint.gguf.blocks import as_codes, as_floats
 from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
-from stratos.engine.layers.joined_linear import JoinedLinear
-from stratos.engine.layers.k_quant_linear import KQuantLinear
 from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.layers.native_linear import JoinedLinear
+from stratos.engine.layers.quantised_linear import KQuantLinear
 from tests.support.reference.gguf_models import random_blocks
 from tests.support.reference.native_kernels import NATIVE_SETS, TILE_SETS, native_library
 
