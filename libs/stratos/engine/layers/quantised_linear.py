@@ -1,6 +1,6 @@
 """Linear layers whose weights stay codes: packed once for the C++ kernels, widened only inside their products.
 
-Rows are as independent of each other as those of ``NativeLinear``: integers.h, codes.h and k_quants.h say in which order they add.
+Rows are as independent of each other as those of ``NativeLinear``: integers.h, codes.h and k_quants.h say how they add.
 """
 
 from __future__ import annotations
