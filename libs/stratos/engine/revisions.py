@@ -27,7 +27,10 @@ REVISIONS = MappingProxyType(
     }
 )
 """Family -> revision."""
-NATIVE_FAMILIES = ("native-attention", "native-ops", "native-products")
+NATIVE_FAMILIES = (
+    *("native-attention", "native-ops"),
+    *("native-gguf-products", "native-products", "native-quantised-products"),
+)
 """Families whose bits nothing but the sources and the instruction set decide."""
 
 
