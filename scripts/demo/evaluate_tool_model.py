@@ -20,50 +20,12 @@ import torch
 from transformers import LlamaForCausalLM
 
 from scripts.demo.tool_corpus import KINDS, Conversation, conversations
-from scripts.demo.train_tool_model import Encoder
-from stratos.text.output.chat_format import ChatFormat, chat_format
-from stratos.text.output.events import CallArguments, CallBegin, TextDelta
-from stratos.text.output.parser import OutputParser, OutputShape
+from scripts.demo.tool_encoding import Encoder, Judge
+from stratos.text.output.chat_format import chat_format
 
 SEED = 1_000_003
 MAX_NEW_TOKENS = 250
 ROWS = 32
-
-
-class Judge:
-    """Reads outputs as a gateway does."""
-
-    def __init__(self, form: ChatFormat) -> None:
-        self._form = form
-
-    def read(self, text: str) -> tuple[list[tuple[str, Any]], str]:
-        """Calls and content of an output."""
-        parser = OutputParser(OutputShape(syntax=self._form.syntax, reasoning=self._form.reasoning))
-        names, arguments, content = list[str](), list[str](), ""
-        for event in [*parser.feed(text), *parser.finish()]:
-            match event:
-                case CallBegin(_, name):
-                    names.append(name)
-                    arguments.append("")
-                case CallArguments(index, piece):
-                    arguments[index] += piece
-                case TextDelta(piece):
-                    content += piece
-        return [(name, _value(text)) for name, text in zip(names, arguments, strict=True)], content.strip()
-
-    def verdict(self, conversation: Conversation, text: str) -> dict[str, bool]:
-        """What of one case is right."""
-        calls, content = self.read(text)
-        due = [(call.name, json.loads(call.arguments)) for call in conversation.calls]
-        right_names = [name for name, _ in calls] == [name for name, _ in due]
-        return {"functions": right_names, "right": calls == due and content == conversation.content}
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 @torch.inference_mode()

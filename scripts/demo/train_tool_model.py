@@ -10,11 +10,8 @@ are learned.  Goes on from its newest checkpoint.  CPU only.
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -22,72 +19,16 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scripts.demo.tool_corpus import Conversation, conversations
+from scripts.demo.tool_corpus import conversations
+from scripts.demo.tool_encoding import ADDED, Encoder, Example, write_tokenizer
 from scripts.demo.train_demo_model import Optimizer
-from stratos.text.chat_template import ChatTemplate, TemplateUse
-from stratos.text.tokenizer import Tokenizer
 
-ADDED = tuple(f"<{mark}{tag}>" for tag in ("think", "tool_call", "tool_response", "tools") for mark in ("", "/"))
-"""Special, so that no text of a client can be read as one."""
-TEMPLATE = Path(__file__).with_name("tool_chat_template.jinja")
 TRAINING_SEED = 1
 MAX_LENGTH = 512
 """Longer conversations are left out."""
 IGNORED = -100
 POOL_BATCHES = 16
 """Batches that are sorted by length together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One conversation as tokens; the first ``num_prompt`` are not learned."""
-
-    ids: list[int]
-    num_prompt: int
-
-
-def write_tokenizer(base: Path, out: Path) -> None:
-    """The base's tokenizer with the added tokens, other cuts, and the chat template of tools."""
-    out.mkdir(parents=True, exist_ok=True)
-    definition = json.loads((base / "tokenizer.json").read_text(encoding="utf-8"))
-    first = len(definition["model"]["vocab"])
-    definition["added_tokens"] += [
-        {"id": first + number, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": False, "special": True}
-        for number, text in enumerate(ADDED)
-    ]  # fmt: skip
-    definition["pre_tokenizer"] = {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": r" (?=\S)"}, "behavior": "Isolated", "invert": False},
-            {"type": "Digits", "individual_digits": True},
-            {"type": "Punctuation", "behavior": "Isolated"},
-            definition["pre_tokenizer"],
-        ],
-    }
-    (out / "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
-    config = json.loads((base / "tokenizer_config.json").read_text(encoding="utf-8"))
-    config["extra_special_tokens"] = [*config["extra_special_tokens"], *ADDED]
-    (out / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    shutil.copy(TEMPLATE, out / "chat_template.jinja")
-
-
-class Encoder:
-    """Turns conversations into tokens, by the template that gateways render."""
-
-    def __init__(self, folder: Path) -> None:
-        self.tokenizer = Tokenizer.load(folder)
-        self._template = ChatTemplate((folder / "chat_template.jinja").read_text(encoding="utf-8"), self.tokenizer)
-
-    def prompt(self, conversation: Conversation) -> list[int]:
-        """Everything before the answer."""
-        use = TemplateUse(values={} if conversation.thinks else {"enable_thinking": False})
-        return self._template.encode(conversation.messages, conversation.tools, use)
-
-    def example(self, conversation: Conversation) -> Example:
-        """Prompt and answer."""
-        prompt = self.prompt(conversation)
-        return Example(prompt + self.tokenizer.encode(conversation.answer), len(prompt))
 
 
 def widened_base(base: Path) -> LlamaForCausalLM:

@@ -145,7 +145,9 @@ def test_the_output_of_one_tenant_is_marked_and_detected(
 
 
 def test_the_shipped_adapters_are_models_with_their_own_answers(client: openai.OpenAI) -> None:
-    models = {model.id: model for model in client.models.list() if model.id != "tools"}
+    models = {model.id: model for model in client.models.list()}
+    tools = models.pop("tools").model_dump()
+    assert (tools["call_syntax"], tools["reasoning_tags"]) == ("hermes", ["<think>", "</think>"])
     adapters = {name for name in models if name != "base"}
     assert adapters == {"c-headers", "reference-prose", "unit-tests"}
     assert {models[name].parent for name in adapters} == {"base"}

@@ -16,8 +16,8 @@ from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
 from stratos.core.ledger.usage import MeterTag, cost_tags
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
+from stratos.text.output.chat_format import ChatFormat
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
-from stratos_gateway.models.base_model import BaseModel
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 
@@ -122,7 +122,7 @@ class ModelCatalogue:
         """The tenant's models in OpenAI's shape, base models first; without those that are refused."""
         blocks, adapters = self._blocks, () if self._adapters is None else self._adapters.list(tenant.name)
         own = [
-            _base_entry(served.base)
+            _base_entry(served)
             for served in self.models
             if tenant.may_use(served.base.name) and not blocks.is_model_blocked(served.base.name)
         ]
@@ -134,7 +134,7 @@ class ModelCatalogue:
             and (served := self._base_of(adapter)) is not None
             and not blocks.is_model_blocked(served.base.name)
         )
-        return own + [_adapter_entry(adapter, served.base) for adapter, served in shown]
+        return own + [_adapter_entry(adapter, served) for adapter, served in shown]
 
     async def get(self, tenant: Tenant, name: str) -> dict[str, Any]:
         """One model in OpenAI's shape.
@@ -145,9 +145,9 @@ class ModelCatalogue:
             DependencyDown: the name is not known, and cannot be looked up now.
         """
         if (served := self._base(tenant, name)) is not None:
-            return _base_entry(served.base)
+            return _base_entry(served)
         adapter, served = await self._find(tenant, name)
-        return _adapter_entry(adapter, served.base)
+        return _adapter_entry(adapter, served)
 
     def _base(self, tenant: Tenant, name: str) -> ServedModel | None:
         served = self.models.get(name)
@@ -177,7 +177,8 @@ class ModelCatalogue:
         return self.models.of_digest(adapter.base_model_digest)
 
 
-def _base_entry(base: BaseModel) -> dict[str, Any]:
+def _base_entry(served: ServedModel) -> dict[str, Any]:
+    base = served.base
     return {
         "id": base.name,
         "object": "model",
@@ -189,17 +190,27 @@ def _base_entry(base: BaseModel) -> dict[str, Any]:
         "max_model_len": base.max_model_len,
         "quantization": base.quantization or None,
         **base.describe(),
+        **(_forms(served.chat) if served.template is not None else {}),
     }
 
 
-def _adapter_entry(adapter: Adapter, base: BaseModel) -> dict[str, Any]:
+def _forms(chat: ChatFormat) -> dict[str, Any]:
+    """How a model that chats writes calls and reasoning."""
+    tags = chat.reasoning
     return {
-        **_base_entry(base),
+        "call_syntax": chat.syntax.name if chat.is_native else "generic",
+        "reasoning_tags": None if tags is None else [tags.begin, tags.end],
+    }
+
+
+def _adapter_entry(adapter: Adapter, served: ServedModel) -> dict[str, Any]:
+    return {
+        **_base_entry(served),
         "id": adapter.name,
         "created": adapter.created_unix_s,
         "owned_by": adapter.tenant or "stratos",
         "root": adapter.digest,
-        "parent": base.name,
+        "parent": served.base.name,
         "revision": adapter.digest,
     }
 
