@@ -170,7 +170,7 @@ class UpOptions:
 
     @property
     def num_own_workers(self) -> int:
-        """Those of this model alone."""
+        """Workers of this model alone."""
         return self.prefill + self.decode
 
     @property
