@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
 from stratos.cli.chaos.scenario import ChaosTarget
 from tests.support.chaos.payers import LIMITS, Paid, Payers, beyond_limits, declaration
@@ -114,7 +114,7 @@ def test_bills_are_what_clients_got_and_limits_hold(
     proofs: list[dict[str, object]] = []
 
     async def strike(in_effect: asyncio.Event) -> None:
-        proofs.extend(await asyncio.gather(*(fault.strike(target.pid_of, in_effect) for fault in faults)))
+        proofs.extend(await asyncio.gather(*(fault.strike(target, in_effect) for fault in faults)))
 
     asyncio.run(payers.run(strike, NUM_EACH))
     problems = [*beyond_limits(payers.paid), *other_texts(payers.paid), *broken(payers.paid, faults)]
@@ -183,4 +183,6 @@ def _unlike(paid: Paid, entries: list[tuple[int, int]]) -> list[str]:
         expected = [(paid.usage["prompt_tokens"], paid.usage["completion_tokens"])]
         return [] if entries == expected else [f"{paid.request_id}: {entries} in the ledger, {expected} got"]
     is_refused = paid.status not in (0, httpx.codes.OK)
+    if is_refused:  # one that was placed before its gateway stood still is there with nothing, as all that fail are
+        entries = [entry for entry in entries if entry != (0, 0)]
     return [f"{paid.request_id}: {entries} in the ledger"] if len(entries) > (0 if is_refused else 1) else []

@@ -59,7 +59,7 @@ def test_point_3_edges_and_rights(cluster: ClusterSettings, images: dict[str, fl
 def _between_components(release: Release, reachable: list[tuple[str, str, str]]) -> tuple[int, int]:
     """Every component tries every port of every other one."""
     sources = [name for name in SERVED if name != "redis"]
-    wanted = declared(sources, conditions=frozenset({"ownRedis"}))
+    wanted = declared(sources, conditions=frozenset({"ownRedis", "ownObjects"}))
     found: set[Edge] = set()
     for source in sources:
         pods = release.kubectl.items("pods", f"{release.selector},app.kubernetes.io/component={source}")

@@ -1,7 +1,8 @@
 """Point 4: nodes drained, lost and cut off, certificates and versions replaced, under constant streaming load.
 
 No stream may fail, and every one has the tokens of the undisturbed run; only streams that are open when the time of
-their gateway's drain is over may end with its error event, and are counted.
+their gateway's drain is over may end with its error event, and are counted. Where gateways are lost, streams have
+records and their clients come back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 
 from tests.support.kube.cluster import nodes
 from tests.support.kube.cluster.commands import wait_until
+from tests.support.kube.cluster.crashes import crashing
 from tests.support.kube.cluster.disturbed import Disturbed, disturbed_namespace, undisturbed
 from tests.support.kube.cluster.documented import run_documented
 from tests.support.kube.cluster.report import ClusterReport
@@ -159,6 +161,37 @@ def _patch(installed: Disturbed, name: str, *changes: tuple[str, object]) -> Non
     installed.release.kubectl("patch", name, "--type=json", "-p", json.dumps(operations))
 
 
-@pytest.mark.xfail(reason="missing: a load of streams with keys, whose clients come back", run=False)
-def test_point_4_killed_gateway() -> None:
-    raise NotImplementedError
+def test_point_4_killed_gateway(installed: Disturbed, cluster: ClusterSettings, report: ClusterReport) -> None:
+    """Its process ends as in a crash; streams with records go on at the other gateway, for clients that come back."""
+    release, image = installed.release, f"{cluster.repository}lora-registry:{cluster.tag}"
+    chosen = f"{release.selector},app.kubernetes.io/component=gateway"
+    with (
+        undisturbed(installed, report, "each gateway killed", comes_back=True) as (load, figures),
+        crashing(image) as them,
+    ):
+        gateways = release.kubectl.items("pods", chosen)
+        for gateway in gateways:
+            them.kill(gateway)
+            load.wait_streams()
+            wait_until("it is started again", lambda: not release.unready(), 300)
+        figures["killed"] = len(gateways)
+
+
+@pytest.mark.usefixtures("losing")
+def test_point_4_killed_node_with_a_gateway(
+    installed: Disturbed, cluster: ClusterSettings, report: ClusterReport
+) -> None:
+    node, release = installed.nodes.drained, installed.release
+    there = nodes.components_on(release, node)
+    assert {"gateway", "decode-worker"} <= set(there), there
+    with undisturbed(installed, report, "a killed node with a gateway", comes_back=True) as (load, figures):
+        start = time.monotonic()
+        nodes.disturb(cluster, "kill", node)
+        try:
+            wait_until("the node is lost", lambda: not nodes.is_ready(node), 120)
+            figures |= {"pods there": ", ".join(there), "seen by the API server after, s": time.monotonic() - start}
+            load.wait_streams()
+        finally:
+            nodes.disturb(cluster, "revive", node)
+        nodes.wait_ready(release, node)
+        load.wait_streams()

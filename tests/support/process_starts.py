@@ -46,7 +46,9 @@ def process_starts(source: str, support: frozenset[str] = frozenset()) -> set[st
 
 def starting_support(root: Path) -> frozenset[str]:
     """Modules of ``tests.support`` in a repository that start processes, themselves or through another one."""
-    paths = [path for path in (root / "tests" / "support").rglob("*.py") if "cluster" not in path.parts]
+    paths = [
+        path for path in (root / "tests" / "support").rglob("*.py") if "cluster" not in path.relative_to(root).parts
+    ]
     names = {path: ".".join(path.relative_to(root).with_suffix("").parts) for path in paths}
     sources = {name: path.read_text(encoding="utf-8") for path, name in names.items()}
     starting: frozenset[str] = frozenset()

@@ -72,6 +72,8 @@ class WorkerStatus:
     """Between two tokens of a stream, mean of the last seconds; 0 means unknown."""
     zone: str = ""
     """Where it runs; empty when it does not say."""
+    region: str = ""
+    """Around that zone."""
     pool: str = ""
     """Label by which plans name it; empty where it has none."""
 

@@ -90,6 +90,8 @@ class PlacementRequest:
     """Equal for requests that belong together, 64 bits; 0 when the gateway knows none."""
     zone: str = ""
     """Where the gateway runs; empty when it does not say."""
+    region: str = ""
+    """Around that zone."""
     prompt_digest: bytes = field(default=b"", repr=False)
     """Keyed hash of the tenant's prompt, to refuse it once it is convicted; empty for one that never is."""
     overflow_after_ms: int = 0

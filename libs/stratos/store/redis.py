@@ -36,6 +36,10 @@ NOT_NOW = ("MISCONF ", "NOREPLICAS ", "BUSY ")
 """In errors of a server whose disk is full, that lacks replicas, or that runs a long script."""
 DEFAULT_TIMEOUT_S = 0.8
 """Callers promise an answer within one second."""
+BROKEN = (ConnectionError, RuntimeError)
+"""``RuntimeError`` is uvloop's for a write to a connection that was reset before."""
+CLOSED = "the handler is closed"
+"""In that one."""
 _DRIVER = DriverInfo()
 """Read once: else each new connection looks for the client's version in the installation, on the event loop."""
 
@@ -58,7 +62,7 @@ def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connection
         "decode_responses": True,
         "driver_info": _DRIVER,
         "encoding_errors": "replace",  # bytes that are no text spoil the one record that has them
-        "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+        "retry": Retry(NoBackoff(), 1, supported_errors=BROKEN),  # type: ignore[arg-type] # any class of exceptions
         **address.options,
     }
     if address.sentinels:
@@ -89,6 +93,10 @@ def translate_redis_errors() -> Iterator[None]:
         if (refused := _certificate_problem(error)) is not None:
             raise DependencyDown(f"the certificate of Redis is not accepted: {refused}") from error
         raise DependencyDown("Redis does not answer; it is restarted or looked after, try again shortly") from error
+    except RuntimeError as error:
+        if CLOSED in str(error):
+            raise DependencyDown("a connection to Redis was cut; try again shortly") from error
+        raise
     except (ReadOnlyError, OutOfMemoryError) as error:
         raise DependencyDown(f"Redis takes no writes now ({type(error).__name__})") from error
     except ResponseError as error:

@@ -207,6 +207,7 @@ class WorkerProcess(Service):
             ttft_s=opened.table.latencies.first_token.value(now_s),
             itl_s=opened.table.latencies.next_token.value(now_s),
             zone=self._settings.zone,
+            region=self._settings.region,
             pool=self._settings.pool,
         )
         return self._versions.number(status)

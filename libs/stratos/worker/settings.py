@@ -86,6 +86,8 @@ class WorkerSettings(ServiceSettings):
     """Stable name within the deployment; shown in receipts and logs."""
     zone: str = ""
     """Where it runs, for the scorer and the filter of this name at the router: a zone, a rack, a host."""
+    region: str = ""
+    """Region around that, for the scorer and the filter of this name at the router."""
     pool: str = ""
     """Label that a plan's ``pools`` may name: such workers serve the plan first, and may keep KV for it."""
     engine: Literal["torch", "fake"] = "torch"

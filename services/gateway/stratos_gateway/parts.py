@@ -199,6 +199,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
             placement_timeout_s=settings.requests.placement_timeout_s,
             tracing=around.tracing,
             zone=settings.zone,
+            region=settings.region,
             prefix_names=PrefixNames(settings.max_block_names),
         ),
     )

@@ -66,6 +66,8 @@ class GatewaySettings(ServiceSettings):
     them in Redis alone."""
     zone: str = ""
     """Where it runs, for the scorer and the filter of this name at the router."""
+    region: str = ""
+    """Region around that, for the scorer and the filter of this name at the router."""
     max_block_names: int = Field(128, ge=0, le=4096)
     """Blocks of a prompt whose salted names the router gets, where its policies look at prefix caches; 0 is off."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)

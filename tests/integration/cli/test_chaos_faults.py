@@ -1,4 +1,4 @@
-"""Faults of a process of the test's own: each proves its effect."""
+"""Faults of a process of the test's own: each proves its effect, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ import sys
 import psutil
 import pytest
 
-from stratos.cli.chaos.faults import NOTHING, Fault, NoEffect
+from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
+from stratos.cli.chaos.faults.fault import Fault
+from tests.support.chaos.places import OneProcess
 from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop", "slow"])
 async def test_a_fault_proves_its_effect_and_one_aimed_at_nothing_does_not(kind: str) -> None:
     process = await asyncio.create_subprocess_exec("sleep", "600")
-
-    async def pid_of(_: str) -> int:
-        return process.pid
-
     in_effect = asyncio.Event()
     try:
-        proof = await Fault(kind, "sleep", lasting_s=0.2).strike(pid_of, in_effect)  # type: ignore[arg-type]
+        proof = await Fault(kind, "sleep", lasting_s=0.2).strike(OneProcess(process.pid), in_effect)
         assert proof["pid"] == process.pid
         assert in_effect.is_set()
         if kind == "kill":
             assert await asyncio.wait_for(process.wait(), 30) == -signal.SIGKILL
         assert (process.returncode is None) == (kind != "kill")
         with pytest.raises(NoEffect, match="no process"):
-            await Fault(kind, NOTHING).strike(pid_of, asyncio.Event())  # type: ignore[arg-type]
+            await Fault(kind, NOTHING).strike(OneProcess(process.pid), asyncio.Event())
     finally:
         if process.returncode is None:
             process.kill()
@@ -40,15 +38,11 @@ async def test_a_fault_proves_its_effect_and_one_aimed_at_nothing_does_not(kind:
 STRIKE = """
 import asyncio, sys
 from stratos.cli.chaos.command import _run_until_signalled
-from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.faults.fault import Fault
+from tests.support.chaos.places import OneProcess
 
-async def pid_of(_):
-    return int(sys.argv[1])
-
-async def strike():
-    await Fault("stop", "sleep", lasting_s=600).strike(pid_of, asyncio.Event())
-
-asyncio.run(_run_until_signalled(strike()))
+place = OneProcess(int(sys.argv[1]))
+asyncio.run(_run_until_signalled(Fault("stop", "sleep", lasting_s=600).strike(place, asyncio.Event())))
 """
 
 
@@ -71,12 +65,8 @@ async def test_whoever_ends_the_command_leaves_no_process_that_stands_still(numb
 
 async def test_a_process_that_ends_while_it_stands_still_is_no_effect_and_no_crash() -> None:
     process = await asyncio.create_subprocess_exec("sleep", "600")
-
-    async def pid_of(_: str) -> int:
-        return process.pid
-
     in_effect = asyncio.Event()
-    strike = asyncio.create_task(Fault("stop", "sleep", lasting_s=0.2).strike(pid_of, in_effect))
+    strike = asyncio.create_task(Fault("stop", "sleep", lasting_s=0.2).strike(OneProcess(process.pid), in_effect))
     await asyncio.wait_for(in_effect.wait(), 30)
     process.kill()
     await process.wait()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
-from tests.support.kube.chart_objects import Object, container, one, pods, variables
+from tests.support.kube.chart_objects import Object, container, kinds, one, pods, variables
 from tests.support.kube.chart_rendering import checked, rendered
+from tests.support.paths import FIXTURES
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 
@@ -44,6 +47,27 @@ def test_the_toolbox_runs_only_when_asked_and_acts_as_an_administrator(defaults:
         }
     )
     assert one(found, "Deployment", "demo-toolbox")["spec"]["replicas"] == 1
+
+
+def rights(role: Object) -> Iterator[str]:
+    """As ``kubectl auth can-i --list`` writes them."""
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                kind, slash, sub = resource.partition("/")
+                name = f"{kind}.{group}".rstrip(".") + slash + sub
+                for named in rule.get("resourceNames", [""]):
+                    yield f"{name} [] [{named}] [{' '.join(rule['verbs'])}]"
+
+
+def test_accounts_may_what_a_cluster_is_asked_for() -> None:
+    """The same table as that of point 3 of `make e2e`, so that it does not fall behind the chart."""
+    values = {pool: {"autoscaling": {"mode": "none"}} for pool in ("gateway", "prefillWorker", "decodeWorker")}
+    found = checked({**values, "autoscaling": {"metricsApi": {"owner": ""}}}, release="stratos")
+    roles = kinds(found, "Role")
+    assert not set(kinds(found, "ClusterRole"))
+    allowed = {name: sorted(rights(roles[name])) if name in roles else [] for name in kinds(found, "ServiceAccount")}
+    assert allowed == json.loads((FIXTURES / "kubernetes" / "rights.json").read_text())
 
 
 def test_the_first_key_has_the_role_that_the_values_name(defaults: list[Object]) -> None:

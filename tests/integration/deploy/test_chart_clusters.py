@@ -145,11 +145,13 @@ def test_the_values_for_production_keep_the_rules_and_survive_a_lost_node() -> N
     assert not kinds(found, "PersistentVolumeClaim"), "nothing of it is kept by one pod"
 
 
-def test_gateways_and_workers_know_the_zone_of_their_node() -> None:
-    label = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
-    named = checked({"gateway": {"config": {"zone": "a"}}, "decodeWorker": {"config": {"zone": "a"}}})
+@pytest.mark.parametrize("place", ["zone", "region"])
+def test_gateways_and_workers_know_the_place_of_their_node(place: str) -> None:
+    label = {"fieldRef": {"fieldPath": f"metadata.labels['topology.kubernetes.io/{place}']"}}
+    config = {"config": {"zone": "a", "region": "a"}}
+    named = checked({"gateway": config, "decodeWorker": config})
     for name, component in (("demo-gateway-base", "GATEWAY"), ("demo-decode-base", "DECODE_WORKER")):
-        variable = f"STRATOS_{component}_ZONE"
+        variable = f"STRATOS_{component}_{place.upper()}"
         for objects, said in ((checked({}), {"valueFrom": label}), (named, {"value": "a"})):
             found = [entry for entry in pod_spec(objects, name)["containers"][0]["env"] if entry["name"] == variable]
             assert found == [{"name": variable, **said}]

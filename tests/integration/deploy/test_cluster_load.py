@@ -28,12 +28,14 @@ BROKEN = event(1) + f"data: {json.dumps({'error': {'code': 'internal_error', 'me
 
 
 @asynccontextmanager
-async def gateway(answers: list[tuple[int, str]]) -> AsyncIterator[str]:
-    """Answers with these one by one, and then with whole streams."""
+async def gateway(answers: list[tuple[int, str]], heads: list[str] | None = None) -> AsyncIterator[str]:
+    """Answers with these one by one, and then with whole streams; ``heads`` gets those of the requests."""
     left = list(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        if heads is not None:
+            heads.append(head)
         await reader.readexactly(int(head.partition("content-length: ")[2].split("\r\n")[0]))
         status, body = left.pop(0) if left else (200, WHOLE)
         writer.write(f"HTTP/1.1 {status} X\r\nconnection: close\r\n\r\n{body}".encode())
@@ -55,9 +57,9 @@ def hurried() -> str:
     return text
 
 
-async def run_load(url: str, num_streams: int) -> dict[str, Any]:
+async def run_load(url: str, num_streams: int, *, comes_back: bool = False) -> dict[str, Any]:
     """Last report of the program, after so many streams under load."""
-    task = {"url": url, "key": "sk", "bodies": [{"prompt": "a"}], "concurrency": 1}
+    task = {"url": url, "key": "sk", "bodies": [{"prompt": "a"}], "concurrency": 1, "comes_back": comes_back}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-u", "-c", hurried(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -84,6 +86,19 @@ async def test_streams_are_told_apart() -> None:
     assert [(row["status"], row["code"]) for row in found["failed"]] == [(200, "internal_error"), (503, ""), (200, "")]
     assert "without a reason" in found["failed"][-1]["error"]
     assert found["num_done"] >= 1
+
+
+async def test_a_client_that_comes_back_has_each_token_once() -> None:
+    first, rest = f"id: e.1\n{event(1, 2)}", f"id: e.2\n{event(3, reason='length')}"
+    moved = first + f"data: {json.dumps({'error': {'code': 'stream_moved', 'message': 'another has it'}})}\n\n"
+    heads: list[str] = []
+    async with gateway([(200, first + rest + DONE), (200, moved), (503, "{}"), (200, rest + DONE)], heads) as url:
+        found = await run_load(url, 1, comes_back=True)
+    assert (found["num_failed"], found["num_different"], found["num_came_back"]) == (0, 0, 2)
+    assert "last-event-id" not in heads[1]
+    assert all("last-event-id: e.1\r\n" in head for head in heads[2:4])
+    keys = [head.partition("idempotency-key: ")[2].split("\r\n")[0] for head in heads[:4]]
+    assert keys[0] != keys[1] == keys[2] == keys[3]
 
 
 async def test_without_an_undisturbed_answer_there_is_no_load() -> None:

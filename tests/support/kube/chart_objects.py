@@ -11,6 +11,7 @@ _FIELDS = {
     "status.podIP": "10.0.0.7",
     "metadata.name": "decode-base-5d4f8-x7k2p",
     "metadata.labels['topology.kubernetes.io/zone']": "",
+    "metadata.labels['topology.kubernetes.io/region']": "",
 }
 
 

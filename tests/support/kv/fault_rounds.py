@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.scenario import ChaosTarget
 from stratos.cli.local.running import find_platform
 from tests.support.worlds.platform_process import PlatformProcess
@@ -21,7 +21,7 @@ NUM_WORKERS = 3
 async def strike(platform: PlatformProcess, faults: tuple[Fault, ...]) -> None:
     """Inject faults at once, each with a proof that it took effect."""
     target = ChaosTarget(find_platform(platform.data_dir, platform.run_id), platform.data_dir)
-    await asyncio.gather(*(fault.strike(target.pid_of, asyncio.Event()) for fault in faults))
+    await asyncio.gather(*(fault.strike(target, asyncio.Event()) for fault in faults))
 
 
 def is_whole(platform: PlatformProcess) -> bool:

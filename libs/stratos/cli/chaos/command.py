@@ -15,21 +15,23 @@ from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.common.errors import BadRequest, NotFound, StratosError
 
 if TYPE_CHECKING:
-    from stratos.cli.chaos.faults import Fault
+    from stratos.cli.chaos.faults.fault import Fault
     from stratos.cli.chaos.report import ChaosReport, ChaosRow
     from stratos.cli.chaos.scenario import ChaosTarget
 
 OWN_DATA_DIR = Path(".stratos-chaos")
 """Made to be broken: no client depends on it."""
 BREAK_FLAG = "--yes-break-things"
+OF_DECODE = ("slow", "reset", "partition", "corrupt", "full-disk", "memory")
+"""What a decode worker suffers besides, where nothing was asked for."""
 
 
 def chaos(
     faults: Annotated[
         list[str] | None,
         typer.Argument(
-            help='What to do, e.g. "kill decode-0" or "stop router-0 and kill prefill-0"; default: kill and stop one '
-            "process of each kind, and slow a worker down."
+            help='What to do, e.g. "kill decode-0" or "stop router-0 and reset prefill-0"; default: kill and stop one '
+            "process of each kind, and every other fault of a decode worker."
         ),
     ] = None,
     data_dir: Annotated[Path, typer.Option("--data-dir", help="Data directory of the platform.")] = OWN_DATA_DIR,
@@ -67,14 +69,14 @@ def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fa
         BadRequest: a text is no fault, or names a gateway, which takes its streams with it.
         NotFound: no process has a name.
     """
-    from stratos.cli.chaos.faults import Fault, Kind
+    from stratos.cli.chaos.faults.fault import STORE, Fault
     from stratos.cli.chaos.promises import PROMISES
 
     asked: list[tuple[Fault, ...]] = [tuple(Fault.parse(part) for part in text.split(" and ")) for text in texts]
     for fault in (fault for scenario in asked for fault in scenario):
-        if fault.target.startswith("gateway"):
+        if fault.target.startswith("gateway") and fault.kind != "full-disk":
             raise BadRequest(f"{fault}: streams end with their gateway; their clients fetch the rest elsewhere")
-        if fault.target not in names:
+        if fault.target not in (*names, STORE):
             raise NotFound(f"there is no process named {fault.target!r}; running: {', '.join(sorted(names))}")
     if asked:
         return asked
@@ -82,9 +84,8 @@ def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fa
         name for name in sorted(names, reverse=True) if any(re.fullmatch(p.pattern, f"kill {name}") for p in PROMISES)
     ]
     kinds = {name.rstrip("0123456789"): name for name in tried}
-    kinds_of_faults: tuple[Kind, ...] = ("kill", "stop")
-    asked += [(Fault(kind, name),) for name in sorted(kinds.values()) for kind in kinds_of_faults]
-    return asked + [(Fault("slow", name),) for name in names if name == "decode-0"]
+    asked += [(Fault(kind, name),) for name in sorted(kinds.values()) for kind in ("kill", "stop")]
+    return asked + [(Fault(kind, name),) for kind in OF_DECODE for name in names if name == "decode-0"]
 
 
 async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:

@@ -41,9 +41,17 @@ PROMISES = (
     ChaosPromise(text="SIGKILL of a decode worker changes no stream", pattern=r"kill decode-\d+", max_gap_s=1.0),
     ChaosPromise(text="a decode worker that hangs changes no stream", pattern=r"stop decode-\d+", max_gap_s=3.0),
     ChaosPromise(text="a slow decode worker changes no stream", pattern=r"slow decode-\d+"),
-    ChaosPromise(text="a prefill worker that dies, hangs or is slow is not seen", pattern=r"\w+ prefill-\d+"),
-    ChaosPromise(text="a router that dies, hangs or is slow costs no request", pattern=r"\w+ router-\d+"),
+    ChaosPromise(text="cut connections of a decode worker change no stream", pattern=r"reset decode-\d+"),
+    ChaosPromise(
+        text="a decode worker that is cut off changes no stream", pattern=r"partition decode-\d+", max_gap_s=3.0
+    ),
+    ChaosPromise(text="KV that is damaged on its way changes no stream", pattern=r"corrupt (decode|prefill)-\d+"),
+    ChaosPromise(text="no room on disk changes no stream", pattern=r"full-disk [\w-]+"),
+    ChaosPromise(text="a decode worker that gets no more memory changes no stream", pattern=r"memory decode-\d+"),
+    ChaosPromise(text="a prefill worker that dies, hangs, is slow or cut off is not seen", pattern=r"\w+ prefill-\d+"),
+    ChaosPromise(text="a router that dies, hangs, is slow or cut off costs no request", pattern=r"\w+ router-\d+"),
     ChaosPromise(text="streams go on without Redis", pattern=r"\w+ redis"),
+    ChaosPromise(text="streams go on without the object store", pattern=r"gone object-store"),
     ChaosPromise(text="streams go on without registry and autoscaler", pattern=r"\w+ (lora-registry|autoscaler)"),
     ChaosPromise(text="several faults at once change no stream", pattern=r".+ and .+"),
 )

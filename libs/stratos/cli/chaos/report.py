@@ -48,6 +48,10 @@ class ChaosReport:
     rows: list[ChaosRow] = field(default_factory=list)
     started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M"))
 
+    def __post_init__(self) -> None:
+        if self.path is not None:  # said now, not when the first scenario has ended
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+
     def add(self, row: ChaosRow) -> None:
         """A scenario has ended."""
         self.rows.append(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from stratos.cli.chaos.faults import NOTHING, Fault, NoEffect
+from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
+from stratos.cli.chaos.faults.fault import MOVING, Fault
 from stratos.cli.chaos.report import ChaosRow
 from stratos.cli.chaos.streams import TIMEOUT_S, StreamResult, StreamRun, differences
 from stratos.cli.data.folder import DataDir
@@ -19,10 +21,11 @@ from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.keyring import create_key, remove_tenant
 from stratos.cli.local.running import list_processes
 from stratos.cli.status import read_status
-from stratos.common.errors import DependencyDown, NotFound, StratosError
+from stratos.common.errors import BadRequest, DependencyDown, NotFound, StratosError
 
 RETURN_TIMEOUT_S = 240.0
 KEY_TIMEOUT_S = 60.0
+METRICS_TIMEOUT_S = 30.0
 POLL_S = 0.2
 NUM_ASKS = 12
 """Connections by which every gateway is met."""
@@ -59,6 +62,34 @@ class ChaosTarget:
         if name not in pids:
             raise NotFound(f"there is no process named {name!r}; running: {', '.join(sorted(pids))}")
         return pids[name]
+
+    async def metric(self, name: str, metric: str) -> float:
+        """Sum over the series of a metric that a process shows.
+
+        Raises:
+            NotFound: there is no such process.
+            DependencyDown: it does not answer.
+        """
+        addresses = {process.name: process.metrics_address for process in await list_processes(self.facts)}
+        if not addresses.get(name):
+            raise NotFound(f"there is no process named {name!r} that has metrics")
+        try:
+            async with httpx.AsyncClient(trust_env=False, timeout=METRICS_TIMEOUT_S) as client:
+                page = (await client.get(f"http://{addresses[name]}/metrics")).text
+        except httpx.HTTPError as error:
+            raise DependencyDown(f"{name} does not show its metrics: {error!r}") from error
+        lines = (line.rpartition(" ") for line in page.splitlines() if re.match(rf"{metric}[ {{]", line))
+        return sum(float(value) for _, _, value in lines)
+
+    def store_path(self) -> Path:
+        """Folder of the object store.
+
+        Raises:
+            BadRequest: it is a service, which is not ours to take away.
+        """
+        if not self.facts.object_store_url.startswith("file://"):
+            raise BadRequest(f"{self.facts.object_store_url} is no folder of this machine: take it away yourself")
+        return Path(self.facts.object_store_url.removeprefix("file://"))
 
     async def is_whole(self) -> bool:
         """Every process serves, and every router sees as many workers as there were."""
@@ -148,7 +179,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         workers = {fault.target for fault in faults if fault.target.startswith(("decode", "prefill"))}
         was_busy.append(not workers or await target.is_busy(workers))
         open_at_fault.append(run.num_open())
-        strikes = (fault.strike(target.pid_of, in_effect) for fault in faults)
+        strikes = (fault.strike(target, in_effect) for fault in faults)
         for fault, proof in zip(faults, await asyncio.gather(*strikes, return_exceptions=True), strict=True):
             if isinstance(proof, NoEffect | StratosError):
                 problems.append(f"{fault} had no effect: {proof}")
@@ -167,7 +198,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
     num_moved = len(target.moved(run.name))
     if not sum(open_at_fault):
         problems.append("no stream was open when the fault came")
-    if any(fault.target.startswith("decode") and fault.kind != "slow" for fault in faults) and not num_moved:
+    if any(fault.target.startswith("decode") and fault.kind in MOVING for fault in faults) and not num_moved:
         problems.append("no stream had to move, so the fault was not felt")
     try:
         await target.wait_whole()
@@ -191,7 +222,7 @@ async def run_control(target: ChaosTarget, fault: Fault) -> ChaosRow:
     """The same fault aimed at no process: its check must say that it had no effect."""
     fault = Fault(fault.kind, NOTHING)
     try:
-        proof = await fault.strike(target.pid_of, asyncio.Event())
+        proof = await fault.strike(target, asyncio.Event())
     except NoEffect as error:
         return ChaosRow(scenario=f"control: {fault}", streams=0, effect=str(error))
     problem = f"a fault without an effect passed its check: {proof}"

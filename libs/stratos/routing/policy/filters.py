@@ -29,6 +29,12 @@ def keep_zone(views: Sequence[WorkerView], context: ScoringContext) -> Sequence[
     return [view for view in views if view.status.zone == zone] if zone else views
 
 
+def keep_region(views: Sequence[WorkerView], context: ScoringContext) -> Sequence[WorkerView]:
+    """Workers of the gateway's region."""
+    region = context.request.region
+    return [view for view in views if view.status.region == region] if region else views
+
+
 def keep_uncrowded(views: Sequence[WorkerView], context: ScoringContext) -> Sequence[WorkerView]:
     """Workers with at most twice the sequences of the emptiest one, and ``CROWD_SEQS``."""
     num_seqs = [view.num_seqs for view in views]
@@ -40,6 +46,7 @@ FILTERS: MappingProxyType[str, PolicyFilter] = MappingProxyType(
     {
         "adapter": keep_adapter,
         "zone": keep_zone,
+        "region": keep_region,
         "uncrowded": keep_uncrowded,
     }
 )

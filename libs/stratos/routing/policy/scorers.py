@@ -73,6 +73,12 @@ def score_zone(views: Sequence[WorkerView], context: ScoringContext) -> list[flo
     return [float(not zone or view.status.zone == zone) for view in views]
 
 
+def score_region(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """1 in the gateway's region, or when that is unknown."""
+    region = context.request.region
+    return [float(not region or view.status.region == region) for view in views]
+
+
 def score_ttft(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """The shortest time to first token of all, divided by the worker's; one without a measurement is tried."""
     return _shortest_over([view.status.ttft_s for view in views])
@@ -133,6 +139,7 @@ SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(
         "queued_tokens": score_queued_tokens,
         "adapter": score_adapter,
         "zone": score_zone,
+        "region": score_region,
         "ttft": score_ttft,
         "itl": score_itl,
         "prefix": score_prefix,

@@ -93,6 +93,7 @@ class GroupRun:
             num_choices=len(call.inputs),
             work=Work.EMBEDDING,
             zone=fleet.zone,
+            region=fleet.region,
             prompt_digest=fleet.prompt_digests.of(call.terms, call.model_digest, call.inputs),
             trace=call.trace,
             required_features=features_of_call(call),

@@ -25,4 +25,6 @@ class FleetAccess:
     tracing: Tracing = TRACING_OFF
     zone: str = ""
     """Where this gateway runs."""
+    region: str = ""
+    """Around that zone."""
     prefix_names: PrefixNames = field(default_factory=lambda: PrefixNames(0))

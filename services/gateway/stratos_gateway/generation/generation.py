@@ -241,6 +241,7 @@ class Generation:
             block_hashes=self._fleet.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
             session_key=spec.session_key,
             zone=self._fleet.zone,
+            region=self._fleet.region,
             overflow_after_ms=round(waiting.overflow_after_s * 1000),
         )
 

@@ -82,7 +82,9 @@ class Disturbed:
 def disturbed_namespace(
     cluster: ClusterSettings, name: str, more: Mapping[str, object] = MappingProxyType({})
 ) -> Iterator[Disturbed]:
-    """A namespace with the load's pod; no gateway may go where nodes are lost. The release is not installed yet.
+    """A namespace with the load's pod. The release is not installed yet.
+
+    No gateway goes to the lost node, and no store to the drained one, which is killed while streams have records.
 
     Args:
         cluster: to use.
@@ -90,7 +92,8 @@ def disturbed_namespace(
         more: values of the chart.
     """
     nodes = NodePlan.of_cluster()
-    values = {"gateway": {"scheduling": {"affinity": avoiding(nodes.lost)}}, **more}
+    placed = {"gateway": nodes.lost, "redis": nodes.drained, "objectStore": nodes.drained}
+    values = {**{name: {"scheduling": {"affinity": avoiding(node)}} for name, node in placed.items()}, **more}
     path = ROOT / "build" / "e2e" / f"{name}.values.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values))
@@ -103,14 +106,19 @@ def disturbed_namespace(
 
 @contextmanager
 def undisturbed(
-    installed: Disturbed, report: ClusterReport, name: str
+    installed: Disturbed, report: ClusterReport, name: str, *, comes_back: bool = False
 ) -> Iterator[tuple[StreamingLoad, dict[str, object]]]:
-    """Load while something happens; its figures go into the report."""
+    """Load while something happens; its figures go into the report.
+
+    Where clients come back, gateways are lost, and with them their counts of attempts.
+    """
     figures: dict[str, object] = {}
-    with logs_of_failure(installed.release.kubectl), streaming_load(installed.client, installed.release) as load:
-        before = installed.recoveries()
+    loading = streaming_load(installed.client, installed.release, comes_back=comes_back)
+    with logs_of_failure(installed.release.kubectl), loading as load:
+        before = 0.0 if comes_back else installed.recoveries()
         yield load, figures
-        figures["attempts after the first one"] = installed.recoveries() - before
+        if not comes_back:
+            figures["attempts after the first one"] = installed.recoveries() - before
         load.wait_streams()
         figures |= load.figures()
     report.add(f"point 4: {name}", has_passed=True, **figures)

@@ -11,11 +11,11 @@ from tests.support.kube.cluster.client import ClientPod
 from tests.support.kube.cluster.release import CHART, Release
 from tests.support.paths import ROOT
 
-PORTS = {"http": 8000, "grpc": 9000, "metrics": 9100, "redis": 6379}
+PORTS = {"http": 8000, "grpc": 9000, "metrics": 9100, "redis": 6379, "objects": 9300}
 SERVED = {
     "gateway": ("http", "grpc", "metrics"), "router": ("grpc", "metrics"), "prefill-worker": ("grpc", "metrics"),
     "decode-worker": ("grpc", "metrics"), "lora-registry": ("grpc", "metrics"), "autoscaler": ("grpc", "metrics"),
-    "redis": ("redis",),
+    "redis": ("redis",), "object-store": ("objects",),
 }  # fmt: skip
 CONNECT = """
 import asyncio, json, sys

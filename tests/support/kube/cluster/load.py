@@ -86,7 +86,8 @@ class StreamingLoad:
         found = self.said()
         assert not found["num_failed"] + found["num_different"], json.dumps(found)[:4000]
         assert found["num_done"] > 0
-        return {
+        came_back = {"times that a client came back": found["num_came_back"]} if found["num_came_back"] else {}
+        return came_back | {
             "streams, all tokens equal": found["num_done"], "streams failed": 0,
             "streams ended by a gateway's drain limit": found["num_ended_by_drain"],
             "longest gap, s": found["longest_gap_s"], "under load, s": found["seconds"],
@@ -101,12 +102,22 @@ class StreamingLoad:
 
 
 @contextmanager
-def streaming_load(pod: ClientPod, release: Release, *, num_at_once: int = NUM_AT_ONCE) -> Iterator[StreamingLoad]:
-    """Streams through the Service's address, so that a lost name server is no matter of the load."""
+def streaming_load(
+    pod: ClientPod, release: Release, *, num_at_once: int = NUM_AT_ONCE, comes_back: bool = False
+) -> Iterator[StreamingLoad]:
+    """Streams through the Service's address, so that a lost name server is no matter of the load.
+
+    Args:
+        pod: that it runs in.
+        release: that answers.
+        num_at_once: open streams.
+        comes_back: each has a record, and its client comes back when it is cut.
+    """
     service = json.loads(release.kubectl("get", "service", f"{release.name}-gateway", "-o", "json"))
     url = f"http://{service['spec']['clusterIP']}/v1/completions"
     load = StreamingLoad(pod, f"/tmp/load-{secrets.token_hex(4)}")
-    load.start({"url": url, "key": release.api_key(), "bodies": bodies(), "concurrency": num_at_once})
+    task = {"url": url, "key": release.api_key(), "bodies": bodies(), "concurrency": num_at_once}
+    load.start(task | {"comes_back": comes_back})
     try:
         load.wait_learnt()
         load.wait_streams()

@@ -2,6 +2,9 @@
 
 It reads its task as one line of JSON, asks for every body once and keeps the answers, then streams them again and again
 until its input says so or ends, and compares each answer with the kept one. Every line that it prints is JSON.
+
+With "comes_back" each stream has a record (an Idempotency-Key), and its client comes back behind the last event that it
+has seen: after a lost connection, a silence, an error that says so, or a 503.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import itertools
 import json
 import sys
 import time
+import uuid
 from typing import Any
 
 import httpx
@@ -23,6 +27,9 @@ MAX_SHOWN = 12
 """Failed or different streams that are told in full; all are counted."""
 PAUSE_S = 0.5
 """After one that failed, so that an outage is no storm."""
+SILENCE_S, CONNECT_S = 20.0, 3.0
+"""After so long without a byte, or a connection, a client that comes back does."""
+COMES_BACK = ("draining", "stream_moved", "overloaded", "dependency_unavailable", "worker_lost")
 
 
 class Load:
@@ -32,6 +39,7 @@ class Load:
         self._url, self._key = task["url"], task["key"]
         self._bodies: list[dict[str, Any]] = task["bodies"]
         self._num_at_once: int = task["concurrency"]
+        self._comes_back: bool = task.get("comes_back", False)
         self._expected: list[dict[str, Any]] = []
         self._numbers = itertools.count()
         self._is_stopping = False
@@ -39,7 +47,7 @@ class Load:
         self.num_done = self.num_tokens = self.num_failed = self.num_different = 0
         self.failed: list[dict[str, Any]] = []
         self.different: list[dict[str, Any]] = []
-        self.num_ended_by_drain = 0
+        self.num_ended_by_drain = self.num_came_back = 0
         self.longest_gap_s = 0.0
 
     async def learn(self) -> None:
@@ -70,7 +78,8 @@ class Load:
             "num_done": self.num_done, "num_tokens": self.num_tokens, "num_failed": self.num_failed,
             "failed": self.failed[:MAX_SHOWN], "num_different": self.num_different,
             "different": self.different[:MAX_SHOWN], "num_ended_by_drain": self.num_ended_by_drain,
-            "longest_gap_s": self.longest_gap_s, "seconds": time.monotonic() - self._start,
+            "num_came_back": self.num_came_back, "longest_gap_s": self.longest_gap_s,
+            "seconds": time.monotonic() - self._start,
         }  # fmt: skip
 
     async def _tell(self) -> None:
@@ -102,35 +111,55 @@ class Load:
             self.num_done += 1
 
     async def _stream(self, body: dict[str, Any]) -> dict[str, Any]:
-        """On a connection of its own, as a new client has it."""
+        """On a connection of its own, as a new client has it; one that comes back takes more, until it has its end."""
         found: dict[str, Any] = {
             "status": 0, "tokens": [], "text": "", "error": "", "code": "", "longest_gap_s": 0.0, "reason": None,
+            "cursor": "", "last": None,
         }  # fmt: skip
         headers = {"authorization": f"Bearer {self._key}"}
+        if self._comes_back:
+            headers["idempotency-key"] = f"load-{uuid.uuid4()}"
+        begun = time.monotonic()
+        await self._connect(body, headers, found)
+        while self._may_come_back(found) and time.monotonic() - begun < TIMEOUT_S:
+            self.num_came_back += 1
+            await asyncio.sleep(PAUSE_S)
+            found |= {"error": "", "code": ""}
+            await self._connect(body, headers | ({"last-event-id": found["cursor"]} if found["cursor"] else {}), found)
+        return found
+
+    def _may_come_back(self, found: dict[str, Any]) -> bool:
+        is_cut = found["status"] in (0, httpx.codes.OK) and (not found["code"] or found["code"] in COMES_BACK)
+        return self._comes_back and bool(found["error"]) and (is_cut or found["status"] >= 500)
+
+    async def _connect(self, body: dict[str, Any], headers: dict[str, str], found: dict[str, Any]) -> None:
+        timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_S) if self._comes_back else httpx.Timeout(TIMEOUT_S)
+        found["status"] = 0
         try:
             async with (
-                httpx.AsyncClient(timeout=TIMEOUT_S, verify=False, trust_env=False) as client,
+                httpx.AsyncClient(timeout=timeout, verify=False, trust_env=False) as client,
                 client.stream("POST", self._url, json=body | {"stream": True}, headers=headers) as answer,
             ):
                 found["status"] = answer.status_code
                 if answer.status_code != httpx.codes.OK:
-                    found["error"] = (await answer.aread()).decode()[:500]
-                    return found
+                    found["error"] = (await answer.aread()).decode()[:500] or f"status {answer.status_code}"
+                    return
                 await self._read(answer, found)
         except httpx.HTTPError as error:
             found["error"] = f"{type(error).__name__}: {error}"
         if not found["error"] and not found["reason"]:
             found["error"] = "the stream ended without a reason"
-        return found
 
     async def _read(self, answer: httpx.Response, found: dict[str, Any]) -> None:
-        last = None
+        name = found["cursor"]
         async for line in answer.aiter_lines():
+            if line.startswith("id: "):
+                name = line[4:]
             if not line.startswith("data: {"):
                 continue
             now = time.monotonic()
-            found["longest_gap_s"] = max(found["longest_gap_s"], now - (last or now))
-            last, event = now, json.loads(line[6:])
+            found["longest_gap_s"] = max(found["longest_gap_s"], now - (found["last"] or now))
+            found["last"], found["cursor"], event = now, name, json.loads(line[6:])
             if "error" in event:
                 found["error"], found["code"] = json.dumps(event["error"])[:500], event["error"].get("code") or ""
             for choice in event.get("choices", ()):

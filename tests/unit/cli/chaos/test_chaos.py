@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, parse_scenarios
-from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.promises import PROMISES, observed_promises, promise_table
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
 from stratos.common.errors import BadRequest, NotFound
@@ -31,10 +31,15 @@ def test_words_become_faults() -> None:
     assert parse_scenarios(["kill decode-1 and stop router-0"], NAMES) == [
         (Fault("kill", "decode-1"), Fault("stop", "router-0"))
     ]
+    assert parse_scenarios(["full-disk gateway-0", "gone object-store"], NAMES) == [
+        (Fault("full-disk", "gateway-0"),),
+        (Fault("gone", "object-store"),),
+    ]
     others = ["prometheus", "decode-other-0"]
     assert [" and ".join(map(str, scenario)) for scenario in parse_scenarios([], NAMES + others)] == [
         "kill decode-0", "stop decode-0", "kill prefill-0", "stop prefill-0", "kill redis", "stop redis",
-        "kill router-0", "stop router-0", "slow decode-0",
+        "kill router-0", "stop router-0", "slow decode-0", "reset decode-0", "partition decode-0", "corrupt decode-0",
+        "full-disk decode-0", "memory decode-0",
     ]  # fmt: skip
 
 
@@ -44,6 +49,8 @@ def test_words_become_faults() -> None:
         ("burn decode-0", BadRequest, "no fault"),
         ("kill", BadRequest, "no fault"),
         ("kill gateway-0", BadRequest, "with their gateway"),
+        ("gone redis", BadRequest, "object-store for gone"),
+        ("kill object-store", BadRequest, "object-store for gone"),
         ("kill decode-7", NotFound, "running: decode-0"),
     ],
 )
@@ -68,9 +75,9 @@ def test_rows_are_held_against_promises(tmp_path: Path) -> None:
         r".+ and .+": "kept",
         r"\w+ prefill-\d+": "not felt",
     }
-    report = ChaosReport(tmp_path / "chaos.json")
+    report = ChaosReport(tmp_path / "new" / "chaos.json")
     for one in rows:
         report.add(one)
-    page = (tmp_path / "chaos.md").read_text()
+    page = (tmp_path / "new" / "chaos.md").read_text()
     assert "- 0-greedy-base: other texts" in page
     assert all(line in page for line in promise_table(observed_promises(rows)))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stratos.cli.chaos import scenario
-from stratos.cli.chaos.faults import Fault
+from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.scenario import ChaosTarget, run_scenario
 from stratos.cli.chaos.streams import StreamResult
 from stratos.common.errors import DependencyDown, NotFound

@@ -72,12 +72,19 @@ def test_measured_latencies_are_compared_and_a_worker_without_one_is_tried() -> 
     assert set(order(custom(scorers={"ttft": 1.0}), *views, make_view("c"), count=2)) == {"b", "c"}
 
 
-def test_zones_are_preferred_by_the_scorer_and_kept_by_the_filter() -> None:
-    views = [make_view("a", zone="east"), make_view("b", zone="west", num_running=3)]
-    assert order(custom(scorers={"zone": 1.0, "load": 0.1}), *views, zone="west") == ["b", "a"]
-    assert order(custom(filters=("zone",)), *views, zone="west") == ["b"]
-    assert order(custom(filters=("zone",), scorers={"load": 1.0}), *views, zone="north") == ["a", "b"]
-    assert order(custom(scorers={"zone": 1.0, "load": 0.1}), *views) == ["a", "b"]
+@pytest.mark.parametrize("place", ["zone", "region"])
+def test_places_are_preferred_by_the_scorer_and_kept_by_the_filter(place: str) -> None:
+    views = [make_view("a", **{place: "east"}), make_view("b", **{place: "west"}, num_running=3)]
+    assert order(custom(scorers={place: 1.0, "load": 0.1}), *views, **{place: "west"}) == ["b", "a"]
+    assert order(custom(filters=(place,)), *views, **{place: "west"}) == ["b"]
+    assert order(custom(filters=(place,), scorers={"load": 1.0}), *views, **{place: "north"}) == ["a", "b"]
+    assert order(custom(scorers={place: 1.0, "load": 0.1}), *views) == ["a", "b"]
+
+
+def test_a_zone_without_workers_leaves_those_of_its_region() -> None:
+    views = [make_view("far", zone="w1", region="west"), make_view("near", zone="e2", region="east", num_running=3)]
+    near = custom(filters=("region", "zone"), scorers={"load": 1.0})
+    assert order(near, *views, zone="e1", region="east") == ["near"]
 
 
 def test_a_session_keeps_its_worker_as_long_as_that_is_there() -> None:

@@ -66,7 +66,7 @@ class SessionAnswer(_message.Message):
     def __init__(self, call_id: _Optional[int] = ..., schedule: _Optional[_Union[ScheduleResponse, _Mapping]] = ..., complete: _Optional[_Union[CompleteResponse, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals", "required_features", "block_hashes", "session_key", "zone", "prompt_digest", "hung_incarnations", "share", "overflow_after_ms")
+    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals", "required_features", "block_hashes", "session_key", "zone", "prompt_digest", "hung_incarnations", "share", "overflow_after_ms", "region")
     class RefusalsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class ScheduleRequest(_message.Message):
     HUNG_INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     terms: _common_pb2.RequestTerms
@@ -120,7 +121,8 @@ class ScheduleRequest(_message.Message):
     hung_incarnations: _containers.RepeatedScalarFieldContainer[str]
     share: PlanShare
     overflow_after_ms: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ..., required_features: _Optional[_Iterable[str]] = ..., block_hashes: _Optional[_Iterable[int]] = ..., session_key: _Optional[int] = ..., zone: _Optional[str] = ..., prompt_digest: _Optional[bytes] = ..., hung_incarnations: _Optional[_Iterable[str]] = ..., share: _Optional[_Union[PlanShare, _Mapping]] = ..., overflow_after_ms: _Optional[int] = ...) -> None: ...
+    region: str
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ..., required_features: _Optional[_Iterable[str]] = ..., block_hashes: _Optional[_Iterable[int]] = ..., session_key: _Optional[int] = ..., zone: _Optional[str] = ..., prompt_digest: _Optional[bytes] = ..., hung_incarnations: _Optional[_Iterable[str]] = ..., share: _Optional[_Union[PlanShare, _Mapping]] = ..., overflow_after_ms: _Optional[int] = ..., region: _Optional[str] = ...) -> None: ...
 
 class PlanShare(_message.Message):
     __slots__ = ("weight", "max_batch_ratio", "kv_headroom_ratio", "pools", "kept_kv")

@@ -1,0 +1,78 @@
+"""Arguments of a fault: where it strikes, for how long, and who is told that it took effect."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+NOTHING = "nothing"
+POLL_S = 0.05
+EFFECT_TIMEOUT_S = 5.0
+Proof = dict[str, Any]
+
+
+class NoEffect(Exception):
+    """The fault did not do what its name says."""
+
+
+class Breakable(Protocol):
+    """A running platform. Every method raises ``StratosError`` where it does not know."""
+
+    async def pid_of(self, name: str) -> int:
+        """The process of a name."""
+
+    async def metric(self, name: str, metric: str) -> float:
+        """Sum over the series of a metric that a process shows."""
+
+    def store_path(self) -> Path:
+        """Folder of the object store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One fault that is about to happen."""
+
+    target: str
+    """Name of what is disturbed, or ``NOTHING``."""
+    lasting_s: float
+    place: Breakable
+    in_effect: asyncio.Event
+    """Set once the fault took effect."""
+
+    async def process(self) -> psutil.Process:
+        """The process that is disturbed.
+
+        Raises:
+            NoEffect: there is none.
+        """
+        pid = ended_pid() if self.target == NOTHING else await self.place.pid_of(self.target)
+        try:
+            return psutil.Process(pid)
+        except psutil.NoSuchProcess:
+            raise NoEffect(f"there is no process {pid} to disturb") from None
+
+
+def ended_pid() -> int:
+    """Process id that belongs to no process any more."""
+    process = subprocess.Popen(["true"])  # noqa: S607
+    process.wait()
+    return process.pid
+
+
+async def until(is_so: Callable[[], bool], otherwise: str) -> None:
+    """Wait for the effect of a fault.
+
+    Raises:
+        NoEffect: it does not come.
+    """
+    for _ in range(int(EFFECT_TIMEOUT_S / POLL_S)):
+        if is_so():
+            return
+        await asyncio.sleep(POLL_S)
+    raise NoEffect(otherwise)

@@ -1,0 +1,142 @@
+"""Faults of the network between processes: connections are cut, or nothing arrives any more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
+from stratos.cli.chaos.faults.sockets import (
+    ESTABLISHED,
+    LISTEN,
+    bytes_received,
+    cut,
+    descriptors,
+    drop_all,
+    owners,
+    take,
+    tcp_sockets,
+)
+from stratos.cli.chaos.faults.waking import undone_in_the_end
+
+LOOK_S = 0.01
+"""A connection that is made during a partition passes data for so long at most, on an idle machine."""
+_LET_THROUGH = """
+for fd in held:
+    try:
+        socket.socket(fileno=fd).setsockopt(socket.SOL_SOCKET, 27, 0)  # SO_DETACH_FILTER
+    except FileNotFoundError:  # it has none
+        pass
+"""
+
+
+async def reset(strike: Strike) -> Proof:
+    """Cut every connection of a process, once."""
+    pid, inodes = (await strike.process()).pid, list[int]()
+    table = tcp_sockets()
+    for inode, fd in descriptors(pid).items():
+        if inode in table and table[inode].state == ESTABLISHED and (sock := take(pid, fd, inode)):
+            with sock:
+                cut(sock)
+                inodes.append(inode)
+    if not inodes:
+        raise NoEffect(f"process {pid} has no connection")
+    strike.in_effect.set()
+    table = tcp_sockets()
+    if left := [inode for inode in inodes if inode in table and table[inode].state == ESTABLISHED]:
+        raise NoEffect(f"{len(left)} of {len(inodes)} connections of process {pid} were not cut")
+    return {"pid": pid, "connections_cut": len(inodes)}
+
+
+async def partition(strike: Strike) -> Proof:
+    """No packet reaches a process, nor anything that it has sent its peers; then all goes on."""
+    pid = (await strike.process()).pid
+    with undone_in_the_end(_LET_THROUGH) as hold:
+        wall = _Wall(pid, hold)
+        try:
+            return await _hold_apart(strike, wall)
+        finally:
+            wall.close()
+
+
+async def _hold_apart(strike: Strike, wall: _Wall) -> Proof:
+    loop = asyncio.get_running_loop()
+    wall.extend()
+    if not wall.own:
+        raise NoEffect(f"process {wall.pid} has no connection, and listens for none")
+    num_before = len(wall.own)
+    strike.in_effect.set()
+    until_s = loop.time() + strike.lasting_s
+    while loop.time() < until_s:
+        await asyncio.sleep(LOOK_S)
+        wall.extend()
+    if num_bytes := wall.num_bytes_passed():
+        raise NoEffect(f"{num_bytes} bytes reached process {wall.pid}, or its peers, across the partition")
+    return {
+        "pid": wall.pid,
+        "apart_s": strike.lasting_s,
+        "sockets": num_before,
+        "new_sockets": len(wall.own) - num_before,
+        "bytes_passed": 0,
+    }
+
+
+@dataclass
+class _Wall:
+    """Sockets that nothing reaches.
+
+    Args:
+        pid: process behind it.
+        hold: gives a descriptor to the child that lets packets pass in the end.
+    """
+
+    pid: int
+    hold: Callable[[int], None]
+    own: dict[int, socket.socket] = field(default_factory=dict)
+    """Sockets of the process by inode."""
+    _peers: dict[int, socket.socket] = field(default_factory=dict)
+    _before: dict[int, int] = field(default_factory=dict)
+    _listening: set[int] = field(default_factory=set)
+    _stranger: set[int] = field(default_factory=set)
+
+    def extend(self) -> None:
+        """Block what there is by now of the process, and of its peers."""
+        table = tcp_sockets()
+        for inode, fd in descriptors(self.pid).items():
+            if inode in table and inode not in self.own:
+                self._block(self.own, self.pid, fd, inode)
+                if table[inode].state == LISTEN:
+                    self._listening.add(inode)
+        ends = {(one.remote, one.local) for one in table.values() if one.inode in self.own}
+        known = self.own.keys() | self._peers.keys() | self._stranger
+        peers = {one.inode for one in table.values() if (one.local, one.remote) in ends} - known
+        if peers:
+            found = owners(peers)
+            self._stranger |= peers - found.keys()
+            for inode, (pid, fd) in found.items():
+                if pid != os.getpid():
+                    self._block(self._peers, pid, fd, inode)
+
+    def _block(self, sockets: dict[int, socket.socket], pid: int, fd: int, inode: int) -> None:
+        if (sock := take(pid, fd, inode)) is None:
+            return
+        sockets[inode] = sock
+        self.hold(sock.fileno())
+        drop_all(sock)
+        self._before[inode] = bytes_received(sock)
+
+    def num_bytes_passed(self) -> int:
+        """Bytes that arrived at any blocked socket."""
+        sockets = {**self.own, **self._peers}
+        return sum(
+            bytes_received(sock) - self._before[inode]
+            for inode, sock in sockets.items()
+            if inode not in self._listening
+        )
+
+    def close(self) -> None:
+        for sock in (*self.own.values(), *self._peers.values()):
+            sock.close()

@@ -1,0 +1,77 @@
+"""All faults by their names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Self
+
+import psutil
+
+from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
+from stratos.cli.chaos.faults.cuts import partition, reset
+from stratos.cli.chaos.faults.kv_bytes import corrupt
+from stratos.cli.chaos.faults.processes import kill, slow, stop
+from stratos.cli.chaos.faults.shortages import full_disk, short_memory
+from stratos.cli.chaos.faults.store_away import gone
+from stratos.common.errors import BadRequest
+
+FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
+    {
+        "kill": kill,
+        "stop": stop,
+        "slow": slow,
+        "reset": reset,
+        "partition": partition,
+        "corrupt": corrupt,
+        "full-disk": full_disk,
+        "memory": short_memory,
+        "gone": gone,
+    }
+)
+MOVING = ("kill", "stop", "partition")
+"""Streams of a decode worker that suffers these go on elsewhere."""
+STORE = "object-store"
+"""The only target of ``gone``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A kind of fault, and what it strikes."""
+
+    kind: str
+    """Name in ``FAULTS``."""
+    target: str
+    """Name of a process of the platform, ``STORE``, or ``NOTHING``."""
+    lasting_s: float = 4.0
+    """How long it goes on; ``kill`` and ``reset`` are moments."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A fault from its name, e.g. "kill decode-0".
+
+        Raises:
+            BadRequest: it is none.
+        """
+        kind, _, target = text.strip().partition(" ")
+        if kind not in FAULTS or not target.strip() or (kind == "gone") != (target.strip() == STORE):
+            raise BadRequest(
+                f"{text!r} is no fault; write one of {', '.join(FAULTS)}, and a process's name ({STORE} for gone)"
+            )
+        return cls(kind, target.strip())
+
+    async def strike(self, place: Breakable, in_effect: asyncio.Event) -> Proof:
+        """Inject and wait for the fault's end; returns the proof.
+
+        Raises:
+            NoEffect: there is none.
+        """
+        try:
+            return await FAULTS[self.kind](Strike(self.target, self.lasting_s, place, in_effect))
+        except (psutil.Error, OSError) as error:
+            raise NoEffect(f"{self.target} could not be disturbed to the end: {error!r}") from error

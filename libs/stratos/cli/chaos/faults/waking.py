@@ -1,0 +1,79 @@
+"""Undoes a fault in the end, also where the process that made it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+_WAKE_AT_END_OF_INPUT = 'read -r line || kill -CONT "$1"'
+
+
+@contextmanager
+def woken_in_the_end(pid: int) -> Iterator[None]:
+    """Send SIGCONT on leaving; a child does so whose input ends with this process, by SIGKILL too."""
+    child = subprocess.Popen(
+        ["/bin/sh", "-c", _WAKE_AT_END_OF_INPUT, "sh", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a signal for the terminal's processes is not for it
+    )
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        with suppress(BrokenPipeError):
+            child.communicate(b"woken\n")
+
+
+@contextmanager
+def undone_in_the_end(program: str, *arguments: object) -> Iterator[Callable[[int], None]]:
+    """A child runs ``program`` when this is left, or when this process has ended; waits for it on leaving.
+
+    Args:
+        program: Python, of the standard library alone; it finds ``held``, a list of file descriptors.
+        arguments: its ``sys.argv[1:]``.
+
+    Yields:
+        Hands a file descriptor to the child.
+
+    Raises:
+        OSError: it could not undo everything.
+    """
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _HOLD + program, *map(str, arguments), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        try:
+            yield lambda fd: _hand_over(ours, fd)
+        finally:
+            ours.close()
+            code = child.wait()
+    if code:
+        raise OSError(f"what this fault did could not be undone: exit code {code}")
+
+
+def _hand_over(ours: socket.socket, fd: int) -> None:
+    socket.send_fds(ours, [b"1"], [fd])
+
+
+_HOLD = """
+import os, socket, sys
+source, held = socket.socket(fileno=int(sys.argv.pop())), []
+while True:
+    data, fds, _, _ = socket.recv_fds(source, 1, 1)
+    if not data:
+        break
+    held += fds
+"""
