@@ -190,7 +190,7 @@ def _base_entry(served: ServedModel) -> dict[str, Any]:
         "max_model_len": base.max_model_len,
         "quantization": base.quantization or None,
         **base.describe(),
-        **(_forms(served.chat) if served.template is not None else {}),
+        **(_forms(served.chat) if base.can_chat and base.can_generate else {}),
     }
 
 
