@@ -27,6 +27,8 @@ PAIRS = [
     (Fault("kill", "autoscaler"), Fault("stop", "lora-registry")),
 ]
 OTHERS = [
+    (Fault("drain", "decode-2"),),
+    (Fault("drain", "decode-0"), Fault("kill", "prefill-1")),
     (Fault("slow", "decode-0"),),
     *(
         (Fault(kind, target),)

@@ -74,6 +74,10 @@ class WorkerMetrics(Instruments):
     damaged_host_blocks = counter(
         "stratos_kv_host_damaged_blocks", "KV blocks that had changed in host memory when they were loaded."
     )
+    recalled_blocks = counter(
+        "stratos_kv_recalled_blocks",
+        "KV blocks that were forgotten here because another worker said that they may be damaged.",
+    )
     probes = counter(
         "stratos_engine_probes", "Digests of known tokens, compared with the first one; failed: none came.", "outcome",
         zeros=("sound", "wrong", "failed"),

@@ -148,7 +148,10 @@ class WorkerProcess(Service):
         if engine.info.can_probe:
             known = await asyncio.to_thread(expected_digest, engine.info)
             metrics = self.opened.context.metrics
-            self._prober = Prober(engine, self._clock, settings.prober, known, metrics, self._leave_convicted)
+            sent = self.opened.context.sent
+            self._prober = Prober(
+                engine, self._clock, settings.prober, known, metrics, self._leave_convicted, sent.sound_at
+            )
 
     async def warm_up(self) -> None:
         await warm_up_engine(self.opened.context.engine, self._clock, self._settings.steps.token_budget)
@@ -219,7 +222,7 @@ class WorkerProcess(Service):
         self._feed.notify()
 
     def _leave_convicted(self, reason: str) -> None:
-        """Take nothing more and hand everything back, without KV; the process stays for a while, to be looked at.
+        """Take nothing more, hand everything back without KV, recall what was sent; the process stays, to be looked at.
 
         It is not draining: who counts workers must take it for one that is out, and not for one that leaves.
         """
@@ -229,6 +232,7 @@ class WorkerProcess(Service):
         opened.table.fail_all(error)
         opened.embedder.fail_all(error)
         opened.context.jobs.fail_all(error)
+        opened.context.sent.recall()
 
     def start_drain(self, timeout_s: float | None) -> None:
         """Refuse new work and let the process end."""

@@ -31,6 +31,7 @@ from stratos.worker.handoff.receiver import HandoffReceiver
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports
+from stratos.worker.health.sent_kv import MAX_TOKENS, SentKv
 from stratos.worker.meters.meters import Meters, open_meters
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.settings import WorkerSettings
@@ -51,6 +52,7 @@ class OpenWorker:
         """Close in reverse order of use."""
         await self.table.close()
         await self.receiver.close()
+        await self.context.sent.close()
         await self.context.adapters.close()
         await self.context.peers.close()
         await self.context.transports.close()
@@ -140,6 +142,8 @@ def _context(
         find_capabilities(transport.shm_directory, engine.info.device),
     )
     slot_queue = SlotQueue(settings.handoff.slot_wait_s)
+    peers = SourcePeers(transports, slot_queue, clock, dialer)
+    num_recalled = MAX_TOKENS if engine.info.can_probe and settings.prober.interval_s else 0
     return HandoffContext(
         me=me,
         features=offered_features(me().role, engine.info, settings.disabled_features),
@@ -150,9 +154,10 @@ def _context(
         clock=clock,
         tracing=tracing,
         transports=transports,
-        peers=SourcePeers(transports, slot_queue, clock, dialer),
+        peers=peers,
         slot_queue=slot_queue,
         jobs=PrefillJobs(),
+        sent=SentKv(clock, engine.info.geometry.block_size, peers.invalidate, num_recalled),
         config=settings.handoff,
     )
 

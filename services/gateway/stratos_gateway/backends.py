@@ -75,6 +75,7 @@ from stratos_gateway.ledger.settings import seal_limits
 from stratos_gateway.limits.own_share import gateway_name
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
+from stratos_gateway.models.aliases import SnapshotAliases
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.shelf import ModelShelf, Phase, Placed, Wanted
 from stratos_gateway.oidc.credentials import KeysAndTokens
@@ -209,6 +210,7 @@ async def open_backends(
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
+        aliases=SnapshotAliases(follower, models),
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, gateway_name(name, new_incarnation()), store_id),

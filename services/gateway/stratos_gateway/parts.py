@@ -34,6 +34,7 @@ from stratos_gateway.limits.leases import NO_LEASES, Leases
 from stratos_gateway.limits.peer_gateways import ExchangeGateways
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
+from stratos_gateway.models.aliases import AliasSource
 from stratos_gateway.models.catalogue import no_arrivals
 from stratos_gateway.models.loading import load_models
 from stratos_gateway.models.model_set import ModelSet
@@ -61,6 +62,8 @@ class Backends:
     """Asks other gateways who shares these limits."""
     admin: AdminStores | None = None
     """Stores of the admin API; ``None`` serves none."""
+    aliases: AliasSource | None = None
+    """Further names of models; ``None`` has none."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
     content: ContentSource = NO_CONTENT

@@ -167,7 +167,8 @@ def build_gateway(
 ) -> BuiltGateway:
     """Put the parts together."""
     settings, backends = parts.settings, parts.backends
-    catalogue = ModelCatalogue(parts.models, backends.adapters, backends.blocks, backends.model_arrivals)
+    sources = backends.adapters, backends.blocks, backends.model_arrivals, backends.aliases
+    catalogue = ModelCatalogue(parts.models, *sources, Random())
     kept = Responses(backends.responses, by_default=settings.responses.store_by_default)
     tools = preparation_tools(parts, catalogue, kept)
     endpoints = build_endpoints(parts, edge, tools)

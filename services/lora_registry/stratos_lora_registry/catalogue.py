@@ -77,7 +77,7 @@ class AdapterCatalogue:
         return BegunRegistration(await self._records.now_us(), await self._owner(tenant))
 
     async def check_name(self, name: str) -> None:
-        """Refuse the name of a base model that a record has; it would hide the adapter.
+        """Refuse the name of a base model or an alias that a record has; it would hide the adapter.
 
         Raises:
             BadRequest: it is one.
@@ -86,6 +86,9 @@ class AdapterCatalogue:
         models = await self._records.records(Kind.MODEL)
         if any(not record.is_deleted and owner_and_name(record.id)[0] == name for record in models):
             raise BadRequest(f"the name {name!r} is a base model's; choose another one", param="name")
+        aliases = await self._records.records(Kind.ALIAS)
+        if any(not record.is_deleted and record.id == name for record in aliases):
+            raise BadRequest(f"the name {name!r} is an alias of models; choose another one", param="name")
 
     async def put(self, adapter: Adapter, registration: BegunRegistration) -> Adapter:
         """Point a name to an adapter; returns it as stored.

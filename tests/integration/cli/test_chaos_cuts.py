@@ -147,7 +147,7 @@ async def test_bits_of_rings_are_flipped_and_the_receiver_must_say_so(victim: Vi
     place = OneProcess(victim.process.pid, lambda: next(refused))
     proof = await Fault("corrupt", "victim", lasting_s=0.05).strike(place, asyncio.Event())
     assert proof["frames_refused"] == 5
-    assert proof["bits_flipped"] % 16 == 0
+    assert proof["bits_flipped"] > 0
     assert any(ring.read_bytes())
     with pytest.raises(NoEffect, match="no damaged frame"):
         await Fault("corrupt", "victim", lasting_s=0.05).strike(place, asyncio.Event())
@@ -171,6 +171,11 @@ async def test_nothing_more_is_mapped_without_memory(victim: Victim) -> None:
         await strike
     victim.tell("allocate")
     assert await victim.answer() == "done"
+
+
+async def test_a_drain_is_believed_only_where_the_process_has_ended(victim: Victim) -> None:
+    with pytest.raises(NoEffect, match="has not left"):
+        await Fault("drain", "victim").strike(OneProcess(victim.process.pid), asyncio.Event())
 
 
 async def test_the_object_store_is_away_and_comes_back(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,15 +20,17 @@ from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 NAMES = ("base", "small")
-STEP_S = 0.01
+STEP_S = 0.02
 COMPARED = 100
+NUM_STREAMS = 8
+"""Streams of each of three waves, the first of which run over a switch and a way back."""
 
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     models = ("--model", str(BASE_MODEL), "--model", f"small={MODELS / 'draft'}")
     size = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--gateways", "2", "--routers", "2")
-    env = {"STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S)}
+    env = {"STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S), "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "8192"}
     with running_platform(tmp_path_factory.mktemp("platform"), "--engine", "fake", *models, *size, env=env) as running:
         yield running
 
@@ -103,6 +106,69 @@ async def test_a_model_comes_and_goes_while_its_neighbour_streams(platform: Plat
     assert "third" not in await stratos(platform, "models", "list", *admin)
 
 
+async def test_streams_stay_on_their_revision_over_a_switch_and_a_rollback(
+    platform: PlatformProcess, tmp_path: Path
+) -> None:
+    key = (await stratos(platform, "keys", "create", "--tenant", "platform", "--role", "admin")).strip()
+    admin, pids = ("--key", key), await pids_of(platform)
+    [row] = json.loads(await stratos(platform, "models", "show", "small", *admin))
+    old = row["digest"]
+    await stratos(platform, "models", "alias", "small@live", f"small@{old[:12]}", *admin)
+    folder = save_second_model(tmp_path / "second")
+    await stratos(platform, "models", "add", "small", str(folder), "--wait-s", "100", *admin)
+    rows = json.loads(await stratos(platform, "models", "show", "small", *admin))
+    [new] = [row["digest"] for row in rows if row["digest"] != old]
+    streams: list[_Stream] = []
+    for digest in (old, new, old):
+        await stratos(platform, "models", "alias", "small@live", f"small@{digest[:12]}", *admin)
+        await eventually(partial(_stands_for, platform, digest), "every gateway knows it")
+        assert not any(stream.task.done() for stream in streams[:NUM_STREAMS])  # they run over the switch, and back
+        begun = [_Stream(platform, digest) for _ in range(NUM_STREAMS)]
+        streams += begun
+        await eventually(lambda begun=begun: all(s.found or s.task.done() for s in begun), "all of a wave stream")
+    counts = [len(stream.found) for stream in streams]
+    goes_on = partial(zip, streams, counts, strict=True)
+    await eventually(lambda: all(len(s.found) > count or s.task.done() for s, count in goes_on()), "all go on")
+    assert [s.task.exception() for s in streams if s.task.done() and s.task.exception() is not None] == []
+    longest = max((stream.found for stream in streams), key=len)
+    assert all(stream.found == longest[: len(stream.found)] for stream in streams)
+    for stream in streams:
+        stream.task.cancel()
+    workers = {old: "decode-small-0", new: f"decode-small-{new[:8]}-0"}
+    async with client_of(platform) as client:
+        for stream in streams:  # one worker, from the first token to the last one
+            assert await worker_of(client, stream.request_id) == workers[stream.digest]
+    await stratos(platform, "models", "unalias", "small@live", *admin)
+    await stratos(platform, "models", "remove", "small", "--digest", new, *admin)
+    await eventually(lambda: _has(platform, pids), "the workers of the revision that is gone have left")
+
+
+class _Stream:
+    """One that runs on a connection of its own, and the revision that it must be of."""
+
+    def __init__(self, platform: PlatformProcess, digest: str) -> None:
+        self.digest, self.request_id, self.found = digest, "", list[int]()
+        self.task = asyncio.create_task(self._run(platform))
+
+    async def _run(self, platform: PlatformProcess) -> None:
+        ask = {"model": "small@live", "prompt": [5, 6], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        async with (
+            client_of(platform) as client,
+            client.stream("POST", "/completions", json={**ask, "return_token_ids": True}) as stream,
+        ):
+            self.request_id = stream.headers["x-request-id"]
+            await collect(stream, self.found)
+
+
+async def _stands_for(platform: PlatformProcess, digest: str) -> bool:
+    """Whether every gateway gives the alias this revision, whichever of them takes a connection."""
+    found = set()
+    for _ in range(8):
+        async with client_of(platform) as client:
+            found.add((await client.get("/models/small@live")).json().get("revision"))
+    return found == {digest}
+
+
 async def pids_of(platform: PlatformProcess) -> dict[str, int]:
     return {name: process["pid"] for name, process in (await asyncio.to_thread(platform.processes)).items()}
 
@@ -115,8 +181,9 @@ async def collect(stream: httpx.Response, found: list[int]) -> None:
     """Add the ids of a stream to ``found`` as they come."""
     async for line in stream.aiter_lines():
         if line.startswith("data: {"):
-            choices = json.loads(line.removeprefix("data: "))["choices"]
-            found += [token for choice in choices for token in choice["token_ids"]]
+            event = json.loads(line.removeprefix("data: "))
+            assert "error" not in event, event
+            found += [token for choice in event["choices"] for token in choice["token_ids"]]
 
 
 async def worker_of(client: httpx.AsyncClient, request_id: str) -> str:

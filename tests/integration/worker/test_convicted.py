@@ -91,5 +91,23 @@ async def test_kv_that_was_computed_does_not_leave_a_prefill_worker_after_its_co
     await stream.over()
     assert stream.error is None
     assert plan.num_frames == 1
+    assert stream.receipt.num_transferred_tokens == 0, "nothing is kept of a hand-off that a conviction cut"
+    assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
     assert source.metric("stratos_kv_handoffs_total", side="source", outcome="draining") == 1
     await source.wait_baseline()
+
+
+async def test_kv_that_was_sent_before_the_conviction_is_forgotten_at_its_receiver(world: World) -> None:
+    """Found by reading the weights, an hour before the next known tokens."""
+    source = await world.start(WorkerRole.PREFILL, prober=HALVES["weights"] | {"interval_s": 3600.0})
+    target = await world.start(WorkerRole.DECODE)
+    stream = await (await world.gateway(target)).submit(PROMPT, prefill=(source.ref,), max_tokens=2)
+    await stream.over()
+    assert stream.receipt.num_transferred_tokens
+    num_sent = target.cores[0].match(tuple(PROMPT), "", b"") // target.process.status().block_size
+    assert num_sent > 0
+    damage(source)
+    await eventually(lambda: source.process.status().not_ready_reason, "its conviction")
+    await eventually(lambda: target.metric("stratos_kv_recalled_blocks_total") == num_sent, "its recall")
+    assert not target.cores[0].match(tuple(PROMPT), "", b"")
+    assert not target.process.status().not_ready_reason

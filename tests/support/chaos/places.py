@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stratos.cli.drain.worker import DrainOutcome
+
 
 @dataclass(frozen=True, slots=True)
 class OneProcess:
@@ -21,6 +23,9 @@ class OneProcess:
 
     async def metric(self, name: str, metric: str) -> float:
         return self.count()
+
+    async def drain(self, name: str) -> DrainOutcome:
+        return DrainOutcome(worker_id=name, seconds=0.1, has_left=True, is_known=True)
 
     def store_path(self) -> Path:
         return self.store

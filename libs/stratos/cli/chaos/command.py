@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OWN_DATA_DIR = Path(".stratos-chaos")
 """Made to be broken: no client depends on it."""
 BREAK_FLAG = "--yes-break-things"
-OF_DECODE = ("slow", "reset", "partition", "corrupt", "full-disk", "memory")
+OF_DECODE = ("drain", "slow", "reset", "partition", "corrupt", "full-disk", "memory")
 """What a decode worker suffers besides, where nothing was asked for."""
 
 

@@ -40,6 +40,7 @@ class ChaosPromise:
 PROMISES = (
     ChaosPromise(text="SIGKILL of a decode worker changes no stream", pattern=r"kill decode-\d+", max_gap_s=1.0),
     ChaosPromise(text="a decode worker that hangs changes no stream", pattern=r"stop decode-\d+", max_gap_s=3.0),
+    ChaosPromise(text="a drain of a decode worker changes no stream", pattern=r"drain decode-\d+", max_gap_s=0.3),
     ChaosPromise(text="a slow decode worker changes no stream", pattern=r"slow decode-\d+"),
     ChaosPromise(text="cut connections of a decode worker change no stream", pattern=r"reset decode-\d+"),
     ChaosPromise(
@@ -105,7 +106,7 @@ def promise_table(observed: Iterable[Observed]) -> list[str]:
     """Lines of a Markdown table."""
     lines = ["| promise | held | scenarios | streams | broken | longest gap | bound |", "|---|---|---|---|---|---|---|"]
     for one in observed:
-        bound = "-" if one.promise.max_gap_s is None else f"{one.promise.max_gap_s:.0f} s"
+        bound = "-" if one.promise.max_gap_s is None else f"{one.promise.max_gap_s:g} s"
         cells = (
             one.promise.text, one.verdict, one.num_scenarios, one.num_streams, one.num_broken,
             f"{one.longest_gap_s:.1f} s" if one.num_scenarios else "-", bound,

@@ -18,6 +18,7 @@ from stratos.cli.chaos.report import ChaosRow
 from stratos.cli.chaos.streams import TIMEOUT_S, StreamResult, StreamRun, differences
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.drain.worker import DrainOutcome, drain_worker
 from stratos.cli.keyring import create_key, remove_tenant
 from stratos.cli.local.running import list_processes
 from stratos.cli.status import read_status
@@ -80,6 +81,14 @@ class ChaosTarget:
             raise DependencyDown(f"{name} does not show its metrics: {error!r}") from error
         lines = (line.rpartition(" ") for line in page.splitlines() if re.match(rf"{metric}[ {{]", line))
         return sum(float(value) for _, _, value in lines)
+
+    async def drain(self, name: str) -> DrainOutcome:
+        """Let a worker leave, and wait for its end.
+
+        Raises:
+            StratosError: it cannot.
+        """
+        return await drain_worker(self.facts, name)
 
     def store_path(self) -> Path:
         """Folder of the object store.

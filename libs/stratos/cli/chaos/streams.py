@@ -21,6 +21,8 @@ POLL_S = 0.01
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n" * 4
 """Long enough to be computed at a prefill worker."""
 NUMBERS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}, "minItems": 60}
+CHARACTERS = "(日本語|ελληνικά|🙂🚀|ü){90,}"
+"""Several tokens make a character, so streams move within one."""
 FEATURES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "seed": {"temperature": 0.9, "top_p": 0.95, "seed": 7},
@@ -30,6 +32,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "bias": {"logit_bias": {"300": 4, "301": -50, "302": 2}, "temperature": 0},
     "stop": {"stop": ["return None", "####"], "temperature": 0.5, "seed": 19},
     "json": {"structured_outputs": {"json": NUMBERS}, "temperature": 0.4, "seed": 23, "ignore_eos": False},
+    "multi-byte": {"structured_outputs": {"regex": CHARACTERS}, "temperature": 0.9, "seed": 29, "ignore_eos": False},
 }
 
 

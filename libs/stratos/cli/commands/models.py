@@ -127,6 +127,50 @@ def remove(
             typer.echo(f"{name}, digest {removed}, is removed")
 
 
+@models_app.command("alias")
+def alias(
+    name: Annotated[str, typer.Argument(help="The alias: base@stable, a plain name, or a model's name to split it.")],
+    targets: Annotated[list[str], typer.Argument(help="MODEL, MODEL@DIGITS or ALIAS, each with =PER_CENT if several.")],
+    sticky: Annotated[str, typer.Option(help="What keeps its revision: session, tenant or request.")] = "session",
+    url: UrlOption = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Let a name stand for models or revisions, split by weight; requests that run stay where they are."""
+    from stratos.cli.models.records import alias_text, parsed_target
+
+    with explained_errors():
+        body = {"targets": [parsed_target(t, is_only=len(targets) == 1) for t in targets], "sticky": sticky}
+        with admin_client(url, key, data_dir, run) as client:
+            typer.echo(alias_text(client.call("PUT", f"/aliases/{name}", body)))
+
+
+@models_app.command("aliases")
+def list_aliases(
+    url: UrlOption = "", key: KeyOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = ""
+) -> None:
+    """List aliases: where their requests go, by per cent."""
+    from stratos.cli.models.records import alias_text
+
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        for row in client.call("GET", "/aliases")["data"]:
+            typer.echo(alias_text(row))
+
+
+@models_app.command("unalias")
+def unalias(
+    name: Annotated[str, typer.Argument(help="The alias.")],
+    url: UrlOption = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Take an alias away; a model that was split has its newest revision again."""
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        typer.echo(f"{client.call('DELETE', f'/aliases/{name}')['removed']} is no alias any more")
+
+
 @models_app.command("publish")
 def publish(
     path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],

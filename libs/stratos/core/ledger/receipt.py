@@ -84,6 +84,7 @@ def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
         "request": {
             "route": tag.route,
             "model": tag.model,
+            "revision": tag.revision,
             "adapter": tag.adapter,
             "key_id": tag.key_id,
             "arrived_unix_ms": tag.arrived_unix_ms,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from stratos.core.requests.records import RequestKey
 
+REVISION_DIGITS = 12
 MAX_COST_TAGS = 8
 MAX_COST_TAG_CHARS = 64
 """Of a name, and of a text: an entry of the ledger is kept for long."""
@@ -26,6 +27,8 @@ class MeterTag:
     """API key."""
     model: str = ""
     """Base model, as clients call it."""
+    revision: str = ""
+    """First ``REVISION_DIGITS`` digits of its digest."""
     model_size: str = ""
     """Row of the plan's prices."""
     adapter: str = ""

@@ -1,5 +1,5 @@
 """Base models as records, and what gateways read of them in the object store.
 
-Read in this order: ``model_record``, ``forms`` (a record as JSON), ``texts`` (tokenizer, templates and configuration by
-their digest).
+Read in this order: ``model_record``, ``forms`` (a record as JSON), ``alias_record``, ``alias_forms``, ``texts``
+(tokenizer, templates and configuration by their digest).
 """

@@ -22,6 +22,16 @@ def model_id(name: str, digest: str) -> str:
     return f"{name}/{digest}"
 
 
+def check_model_name(name: str) -> str:
+    """A name that a model can have; raises ``BadRequest``."""
+    if not _NAME.match(name):
+        raise BadRequest(
+            "a model's name has parts of at most 64 characters of a-z A-Z 0-9 . _ - with a slash between them",
+            param="name",
+        )
+    return name
+
+
 def model_from_json(record_id: str, value: object) -> ModelRecord:
     """The revision that an object says; fields it lacks have their defaults.
 
@@ -33,11 +43,7 @@ def model_from_json(record_id: str, value: object) -> ModelRecord:
         BadRequest: an unknown field, or a value that cannot be; ``param`` names the field.
     """
     name, _, digest = record_id.rpartition("/")
-    if not _NAME.match(name):
-        raise BadRequest(
-            "a model's name has parts of at most 64 characters of a-z A-Z 0-9 . _ - with a slash between them",
-            param="name",
-        )
+    check_model_name(name)
     if not isinstance(value, dict) or not {"name", "digest"}.isdisjoint(value):
         raise BadRequest("a model is an object of its fields", param="model")
     fields = {**value, "name": name, "digest": digest}

@@ -40,6 +40,8 @@ class Kind(StrEnum):
     KEY = "key"
     MODEL = "model"
     """A revision of a base model."""
+    ALIAS = "alias"
+    """A further name of models, or the split of one name."""
     ADAPTER = "adapter"
     BLOCK = "block"
     """A model or adapter that is refused for now."""
@@ -55,9 +57,9 @@ class Record:
 
     kind: Kind
     id: str
-    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, ``<name>/<digest>`` of a
-    model, ``<owner>/<name>`` of an adapter or a template (the name alone of one of all tenants), ``<scope>/<name>`` of
-    a block."""
+    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, an alias's name,
+    ``<name>/<digest>`` of a model, ``<owner>/<name>`` of an adapter or a template (the name alone of one of all
+    tenants), ``<scope>/<name>`` of a block."""
     version: int
     """Microseconds; a higher one is newer."""
     is_deleted: bool = False

@@ -18,6 +18,8 @@ from stratos.core.tenancy.roles import Role
 from stratos.store.content.forms import policy_from_json, policy_to_json, template_from_json, template_to_json
 from stratos.store.data_keys import DataKeyRecord
 from stratos.store.keys import KeyRecord, KeyTerms, check_networks, check_patterns
+from stratos.store.models.alias_forms import alias_from_json
+from stratos.store.models.alias_record import AliasRecord
 from stratos.store.models.forms import model_from_json
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.plans import (
@@ -47,6 +49,7 @@ RecordValue = (
     | TenantRecord
     | KeyRecord
     | ModelRecord
+    | AliasRecord
     | Adapter
     | BlockRecord
 )
@@ -253,6 +256,7 @@ _DECODERS: Mapping[str, Callable[[str, Mapping[str, Any]], RecordValue]] = {
     "tenant": _tenant,
     "key": _key,
     "model": model_from_json,
+    "alias": alias_from_json,
     "adapter": _adapter,
     "block": _block,
 }

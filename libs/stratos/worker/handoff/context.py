@@ -9,6 +9,7 @@ from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports
+from stratos.worker.health.sent_kv import SentKv
 from stratos.worker.settings import HandoffConfig
 
 
@@ -20,4 +21,5 @@ class HandoffContext(WorkerContext):
     peers: SourcePeers
     slot_queue: SlotQueue
     jobs: PrefillJobs
+    sent: SentKv
     config: HandoffConfig

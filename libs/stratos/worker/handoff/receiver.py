@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
 from stratos.common.background import BackgroundTasks
-from stratos.common.errors import StratosError, WorkerLost
+from stratos.common.errors import Draining, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.common.slow_peers import SourceSlow
 from stratos.core.generation import PrefillPath, Submission
@@ -102,7 +102,7 @@ class HandoffReceiver:
         except WorkerLost as error:
             self._count(error.code)
             return error.code
-        outcome = "cancelled"
+        outcome, num_had = "cancelled", target.coverage.verified_tokens
         self._context.gate.num_receiver_legs += 1
         try:
             outcome = COMMITTED if await leg.run() else PART
@@ -120,6 +120,8 @@ class HandoffReceiver:
             outcome = error.code
             if isinstance(error, WorkerLost):
                 self._context.peers.report_lost(source)
+            if isinstance(error, Draining) and target.coverage.verified_tokens > num_had:
+                target.distrust()  # who leaves lets its hand-offs end, so this source was convicted
             logger.warning(
                 "hand-off of request %s from worker %s failed: %s", record.label, source.worker_id, error.message
             )

@@ -81,6 +81,11 @@ class SourceLeg:
         ranges = [kv_range for kv_range, _ in self._frames]
         return max(r.token_end for r in ranges) - ranges[0].token_begin if ranges else 0
 
+    @property
+    def sent_end(self) -> int:
+        """Tokens [0, n) of the prompt that the receiver has then, if it got all that was announced."""
+        return max((kv_range.token_end for kv_range, _ in self._frames), default=0)
+
     async def run(self) -> str:
         """Serve the leg to its end; returns the outcome for the counters. Raises what ended it otherwise."""
         reader = asyncio.create_task(self._read())

@@ -44,6 +44,7 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
                 finally:
                     num_tokens = leg.num_sent_tokens if outcome == "committed" else 0
                     shared.gate.note_fetched(intent.request_id, num_tokens)
+                    shared.sent.note(intent.receiver, intent.identity, intent.terms, intent.token_ids[: leg.sent_end])
             except StratosError as error:
                 outcome = error.code
                 logger.info("hand-off of request %.400r ended as source: %s", label, error.message)
@@ -59,7 +60,9 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
             raise BadRequest(
                 f"block_hashes must be at most {MAX_HASHES} names of {HASH_BYTES} bytes", param="block_hashes"
             )
-        return source_pb2.InvalidateResponse(num_forgotten=await self._context().engine.forget_blocks(hashes))
+        num_forgotten = await self._context().engine.forget_blocks(hashes)
+        self._context().metrics.recalled_blocks.inc(num_forgotten)
+        return source_pb2.InvalidateResponse(num_forgotten=num_forgotten)
 
 
 def _check(intent: ReceiverMessage | None, context: HandoffContext) -> tuple[Intent, str]:

@@ -95,6 +95,10 @@ class HandoffTarget:
             raise WorkerLost(f"the KV transfer pair {pair} has ended")
         return found
 
+    def distrust(self) -> None:
+        """Count nothing of what sources have brought: the next one brings all of it again, over it."""
+        self.coverage, self.is_doubtful = Coverage(0, 0, 1), True
+
     @property
     def num_missing(self) -> int:
         """Tokens that no source has brought yet; known once blocks are reserved."""

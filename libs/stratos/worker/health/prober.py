@@ -42,6 +42,7 @@ class Prober:
         expected: digest of the known tokens, where one is known; else the first one counts.
         metrics: of the worker.
         on_conviction: called once, with the reason.
+        on_sound: called with the time at which known tokens were begun that came out right.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class Prober:
         expected: bytes | None,
         metrics: WorkerMetrics,
         on_conviction: Callable[[str], None],
+        on_sound: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._engine, self._clock, self._config = engine, clock, config
-        self._expected, self._metrics, self._on_conviction = expected, metrics, on_conviction
+        self._expected, self._metrics = expected, metrics
+        self._on_conviction, self._on_sound = on_conviction, on_sound
         self._probed_s: float | None = None
         self._num_passes, self._pass_began_s = 0, clock.now()
         self._num_ahead_bytes = 0
@@ -100,13 +103,15 @@ class Prober:
         return self._probed_s is None or self._clock.now() - self._probed_s >= self._config.interval_s
 
     async def _probe(self) -> None:
-        digest = await self._engine.probe()
+        began_s, digest = self._clock.now(), await self._engine.probe()
         self._probed_s = self._clock.now()
         if self._expected is None:
             self._expected = digest
         is_sound = digest == self._expected
         self._metrics.probes.labels("sound" if is_sound else "wrong").inc()
-        if not is_sound:
+        if is_sound:
+            self._on_sound(began_s)
+        else:
             self._convict(
                 f"known tokens give {digest.hex()} here and not {self._expected.hex()}: "
                 "weights, KV pages or the processor are damaged"

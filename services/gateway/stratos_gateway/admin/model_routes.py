@@ -17,6 +17,7 @@ from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.writer import RecordWriter, Tombstone
+from stratos_gateway.admin.alias_checks import aliases_of, check_not_alias, check_unnamed, names_of
 from stratos_gateway.admin.fields import text
 from stratos_gateway.admin.model_terms import check_same, check_size, terms_of
 from stratos_gateway.models.live_revisions import LiveWorkers, can_take
@@ -108,9 +109,13 @@ class ModelRoutes:
         return self._status
 
     async def _list(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        status = self._known
-        await self._now()
-        return {"data": await status.rows()}
+        status, aliases = self._known, aliases_of(await self._now())
+        rows = await status.rows()
+        for row in rows:
+            row["aliases"] = dict(names_of(aliases, row["name"], row["digest"]))
+            if row["name"] in aliases:  # its requests are split
+                row["current"] = row["name"] in row["aliases"]
+        return {"data": rows}
 
     async def _add(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Record a revision that this gateway can load; it is the newest one of its name from then on."""
@@ -144,8 +149,10 @@ class ModelRoutes:
         ]
         if not found:
             raise NotFound(f"there is no record of a model {name[:64]!r} with this digest")
+        digests = [record_id.rpartition("/")[2] for record_id in found]
+        check_unnamed(name, digests, await self._now(), is_whole=not digest)
         for record_id in found:
-            await caller.writer.change(Kind.MODEL, record_id, "model.remove", _removed)
+            await caller.writer.change(Kind.MODEL, record_id, "model.remove", removed)
         return {"removed": [record_id.rpartition("/")[2] for record_id in found]}
 
 
@@ -154,7 +161,8 @@ def model_view(record: ModelRecord) -> dict[str, Any]:
     return {"name": record.name, "digest": record.digest, **model_to_json(record)}
 
 
-def _removed(old: Record | None) -> Tombstone | None:
+def removed(old: Record | None) -> Tombstone | None:
+    """The edit that deletes a record."""
     return None if old is None or old.is_deleted else Tombstone({})
 
 
@@ -169,3 +177,4 @@ def _check_names(record: ModelRecord, snapshot: FollowedSnapshot, models: ModelS
     adapters = (r.value for r in snapshot.of_kind(Kind.ADAPTER))
     if any(isinstance(adapter, Adapter) and adapter.name == record.name for adapter in adapters):
         raise BadRequest(f"an adapter has the name {record.name!r}", param="name")
+    check_not_alias(record.name, snapshot)

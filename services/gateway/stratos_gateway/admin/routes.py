@@ -31,6 +31,7 @@ from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenancy.tenant_keyring import TenantKeyring
 from stratos.store.tenants import TenantRecord, TenantRef, block_id, unknown_tenant
 from stratos_gateway.access.call_rate import CallRate
+from stratos_gateway.admin.alias_routes import AliasRoutes
 from stratos_gateway.admin.content_records import (
     ContentRecords,
     check_policy_names,
@@ -188,6 +189,7 @@ class AdminRoutes:
         ]
         table += LedgerRoutes(self._stores.ledger, self._stores.readings).table()
         table += ModelRoutes(self._stores.models, self._stores.lists.now).table()
+        table += AliasRoutes(self._stores.models, self._stores.lists.now).table()
         return [
             Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])
             for method, path, role, handler in table

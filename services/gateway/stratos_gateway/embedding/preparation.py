@@ -18,8 +18,9 @@ from stratos.rpc.tracing import PROVIDER
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.request import Prepared
 from stratos_gateway.http.exchange import Exchange
-from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget, meter_tag
+from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, parse_embedding
+from stratos_gateway.openai.fields import session_of
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 
 
@@ -60,7 +61,7 @@ class EmbeddingPreparer:
         self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
     ) -> PreparedEmbedding:
         """Check, resolve and encode; large inputs are encoded in a thread, beside the streams of others."""
-        lookup, arrived_unix_ms = await self._catalogue.look_up(tenant, body.get("model")), int(time.time() * 1000)
+        lookup, arrived_unix_ms = await self._look_up(tenant, body), int(time.time() * 1000)
         model = lookup.served
         counts = num_token_ids(body.get("input"))
         check_counts(counts, model.max_input_tokens, self.prompt_param)
@@ -83,6 +84,9 @@ class EmbeddingPreparer:
             call=call,
             meter=meter_tag(tenant, target, "embedding", trace, arrived_unix_ms, parsed.metadata),
         )
+
+    async def _look_up(self, tenant: Tenant, body: dict[str, Any]) -> Lookup:
+        return await self._catalogue.look_up(tenant, body.get("model"), session_of(body))
 
     async def _call(self, body: EmbeddingBody, target: ModelTarget, tenant: Tenant, trace: TraceContext) -> EmbedCall:
         model = target.served

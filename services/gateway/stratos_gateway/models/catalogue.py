@@ -3,21 +3,29 @@
 Base models are known from their files, adapters from the followed snapshot; an adapter belongs to its base model.  A
 name that is not known is an error, never another model.  A name that the plan or the key does not allow takes the way
 of an unknown one, outages included.
+
+    chat                    an alias, else a base model, else an adapter
+    base@stable             an alias of revisions of ``base``, for whom may use either name
+    base@3f9a12cd           one revision of ``base``; only its own workers answer
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
-from stratos.common.errors import ModelNotFound, PermissionDenied, StratosError
+from stratos.common.errors import BadRequest, ModelNotFound, PermissionDenied, StratosError
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
-from stratos.core.ledger.usage import MeterTag, cost_tags
+from stratos.core.ledger.usage import REVISION_DIGITS, MeterTag, cost_tags
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
+from stratos.store.models.alias_forms import pinned, split_name
+from stratos.store.models.alias_record import AliasRecord
 from stratos.text.output.chat_format import ChatFormat
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
+from stratos_gateway.models.aliases import AliasChoice, AliasSource, NoAliases
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 
@@ -41,6 +49,11 @@ class ModelTarget:
     def model_digest(self) -> str:
         """SHA-256 (hex) of the base model."""
         return self.served.base.digest
+
+    @property
+    def is_alias(self) -> bool:
+        """The name is none of the model itself: it may stand for another one later."""
+        return self.owner is None and self.name != self.served.base.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,8 @@ class ModelCatalogue:
         adapters: where adapters are looked up; ``None`` serves base models alone.
         blocks: what is refused for now.
         arrivals: waits a moment for a base model that was just added.
+        aliases: further names of models.
+        rng: draws for requests of aliases that stick to nothing.
     """
 
     def __init__(
@@ -79,51 +94,70 @@ class ModelCatalogue:
         adapters: AdapterSource | None = None,
         blocks: Blocks = NO_BLOCKS,
         arrivals: Callable[[str], Awaitable[None]] = no_arrivals,
+        aliases: AliasSource | None = None,
+        rng: Random | None = None,
     ) -> None:
         self.models = models
         self._adapters = adapters
         self._blocks = blocks
         self._arrivals = arrivals
+        self.aliases = AliasChoice(aliases or NoAliases(), models, rng or Random())
 
-    async def look_up(self, tenant: Tenant, name: object) -> Lookup:
-        """Look up what the field ``model`` of a body names, whatever is in it; raises nothing."""
+    async def look_up(self, tenant: Tenant, name: object, session: str = "") -> Lookup:
+        """Look up what the field ``model`` of a body names, whatever is in it; raises nothing.
+
+        Args:
+            tenant: whose request it is.
+            name: the field.
+            session: what the client calls its session; requests of one for an alias go to one revision.
+        """
         try:
             if not isinstance(name, str):
                 raise _unknown("")
-            target = await self.resolve(tenant, name)
+            target = await self.resolve(tenant, name, session)
         except StratosError as error:
             return Lookup(self.models.home, error)
         return Lookup(target.served, target)
 
-    async def resolve(self, tenant: Tenant, name: str) -> ModelTarget:
+    async def resolve(self, tenant: Tenant, name: str, session: str = "") -> ModelTarget:
         """The digests that a name stands for; raises like ``get``, and ``DependencyDown`` for a model that is recorded
         and that this gateway has not loaded yet."""
-        if (served := self._base(tenant, name)) is not None:
+        if (served := self._base(tenant, name, session)) is not None:
             return ModelTarget(name=name, served=served)
         try:
             adapter, served = await self._find(tenant, name)
         except ModelNotFound:  # its adapters were looked for in the store: a model that was added is known by now
-            if tenant.may_use(name):
-                await self._arrivals(name)
-            if (arrived := self._base(tenant, name)) is None:
+            if _may_use(tenant, name):
+                await self._arrive(name)
+            if (arrived := self._base(tenant, name, session)) is None:
                 raise
             return ModelTarget(name=name, served=arrived)
         ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
         return ModelTarget(name=name, served=served, adapter=ref, owner=adapter.tenant)
 
+    async def _arrive(self, name: str) -> None:
+        """Wait a moment for what was just added, an alias' targets or a model."""
+        if (alias := self.aliases.source.find(name)) is None:
+            await self._arrivals(split_name(name)[0])
+            return
+        for target in alias.targets:
+            await self._arrivals(split_name(target.model)[0])
+
     def refusal(self, target: ModelTarget) -> PermissionDenied | None:
         """Why what runs on a target may not go on: it was blocked since."""
         is_blocked = self._blocks.is_model_blocked(target.served.base.name) or (
-            target.owner is not None and self._blocks.is_adapter_blocked(target.owner, target.name)
+            self._blocks.is_model_blocked(target.name)
+            if target.owner is None
+            else self._blocks.is_adapter_blocked(target.owner, target.name)
         )
         return _refused(target.name) if is_blocked else None
 
     async def list(self, tenant: Tenant) -> list[dict[str, Any]]:
-        """The tenant's models in OpenAI's shape, base models first; without those that are refused."""
+        """The tenant's models in OpenAI's shape: base models, aliases, adapters; without those that are refused."""
         blocks, adapters = self._blocks, () if self._adapters is None else self._adapters.list(tenant.name)
         own = [
             _base_entry(served)
-            for served in self.models
+            for served in map(self._shown, self.models)
             if tenant.may_use(served.base.name) and not blocks.is_model_blocked(served.base.name)
         ]
         shown = (
@@ -134,7 +168,41 @@ class ModelCatalogue:
             and (served := self._base_of(adapter)) is not None
             and not blocks.is_model_blocked(served.base.name)
         )
-        return own + [_adapter_entry(adapter, served) for adapter, served in shown]
+        named = self._aliases_of(tenant)
+        for entry in own:
+            entry["aliases"] = [alias["id"] for alias in named if alias["root"] == entry["id"]]
+        return [*own, *named] + [_adapter_entry(adapter, served) for adapter, served in shown]
+
+    def _shown(self, served: ServedModel) -> ServedModel:
+        """The revision of a name that is listed: the one that most sessions get."""
+        alias = self.aliases.source.find(served.base.name)
+        arms = [] if alias is None else self.aliases.arms(alias)
+        return max(arms, key=lambda arm: arm[0].weight)[1] if arms else served
+
+    def _aliases_of(self, tenant: Tenant) -> Sequence[dict[str, Any]]:
+        """Entries of the aliases that have names of their own."""
+        entries = (
+            self._alias_entry(alias)
+            for alias in self.aliases.source.list()
+            if _may_use(tenant, alias.name)
+            and self.models.get(alias.name) is None
+            and not self._blocks.is_model_blocked(alias.name)
+        )
+        return [entry for entry in entries if entry is not None and not self._blocks.is_model_blocked(entry["root"])]
+
+    def _alias_entry(self, alias: AliasRecord) -> dict[str, Any] | None:
+        """Entry of an alias; ``None`` where none of its targets is served."""
+        arms = self.aliases.arms(alias)
+        if not arms:
+            return None
+        _, most = max(arms, key=lambda arm: arm[0].weight)
+        targets = [
+            {"model": served.base.name, "revision": served.base.digest, "weight": target.weight}
+            for target, served in arms
+        ]
+        base = most.base
+        named = {"id": alias.name, "created": alias.created_unix_s, "root": base.name, "parent": base.name}
+        return {**_base_entry(most), **named, "targets": targets}
 
     async def get(self, tenant: Tenant, name: str) -> dict[str, Any]:
         """One model in OpenAI's shape.
@@ -145,24 +213,51 @@ class ModelCatalogue:
             DependencyDown: the name is not known, and cannot be looked up now.
         """
         if (served := self._base(tenant, name)) is not None:
-            return _base_entry(served)
+            alias = None if name == served.base.name else self.aliases.source.find(name)
+            entry = None if alias is None else self._alias_entry(alias)
+            return entry or _base_entry(self._shown(served) if name == served.base.name else served)
         adapter, served = await self._find(tenant, name)
         return _adapter_entry(adapter, served)
 
-    def _base(self, tenant: Tenant, name: str) -> ServedModel | None:
-        served = self.models.get(name)
-        if served is None or not tenant.may_use(name):
+    def _base(self, tenant: Tenant, name: str, session: str = "") -> ServedModel | None:
+        if not _may_use(tenant, name):
             return None
-        if self._blocks.is_model_blocked(name):
+        if (alias := self.aliases.source.find(name)) is not None:
+            served = self.aliases.pick(alias, tenant.id, session)
+            if not tenant.may_use(name) and served is not None and served.base.name != split_name(name)[0]:
+                return None  # who may use a model may use its tags, whatever else they were made to say
+        elif (pin := pinned(name)) is not None:
+            served = self._pinned(*pin)
+        else:
+            served = self.models.get(name)
+        if served is not None and (
+            self._blocks.is_model_blocked(name) or self._blocks.is_model_blocked(served.base.name)
+        ):
             raise _refused(name)
         return served
+
+    def _pinned(self, name: str, digits: str) -> ServedModel | None:
+        found = self.models.of_digits(name, digits)
+        if len(found) > 1:
+            text = f"several revisions of {name[:100]!r} begin with {digits}: give more digits"
+            raise BadRequest(text, param="model")
+        return found[0] if found else None
+
+    def _lacking(self, tenant: Tenant, name: str) -> ModelNotFound:
+        """Why a name stands for nothing."""
+        alias = self.aliases.source.find(name) if _may_use(tenant, name) else None
+        if alias is None:
+            return _unknown(name)
+        told = sorted({target.model for target in alias.targets})
+        text = f"the alias {name[:100]!r} stands for {', '.join(told)}, of which no such revision is served"
+        return ModelNotFound(text, param="model")
 
     async def _find(self, tenant: Tenant, name: str) -> tuple[Adapter, ServedModel]:
         sought = name if tenant.may_use(name) and self.models.get(name) is None else HIDDEN
         adapter = await self._adapters.find(tenant.name, sought) if self._adapters is not None else None
         served = None if adapter is None else self._base_of(adapter)
         if adapter is None or served is None:
-            raise _unknown(name)
+            raise self._lacking(tenant, name)
         if self._is_blocked(adapter) or self._blocks.is_model_blocked(served.base.name):
             raise _refused(name)
         return adapter, served
@@ -171,10 +266,16 @@ class ModelCatalogue:
         return self._blocks.is_adapter_blocked(adapter.tenant, adapter.name)
 
     def _base_of(self, adapter: Adapter) -> ServedModel | None:
-        """The base model of an adapter; ``None`` where this gateway has another one, or a model hides its name."""
-        if self.models.get(adapter.name) is not None:
+        """The base model of an adapter; ``None`` where this gateway has another one, or its name is hidden."""
+        if self.models.get(adapter.name) is not None or self.aliases.source.find(adapter.name) is not None:
             return None
         return self.models.of_digest(adapter.base_model_digest)
+
+
+def _may_use(tenant: Tenant, name: str) -> bool:
+    """Whether a tenant and its key may use a name, or the model that is in front of its @."""
+    model, tag = split_name(name)
+    return tenant.may_use(name) or (bool(tag) and tenant.may_use(model))
 
 
 def _base_entry(served: ServedModel) -> dict[str, Any]:
@@ -248,6 +349,7 @@ def meter_tag(
     return MeterTag(
         key_id=tenant.key_id,
         model=base.name,
+        revision=base.digest[:REVISION_DIGITS],
         model_size=base.size,
         adapter=target.name if target.adapter.digest else "",
         route=route,

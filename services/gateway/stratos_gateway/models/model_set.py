@@ -7,7 +7,7 @@ drop ──▶ the name goes on with what is left; requests that run keep the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from stratos.common.errors import InvalidCheckpoint
@@ -45,6 +45,7 @@ class ModelSet:
         self._live: Set[str] = frozenset()
         self.has_looked = False
         """It is known which revisions have live workers."""
+        self._has_split = False
         self._listeners: list[Callable[[], None]] = []
         for model in models:
             if model.base.name in self._current:
@@ -72,8 +73,8 @@ class ModelSet:
 
     @property
     def has_choice(self) -> bool:
-        """Some name has several revisions, so it matters which ones have live workers."""
-        return len(self._revisions) > len(self._current)
+        """Some name or alias has several revisions, so it matters which ones have live workers."""
+        return self._has_split or len(self._revisions) > len(self._current)
 
     def get(self, name: str) -> ServedModel | None:
         """The model of a name; ``None`` where no base model has it."""
@@ -83,6 +84,15 @@ class ModelSet:
         """The revision of a digest; ``None`` where it is none of this gateway."""
         revision = self._revisions.get(digest)
         return None if revision is None else revision.model
+
+    def of_digits(self, name: str, digits: str) -> Sequence[ServedModel]:
+        """Revisions of a name whose digests begin with some digits."""
+        found = (revision.model for digest, revision in self._revisions.items() if digest.startswith(digits))
+        return [model for model in found if model.base.name == name]
+
+    def is_live(self, digest: str) -> bool:
+        """Whether a revision had workers that can take a request, at the last look."""
+        return digest in self._live
 
     def fixed(self, digest: str) -> ServedModel | None:
         """The model of a digest that settings name; ``None`` where they do not."""
@@ -96,6 +106,12 @@ class ModelSet:
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever revisions came or went."""
         self._listeners.append(listener)
+
+    def note_aliases(self, *, has_choice: bool) -> None:
+        """Some alias has several targets, or none has."""
+        if has_choice != self._has_split:
+            self._has_split = has_choice
+            self._tell()
 
     def put(self, model: ServedModel, order: int) -> None:
         """Serve a revision from now on, or serve it with other terms; settings win where they name it, too.

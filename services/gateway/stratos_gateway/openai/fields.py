@@ -51,9 +51,8 @@ class Fields:
         return self._left.pop(name, None)
 
     def take_session(self) -> str:
-        """The narrowest text of ``SESSION_FIELDS`` that is given."""
-        given = [self.take(name) for name in SESSION_FIELDS]
-        return next((text for text in given if isinstance(text, str) and text), "")[:MAX_SESSION_CHARS]
+        """Name of the session, as ``session_of`` reads it."""
+        return session_of({name: self.take(name) for name in SESSION_FIELDS})
 
     def take_text(self, name: str) -> str:
         """A text, "" where the field is absent."""
@@ -119,6 +118,16 @@ class Fields:
 _OTHER_ROWS = ("max_tokens", "n", "num_logprobs", "num_prompt_logprobs", "seed", "dimensions", "truncate_prompt_tokens")
 SAMPLING_ROWS = tuple(name for name in LIMITS if name not in _OTHER_ROWS)
 """Rows of the limits table that are sampling parameters of the same name on every generation route."""
+
+
+def session_of(body: Mapping[str, Any]) -> str:
+    """Name that a client gives its session: the narrowest text of ``SESSION_FIELDS`` that is given, else the
+    ``metadata.user_id`` that messages have; "" for none."""
+    metadata = body.get("metadata")
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    given = [*(body.get(name) for name in SESSION_FIELDS), user]
+    return next((text for text in given if isinstance(text, str) and text), "")[:MAX_SESSION_CHARS]
+
 
 SESSION_FIELDS = ("prompt_cache_key", "user", "safety_identifier")
 """Texts that are equal for requests that belong together, the narrowest first."""

@@ -33,6 +33,7 @@ from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget, meter_tag
 from stratos_gateway.models.score_head import Pair
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
+from stratos_gateway.openai.fields import session_of
 from stratos_gateway.openai.rendering import Answer, AnswerIdentity
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.policies.prompts import PromptRenderer
@@ -113,9 +114,9 @@ class GenerationPreparer:
             StratosError: the client's answer; ``StreamGone`` where ``revision`` is served no more.
         """
         tools, dialect = self._tools, self._dialect
-        lookup = await tools.catalogue.look_up(tenant, body.get("model"))
+        lookup = await tools.catalogue.look_up(tenant, body.get("model"), session_of(body))
         opened = await self._opened(body, tenant)
-        lookup = self._as_begun(lookup, revision or self._revision_of(opened))
+        lookup = self._as_begun(lookup, revision or self._revision_of(opened), is_token=not revision)
         model = lookup.served
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
@@ -148,8 +149,13 @@ class GenerationPreparer:
             return ""
         return "" if self._tools.catalogue.models.of_digest(opened.model_digest) is None else opened.model_digest
 
-    def _as_begun(self, lookup: Lookup, digest: str) -> Lookup:
+    def _as_begun(self, lookup: Lookup, digest: str, *, is_token: bool) -> Lookup:
         """``lookup`` with the revision that an answer began with, whichever the name stands for by now.
+
+        Args:
+            lookup: of the name.
+            digest: of that revision; empty leaves ``lookup`` as it is.
+            is_token: a client's token says so, and not the platform's record of a stream.
 
         Raises:
             StreamGone: that revision is served no more; no other one may go on with its tokens.
@@ -159,7 +165,8 @@ class GenerationPreparer:
         served = self._tools.catalogue.models.of_digest(digest)
         if served is None:
             raise StreamGone("the revision of the model that this stream began with is served no more")
-        if served.base.name != lookup.served.base.name:
+        moved = lookup.found.is_alias and not is_token  # the alias stands for another model by now
+        if served.base.name != lookup.served.base.name and not moved:
             return lookup  # a token of another model, which is refused with the rest of the body
         return Lookup(served, replace(lookup.found, served=served))
 

@@ -15,15 +15,18 @@ from stratos_gateway.http.errors import public_error, shed_reason
 def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
     """Terms of the request, and whose key it carried; ``constrained`` says what kind of grammar its output obeys.
 
+    ``model`` is the name that was asked for, ``base_model`` and ``revision`` the model that answers.
     ``reasoning_budget`` is the most tokens of its reasoning, where that is bounded.
     """
     tenant, prepared = request.tenant, request.prepared
     constrained: dict[str, Any] = {"constrained": prepared.constrained} if prepared.constrained else {}
     if prepared.reasoning_budget is not None:
         constrained["reasoning_budget"] = prepared.reasoning_budget
+    served = {"base_model": prepared.base_model, "revision": prepared.model_digest} if prepared.model_digest else {}
     return {
         "operation": prepared.operation,
         "model": prepared.model,
+        **served,
         "key_id": tenant.key_id,
         "plan": tenant.plan.name,
         "class": tenant.priority_class,

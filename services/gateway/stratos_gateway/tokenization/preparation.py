@@ -19,6 +19,7 @@ from stratos_gateway.answering.request import Prepared
 from stratos_gateway.anthropic.requests import parse_message
 from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget
 from stratos_gateway.models.served_model import INLINE_CHARS, ServedModel
+from stratos_gateway.openai.fields import session_of
 from stratos_gateway.openai.requests import Conversation
 from stratos_gateway.preparation.counts import off_loop
 from stratos_gateway.preparation.output_shape import encode_conversation
@@ -134,7 +135,7 @@ class CountPreparer:
     ) -> PreparedAnswer:
         """Check, resolve and count; raises ``StratosError`` with the client's answer."""
         counting = self._counting
-        lookup = await counting.catalogue.look_up(tenant, body.get("model"))
+        lookup = await counting.catalogue.look_up(tenant, body.get("model"), session_of(body))
         parsed, model = parse_message(body, lookup.served.base.vocab_size), lookup.served
         target = lookup.target
         [conversation] = parsed.prompts

@@ -38,8 +38,8 @@ def test_words_become_faults() -> None:
     others = ["prometheus", "decode-other-0"]
     assert [" and ".join(map(str, scenario)) for scenario in parse_scenarios([], NAMES + others)] == [
         "kill decode-0", "stop decode-0", "kill prefill-0", "stop prefill-0", "kill redis", "stop redis",
-        "kill router-0", "stop router-0", "slow decode-0", "reset decode-0", "partition decode-0", "corrupt decode-0",
-        "full-disk decode-0", "memory decode-0",
+        "kill router-0", "stop router-0", "drain decode-0", "slow decode-0", "reset decode-0", "partition decode-0",
+        "corrupt decode-0", "full-disk decode-0", "memory decode-0",
     ]  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import psutil
 
+from stratos.cli.drain.worker import DrainOutcome
+
 NOTHING = "nothing"
 POLL_S = 0.05
 EFFECT_TIMEOUT_S = 5.0
@@ -29,6 +31,9 @@ class Breakable(Protocol):
 
     async def metric(self, name: str, metric: str) -> float:
         """Sum over the series of a metric that a process shows."""
+
+    async def drain(self, name: str) -> DrainOutcome:
+        """Let a worker leave, and wait for its end."""
 
     def store_path(self) -> Path:
         """Folder of the object store."""

@@ -13,6 +13,7 @@ import psutil
 from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.cuts import partition, reset
 from stratos.cli.chaos.faults.kv_bytes import corrupt
+from stratos.cli.chaos.faults.leaving import drain
 from stratos.cli.chaos.faults.processes import kill, slow, stop
 from stratos.cli.chaos.faults.shortages import full_disk, short_memory
 from stratos.cli.chaos.faults.store_away import gone
@@ -22,6 +23,7 @@ FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
     {
         "kill": kill,
         "stop": stop,
+        "drain": drain,
         "slow": slow,
         "reset": reset,
         "partition": partition,
@@ -31,7 +33,7 @@ FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
         "gone": gone,
     }
 )
-MOVING = ("kill", "stop", "partition")
+MOVING = ("kill", "stop", "drain", "partition")
 """Streams of a decode worker that suffers these go on elsewhere."""
 STORE = "object-store"
 """The only target of ``gone``."""
@@ -46,7 +48,7 @@ class Fault:
     target: str
     """Name of a process of the platform, ``STORE``, or ``NOTHING``."""
     lasting_s: float = 4.0
-    """How long it goes on; ``kill`` and ``reset`` are moments."""
+    """How long it goes on; ``kill``, ``drain`` and ``reset`` are moments."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target}"

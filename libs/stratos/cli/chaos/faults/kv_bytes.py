@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 import secrets
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,28 +16,31 @@ from pathlib import Path
 import psutil
 
 from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
+from stratos.cli.chaos.faults.processes import hold_still
+from stratos.cli.chaos.faults.waking import woken_in_the_end
 
 INTEGRITY_METRIC = "stratos_kv_integrity_failures_total"
-FLIP_S, PAUSE_S = 0.002, 0.001
-"""By turns: a frame lies in its ring for a fraction of a millisecond. Other tasks run in the pauses."""
-STRIDE = 4096
-"""One bit of each so many bytes is flipped at a time: of every frame of a page or more."""
+STILL_S, MOVING_S = 0.05, 0.02
+"""Frames are read within a millisecond; those that come while their receiver stands still lie there to be damaged."""
+STRIDE, FIRST_BYTES = 65536, 4096
+"""Slots begin at multiples of the one; a bit of the other is flipped in each."""
 _RING = re.compile(r".*/kv-[0-9a-f]{32}\.ring( \(deleted\))?")
 
 
 async def corrupt(strike: Strike) -> Proof:
-    """Flip bits all the time; the receiver must say that it refused frames."""
+    """Flip bits of all slots, while the receiver stands still by turns; it must say that it refused frames."""
     process = await strike.process()
     before = await strike.place.metric(strike.target, INTEGRITY_METRIC)
     until_s, num_flips = time.monotonic() + strike.lasting_s, 0
-    with _mapped() as rings:
+    with woken_in_the_end(process.pid), _mapped() as rings:
         while time.monotonic() < until_s:
-            rings.look(process)
-            num_flips += rings.flip(time.monotonic() + FLIP_S)
+            await hold_still(process)
+            await asyncio.sleep(STILL_S)
+            num_flips += rings.flip(process)
+            os.kill(process.pid, signal.SIGCONT)
             if num_flips:
                 strike.in_effect.set()
-            await asyncio.sleep(PAUSE_S)
-    strike.in_effect.set()  # where there was no ring, nothing else is waited for
+            await asyncio.sleep(MOVING_S)
     refused = await strike.place.metric(strike.target, INTEGRITY_METRIC) - before
     if refused <= 0:
         raise NoEffect(f"{num_flips} bits were flipped, but {strike.target} received no damaged frame")
@@ -49,13 +53,19 @@ class _Rings:
     def __init__(self) -> None:
         self._memory: dict[int, mmap.mmap] = {}
 
-    def look(self, process: psutil.Process) -> None:
-        """Map rings that are new."""
-        for pid in (process.pid, *(child.pid for child in process.children(recursive=True))):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                with suppress(FileNotFoundError):
-                    if _RING.fullmatch(str(Path(entry.path).readlink())):
-                        self._map(entry.path)
+    def flip(self, process: psutil.Process) -> int:
+        """Flip a bit in every slot of what rings the process has now; returns how many."""
+        for entry in os.scandir(f"/proc/{process.pid}/fd"):
+            with suppress(FileNotFoundError):
+                if _RING.fullmatch(str(Path(entry.path).readlink())):
+                    self._map(entry.path)
+        num_flips = 0
+        for memory in self._memory.values():
+            for slot in range(0, len(memory), STRIDE):
+                place = slot + secrets.randbelow(min(FIRST_BYTES, len(memory) - slot))
+                memory[place] ^= 1 << secrets.randbelow(8)
+                num_flips += 1
+        return num_flips
 
     def _map(self, path: str) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -65,18 +75,6 @@ class _Rings:
                 self._memory[found.st_ino] = mmap.mmap(fd, found.st_size)
         finally:
             os.close(fd)
-
-    def flip(self, until_s: float) -> int:
-        """Flip a bit of every stretch, again and again; returns how many."""
-        num_flips = 0
-        while self._memory and time.monotonic() < until_s:
-            for memory in self._memory.values():
-                places = slice(secrets.randbelow(min(STRIDE, len(memory))), None, STRIDE)
-                before = memory[places]
-                bits = int.from_bytes(bytes([1 << secrets.randbelow(8)]) * len(before))
-                memory[places] = (int.from_bytes(before) ^ bits).to_bytes(len(before))
-                num_flips += len(before)
-        return num_flips
 
     def close(self) -> None:
         while self._memory:

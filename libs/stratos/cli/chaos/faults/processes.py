@@ -30,7 +30,7 @@ async def stop(strike: Strike) -> Proof:
     """SIGSTOP, then SIGCONT."""
     process = await strike.process()
     with woken_in_the_end(process.pid):
-        await _hold(process)
+        await hold_still(process)
         strike.in_effect.set()
         used_s = await _stand_still(process, strike.lasting_s)
     return {"pid": process.pid, "stopped_s": strike.lasting_s, "cpu_s": used_s}
@@ -41,7 +41,7 @@ async def slow(strike: Strike) -> Proof:
     process, num_turns = await strike.process(), round(strike.lasting_s / (STILL_S + MOVING_S))
     with woken_in_the_end(process.pid):
         for _ in range(num_turns):
-            await _hold(process)
+            await hold_still(process)
             strike.in_effect.set()
             await _stand_still(process, STILL_S)
             os.kill(process.pid, signal.SIGCONT)
@@ -49,7 +49,8 @@ async def slow(strike: Strike) -> Proof:
     return {"pid": process.pid, "turns": num_turns, "still_s": round(num_turns * STILL_S, 2)}
 
 
-async def _hold(process: psutil.Process) -> None:
+async def hold_still(process: psutil.Process) -> None:
+    """SIGSTOP, and wait for its effect."""
     os.kill(process.pid, signal.SIGSTOP)
     await until(lambda: _stands_still(process.pid), f"process {process.pid} runs after SIGSTOP")
 

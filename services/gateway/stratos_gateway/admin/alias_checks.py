@@ -1,0 +1,117 @@
+"""Checks of what an alias may name, and of what may not go while an alias names it; refusals are 400 and 404."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from stratos.common.errors import BadRequest, NotFound
+from stratos.core.adapter import Adapter
+from stratos.store.models.alias_forms import MIN_DIGITS, split_name
+from stratos.store.models.alias_record import AliasRecord, AliasTarget
+from stratos.store.models.model_record import ModelRecord
+from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.record import Kind
+from stratos_gateway.models.aliases import MAX_DEPTH
+from stratos_gateway.models.model_set import ModelSet
+
+MAX_ALIASES = 1000
+
+
+def aliases_of(snapshot: FollowedSnapshot) -> Mapping[str, AliasRecord]:
+    """All aliases by name."""
+    found = (record.value for record in snapshot.of_kind(Kind.ALIAS))
+    return {alias.name: alias for alias in found if isinstance(alias, AliasRecord)}
+
+
+def revisions_of(snapshot: FollowedSnapshot, models: ModelSet) -> Mapping[str, str]:
+    """Name of every revision by digest, those of settings included."""
+    recorded = (record.value for record in snapshot.of_kind(Kind.MODEL))
+    found = {model.digest: model.name for model in recorded if isinstance(model, ModelRecord)}
+    return {model.base.digest: model.base.name for model in models.revisions} | found
+
+
+def checked_alias(alias: AliasRecord, snapshot: FollowedSnapshot, models: ModelSet) -> AliasRecord:
+    """The alias with whole digests.
+
+    Raises:
+        NotFound: a target is no model, no revision and no alias.
+        BadRequest: its name is taken, a digest fits several revisions, or aliases would lead back to it.
+    """
+    revisions, aliases = revisions_of(snapshot, models), aliases_of(snapshot)
+    if alias.name not in aliases and len(aliases) >= MAX_ALIASES:
+        raise BadRequest(f"there are {MAX_ALIASES} aliases already", param="name")
+    targets = tuple(_whole(target, revisions, aliases) for target in alias.targets)
+    if len({(target.model, target.digest) for target in targets}) < len(targets):
+        raise BadRequest("two targets of an alias are the same revision", param="targets")
+    if alias.name in revisions.values() and any(t.model != alias.name or not t.digest for t in targets):
+        text = f"{alias.name!r} is a model: it is split among its own revisions alone, by their digests"
+        raise BadRequest(text, param="targets")
+    adapters = (record.value for record in snapshot.of_kind(Kind.ADAPTER))
+    if any(isinstance(adapter, Adapter) and adapter.name == alias.name for adapter in adapters):
+        raise BadRequest(f"an adapter has the name {alias.name!r}", param="name")
+    found = replace(alias, targets=targets)
+    for target in targets:
+        if not target.digest:
+            _check_no_loop(found, target.model, aliases)
+    return found
+
+
+def _whole(target: AliasTarget, revisions: Mapping[str, str], aliases: Mapping[str, AliasRecord]) -> AliasTarget:
+    """The target with a whole digest."""
+    if not target.digest:
+        if target.model not in aliases and target.model not in revisions.values():
+            raise NotFound(f"there is no model and no alias {target.model[:64]!r}")
+        return target
+    if len(target.digest) < MIN_DIGITS:
+        raise BadRequest(f"a digest has at least {MIN_DIGITS} digits", param="targets")
+    fits = [d for d, name in revisions.items() if name == target.model and d.startswith(target.digest)]
+    if not fits:
+        raise NotFound(f"the model {target.model[:64]!r} has no revision {target.digest[:64]}")
+    if len(fits) > 1:
+        raise BadRequest(f"several revisions of {target.model!r} begin with {target.digest}", param="targets")
+    return replace(target, digest=fits[0])
+
+
+def _check_no_loop(alias: AliasRecord, name: str, aliases: Mapping[str, AliasRecord], depth: int = 1) -> None:
+    if name == alias.name:
+        raise BadRequest(f"the alias {alias.name!r} would lead back to itself", param="targets")
+    if name not in aliases:
+        return
+    if depth >= MAX_DEPTH:
+        raise BadRequest(f"aliases may lead over {MAX_DEPTH} names at most", param="targets")
+    for target in aliases[name].targets:
+        if not target.digest:
+            _check_no_loop(alias, target.model, aliases, depth + 1)
+
+
+def check_not_alias(name: str, snapshot: FollowedSnapshot) -> None:
+    """Refuse a new model's name that an alias of other models has; raises ``BadRequest``."""
+    alias = aliases_of(snapshot).get(name)
+    if alias is not None and any(target.model != name for target in alias.targets):
+        raise BadRequest(f"an alias has the name {name!r}", param="name")
+
+
+def check_unnamed(name: str, digests: Collection[str], snapshot: FollowedSnapshot, *, is_whole: bool) -> None:
+    """Refuse to remove revisions that an alias names; raises ``BadRequest``.
+
+    Args:
+        name: of the model.
+        digests: of the revisions.
+        snapshot: all records.
+        is_whole: all of the name goes.
+    """
+    for alias in aliases_of(snapshot).values():
+        for target in alias.targets:
+            is_meant = target.digest in digests or (is_whole and not target.digest and target.model == name)
+            if target.model == name and is_meant:
+                text = f"the alias {alias.name!r} names it: change or remove the alias first"
+                raise BadRequest(text, param="name")
+
+
+def names_of(aliases: Mapping[str, AliasRecord], name: str, digest: str) -> Iterator[tuple[str, int]]:
+    """Aliases that name a revision by its digest, with their weights."""
+    for alias in aliases.values():
+        for target in alias.targets:
+            if target.digest == digest and split_name(target.model)[0] == name:
+                yield alias.name, target.weight

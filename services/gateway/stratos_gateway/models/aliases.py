@@ -1,0 +1,156 @@
+"""Which revision a request for an alias gets: by weight, the same one for a session or a tenant while weights stay.
+
+targets that have live workers ──▶ one of them, by weighted rendezvous hashing: a weight that grows takes sessions
+                                   from others and moves no other one
+none has                       ──▶ those of the change before, which go on until the new ones are there
+none of these, either          ──▶ one of the targets, whose requests wait for workers or are told that there are none
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Protocol
+
+from stratos.store.models.alias_record import AliasRecord, AliasTarget, Sticky
+from stratos.store.records.follower import SnapshotFollower
+from stratos.store.records.record import Kind, Record
+from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.served_model import ServedModel
+
+MAX_DEPTH = 4
+"""Aliases that lead to one another; the admin API refuses loops, and records that loop end here."""
+
+
+class AliasSource(Protocol):
+    """Where the gateway looks aliases up."""
+
+    def find(self, name: str) -> AliasRecord | None:
+        """The alias of a name; ``None`` where there is none."""
+        ...
+
+    def list(self) -> Sequence[AliasRecord]:
+        """All of them, by name."""
+        ...
+
+
+class NoAliases(AliasSource):
+    """No name is one."""
+
+    def find(self, name: str) -> AliasRecord | None:
+        """None."""
+        return None
+
+    def list(self) -> Sequence[AliasRecord]:
+        """None."""
+        return ()
+
+
+class SnapshotAliases(AliasSource):
+    """Aliases of a followed snapshot.
+
+    Args:
+        follower: keeps the snapshot.
+        models: told whether it matters which revisions have live workers.
+    """
+
+    def __init__(self, follower: SnapshotFollower, models: ModelSet) -> None:
+        self._follower = follower
+        self._models = models
+        self._split: set[str] = set()
+        """Names that have a choice."""
+        follower.snapshot.on_record(Kind.ALIAS, self._note)
+
+    def find(self, name: str) -> AliasRecord | None:
+        """The record of the name, unless it is a tombstone."""
+        record = self._follower.snapshot.get(Kind.ALIAS, name)
+        return record.value if record is not None and isinstance(record.value, AliasRecord) else None
+
+    def list(self) -> Sequence[AliasRecord]:
+        """Without those that are deleted."""
+        found = (record.value for record in self._follower.snapshot.of_kind(Kind.ALIAS))
+        return [value for value in found if isinstance(value, AliasRecord)]
+
+    def _note(self, record: Record) -> None:
+        alias = record.value
+        if isinstance(alias, AliasRecord) and len(alias.targets + alias.before) > 1:
+            self._split.add(record.id)
+        else:
+            self._split.discard(record.id)
+        self._models.note_aliases(has_choice=bool(self._split))
+
+
+class AliasChoice:
+    """Chooses among the targets of aliases.
+
+    Args:
+        source: of the aliases.
+        models: what is served.
+        rng: draws for requests that stick to nothing.
+    """
+
+    def __init__(self, source: AliasSource, models: ModelSet, rng: Random) -> None:
+        self.source = source
+        self._models = models
+        self._rng = rng
+
+    def pick(self, alias: AliasRecord, tenant: str, session: str = "") -> ServedModel | None:
+        """The revision that a request gets.
+
+        Args:
+            alias: what it names.
+            tenant: id of its tenant.
+            session: what its client calls its session; "" for none.
+
+        Returns:
+            ``None`` where no target is served.
+        """
+        return self._pick(alias, tenant, session, MAX_DEPTH)
+
+    def arms(self, alias: AliasRecord) -> list[tuple[AliasTarget, ServedModel]]:
+        """Targets that are served, with the revision that a request without tenant and session gets."""
+        return self._served(alias.targets, lambda target: self._target(target, "", "", MAX_DEPTH))
+
+    def _pick(self, alias: AliasRecord, tenant: str, session: str, depth: int) -> ServedModel | None:
+        def revision(target: AliasTarget) -> ServedModel | None:
+            return self._target(target, tenant, session, depth)
+
+        arms = self._served(alias.targets, revision)
+        live = self._live(arms) or self._live(self._served(alias.before, revision))
+        if not (open_to := live or arms):
+            return None
+        if len(open_to) == 1:
+            return open_to[0][1]
+        who = self._who(alias.sticky, tenant, session)
+        return min(open_to, key=lambda arm: _rank(alias.name, arm[0], who))[1]
+
+    def _target(self, target: AliasTarget, tenant: str, session: str, depth: int) -> ServedModel | None:
+        if target.digest:
+            served = self._models.of_digest(target.digest)
+            return served if served is not None and served.base.name == target.model else None
+        if (alias := self.source.find(target.model)) is not None:
+            return self._pick(alias, tenant, session, depth - 1) if depth > 1 else None
+        return self._models.get(target.model)
+
+    def _served(
+        self, targets: Iterable[AliasTarget], revision: Callable[[AliasTarget], ServedModel | None]
+    ) -> list[tuple[AliasTarget, ServedModel]]:
+        found = ((target, revision(target)) for target in targets)
+        return [(target, served) for target, served in found if served is not None]
+
+    def _live(self, arms: Iterable[tuple[AliasTarget, ServedModel]]) -> list[tuple[AliasTarget, ServedModel]]:
+        return [arm for arm in arms if self._models.is_live(arm[1].base.digest)]
+
+    def _who(self, sticky: Sticky, tenant: str, session: str) -> str:
+        if sticky is Sticky.REQUEST:
+            return str(self._rng.random())
+        return f"{tenant}\0{session}" if session and sticky is Sticky.SESSION else tenant
+
+
+def _rank(alias: str, target: AliasTarget, who: str) -> float:
+    """The lowest one of all targets wins; each wins as often as its weight says."""
+    text = "\0".join((alias, target.model, target.digest, who))
+    drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+    return -math.log((drawn + 1) / (2**64 + 1)) / target.weight
