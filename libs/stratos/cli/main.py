@@ -82,6 +82,13 @@ def up(
             "each with workers of its own.",
         ),
     ] = None,
+    workers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PREFILL+DECODE",
+            help="Workers of one model, where they differ from --prefill and --decode, e.g. tools=0+1. Repeatable.",
+        ),
+    ] = None,
     make: Callable[..., UpOptions],
     fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
 ) -> None:
@@ -94,7 +101,7 @@ def up(
         from stratos.cli.up import run_up
 
         with explained_errors():
-            options = options_for(model or [], find_shipped_model(), make)
+            options = options_for(model or [], find_shipped_model(), make, workers or [])
         code = run_up(options, server)
     raise typer.Exit(code)
 
