@@ -7,8 +7,9 @@ UV ?= $(shell command -v uv)
 PIP_ARGS ?=
 # Arguments for `stratos up`, for example: make run UP="--decode 2 --port 9000"
 UP ?=
-# What `make run` serves: the base, and beside it the model that calls functions, with one worker. Flags of models replace it.
-SHIPPED := --model models/base --model models/tools --workers tools=0+1
+# What `make run` serves: the base, and beside it the model that calls functions, with one worker and a small KV pool.
+# Flags of models replace it.
+SHIPPED := --model models/base --model models/tools --workers tools=0+1:96MiB
 # What `make images` builds with, and its arguments, for example: make images IMAGES="--only gateway --tag v1"
 BUILDER ?= docker build
 IMAGES ?=

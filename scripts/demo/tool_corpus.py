@@ -19,7 +19,7 @@ from stratos.core.requests.tools import Tool, ToolCall
 from stratos.text.chat_template import ChatMessage
 
 KINDS = ("one call", "parallel calls", "made-up function", "next call", "answer", "no function fits", "small talk")
-WEIGHTS = (26, 15, 22, 8, 15, 8, 6)
+WEIGHTS = (26, 15, 22, 8, 15, 13, 6)
 _SYSTEM = ("You are a helpful assistant.", "Be short.", "You are an agent.", "Use the functions where they help.",
            "You are a helpful assistant. Answer in one sentence.")  # fmt: skip
 _ERRORS = ("not found", "permission denied", "timeout", "no such entry", "service unavailable")

@@ -85,8 +85,9 @@ def up(
     workers: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=PREFILL+DECODE",
-            help="Workers of one model, where they differ from --prefill and --decode, e.g. tools=0+1. Repeatable.",
+            metavar="NAME=PREFILL+DECODE[:NMiB]",
+            help="Workers of one model, where they differ from --prefill and --decode, e.g. tools=0+1, and the KV pool "
+            "of each, e.g. tools=0+1:96MiB. Repeatable.",
         ),
     ] = None,
     make: Callable[..., UpOptions],

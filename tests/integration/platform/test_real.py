@@ -30,7 +30,7 @@ PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\
 NUM_LONG = 200
 WATERMARK_KEY = "a key for one tenant's output"
 EXAMPLES = ROOT / "examples"
-SHIPPED = ("--model", str(BASE), "--model", str(MODELS / "tools"), "--workers", "tools=0+1")
+SHIPPED = ("--model", str(BASE), "--model", str(MODELS / "tools"), "--workers", "tools=0+1:96MiB")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ GPU_MEMORY = 0.9
 """Of a GPU's memory for all workers: what kernels load at their first use is in no plan."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-_WORKERS = re.compile(r"(.+)=(\d{1,3})\+(\d{1,3})\Z", re.ASCII)
+_WORKERS = re.compile(r"(.+)=(\d{1,3})\+(\d{1,3})(?::([1-9]\d{0,6})MiB)?\Z", re.ASCII)
 MODEL_FLAG = "--model"
 WORKERS_FLAG = "--workers"
 SPECULATIVE_FLAG = "--speculative-config"
@@ -239,7 +239,7 @@ def options_for(
         models: as the flags have them; none takes the shipped model.
         shipped: the shipped model, if there is one.
         make: options from a model's path, its name, and what the other flags say.
-        workers: of models that have others than those flags say, as "tools=0+1".
+        workers: of models that have others than those flags say, as "tools=0+1"; "tools=0+1:96MiB" has their KV pool.
 
     Raises:
         BadRequest: there is no model, two have one name, a further one has a name that no process can have, or workers
@@ -268,23 +268,21 @@ def options_for(
     return replace(made[0], more_models=tuple(made[1:]))
 
 
-def _with_workers(models: Sequence[UpOptions], counts: Mapping[str, tuple[int, int]]) -> list[UpOptions]:
-    """The models with workers as ``counts`` has them by name, and with those of the others beside them."""
-    if unknown := counts.keys() - {model.model_name for model in models}:
+def _with_workers(models: Sequence[UpOptions], own: Mapping[str, Mapping[str, int]]) -> list[UpOptions]:
+    """The models with workers as ``own`` has them by name, and with those of the others beside them."""
+    if unknown := own.keys() - {model.model_name for model in models}:
         raise BadRequest(f"{WORKERS_FLAG}: no {MODEL_FLAG} is called {min(unknown)!r}", param=WORKERS_FLAG)
-    found = list[UpOptions]()
-    for model in models:
-        prefill, decode = counts.get(model.model_name, (model.prefill, model.decode))
-        found.append(replace(model, prefill=prefill, decode=decode))
+    found = [replace(model, **own.get(model.model_name, {})) for model in models]  # type: ignore[arg-type]  # of numbers
     total = sum(model.num_own_workers for model in found)
     return [replace(model, num_other_workers=total - model.num_own_workers) for model in found]
 
 
-def _parse_workers(text: str) -> tuple[str, tuple[int, int]]:
-    """Name of a model and its numbers of workers, from "tools=0+1"."""
+def _parse_workers(text: str) -> tuple[str, Mapping[str, int]]:
+    """Name of a model and the options of its workers, from "tools=0+1" or "tools=0+1:96MiB"."""
     if not (match := _WORKERS.match(text)):
-        raise BadRequest(f"{WORKERS_FLAG} must be NAME=PREFILL+DECODE, not {text!r}", param=WORKERS_FLAG)
-    return match[1], (int(match[2]), int(match[3]))
+        raise BadRequest(f"{WORKERS_FLAG} must be NAME=PREFILL+DECODE[:NMiB], not {text!r}", param=WORKERS_FLAG)
+    prefill, decode, pool_mib = (int(number or 0) for number in match.groups()[1:])
+    return match[1], {"prefill": prefill, "decode": decode, "kv_pool_bytes": pool_mib << 20}
 
 
 def parse_model(text: str) -> tuple[str, Path]:

@@ -160,15 +160,13 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
 
 def worker_sizes(options: UpOptions) -> dict[str, str]:
     """Share of the machine that a worker takes, unless its own environment sets it."""
-    if options.device == "cuda":
-        return {"RUNNER__GPU_MEMORY_UTILIZATION": f"{options.gpu_share:.3f}"} | _max_model_len(options)
-    return {
+    sizes = {
         "RUNNER__KV_POOL_BYTES": str(options.kv_pool_bytes),
-    } | _max_model_len(options)
-
-
-def _max_model_len(options: UpOptions) -> dict[str, str]:
-    return {"RUNNER__MAX_MODEL_LEN": str(options.max_model_len)}
+        "RUNNER__MAX_MODEL_LEN": str(options.max_model_len),
+    }
+    if options.device == "cuda":
+        sizes["RUNNER__GPU_MEMORY_UTILIZATION"] = f"{options.gpu_share:.3f}"
+    return sizes
 
 
 def gateway_settings(

@@ -47,6 +47,7 @@ def fitted(options: UpOptions) -> tuple[UpOptions, str]:
         quantization=options.quantization,
         kv_dtype=options.kv_cache_dtype,
         max_model_len=options.max_model_len,
+        kv_pool_bytes=options.kv_pool_bytes,
     )
     plan, text = plan_workers(ask, read_machine(), os.environ)
     sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}
@@ -92,7 +93,7 @@ class LocalModelWorkers:
         num_others = most.num_workers + len(self._running) * most.num_own_workers
         options = replace(
             most, model_path=path, name=record.name, more_models=(), quantization=record.quantization,
-            max_model_len=record.max_model_len, num_other_workers=num_others,
+            max_model_len=record.max_model_len, kv_pool_bytes=0, num_other_workers=num_others,
         )  # fmt: skip
         if options.engine == "torch":
             await asyncio.to_thread(check_checkpoint, path)

@@ -49,6 +49,8 @@ class WorkerAsk:
     quantization: str = "auto"
     kv_dtype: str = "auto"
     max_model_len: int = 0
+    kv_pool_bytes: int = 0
+    """Of each worker; 0 leaves the choice."""
 
 
 def plan_workers(ask: WorkerAsk, machine: Machine, env: Mapping[str, str]) -> tuple[EnginePlan, str]:
@@ -80,6 +82,7 @@ def worker_settings(ask: WorkerAsk, env: Mapping[str, str]) -> WorkerEngineSetti
         "quantization": ask.quantization,
         "kv_dtype": ask.kv_dtype,
         "max_model_len": ask.max_model_len,
+        "kv_pool_bytes": ask.kv_pool_bytes,
     }
     values: dict[str, Any] = {"runner": runner}
     for cls in (PrefillEngineSettings, WorkerEngineSettings):

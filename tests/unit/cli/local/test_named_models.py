@@ -45,6 +45,9 @@ def test_a_model_may_have_workers_of_another_number_than_the_others() -> None:
     [tools] = options.more_models
     assert (options.prefill, options.decode, tools.prefill, tools.decode) == (1, 2, 0, 1)
     assert options.num_workers == tools.num_workers == 4
+    assert (options.kv_pool_bytes, tools.kv_pool_bytes) == (0, 0)
+    options = options_for(["/models/base", "/models/tools"], None, MAKE, ["tools=0+1:96MiB"])
+    assert (options.kv_pool_bytes, options.more_models[0].kv_pool_bytes) == (0, 96 << 20)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,8 @@ def test_a_model_may_have_workers_of_another_number_than_the_others() -> None:
     [
         ("tools=0", "NAME=PREFILL"),
         ("tools=0-1", "NAME=PREFILL"),
+        ("tools=0+1:96", "NAME=PREFILL"),
+        ("tools=0+1:0MiB", "NAME=PREFILL"),
         ("other=0+1", "is called 'other'"),
         ("tools=0+0", "--decode must be"),
         ("tools=99+1", "--prefill must be"),

@@ -19,9 +19,10 @@ DRAFT = MODELS / "draft"
 
 @dataclass
 class Platform:
-    """Notes for how many workers each start was planned, and how many starts there were at once."""
+    """Notes for how many workers each start was planned, with which pool, and how many starts there were at once."""
 
     planned: list[int] = field(default_factory=list)
+    pools: set[int] = field(default_factory=set)
     num_now: int = 0
     most: int = 0
 
@@ -31,6 +32,7 @@ class Platform:
         await asyncio.sleep(0)
         self.num_now -= 1
         self.planned.append(of.num_workers)
+        self.pools.add(of.kv_pool_bytes)
         return [f"prefill-{label}", f"decode-{label}"]
 
     async def begin_drain(self, name: str) -> None:
@@ -39,7 +41,8 @@ class Platform:
 
 async def test_models_start_one_after_the_other_and_share_with_those_that_have_workers(tmp_path: Path) -> None:
     platform: Any = Platform()
-    options, data = UpOptions(model_path=DRAFT, engine="fake"), SimpleNamespace(digests_file=tmp_path / "digests")
+    options = UpOptions(model_path=DRAFT, engine="fake", kv_pool_bytes=1)
+    data = SimpleNamespace(digests_file=tmp_path / "digests")
     workers = LocalModelWorkers(platform, options, SimpleNamespace(), data)  # type: ignore[arg-type]
     digest = read_model_files(DRAFT).digest
     records = [ModelRecord(name=n, digest=digest, text_digest="", source=str(DRAFT)) for n in ("a", "b", "c")]
@@ -49,6 +52,7 @@ async def test_models_start_one_after_the_other_and_share_with_those_that_have_w
         await workers.begin_drain(name)
     await workers.start_model(records[2])
     assert platform.planned == [4, 6, 6]
+    assert platform.pools == {0}  # another model's pool is planned anew
 
 
 def test_another_model_gets_the_type_that_was_asked_for() -> None:

@@ -18,7 +18,7 @@ from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.runner.weight_sums import WeightSums, tensors_of
 from stratos.engine.settings import SpeculationConfig
 from stratos.engine.speculation.making import make_proposer
-from tests.support.paths import BASE_MODEL
+from tests.support.paths import MODELS
 from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.tiny_models import FAMILIES, save_adapter, save_tiny
 from tests.support.worlds.engine_settings import scheduler_config
@@ -181,15 +181,16 @@ def test_workers_alike_give_the_same_digest_and_others_another(tmp_path: Path, f
     assert first.probe() != other.probe()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_shipped_model_gives_the_digests_that_it_brings(dtype: str) -> None:
-    runner = load_runner(BASE_MODEL, dtype=dtype)
+@pytest.mark.parametrize(("model", "dtype"), [("base", "float32"), ("base", "bfloat16"), ("tools", "float32")])
+def test_a_shipped_model_gives_the_digests_that_it_brings(model: str, dtype: str) -> None:
+    folder = MODELS / model
+    runner = load_runner(folder, dtype=dtype)
     numerics = runner.info.identity.numerics_id
     (rope,) = (part for part in numerics.split("+") if part.startswith("rope-"))
-    if rope not in (BASE_MODEL / KNOWN_DIGESTS_NAME).read_text():
+    if rope not in (folder / KNOWN_DIGESTS_NAME).read_text():
         pytest.skip("another library of mathematics made the rotary table")
-    refresh = "python -m scripts.golden.known_digests models/base, where a revision has changed"
-    assert read_known_digest(BASE_MODEL, runner.info.identity) == runner.probe(), refresh
+    refresh = f"python -m scripts.golden.known_digests models/{model}, where a revision or the weights have changed"
+    assert read_known_digest(folder, runner.info.identity) == runner.probe(), refresh
 
 
 def test_who_promises_no_bits_is_not_probed(folders: tuple[Path, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,9 @@ def test_flags_and_variables_of_workers_are_heeded(ask: WorkerAsk) -> None:
     asked = replace(ask, dtype="float16", max_model_len=50)
     fitted, _ = plan_workers(asked, MACHINE, {POOL: "2097152"})
     assert (fitted.dtype, fitted.max_model_len, fitted.kv_pool_bytes) == ("float16", 50, 2097152)
+    plan, text = plan_workers(replace(ask, kv_pool_bytes=96 << 20), MACHINE, {})
+    assert plan.kv_pool_bytes == 96 << 20
+    assert re.search(r"KV pool +96\.0 MiB .*as set", text)
     settings = {"RUNNER__KV_POOL_BYTES": "1", "RUNNER__MAX_MODEL_LEN": "2"}
     assert unset_alone(settings, "STRATOS_DECODE_WORKER_", {POOL: "2097152"}) == {"RUNNER__MAX_MODEL_LEN": "2"}
     assert unset_alone(settings, "STRATOS_PREFILL_WORKER_", {POOL: "2097152"}) == settings
