@@ -50,7 +50,7 @@ class WorkerAsk:
     kv_dtype: str = "auto"
     max_model_len: int = 0
     kv_pool_bytes: int = 0
-    """Of each worker; 0 leaves the choice."""
+    """KV pool of each worker; 0 leaves the choice."""
 
 
 def plan_workers(ask: WorkerAsk, machine: Machine, env: Mapping[str, str]) -> tuple[EnginePlan, str]:
