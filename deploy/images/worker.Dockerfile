@@ -41,8 +41,8 @@ COPY --from=project /opt/project /opt/stratos
 COPY --from=kernels /src/stratos/engine/native/*.so /opt/stratos/lib/python3.11/site-packages/stratos/engine/native/
 # The root is mounted read-only: what a library wants to write goes to /tmp, an emptyDir.
 ENV PATH=/opt/stratos/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-# Everything that both roles import is there.
-RUN python -c 'import stratos_decode_worker.__main__, stratos_prefill_worker.__main__'
+# Everything that both roles import is there, also what they import when they load a model.
+RUN python -c 'import stratos_decode_worker.__main__, stratos_prefill_worker.__main__, stratos.quality.expected'
 USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["python", "-m"]

@@ -14,6 +14,7 @@ REVISIONS = MappingProxyType(
     {
         "kv-codes": 1,
         "native-attention": 1,
+        "native-gguf-products": 2,
         "native-ops": 1,
         "native-products": 1,
         "native-quantised-products": 1,
@@ -26,7 +27,10 @@ REVISIONS = MappingProxyType(
     }
 )
 """Family -> revision."""
-NATIVE_FAMILIES = ("native-attention", "native-ops", "native-products")
+NATIVE_FAMILIES = (
+    *("native-attention", "native-ops"),
+    *("native-gguf-products", "native-products", "native-quantised-products"),
+)
 """Families whose bits nothing but the sources and the instruction set decide."""
 
 

@@ -62,6 +62,9 @@ class KernelSwitches:
     """Linear layers by the C++ kernels on CPU, where setup could build them, instead of oneDNN."""
     prepacked_gemm: bool = True
     """Weights in oneDNN's blocked layout on CPU, where the C++ kernels do not compute: twice as fast at decode."""
+    kept_codes: bool = True
+    """Blocks of GGUF files and coded experts stay codes on CPU, widened inside the products; off makes them floats when
+    a model is loaded."""
     whole_step: bool = True
     """A dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
     packed_keys: bool = True

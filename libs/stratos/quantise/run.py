@@ -177,7 +177,7 @@ def _embedding_name(tensors: dict[str, StoredTensor]) -> str:
 def _perplexities(accepted: AcceptedAsk, reader: CheckpointReader, flow: _Texts) -> tuple[float, float]:
     """Perplexity of the held back text, by the floats and by the rounded layers; ``InvalidCheckpoint``: it has none."""
     output = reader.lm_head()
-    head = reader.final_norm(), reader.embedding() if output is None else output
+    head = reader.final_norm(), output if isinstance(output, Tensor) else reader.embedding()
     sides = (flow.pinned_floats, flow.pinned_rounded)
     losses = [mean_loss(accepted.config, head, rows, flow.pinned_ids) for rows in sides]
     if not all(loss < MAX_LOSS for loss in losses):

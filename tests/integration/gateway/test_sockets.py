@@ -53,6 +53,19 @@ async def test_the_events_are_those_of_a_stream(world: World) -> None:
     assert text_of(events[-1]["response"]) == text_of(streamed[-1]["response"]) == TEXT
 
 
+async def test_the_first_event_names_what_is_ignored(world: World) -> None:
+    async with SocketClient(world) as socket:
+        for fields, told in (({"client_metadata": {"a": "b"}}, {"x-stratos-ignored": "client_metadata"}), ({}, None)):
+            socket.create(**fields)
+            first, *others = await socket.events()
+            assert (first["type"], first.get("headers")) == ("response.created", told)
+            assert not any("headers" in event for event in others)
+        socket.create(client_metadata={"a": "b"}, input=5)
+        refused = await socket.event()
+        assert refused is not None
+        assert refused["status"] == 400
+
+
 async def test_a_connection_goes_on_from_its_last_response_without_any_store(world: World) -> None:
     async with SocketClient(world) as socket, SocketClient(world) as other:
         first = await socket.answer("zebra", store=False)

@@ -38,7 +38,7 @@ def test_a_gguf_file_is_served(tmp_path: Path) -> None:
         assert chat.usage.completion_tokens > 0
         url = f"{platform.base_url}/requests/{request_ids[0]}/receipt"
         receipt = wait_until(partial(_found, url, platform.api_key), "the receipt, a moment after the answer")
-        assert "gguf-q8_0.r1" in receipt.text
+        assert "gguf-q8_0.r2" in receipt.text
 
 
 def _found(url: str, api_key: str) -> httpx.Response | None:

@@ -22,6 +22,10 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.native import NativePagedAttention
 from stratos.engine.attention.projections import QkNorm
+from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
+from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.native_linear import NativeLinear
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RopeRows
@@ -79,10 +83,53 @@ def _products(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
     return outputs
 
 
+def _coded_products(
+    weights: list[QuantisedWeight | KQuantWeight], library: NativeLibrary, dtype: torch.dtype
+) -> list[Tensor]:
+    factory, outputs = LinearFactory(torch.device("cpu"), dtype, enable_prepacked_gemm=False, library=library), []
+    for weight in weights:
+        linear = factory.quantised(weight, numbers((weight.shape[0],), dtype, 2))
+        outputs += [linear(numbers((rows, weight.shape[1]), dtype, 3 + rows)) for rows in (1, 7, 40)]
+    return outputs
+
+
+def _bytes(shape: tuple[int, ...], most: int) -> Tensor:
+    """Integers from 0 to ``most``, uint8."""
+    return ((numbers(shape, torch.float32, most) + 2) / 4 * (most + 1)).to(torch.uint8)
+
+
+def _quantised(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
+    """Every scheme but K-quants, one with zeros of its own."""
+    weights: list[QuantisedWeight | KQuantWeight] = []
+    for scheme, groups in (("INT8_ROWS", 1), ("INT8", 6), ("INT4", 6), ("INT4", 1), ("FP8", 3), ("MXFP4", 6)):
+        kind = LinearScheme[scheme]
+        codes = _bytes((75, 192), 15 if scheme in ("INT4", "MXFP4") else 255)
+        if scheme == "FP8":
+            codes[codes & 0x7F == 0x7F] = 0  # not a number
+        scales = (numbers((75, groups), torch.float32, 5) + 2.25) / 64
+        zeros = _bytes((75, groups), 15) if (scheme, groups) == ("INT4", 6) else None
+        weights.append(QuantisedWeight(scheme=kind, codes=codes, scales=scales, zeros=zeros))
+    return _coded_products(weights, library, dtype)
+
+
+def _k_quants(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
+    weights: list[QuantisedWeight | KQuantWeight] = []
+    for name, code, part in (("Q4_K", 15, 63), ("Q5_K", 31, 63), ("Q6_K", 63, 255)):
+        wholes = (numbers((75, 2, 1 if name == "Q6_K" else 2), torch.float32, 5) + 2.25) / 256
+        weights.append(
+            KQuantWeight(
+                scheme=LinearScheme[name], codes=_bytes((75, 512), code), parts=_bytes((75, 16, 2), part), wholes=wholes
+            )
+        )
+    return _coded_products(weights, library, dtype)
+
+
 FAMILIES: dict[str, Callable[[NativeLibrary, torch.dtype], list[Tensor]]] = {
     "native-attention": _attention,
+    "native-gguf-products": _k_quants,
     "native-ops": _ops,
     "native-products": _products,
+    "native-quantised-products": _quantised,
 }
 
 

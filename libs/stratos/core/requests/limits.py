@@ -52,6 +52,9 @@ MAX_BAD_WORD_CHARS = 64
 MAX_BAD_SEQUENCES = MAX_BAD_TOKEN_IDS + 2 * MAX_BAD_WORDS
 """Single tokens, and each word as the beginning of a text and after a blank."""
 MAX_LOGIT_BIAS = 300
+MAX_SHOWN_KEY = 40
+_MAX_EXACT_FLOAT = 2**53
+"""Beyond it a number that JSON had as a float is one of several integers."""
 MAX_TOKEN_ID_DIGITS = 10
 DEADLINE_MS = Limit(1, 24 * 3600 * 1000, is_integer=True)
 MAX_DEADLINE_DIGITS = 12
@@ -102,19 +105,25 @@ def _plain(bound: float) -> str:
     return str(int(bound)) if float(bound).is_integer() else str(bound)
 
 
-def _check(limit: Limit, value: object, param: str) -> float | int:
+def _check(limit: Limit, value: object, param: str, shown: str = "") -> float | int:
+    """``shown`` is the value's name in messages, where it is not that of the parameter."""
+    shown = shown or param
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(f"{param} must be a number", param=param)
+        raise BadRequest(f"{shown} must be a number", param=param)
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadRequest(f"{param} must be finite", param=param)
+        raise BadRequest(f"{shown} must be finite", param=param)
+    is_rounded = False
     if limit.is_integer:
         if isinstance(value, float) and not value.is_integer():
-            raise BadRequest(f"{param} must be an integer", param=param)
+            raise BadRequest(f"{shown} must be an integer", param=param)
+        is_rounded = isinstance(value, float) and abs(value) > _MAX_EXACT_FLOAT
         value = int(value)
     too_low = value <= limit.minimum if limit.excludes_minimum else value < limit.minimum
     if too_low or value > limit.maximum:
         bracket = "(" if limit.excludes_minimum else "["
-        raise BadRequest(f"{param} must be in {bracket}{_plain(limit.minimum)}, {_plain(limit.maximum)}]", param=param)
+        raise BadRequest(f"{shown} must be in {bracket}{_plain(limit.minimum)}, {_plain(limit.maximum)}]", param=param)
+    if is_rounded:
+        raise BadRequest(f"{shown} is not exact: it must be an integer of 64 bits, without an exponent", param=param)
     return value
 
 
@@ -205,8 +214,9 @@ def check_logit_bias(bias: object, vocab_size: int) -> dict[int, float]:
         name = str(key)
         is_id = len(name) <= MAX_TOKEN_ID_DIGITS and name.isascii() and name.isdigit() and int(name) < vocab_size
         if not is_id:
-            raise BadRequest(f"logit_bias keys must be token ids in [0, {vocab_size})", param="logit_bias")
-        checked[int(name)] = float(_check(LOGIT_BIAS_LIMIT, value, "logit_bias"))
+            text = f"logit_bias has the key {name[:MAX_SHOWN_KEY]!a}, which is no token id in [0, {vocab_size})"
+            raise BadRequest(text, param="logit_bias")
+        checked[int(name)] = float(_check(LOGIT_BIAS_LIMIT, value, "logit_bias", f"logit_bias[{name!r}]"))
     return checked
 
 

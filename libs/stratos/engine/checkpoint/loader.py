@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import ModelFiles
 from stratos.engine.checkpoint.experts.interleaved import is_coded, read_interleaved
 from stratos.engine.checkpoint.fields import shown
+from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
 from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
@@ -50,11 +52,15 @@ _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
 
 
+AnyWeight = Tensor | QuantisedWeight | KQuantWeight
+
+
 @dataclass(frozen=True, slots=True)
 class LinearWeights:
     """Weight [out_features, in_features] and bias [out_features] of one (fused) linear layer."""
 
-    weight: Tensor | QuantisedWeight
+    weight: AnyWeight | tuple[AnyWeight, ...]
+    """Several: those of one product whose layers are stored by different schemes, one behind the other."""
     bias: Tensor | None
 
 
@@ -171,8 +177,11 @@ class CheckpointReader:
         """Scale of the last RMS norm [hidden]."""
         return self._read(FINAL_NORM)
 
-    def lm_head(self) -> Tensor | None:
-        """Output projection [vocab, hidden]; ``None`` when it is the embedding."""
+    def lm_head(self) -> AnyWeight | None:
+        """Output projection [vocab, hidden]; ``None`` when it is the embedding as floats."""
+        stored = self._tensors[EMBEDDING if self._config.tie_word_embeddings else LM_HEAD]
+        if self._stays_codes(stored):
+            return stored.codes()
         return None if self._config.tie_word_embeddings else self._read(LM_HEAD)
 
     def attention(self, layer: int) -> AttentionWeights:
@@ -224,11 +233,11 @@ class CheckpointReader:
                 yield MlpWeights(*(self._interleaved(name, expert) for name in stacked_names(layer)))
                 continue
             if self._is_stacked:
-                gate_up, down = (self._rounded(self._row(n, expert)) for n in stacked_names(layer))
+                first, second = (LinearWeights(self._rounded(self._row(n, expert)), None) for n in stacked_names(layer))
             else:
                 gate, up, last = expert_names(layer, expert, moe)
-                gate_up, down = self._weight([gate, up]), self._weight([last])
-            yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
+                first, second = (LinearWeights(self._weight(names), None) for names in ([gate, up], [last]))
+            yield MlpWeights(first, second)
 
     def _interleaved(self, name: str, expert: int) -> LinearWeights:
         weight, bias = read_interleaved(self._tensors, self._row, name, expert)
@@ -266,10 +275,10 @@ class CheckpointReader:
         biases = [self._projection(f"{block}.{name}.bias") for name in projections] if has_bias else []
         return LinearWeights(weight, torch.cat(biases) if biases else None)
 
-    def _weight(self, names: list[str]) -> Tensor | QuantisedWeight:
+    def _weight(self, names: list[str]) -> AnyWeight | tuple[AnyWeight, ...]:
         """The weight of one product, of several layers that have the same inputs."""
-        if (kept := self._kept_codes(names)) is not None:
-            return kept
+        if any(self._stays_codes(self._tensors.get(name)) for name in names):
+            return self._kept_codes(names)
         if not any(name in self._quantised for name in names):
             return self._rounded(torch.cat([self._projection(name) for name in names]))
         if self._feature_order is not None and any(name.endswith(_ROTATED_SUFFIXES) for name in names):
@@ -293,13 +302,27 @@ class CheckpointReader:
                 )
         return fused(parts)
 
-    def _kept_codes(self, names: list[str]) -> QuantisedWeight | None:
-        """The weight of one product whose blocks, of a GGUF file, stay codes: all of its layers, or none."""
-        tensors = [self._tensors.get(name) for name in names]
-        kept = [tensor for tensor in tensors if isinstance(tensor, GgufTensor) and tensor.scheme is not None]
-        if not self._keeps_codes or len(kept) != len(names):
-            return None
-        return fused([tensor.codes() for tensor in kept])
+    def _stays_codes(self, stored: StoredTensor | None) -> TypeGuard[GgufTensor]:
+        return self._keeps_codes and isinstance(stored, GgufTensor) and stored.scheme is not None
+
+    def _kept_codes(self, names: list[str]) -> AnyWeight | tuple[AnyWeight, ...]:
+        """The weight of one product of a GGUF file, blocks of which stay codes; layers of one scheme are joined."""
+        joined: list[AnyWeight] = []
+        for name in names:
+            stored = self._tensors[name]
+            weight: AnyWeight = stored.codes() if self._stays_codes(stored) else self._projection(name)
+            last = joined[-1] if joined else None
+            if isinstance(weight, KQuantWeight) and isinstance(last, KQuantWeight) and last.scheme == weight.scheme:
+                joined[-1] = KQuantWeight.joined([last, weight])
+            elif (
+                isinstance(weight, QuantisedWeight)
+                and isinstance(last, QuantisedWeight)
+                and last.scheme == weight.scheme
+            ):
+                joined[-1] = fused([last, weight])
+            else:
+                joined.append(weight)
+        return joined[0] if len(joined) == 1 else tuple(joined)
 
     def _rounded(self, weight: Tensor) -> Tensor | QuantisedWeight:
         if self._rounding == "auto" or not can_round(weight, self._rounding):

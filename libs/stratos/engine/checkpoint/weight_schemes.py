@@ -18,11 +18,17 @@ class LinearScheme(IntEnum):
     """e4m3."""
     MXFP4 = 5
     """e2m1, with a scale per 32 inputs that is a power of two."""
+    Q4_K = 6
+    Q5_K = 7
+    Q6_K = 8
+    """K-quants of GGUF files: scales of 32 or 16 inputs have a scale for 256."""
 
     @property
     def label(self) -> str:
         """How identities and reports call it."""
-        return {1: "int8-rows", 2: "int8", 3: "int4", 4: "fp8", 5: "mxfp4"}.get(self, "float")
+        return {1: "int8-rows", 2: "int8", 3: "int4", 4: "fp8", 5: "mxfp4", 6: "q4-k", 7: "q5-k", 8: "q6-k"}.get(
+            self, "float"
+        )
 
 
 ROUNDED = {

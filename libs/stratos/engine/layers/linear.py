@@ -8,17 +8,19 @@ each other by construction; of the libraries' products that is found out by tryi
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
-from stratos.engine.layers.native_linear import NativeLinear
-from stratos.engine.layers.quantised_linear import QuantisedLinear, ReorderedLinear
+from stratos.engine.layers.native_linear import JoinedLinear, NativeLinear, NativeProduct
+from stratos.engine.layers.quantised_linear import KQuantLinear, QuantisedLinear, ReorderedLinear
 from stratos.engine.layers.thread_scope import using_threads
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.revisions import revised
@@ -118,8 +120,10 @@ class LinearFactory:
         """Whether there are products for weights that stay codes."""
         return self._library is not None
 
-    def quantised(self, weight: QuantisedWeight, bias: Tensor | None = None) -> Linear:
-        """A layer whose weight stays codes.
+    def quantised(
+        self, weight: QuantisedWeight | KQuantWeight, bias: Tensor | None = None, *, is_float: bool = False
+    ) -> Linear:
+        """A layer whose weight stays codes; ``is_float``: its results are float32, for logits.
 
         Raises:
             InvalidCheckpoint: there are no C++ kernels; torch has no product that keeps a row's bits.
@@ -129,11 +133,26 @@ class LinearFactory:
                 "quantised weights need the C++ kernels of a CPU: build them with "
                 "python -m stratos.engine.native.build, or serve float weights"
             )
-        product = QuantisedLinear(self._library, weight, bias, self._dtype)
+        if isinstance(weight, KQuantWeight):
+            return KQuantLinear(self._library, weight, bias, self._dtype, is_float=is_float)
+        product = QuantisedLinear(self._library, weight, bias, self._dtype, is_float=is_float)
         return product if weight.order is None else ReorderedLinear(product, weight.order)
 
-    def to_float32(self, weight: Tensor) -> Linear:
+    def joined(self, weights: Sequence[Tensor | QuantisedWeight | KQuantWeight], bias: Tensor | None = None) -> Linear:
+        """One layer of several weights with the same inputs, some of which stay codes."""
+        sizes = [weight.shape[0] for weight in weights]
+        biases = [None] * len(sizes) if bias is None else torch.split(bias, sizes)
+        products = []
+        for weight, own in zip(weights, biases, strict=True):
+            product = self.plain(weight, own) if isinstance(weight, Tensor) else self.quantised(weight, own)
+            assert isinstance(product, NativeProduct)
+            products.append(product)
+        return JoinedLinear(products)
+
+    def to_float32(self, weight: Tensor | QuantisedWeight | KQuantWeight) -> Linear:
         """A layer with float32 results, for logits."""
+        if not isinstance(weight, Tensor):
+            return self.quantised(weight, is_float=True)
         if self._library is not None:
             return NativeLinear(self._library, weight, None, is_float=True)
         return FloatLinear(self(weight))

@@ -7,6 +7,7 @@ any number of threads, and nothing has to be tried out when a model is loaded.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -43,14 +44,25 @@ class NativeProduct:
         self._bias = None if bias is None else bias.contiguous()
         argument.weight = packed.data_ptr()
         argument.bias = None if self._bias is None else self._bias.data_ptr()
+        argument.stride = argument.stride or argument.n
         self.argument = argument
         """For kernels that call the product themselves; valid as long as this object."""
         self._pointer = ctypes.byref(argument)
 
+    @property
+    def parts(self) -> tuple[NativeLibrary, Tensor, Tensor | None, LinearWeight, torch.dtype, torch.dtype]:
+        """Arguments of which it was made."""
+        return self._library, self._packed, self._bias, self.argument, self._dtype, self._out_dtype
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of the weight, its scales included."""
+        return self._packed.nbytes
+
     def __call__(self, x: Tensor) -> Tensor:
         x = x.contiguous()
         assert (x.dtype, x.shape[1]) == (self._dtype, self.argument.k)
-        out = x.new_empty(x.shape[0], self.argument.n, dtype=self._out_dtype)
+        out = x.new_empty(x.shape[0], self.argument.stride, dtype=self._out_dtype)
         self._library.linear(
             *(DTYPE_CODES[self._dtype], self._pointer, x.data_ptr(), out.data_ptr(), x.shape[0]),
             *(self._out_dtype is not self._dtype, torch.get_num_threads()),
@@ -78,3 +90,27 @@ class NativeLinear(NativeProduct):
         argument = LinearWeight(n=out_features, k=in_features)
         out_dtype = torch.float32 if is_float else weight.dtype
         super().__init__(library, packed, bias, argument, weight.dtype, out_dtype)
+
+
+class JoinedLinear(NativeProduct):
+    """The results of products of the same rows, one behind the other, by one call of the kernels.
+
+    Args:
+        products: of the same inputs and types; this one's from now on, they write into its results.
+    """
+
+    __slots__ = ("_products",)
+
+    def __init__(self, products: Sequence[NativeProduct]) -> None:
+        first = products[0]
+        assert all(product.argument.k == first.argument.k for product in products)
+        self._products = tuple(products)
+        for product, following in zip(products, [*products[1:], None], strict=True):
+            product.argument.next = None if following is None else ctypes.addressof(following.argument)
+            product.argument.stride = sum(each.argument.n for each in products)
+        super().__init__(*first.parts)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of all weights."""
+        return sum(product.resident_bytes for product in self._products)

@@ -1,6 +1,6 @@
 """Linear layers whose weights stay codes: packed once for the C++ kernels, widened only inside their products.
 
-Rows are as independent of each other as those of ``NativeLinear``: integers.h and codes.h say in which order they add.
+Rows are as independent of each other as those of ``NativeLinear``: integers.h, codes.h and k_quants.h say how they add.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.memory.huge_pages import zeroed_bytes
@@ -62,6 +63,53 @@ class QuantisedLinear(NativeProduct):
         return self._packed.nbytes + self._scales.nbytes + (0 if self._zeros is None else self._zeros.nbytes)
 
 
+class KQuantLinear(NativeProduct):
+    """``x @ weight.T + bias`` of a weight in Q4_K, Q5_K or Q6_K.
+
+    Args:
+        library: the compiled kernels.
+        weight: copied into panels; nothing of it is kept.
+        bias: [outputs] in ``dtype``, or ``None``.
+        dtype: type of the rows.
+        is_float: results are float32 whatever ``dtype`` is.
+    """
+
+    __slots__ = ("_parts", "_scales")
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        weight: KQuantWeight,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        *,
+        is_float: bool = False,
+    ) -> None:
+        (outputs, inputs), codes = weight.shape, weight.codes.contiguous()
+        packed = zeroed_bytes(library.k_code_bytes(weight.scheme, outputs, inputs))
+        library.pack_k_codes(
+            *(weight.scheme, codes.data_ptr(), packed.data_ptr()), *(outputs, inputs, torch.get_num_threads())
+        )
+        columns, wholes = library.panel(), weight.wholes
+        if wholes.shape[2] == 2:  # minima are added with their sign turned
+            wholes = torch.stack((wholes[..., 0], -wholes[..., 1]), -1)
+        self._scales = _by_panel(wholes.flatten(1), columns)
+        self._parts = _by_panel(weight.parts.flatten(1), columns)
+        argument = LinearWeight(
+            scales=self._scales.data_ptr(),
+            parts=self._parts.data_ptr(),
+            n=outputs,
+            k=inputs,
+            scheme=weight.scheme,
+        )
+        super().__init__(library, packed, bias, argument, dtype, torch.float32 if is_float else dtype)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of codes and scales."""
+        return self._packed.nbytes + self._scales.nbytes + self._parts.nbytes
+
+
 class ReorderedLinear:
     """A product whose inputs are put in the order of its groups before; rows stay independent of each other.
 
@@ -78,7 +126,7 @@ class ReorderedLinear:
 
 
 def _by_panel(of_groups: Tensor, columns: int) -> Tensor:
-    """[outputs, groups] as [panels, groups, columns], zeros after the last output."""
+    """[outputs, groups] as [panels, groups, columns] for the kernels, zeros after the last output."""
     outputs, groups = of_groups.shape
     panels = -(-outputs // columns)
     padded = of_groups.new_zeros(panels * columns, groups)

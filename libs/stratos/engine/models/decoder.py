@@ -23,7 +23,6 @@ from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.checkpoint.loader import CheckpointReader, LinearWeights, MlpWeights
 from stratos.engine.checkpoint.model_config import DecoderConfig
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
@@ -223,9 +222,11 @@ def _ready_mlp(weights: MlpWeights, linear: LinearFactory, ops: LayerOps, gate: 
 
 
 def _ready(weights: LinearWeights, linear: LinearFactory) -> Linear:
-    if isinstance(weights.weight, QuantisedWeight):
-        return linear.quantised(weights.weight, weights.bias)
-    return linear(weights.weight, weights.bias)
+    if isinstance(weights.weight, tuple):
+        return linear.joined(weights.weight, weights.bias)
+    if isinstance(weights.weight, Tensor):
+        return linear(weights.weight, weights.bias)
+    return linear.quantised(weights.weight, weights.bias)
 
 
 def _mlp(mlp: GatedMlp | MixtureOfExperts, lora: StepLora | None, layer: int, x: Tensor) -> Tensor:

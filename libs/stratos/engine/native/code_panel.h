@@ -88,6 +88,6 @@ template <class T, class O, int64_t SCHEME> static void multiply_code_rows(const
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
-        multiply_code_panel<T, O, SCHEME>(l, item % panels, x + first * l->k, out + first * l->n, last - first);
+        multiply_code_panel<T, O, SCHEME>(l, item % panels, x + first * l->k, out + first * l->stride, last - first);
     }
 }

@@ -33,7 +33,7 @@ struct Pass {  // mirrored by native/structures.py
     const int64_t *token_ids, *positions, *sampled;  // sampled: places of the tokens whose logits are wanted
     void *residual, *x, *wide, *narrow;              // [tokens, hidden] twice, [tokens, widest linear] twice
     float *cos, *sin;                                // [ropes, tokens, head_dim]
-    float *logits;                                   // [num_sampled, n of the head]
+    float *logits;                                   // [num_sampled, columns of the head]
     uint8_t *is_finite;                              // [tokens]
     int64_t num_sampled, threads;
 };
@@ -118,8 +118,8 @@ static void region_logits(const Model *m, const Pass *p) {
 
 static int64_t products(const Model *m, const Pass *p) {
     const Layer *l = m->layers;
-    int64_t weights = l->qkv.n * l->qkv.k + l->output.n * l->output.k + l->gate_up.n * l->gate_up.k + l->down.n * l->down.k;
-    return m->num_layers * weights * p->step->num_tokens + m->head.n * m->head.k * p->num_sampled;
+    int64_t weights = l->qkv.stride * l->qkv.k + l->output.stride * l->output.k + l->gate_up.stride * l->gate_up.k + l->down.stride * l->down.k;
+    return m->num_layers * weights * p->step->num_tokens + m->head.stride * m->head.k * p->num_sampled;
 }
 
 extern "C" {

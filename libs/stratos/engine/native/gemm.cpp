@@ -5,6 +5,9 @@
 #include "integers.h"
 #include "region.h"
 
+// k_quants.cpp
+void region_k_linear(int dtype, const Linear *l, const void *x, void *out, int64_t rows, bool is_float);
+
 static constexpr int64_t SERIAL_PRODUCTS = 1 << 17;  // some microseconds: below, a second thread saves less than it can cost
 
 template <class T, class O> static void multiply_scheme(const Linear *l, const T *x, O *out, int64_t rows) {
@@ -18,11 +21,17 @@ template <class T, class O> static void multiply_scheme(const Linear *l, const T
     }
 }
 
-void region_linear(int dtype, const Linear *l, const void *x, void *out, int64_t rows, bool is_float) {
+static void region_part(int dtype, const Linear *l, const void *x, void *out, int64_t rows, bool is_float) {
+    if (l->scheme >= Q4_K_CODES) return region_k_linear(dtype, l, x, out, rows, is_float);
     if (is_float)
         DISPATCH(dtype, multiply_scheme(l, (const T *)x, (float *)out, rows));
     else
         DISPATCH(dtype, multiply_scheme(l, (const T *)x, (T *)out, rows));
+}
+
+void region_linear(int dtype, const Linear *l, const void *x, void *out, int64_t rows, bool is_float) {
+    const int64_t element = is_float || dtype == 0 ? 4 : 2;
+    for (char *to = (char *)out; l; to += l->n * element, l = l->next) region_part(dtype, l, x, to, rows, is_float);
 }
 
 extern "C" {
@@ -50,7 +59,7 @@ void stratos_pack_codes(int64_t scheme, const uint8_t *codes, void *out, int64_t
 
 // out is float where is_float, else of the compute type.
 void stratos_linear(int dtype, const Linear *l, const void *x, void *out, int64_t rows, int is_float, int threads) {
-    if (l->n * l->k * rows < SERIAL_PRODUCTS) threads = 1;
+    if (l->stride * l->k * rows < SERIAL_PRODUCTS) threads = 1;
 #pragma omp parallel num_threads(threads)
     region_linear(dtype, l, x, out, rows, is_float);
 }

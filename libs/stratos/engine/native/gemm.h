@@ -15,14 +15,27 @@ constexpr int DEPTH = 64;  // units of k: this much of a panel stays in the firs
 constexpr int CHUNK = 240;  // rows of one item
 
 // What a weight holds.  FLOATS: elements of the compute type.  INT8_ROWS: bytes, multiplied with rows that are cut to
-// bytes as well (integers.h).  The others: codes that are widened inside the product (codes.h).
-enum Scheme : int64_t { FLOATS = 0, INT8_ROWS = 1, INT8_CODES = 2, INT4_CODES = 3, FP8_CODES = 4, MXFP4_CODES = 5 };
+// bytes as well (integers.h).  The others: codes that are widened inside the product (codes.h; k_quants.h from Q4_K on).
+enum Scheme : int64_t {
+    FLOATS = 0,
+    INT8_ROWS = 1,
+    INT8_CODES = 2,
+    INT4_CODES = 3,
+    FP8_CODES = 4,
+    MXFP4_CODES = 5,
+    Q4_K_CODES = 6,
+    Q5_K_CODES = 7,
+    Q6_K_CODES = 8
+};
 
 struct Linear {  // mirrored by native/structures.py
     const void *weight, *bias;  // packed; bias [n] of the compute type, or null
-    const float *scales;        // [panel][groups of k][PANEL], zeros after n; null for FLOATS
+    const float *scales;        // [panel][groups of k][PANEL], zeros after n; null for FLOATS; K-quants: d and -dmin, or d
     const uint8_t *zeros;       // the same: the code of INT4_CODES that is zero; null where it is 8
+    const uint8_t *parts;       // of K-quants: scale and minimum, or two scales, of 32 inputs, [panel][k / 32][2][PANEL]
+    const Linear *next;         // more columns of the same result, behind these; null is none
     int64_t n, k, scheme, group;
+    int64_t stride;  // columns of the result, those of `next` included
 };
 
 template <class T> static inline int64_t units_of(int64_t k) {
@@ -88,18 +101,18 @@ template <class T> static inline void copy_units(const T *x, int64_t count, floa
 }
 
 template <class T, class O>
-static void store_panel(const float *sums, int64_t rows, const T *bias, O *out, int64_t n, int64_t columns) {
+static void store_panel(const float *sums, int64_t rows, const T *bias, O *out, int64_t stride, int64_t columns) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c += LANES) {
             int count = (int)(columns - c);
             vec x = vload(sums + r * PANEL + c);
-            vstore(out + r * n + c, bias ? vadd(x, vload(bias + c, count)) : x, count);
+            vstore(out + r * stride + c, bias ? vadd(x, vload(bias + c, count)) : x, count);
         }
 }
 
 template <class T, class O> static void store_sums(const Linear *l, int64_t panel, const float *sums, int64_t rows, O *out) {
     const int64_t column = panel * PANEL, columns = l->n - column < PANEL ? l->n - column : PANEL;
-    store_panel(sums, rows, l->bias ? (const T *)l->bias + column : nullptr, out + column, l->n, columns);
+    store_panel(sums, rows, l->bias ? (const T *)l->bias + column : nullptr, out + column, l->stride, columns);
 }
 
 // One panel times `rows` of at most CHUNK.
@@ -151,7 +164,7 @@ template <class T, class O> static void multiply_rows(const Linear *l, const T *
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
-        multiply_panel(l, item % panels, x + first * l->k, out + first * l->n, last - first);
+        multiply_panel(l, item % panels, x + first * l->k, out + first * l->stride, last - first);
     }
 }
 

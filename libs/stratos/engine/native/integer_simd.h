@@ -13,6 +13,8 @@ static inline ivec isub(ivec a, ivec b) { return _mm512_sub_epi32(a, b); }
 static inline ivec iand(ivec a, ivec b) { return _mm512_and_si512(a, b); }
 static inline ivec imadd16(ivec a, ivec b) { return _mm512_madd_epi16(a, b); }
 template <int N> static inline ivec ishr16(ivec x) { return _mm512_srli_epi16(x, N); }
+template <int N> static inline ivec ishl16(ivec x) { return _mm512_slli_epi16(x, N); }
+static inline ivec ishr16_by(ivec x, int n) { return _mm512_srl_epi16(x, _mm_cvtsi32_si128(n)); }
 template <int N> static inline ivec ishr(ivec x) { return _mm512_srli_epi32(x, N); }
 template <int N> static inline ivec ishl(ivec x) { return _mm512_slli_epi32(x, N); }
 template <int N> static inline ivec ishr_signed(ivec x) { return _mm512_srai_epi32(x, N); }
@@ -37,6 +39,8 @@ static inline ivec isub(ivec a, ivec b) { return _mm256_sub_epi32(a, b); }
 static inline ivec iand(ivec a, ivec b) { return _mm256_and_si256(a, b); }
 static inline ivec imadd16(ivec a, ivec b) { return _mm256_madd_epi16(a, b); }
 template <int N> static inline ivec ishr16(ivec x) { return _mm256_srli_epi16(x, N); }
+template <int N> static inline ivec ishl16(ivec x) { return _mm256_slli_epi16(x, N); }
+static inline ivec ishr16_by(ivec x, int n) { return _mm256_srl_epi16(x, _mm_cvtsi32_si128(n)); }
 template <int N> static inline ivec ishr(ivec x) { return _mm256_srli_epi32(x, N); }
 template <int N> static inline ivec ishl(ivec x) { return _mm256_slli_epi32(x, N); }
 template <int N> static inline ivec ishr_signed(ivec x) { return _mm256_srai_epi32(x, N); }

@@ -173,6 +173,6 @@ template <class T, class O> static void multiply_byte_rows(const Linear *l, cons
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
-        multiply_byte_panel<T>(l, item % panels, all.from(first), out + first * l->n, last - first);
+        multiply_byte_panel<T>(l, item % panels, all.from(first), out + first * l->stride, last - first);
     }
 }

@@ -41,6 +41,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_panel": (c_int64, []),
     "stratos_code_bytes": (c_int64, [c_int64, c_int64, c_int64]),
     "stratos_pack_codes": (None, [c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_k_code_bytes": (c_int64, [c_int64, c_int64, c_int64]),
+    "stratos_pack_k_codes": (None, [c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int]),
     "stratos_linear": (None, [c_int, POINTER(LinearWeight), c_void_p, c_void_p, c_int64, c_int, c_int]),
     "stratos_row_bytes": (c_int64, []),
     "stratos_sample_bytes": (c_int64, [c_int64]),
@@ -81,6 +83,8 @@ class NativeLibrary:
     panel: Any
     code_bytes: Any
     pack_codes: Any
+    k_code_bytes: Any
+    pack_k_codes: Any
     linear: Any
     peak: Any
     sample: Any

@@ -35,8 +35,8 @@ class LinearWeight(ctypes.Structure):
     """``Linear`` of gemm.h: a packed weight of any scheme."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("weight", "bias", "scales", "zeros")),
-        *((name, c_int64) for name in ("n", "k", "scheme", "group")),
+        *((name, c_void_p) for name in ("weight", "bias", "scales", "zeros", "parts", "next")),
+        *((name, c_int64) for name in ("n", "k", "scheme", "group", "stride")),
     )
 
 

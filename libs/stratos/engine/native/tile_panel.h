@@ -78,6 +78,6 @@ template <class O> static void multiply_rows(const Linear *l, const bf16_t *x, O
     for (int64_t item = 0; item < panels * chunks; item++) {
         const int64_t chunk = item / panels, first = tiles * chunk / chunks * TILE_ROWS;
         const int64_t end = tiles * (chunk + 1) / chunks * TILE_ROWS, last = end < rows ? end : rows;
-        multiply_tile_panel(l, item % panels, whole.from(first, 0), out + first * l->n, last - first, is_packed);
+        multiply_tile_panel(l, item % panels, whole.from(first, 0), out + first * l->stride, last - first, is_packed);
     }
 }

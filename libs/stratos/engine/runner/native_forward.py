@@ -108,11 +108,11 @@ class NativeForward(Forward):
             residual_scale=options.residual_scale,
             activation_limit=options.activation_limit,
         )
-        wide, narrow = max(_argument(first.qkv).n, 2 * inner), max(_argument(first.output).k, inner)
+        wide, narrow = max(_argument(first.qkv).stride, 2 * inner), max(_argument(first.output).k, inner)
         self._buffers = _Buffers(
             config.hidden_size, wide, narrow, len(ropes) * config.head_dim, decoder.embedding.dtype
         )
-        self._logits = np.empty((0, self._model.head.n), dtype=np.float32)
+        self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
 
     def run(self, inputs: StepInputs) -> ForwardResult:
         if inputs.lora is not None:
@@ -120,7 +120,7 @@ class NativeForward(Forward):
         num_tokens, num_sampled = inputs.token_ids.shape[0], len(inputs.sampled_rows)
         self._buffers.reserve(num_tokens)
         if num_sampled > len(self._logits):
-            self._logits = np.empty((num_sampled, self._model.head.n), dtype=np.float32)
+            self._logits = np.empty((num_sampled, self._model.head.stride), dtype=np.float32)
         sampled = np.arange(num_tokens) if inputs.sampled_tokens is None else inputs.sampled_tokens.numpy()
         is_finite = np.empty(num_tokens, dtype=np.bool_)
         step = self._attention.unplanned(inputs.spans)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.gguf.decoder_fields import METHOD
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.checkpoint.weight_schemes import LinearScheme, label_at_load
 from stratos.engine.revisions import revised
@@ -31,4 +32,5 @@ def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
 
 def scheme_parts(label: str) -> tuple[str, ...]:
     """Parts of the numerics id that name it."""
-    return (revised("native-quantised-products", label),) if label else ()
+    family = "native-gguf-products" if label.startswith(METHOD) else "native-quantised-products"
+    return (revised(family, label),) if label else ()

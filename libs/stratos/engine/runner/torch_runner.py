@@ -142,7 +142,7 @@ class TorchRunner(Runner):
         kernels = choose_kernels(config, target, dtype)
         linear = kernels.linear(config, target, dtype)
         weights = chosen_scheme(config.quantization, model)
-        keeps = linear.keeps_codes
+        keeps = linear.keeps_codes and config.kernels.kept_codes
         reader = CheckpointReader(files, model, dtype, target, config.quantization, keeps_codes=keeps)
         codes = kernels.kv_codes
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8

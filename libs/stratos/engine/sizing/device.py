@@ -47,7 +47,7 @@ def kernels_choice(config: RunnerConfig, cpu_flags: frozenset[str], folder: Path
 
 def keeps_codes(config: RunnerConfig, *, is_gpu: bool) -> bool:
     """Whether blocks of GGUF files and coded experts stay codes: the C++ kernels alone have products for them."""
-    return not is_gpu and kernels_choice(config, cpu_flags()).value != NO_KERNELS
+    return not is_gpu and config.kernels.kept_codes and kernels_choice(config, cpu_flags()).value != NO_KERNELS
 
 
 def _why_none(cpu_flags: frozenset[str], builds: list[str]) -> str:

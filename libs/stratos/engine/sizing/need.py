@@ -15,7 +15,7 @@ from stratos.core.files.gguf.block_types import FLOAT_BLOCKS
 from stratos.core.files.gguf.parts import SUFFIX, read_gguf
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
-from stratos.engine.checkpoint.gguf.kept_codes import KEPT_BYTES, kept_schemes
+from stratos.engine.checkpoint.gguf.kept_codes import KEPT_BYTES, TABLE, kept_schemes
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.tensor_names import CODED_SUFFIXES, LINEAR_SUFFIXES, expected_shapes
 from stratos.engine.sizing.operations import layer_operations, output_operations
@@ -135,18 +135,19 @@ def _gguf_need(model: DecoderConfig, first: Path, *, keeps_codes: bool) -> Model
     for name, info in tensors.items():
         if name in kept:
             code_bytes += info.num_elements * KEPT_BYTES[kept[name]]
-        else:  # a product reads bfloat16 fastest, and blocks are less exact than it
+        if name not in kept or name == TABLE:  # rows are looked up in a copy of floats
+            # a product reads bfloat16 fastest, and blocks are less exact than it
             elements[types[name] if types[name] in FLOAT_BLOCKS else "BF16"] += info.num_elements
     stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
-    widened = sorted({types[name] for name in types if name not in kept} - set(FLOAT_BLOCKS))
-    need = need_of(model, sum(elements.values()), STORED_DTYPES[stored])
+    widened = sorted({types[name] for name in types if name not in kept or name == TABLE} - set(FLOAT_BLOCKS))
+    need = need_of(model, sum(elements.values()), STORED_DTYPES[stored], has_own_head=TABLE in kept)
     return replace(need, code_bytes=int(code_bytes), widened=tuple(widened))
 
 
-def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNeed:
-    """Sizes of a parsed model whose files hold ``num_stored`` elements."""
+def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str, *, has_own_head: bool = False) -> ModelNeed:
+    """Sizes of a parsed model whose files hold ``num_stored`` elements; ``has_own_head``: not those of a table."""
     table = model.vocab_size * model.hidden_size
-    twice = table if model.tie_word_embeddings else 0
+    twice = table if model.tie_word_embeddings and not has_own_head else 0
     return ModelNeed(
         stored_dtype=stored_dtype,
         num_weights=num_stored + twice,

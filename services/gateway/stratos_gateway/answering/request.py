@@ -42,6 +42,11 @@ def note_unknown(exchange: Exchange, names: Sequence[str]) -> None:
         exchange.headers.append((IGNORED_HEADER, ", ".join(shown).encode()))
 
 
+def ignored_names(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Fields that an answer's headers name as ignored, for a client that sees no headers."""
+    return ", ".join(value.decode() for name, value in headers if name == IGNORED_HEADER)
+
+
 RESUMED = "stratos.stream"
 """Key of an ASGI scope whose client comes back to the stream of this id."""
 LINE = "stratos.batch_line"

@@ -15,7 +15,7 @@ from starlette.types import Message
 from stratos.common.errors import NotFound, Retryable, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.endpoint import Endpoint
-from stratos_gateway.answering.request import LINE, BatchLine
+from stratos_gateway.answering.request import LINE, BatchLine, ignored_names
 from stratos_gateway.http.errors import error_body, public_error
 from stratos_gateway.http.exchange import Exchanges
 
@@ -26,6 +26,8 @@ class LineAnswer:
 
     status: int
     body: Any
+    ignored: str = ""
+    """Fields of the line that mean nothing here, as the route's header names them."""
 
     @property
     def is_ok(self) -> bool:
@@ -78,7 +80,7 @@ class LineCalls:
         exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
         with exchange.span:
             await endpoint.resume(Request(scope, _never), _never, exchange.send, tenant, b"", body)
-        return LineAnswer(capture.status, orjson.loads(b"".join(capture.parts)))
+        return LineAnswer(capture.status, orjson.loads(b"".join(capture.parts)), capture.ignored)
 
 
 def error_answer(error: StratosError) -> LineAnswer:
@@ -91,11 +93,13 @@ class _Capture:
 
     def __init__(self) -> None:
         self.status = 0
+        self.ignored = ""
         self.parts: list[bytes] = []
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.ignored = ignored_names(message["headers"])
         else:
             self.parts.append(message.get("body", b""))
 

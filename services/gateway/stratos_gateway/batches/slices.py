@@ -15,7 +15,7 @@ from stratos.common.background import end_tasks
 from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosError
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.batch_store import BatchStore, StoredBatch
-from stratos_gateway.answering.request import BatchLine
+from stratos_gateway.answering.request import IGNORED_HEADER, BatchLine
 from stratos_gateway.batches.calls import LineAnswer, LineCalls, error_answer
 from stratos_gateway.batches.gate import LineGate
 
@@ -190,6 +190,8 @@ def result_line(name: str, custom_id: str, answer: LineAnswer | None, error: tup
     response = None
     if answer is not None:
         response = {"status_code": answer.status, "request_id": name, "body": answer.body}
+        if answer.ignored:
+            response["headers"] = {IGNORED_HEADER.decode(): answer.ignored}
     shown = None if answer is not None else {"code": error[0], "message": error[1]}
     value = {"id": f"batch_req_{name.removeprefix('batch_')}", "custom_id": custom_id, "response": response}
     return orjson.dumps({**value, "error": shown}).decode()

@@ -11,7 +11,7 @@ from stratos_gateway.openai.fields import Fields, ignored_fields
 from stratos_gateway.openai.requests import BestOf, GenerationBody, GenerationOptions, shared_options
 
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's default of this route."""
+"""OpenAI's default of this route; a plan that allows fewer bounds it, as it bounds a model's default."""
 
 
 def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
@@ -43,8 +43,8 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     )
 
 
-def _max_tokens(value: Any) -> float:
-    return DEFAULT_MAX_TOKENS if value is None else check_number("max_tokens", value)
+def _max_tokens(value: Any) -> float | None:
+    return None if value is None else check_number("max_tokens", value)
 
 
 def _best_of(options: GenerationOptions, num: int) -> GenerationOptions:

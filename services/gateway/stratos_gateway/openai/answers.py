@@ -54,8 +54,12 @@ class ChoicesRenderer(Renderer):
         """Stream events for what is new."""
         events = []
         for chunk in chunks:
-            self._num_sent_tokens += len(chunk.token_ids) + chunk.num_withheld
-            for choice in self._parts(chunk):
+            parts, num_new = self._parts(chunk), len(chunk.token_ids) + chunk.num_withheld
+            if not parts:
+                self._num_sent_tokens += num_new
+            for place, choice in enumerate(parts, start=1):
+                if place == len(parts):  # what comes before it, as the role, has none of the tokens
+                    self._num_sent_tokens += num_new
                 event = self._enveloped(choice)
                 events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
             if chunk.continuation:

@@ -14,7 +14,7 @@ from stratos_gateway.anthropic.errors import MESSAGE_ERRORS
 from stratos_gateway.anthropic.rendering import MessageRenderer
 from stratos_gateway.anthropic.requests import message_param, parse_message
 from stratos_gateway.completion.forms import BestRenderer, EchoRenderer
-from stratos_gateway.completion.requests import parse_completion
+from stratos_gateway.completion.requests import DEFAULT_MAX_TOKENS, parse_completion
 from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
@@ -104,6 +104,8 @@ class Dialect:
     """Keeps an answer whose output has ended, before its client is told of the end."""
     fill: Callable[[PromptRenderer, Body, str], Awaitable[Body]] = no_template
     """Puts a tenant's prompt template into a body that names one."""
+    default_max_tokens: int | None = None
+    """Most tokens of an answer where a request says nothing; ``None`` leaves it to the model."""
     errors: ErrorForm = OPENAI_ERRORS
     """Form of errors on its path, and below it."""
 
@@ -126,6 +128,7 @@ COMPLETION = Dialect(
     prompt_param="prompt",
     make_id=partial(new_id, "cmpl"),
     continues_prompt=True,
+    default_max_tokens=DEFAULT_MAX_TOKENS,
     parse=partial(_for_vocabulary, parse_completion),
     render=render_completion,
     fill=PromptRenderer.completion_body,

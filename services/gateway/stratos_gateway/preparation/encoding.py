@@ -12,9 +12,11 @@ from stratos_gateway.preparation.output_shape import encode_conversation
 
 
 async def encode_prompts(
-    model: ServedModel, body: GenerationBody, plan: Plan
+    model: ServedModel, body: GenerationBody, plan: Plan, default_max_tokens: int = 1
 ) -> tuple[GenerationBody, list[tuple[int, ...]]]:
     """Ids of each prompt, and the body with what is left of its texts: an echo shows what the model was given.
+
+    ``default_max_tokens`` are left room for where the request names no ``max_tokens``.
 
     Raises:
         BadRequest: a prompt is empty or too long, or is to be cut to more than the model takes.
@@ -24,7 +26,7 @@ async def encode_prompts(
         return body, [await _encode(model, prompt) for prompt in body.prompts]
     room = model.base.max_model_len - 1
     if truncation.num_tokens is None:
-        room = model.base.max_model_len - (body.options.max_tokens or 1)
+        room = model.base.max_model_len - (body.options.max_tokens or default_max_tokens)
     most = max(1, min(plan.max_prompt_tokens, model.max_input_tokens, room))
     unbounded = model.unbounded()
     cut = [truncation.cut(await _encode(unbounded, prompt), most) for prompt in body.prompts]

@@ -184,7 +184,7 @@ class GenerationPreparer:
         parsed = await dialect.complete(tools.responses, parsed, tenant)
         target = lookup.target
         continued = self._continued(parsed, target, opened)
-        parsed, prompts = await encode_prompts(model, parsed, tenant.plan)
+        parsed, prompts = await encode_prompts(model, parsed, tenant.plan, dialect.default_max_tokens or 1)
         shape = output_shape(model, parsed, prompts)
         parsed, shape = await enforce(model, parsed, shape, tenant.name)
         options = parsed.options
@@ -274,7 +274,7 @@ class GenerationPreparer:
         options, target, trace, shape = body.options, checked.target, checked.trace, checked.shape
         model = target.served
         if options.max_tokens is None:
-            options = replace(options, max_tokens=model.default_max_tokens)
+            options = replace(options, max_tokens=dialect.default_max_tokens or model.default_max_tokens)
         shown = frozenset[int]() if shape is None else frozenset(special_ids(model, shape).values())
         if options.shows_special:
             shown |= model.tokenizer.special_ids

@@ -1,7 +1,8 @@
 """One response of a socket: its message as a POST of the same process, the events of that answer as messages.
 
 message   {"type": "response.create", ...the fields of a body}
-answer    every event as it is in a stream; a refusal is {"type": "error", "status", "error", "headers"}
+answer    every event as it is in a stream; a refusal is {"type": "error", "status", "error", "headers"}, and the first
+          event has "headers", too, where fields of the message mean nothing here
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Scope
 
 from stratos.common.errors import BadRequest, StratosError
+from stratos_gateway.answering.request import IGNORED_HEADER, ignored_names
 from stratos_gateway.http.body import parse_object, parsed
 from stratos_gateway.http.errors import error_body, public_error
 from stratos_gateway.http.sse import SlowClient
@@ -84,6 +86,8 @@ class SocketTurn:
         self._body: bytes | None = None
         self._status = 0
         self._headers: Mapping[bytes, bytes] = {}
+        self._ignored = ""
+        """Fields that mean nothing here, until the client is told of them."""
         self._refusal = b""
         self.is_ended = False
         """The client has the last event."""
@@ -127,6 +131,7 @@ class SocketTurn:
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status, self._headers = message["status"], dict(message["headers"])
+            self._ignored = ignored_names(message["headers"])
         elif self._status != HTTPStatus.OK:
             self._refusal += message.get("body", b"")
             if not message.get("more_body"):
@@ -141,7 +146,7 @@ class SocketTurn:
         for event in events.split(b"\n\n"):
             for line in event.split(b"\n"):
                 if line.startswith(b"data: "):
-                    await self._connection.send(line.removeprefix(b"data: "))
+                    await self._connection.send(self._with_ignored(line.removeprefix(b"data: ")))
                 elif line.startswith(_LAST):
                     self.is_ended = True
                 elif line.startswith(b":"):
@@ -149,7 +154,16 @@ class SocketTurn:
         if self._connection.is_gone:
             raise SlowClient
 
+    def _with_ignored(self, event: bytes) -> bytes:
+        """An event, the first one with the names of ignored fields."""
+        if not self._ignored:
+            return event
+        told, self._ignored = {IGNORED_HEADER.decode(): self._ignored}, ""
+        return orjson.dumps({**orjson.loads(event), "headers": told})
+
     def _refused(self) -> bytes:
         told = {name.decode(): self._headers[name].decode() for name in _TOLD_HEADERS if name in self._headers}
+        if self._ignored:
+            told[IGNORED_HEADER.decode()] = self._ignored
         shown = orjson.loads(self._refusal) if self._refusal else {}
         return orjson.dumps({"type": "error", "status": self._status, **shown, "headers": told})

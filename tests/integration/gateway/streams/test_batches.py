@@ -34,6 +34,13 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": [{"role": "user", "content": "go"}], "max_tokens": 60},
     "/v1/moderations": {"input": "go"},
 }
+IGNORED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"store": True},
+    "/v1/completions": {"store": True},
+    "/v1/responses": {"client_metadata": {"a": "b"}},
+    "/v1/messages": {"diagnostics": {"a": "b"}},
+}
+"""A field of each route that is accepted and means nothing here."""
 
 
 @pytest.fixture
@@ -92,6 +99,7 @@ async def rows_of(world: AdminWorld, file_id: str | None) -> list[dict[str, Any]
 async def test_every_route_is_computed_in_the_order_of_its_lines(worlds: list[AdminWorld], url: str) -> None:
     one, two = worlds
     rows = lines(3, url)
+    rows[1]["body"] = {**rows[1]["body"], **IGNORED[url]}
     begun = await submit(one, rows, metadata={"job": "nightly"})
     assert begun["status"] in ("validating", "in_progress")  # a gateway may have begun already
     assert begun["metadata"] == {"job": "nightly"}
@@ -101,6 +109,8 @@ async def test_every_route_is_computed_in_the_order_of_its_lines(worlds: list[Ad
     answers = await rows_of(two, found["output_file_id"])
     assert [row["custom_id"] for row in answers] == ["c0", "c1", "c2"]
     assert {row["response"]["status_code"] for row in answers} == {200}
+    told = [row["response"].get("headers") for row in answers]
+    assert told == [None, {"x-stratos-ignored": next(iter(IGNORED[url]))}, None]
     assert len({row["id"] for row in answers}) == 3
     assert TEXT in str(answers[0]["response"]["body"])
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from stratos.common.errors import BadRequest
-from stratos.core.requests.limits import LIMITS, check_number
+from stratos.core.requests.limits import LIMITS, check_logit_bias, check_number
 
 ROWS = {
     "temperature": (0.0, 2.0),
@@ -79,3 +79,21 @@ def test_bounds_are_written_as_a_person_writes_them() -> None:
         check_number("top_k", -1)
     with pytest.raises(BadRequest, match=r"top_p must be in \(0, 1\]"):
         check_number("top_p", 0)
+
+
+@pytest.mark.parametrize("value", [-(2.0**63), 2.0**62, -(2.0**53) - 2])
+def test_a_seed_that_json_could_not_hold_is_not_rounded_to_another(value: float) -> None:
+    with pytest.raises(BadRequest, match="seed is not exact") as caught:
+        check_number("seed", value)
+    assert caught.value.param == "seed"
+    assert check_number("seed", int(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("bias", "named"), [({"abc": 1}, "'abc'"), ({"9": 1}, "'9'"), ({"5": "x"}, "['5']"), ({"5": 101}, "['5']")]
+)
+def test_errors_of_logit_bias_name_the_key(bias: dict[str, object], named: str) -> None:
+    with pytest.raises(BadRequest, match="logit_bias") as caught:
+        check_logit_bias(bias, 9)
+    assert named in str(caught.value)
+    assert caught.value.param == "logit_bias"

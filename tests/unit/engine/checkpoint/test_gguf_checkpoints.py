@@ -53,13 +53,13 @@ def test_blocks_are_widened_bit_by_bit_as_by_the_package_gguf(name: str) -> None
         assert torch.equal(codes.floats(), expected.view(2, -1))
 
 
-def test_layers_of_one_product_stay_codes_together_or_not_at_all() -> None:
-    types = {f"blk.0.{part}.weight": "Q8_0" for part in ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_down")}
-    types |= {"blk.0.ffn_up.weight": "Q4_0", "blk.0.attn_output.weight": "Q4_K", "token_embd.weight": "Q8_0"}
-    kept = {f"blk.0.{part}.weight" for part in ("attn_q", "attn_k", "attn_v", "ffn_down")}
-    assert kept_schemes(types).keys() == kept
-    types["blk.0.attn_v.weight"] = "Q6_K"
-    assert kept_schemes(types).keys() == {"blk.0.ffn_down.weight"}
+def test_products_whose_blocks_have_a_kernel_stay_codes() -> None:
+    types = {f"blk.0.{part}.weight": "Q4_K" for part in ("attn_q", "attn_k", "ffn_gate", "ffn_down")}
+    types |= {"blk.0.attn_v.weight": "Q6_K", "blk.0.ffn_up.weight": "Q5_1", "token_embd.weight": "Q8_0"}
+    layer = types.keys() - {"blk.0.ffn_up.weight", "token_embd.weight"}
+    assert kept_schemes(types).keys() == layer | {"token_embd.weight"}, "the embedding is the output layer, too"
+    types["output.weight"] = "Q6_K"
+    assert kept_schemes(types).keys() == layer | {"output.weight"}
 
 
 MODELS: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
@@ -99,7 +99,7 @@ def label(kinds: dict[str, str]) -> str:
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0"])
+@pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0", "llama-q4_k_m", "llama-mixed"])
 def test_blocks_that_fit_a_product_stay_codes(tmp_path: Path, name: str) -> None:
     prefix, kinds, changes = MODELS[name]
     save_gguf(tmp_path, kinds, prefix, **changes)
@@ -112,6 +112,12 @@ def test_blocks_that_fit_a_product_stay_codes(tmp_path: Path, name: str) -> None
     assert runner.info.step_weight_bytes == codes.read_bytes("bfloat16")
     expected = alone(runner, PROMPT)
     assert all(alone(runner, PROMPT, chunk) == expected for chunk in (1, 16))
+    assert "r2" in runner.info.identity.numerics_id
+    for switches in ({"whole_step": False}, {"kept_codes": False}):
+        other = load_runner(tmp_path / "folder", dtype="bfloat16", **switches)
+        is_kept = "kept_codes" not in switches
+        assert (other.info.identity == runner.info.identity) is is_kept
+        assert alone(other, PROMPT, 16) == expected or not is_kept
 
 
 def test_without_the_kernels_all_blocks_are_widened(tmp_path: Path) -> None:
@@ -153,6 +159,21 @@ def halves(value: float) -> Callable[[Stored], Stored]:
         return replace(tensor, content=bytes(content))
 
     return change
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("kind", "at", "value"), [("Q4_K", 0, float("nan")), ("Q4_K", 0, -0.5), ("Q5_K", 2, -0.5), ("Q6_K", 208, torch.inf)]
+)
+def test_a_super_block_whose_scale_cannot_be_is_refused(tmp_path: Path, kind: str, at: int, value: float) -> None:
+    save_gguf(tmp_path, {"": kind})
+    content = bytearray((tmp_path / "model.gguf").read_bytes())
+    model = read_gguf(tmp_path / "model.gguf")
+    begin = model.tensors["blk.1.ffn_down.weight"].begin + at
+    content[begin : begin + 2] = torch.tensor([value]).half().view(torch.uint8).numpy().tobytes()
+    write(tmp_path / "model.gguf", bytes(content))
+    with pytest.raises(InvalidCheckpoint, match=r"tensor blk\.1\.ffn_down\.weight holds a scale that cannot be"):
+        load_runner(tmp_path / "folder", dtype="bfloat16")
 
 
 NAME = "blk.0.attn_q.weight"

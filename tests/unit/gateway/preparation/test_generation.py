@@ -214,9 +214,12 @@ async def test_a_missing_seed_is_drawn_once_for_all_prompts() -> None:
 # -- how many tokens ---------------------------------------------------------------------------------
 
 
-async def test_defaults_of_max_tokens() -> None:
+async def test_defaults_of_max_tokens_are_bounded_by_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await chat()).specs[0].sampling.max_tokens == DEFAULT_MAX_TOKENS
     assert (await complete()).specs[0].sampling.max_tokens == COMPLETIONS_DEFAULT
+    monkeypatch.setitem(globals(), "TENANT", replace(TENANT, plan=replace(TENANT.plan, max_tokens=8)))
+    assert [(await prepare()).specs[0].sampling.max_tokens for prepare in (chat, complete)] == [8, 8]
+    assert (await refusal(complete, max_tokens=9)).param == "max_tokens"
 
 
 @ROUTES

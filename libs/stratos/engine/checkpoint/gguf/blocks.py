@@ -14,14 +14,15 @@ A function takes blocks [n, bytes] of uint8 and gives float32 [n, elements].  d,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
 from stratos.engine.checkpoint.gguf.kept_codes import KEPT
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
-
-_SUPER = 256
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
 
 
 def as_floats(block_type: str, blocks: Tensor) -> Tensor:
@@ -29,9 +30,11 @@ def as_floats(block_type: str, blocks: Tensor) -> Tensor:
     return _WIDENERS[block_type](blocks)
 
 
-def as_codes(block_type: str, blocks: Tensor) -> QuantisedWeight:
+def as_codes(block_type: str, blocks: Tensor) -> QuantisedWeight | KQuantWeight:
     """Weight whose blocks stay codes; ``blocks``: [outputs, blocks of a row, bytes] of a type of ``KEPT``."""
     outputs = blocks.shape[0]
+    if block_type in _K_QUANTS:
+        return _K_QUANTS[block_type](blocks.flatten(0, 1), outputs)
     flat = blocks.flatten(0, 1)
     codes = flat[:, 2:].clone() if block_type == "Q8_0" else _nibbles(flat[:, 2:])
     return QuantisedWeight(
@@ -78,24 +81,27 @@ def _five_bits(packed: Tensor) -> Tensor:
     return (_nibbles(packed[:, 4:]) | _bits(packed[:, :4]) << 4).float()
 
 
-def _q4_k(blocks: Tensor) -> Tensor:
-    return _with_minima(blocks, _nibble_rows(blocks[:, 16:], 32))
+def _q4_k(blocks: Tensor, outputs: int) -> KQuantWeight:
+    return _with_minima(LinearScheme.Q4_K, blocks, _nibble_rows(blocks[:, 16:], 32), outputs)
 
 
-def _q5_k(blocks: Tensor) -> Tensor:
+def _q5_k(blocks: Tensor, outputs: int) -> KQuantWeight:
     # bit i of byte j belongs to element j of the i-th 32
     high = blocks[:, 16:48].unsqueeze(1) >> torch.arange(8, dtype=torch.uint8).view(1, 8, 1) & 1
-    return _with_minima(blocks, _nibble_rows(blocks[:, 48:], 32) | high << 4)
+    return _with_minima(LinearScheme.Q5_K, blocks, _nibble_rows(blocks[:, 48:], 32) | high << 4, outputs)
 
 
-def _q6_k(blocks: Tensor) -> Tensor:
+def _q6_k(blocks: Tensor, outputs: int) -> KQuantWeight:
     count = blocks.shape[0]
     low = _nibble_rows(blocks[:, :128], 64).reshape(count, 8, 32)
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(1, 1, 4, 1)
     high = (blocks[:, 128:192].reshape(count, 2, 1, 32) >> shifts & 3).reshape(count, 8, 32)
-    numbers = ((low | high << 4).float() - 32).view(count, 16, 16)
-    scales = _half(blocks, 208) * blocks[:, 192:208].view(torch.int8).float()
-    return (numbers * scales.unsqueeze(-1)).view(count, _SUPER)
+    return KQuantWeight(
+        scheme=LinearScheme.Q6_K,
+        codes=(low | high << 4).view(outputs, -1),
+        parts=blocks[:, 192:208].reshape(outputs, -1, 2),
+        wholes=_half(blocks, 208).view(outputs, -1, 1),
+    )
 
 
 def _nibble_rows(packed: Tensor, width: int) -> Tensor:
@@ -105,12 +111,24 @@ def _nibble_rows(packed: Tensor, width: int) -> Tensor:
     return (chunks >> shifts & 0xF).flatten(1, 2)
 
 
-def _with_minima(blocks: Tensor, numbers: Tensor) -> Tensor:
+def _with_minima(scheme: LinearScheme, blocks: Tensor, codes: Tensor, outputs: int) -> KQuantWeight:
     """Eight groups of 32 with scales and minima; bytes 4-15 hold them, low 6 bits of the first four, then the rest."""
     low, middle, high = blocks[:, 4:16].reshape(-1, 3, 4).unbind(1)
-    scales = torch.cat((low & 0x3F, high & 0xF | low >> 2 & 0x30), -1).float() * _half(blocks, 0)
-    minima = torch.cat((middle & 0x3F, high >> 4 | middle >> 2 & 0x30), -1).float() * _half(blocks, 2)
-    return (numbers.float() * scales.unsqueeze(-1) - minima.unsqueeze(-1)).view(-1, _SUPER)
+    scales = torch.cat((low & 0x3F, high & 0xF | low >> 2 & 0x30), -1)
+    minima = torch.cat((middle & 0x3F, high >> 4 | middle >> 2 & 0x30), -1)
+    return KQuantWeight(
+        scheme=scheme,
+        codes=codes.reshape(outputs, -1),
+        parts=torch.stack((scales, minima), -1).view(outputs, -1, 2),
+        wholes=torch.cat((_half(blocks, 0), _half(blocks, 2)), -1).view(outputs, -1, 2),
+    )
+
+
+def _k_floats(block_type: str, blocks: Tensor) -> Tensor:
+    return _K_QUANTS[block_type](blocks, blocks.shape[0]).floats()
+
+
+_K_QUANTS: dict[str, Callable[[Tensor, int], KQuantWeight]] = {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}
 
 
 _WIDENERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -122,7 +140,5 @@ _WIDENERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
+    **{name: partial(_k_floats, name) for name in _K_QUANTS},
 }

@@ -16,6 +16,7 @@ from stratos.core.files.gguf.header import GgufFile, GgufTensorInfo
 from stratos.core.files.gguf.parts import SUFFIX, read_gguf
 from stratos.core.files.model_files import ModelFiles
 from stratos.engine.checkpoint.gguf.blocks import as_codes, as_floats
+from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
 from stratos.engine.checkpoint.gguf.kept_codes import kept_schemes
 from stratos.engine.checkpoint.gguf.names import full_name, paired_heads
 from stratos.engine.checkpoint.model_config import DecoderConfig
@@ -25,6 +26,8 @@ from stratos.engine.checkpoint.weight_schemes import LinearScheme
 
 CHUNK_ELEMENTS = 1 << 22
 """Widened at a time: 16 MiB of float32."""
+_SIGNED_SCALES = ("Q4_0", "Q6_K")
+"""Types whose scales have the sign of their largest element."""
 PAIRED_ARCHITECTURE = "llama"
 """Files of it have the rows of q and k in another order: (head, pair, 2), where we compute with (head, 2, pair)."""
 
@@ -64,16 +67,24 @@ class GgufTensor(StoredTensor):
             rows[begin : begin + step] = numbers
         return self._ordered(out)
 
-    def codes(self) -> QuantisedWeight:
+    def codes(self) -> QuantisedWeight | KQuantWeight:
         """The weight, its blocks as they are; ``scheme`` must not be ``None``.
 
         Raises:
             InvalidCheckpoint: a scale is no number, or negative where that cannot be.
         """
         weight = as_codes(self.dtype, self._bytes().view(self.shape[0], -1, self.info.block_type.num_bytes))
-        least = 0.0 if self.dtype == "Q8_0" else -torch.inf  # Q4_0 has the sign of its largest element
-        if not bool((torch.isfinite(weight.scales) & (weight.scales >= least)).all()):
+        scales = weight.wholes if isinstance(weight, KQuantWeight) else weight.scales
+        least = -torch.inf if self.dtype in _SIGNED_SCALES else 0.0
+        if not bool((torch.isfinite(scales) & (scales >= least)).all()):
             raise InvalidCheckpoint(f"{self.file_name}: tensor {self.name} holds a scale that cannot be")
+        if isinstance(weight, KQuantWeight):
+            return KQuantWeight(
+                scheme=weight.scheme,
+                codes=self._ordered(weight.codes),
+                parts=self._ordered(weight.parts),
+                wholes=self._ordered(weight.wholes),
+            )
         return QuantisedWeight(
             scheme=weight.scheme, codes=self._ordered(weight.codes), scales=self._ordered(weight.scales)
         )

@@ -1,0 +1,112 @@
+"""One model, served by vLLM's CPU build or by a platform of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.vllm_suite.installation import python_of
+from stratos.cli.local.ports import any_free_port
+from stratos.reproduce.load.local_platform import running_platform
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 600.0
+CONTEXT = 8192
+"""Of most of the tests' own servers; twice what the shipped model was trained with."""
+TEMPLATE = """\
+{%- if tools %}<|system|>
+Call a function by <tool_call>
+{"name": NAME, "arguments": ARGUMENTS}
+</tool_call>. Functions: {{ tools | tojson }}<|end|>
+{% endif -%}
+{%- for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>
+{% if m.role == 'tool' %}<tool_response>
+{% endif %}{{ m.content or '' }}{% for call in m.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|end|>
+{% endfor -%}
+{%- if add_generation_prompt %}<|assistant|>
+{% endif -%}
+"""
+"""The shipped model's form with calls as of Hermes, which both sides can find and enforce."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteServer:
+    """What the tests are pointed at."""
+
+    name: str
+    url: str
+    key: str
+
+
+def make_model(folder: Path) -> Path:
+    """The shipped model with a chat template that knows tools, below a folder."""
+    path = folder / "base"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(ROOT / "models" / "base", path)
+    (path / "known_digests.json").unlink()
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    _change(path / "tokenizer_config.json", {"chat_template": TEMPLATE, "model_max_length": CONTEXT})
+    _change(path / "config.json", {"max_position_embeddings": CONTEXT})
+    return path
+
+
+def _change(path: Path, fields: dict[str, object]) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@contextmanager
+def vllm_server(folder: Path, model: Path) -> Iterator[SuiteServer]:
+    """vLLM's CPU build with the arguments that most of its own tests start it with."""
+    port = any_free_port()
+    command = [
+        str(python_of(folder).with_name("vllm")), "serve", str(model), "--served-model-name", "base",
+        "--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(CONTEXT), "--max-num-seqs", "32",
+        "--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+        "--enable-tokenizer-info-endpoint",
+    ]  # fmt: skip
+    env = {
+        **os.environ, "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1", "VLLM_SERVER_DEV_MODE": "1",
+    }  # fmt: skip
+    with (folder / "vllm.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+        try:
+            _wait(f"http://127.0.0.1:{port}/health", process, folder / "vllm.log")
+            yield SuiteServer(f"vLLM on CPU, {folder.name}", f"http://127.0.0.1:{port}", "none")
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+@contextmanager
+def our_platform(model: Path) -> Iterator[SuiteServer]:
+    """``stratos up``, where responses are stored without being asked, as by the tests' own server."""
+    env = {"STRATOS_GATEWAY_RESPONSES__STORE_BY_DEFAULT": "true"}
+    with running_platform("--model", f"base={model}", "--port", str(any_free_port()), env=env) as platform:
+        yield SuiteServer("StratosServe", platform.url.removesuffix("/v1"), platform.key)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"vLLM ended before it served, see {log}")
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+        else:
+            return
+    raise TimeoutError(f"vLLM did not serve within {START_S:.0f} s, see {log}")
