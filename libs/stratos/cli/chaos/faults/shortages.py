@@ -39,7 +39,7 @@ for one in found:
     except ProcessLookupError:
         pass
 """
-"""Also for what it started meanwhile, which was born under the limit."""
+"""Also for what it started under the limit, which was born with it."""
 
 
 async def full_disk(strike: Strike) -> Proof:
@@ -87,7 +87,7 @@ async def _hold_limit_alone(
 
 @contextmanager
 def _only_one(pid: int, kind: int) -> Iterator[socket.socket]:
-    """Place of the one fault that may change a limit: whoever comes second would take its value for the true one.
+    """Place of the one fault that may change a limit: a second one would take its value for the true one.
 
     A name of the kernel's, no file; it is free again when each process that has the socket has closed it.
     """
