@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.chaos.faults import contract, cuts
+from stratos.cli.chaos.faults import contract, cuts, shortages
 from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import FAULTS, Fault
 from stratos.cli.chaos.faults.sockets import tcp_sockets
@@ -235,6 +235,19 @@ async def test_files_do_not_grow_on_a_full_disk(victim: Victim) -> None:
     victim.tell("write")
     assert await victim.answer() == "done"
     assert (await Fault("full-disk", "victim", lasting_s=0.01).strike(place, asyncio.Event()))["grown"] == 0
+
+
+async def test_what_is_written_after_a_full_disk_is_no_growth(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def then_written(*arguments: object, by_hand: str) -> Iterator[object]:
+        with undone_in_the_end(*arguments, by_hand=by_hand) as hold:
+            yield hold
+        with next(victim.folder.glob("*.ring")).open("ab") as file:
+            file.write(b"a backlog")
+
+    monkeypatch.setattr(shortages, "undone_in_the_end", then_written)
+    proof = await Fault("full-disk", "victim", lasting_s=0.01).strike(OneProcess(victim.process.pid), asyncio.Event())
+    assert proof["files"] == 2
 
 
 async def test_a_process_that_a_full_disk_would_kill_is_spared(sleeper: subprocess.Popen[bytes]) -> None:

@@ -10,15 +10,17 @@ import asyncio
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.waking import undone_in_the_end
 
+Measured = TypeVar("Measured")
 SPARE_BYTES = 1 << 20
 """Address space that a process short of memory may still take."""
 _SET_BACK = """
@@ -48,8 +50,8 @@ async def full_disk(strike: Strike) -> Proof:
     if not _survives(process.pid, signal.SIGXFSZ):
         raise NoEffect(f"{strike.target} (process {process.pid}) would be killed by SIGXFSZ, which is not a full disk")
     sizes = _written(process)
-    await _hold_limit(strike, process, resource.RLIMIT_FSIZE, 0)
-    grown = {path for path, size in _written(process).items() if size > sizes.get(path, size)}
+    later = await _hold_limit(strike, process, resource.RLIMIT_FSIZE, 0, lambda: _written(process))
+    grown = {path for path, size in later.items() if size > sizes.get(path, size)}
     if grown:
         raise NoEffect(f"files of process {process.pid} grew: {', '.join(sorted(grown))}")
     return {"pid": process.pid, "full_s": strike.lasting_s, "files": len(sizes), "grown": 0}
@@ -59,30 +61,28 @@ async def short_memory(strike: Strike) -> Proof:
     """The process can map next to nothing more: allocations beyond what it has fail."""
     process = await strike.process()
     limit = process.memory_info().vms + SPARE_BYTES
-    await _hold_limit(strike, process, resource.RLIMIT_AS, limit)
-    size = process.memory_info().vms
+    size = await _hold_limit(strike, process, resource.RLIMIT_AS, limit, lambda: int(process.memory_info().vms))
     if size > limit:
         raise NoEffect(f"process {process.pid} grew to {size} bytes beyond its limit of {limit}")
     return {"pid": process.pid, "short_s": strike.lasting_s, "address_space": size, "limit": limit}
 
 
-async def _hold_limit(strike: Strike, process: psutil.Process, kind: int, limit: int) -> None:
+async def _hold_limit(
+    strike: Strike, process: psutil.Process, kind: int, limit: int, measured: Callable[[], Measured]
+) -> Measured:
+    """Returns what is measured at the end, while the limit still holds."""
     with _only_one(process.pid, kind) as place:
-        await _hold_limit_alone(strike, process, kind, limit, place)
-
-
-async def _hold_limit_alone(
-    strike: Strike, process: psutil.Process, kind: int, limit: int, place: socket.socket
-) -> None:
-    soft, hard = resource.prlimit(process.pid, kind)
-    by_hand = f"limit {kind} of process {process.pid} must be {soft}; set it by prlimit, or start the process again"
-    with undone_in_the_end(_SET_BACK, process.pid, kind, limit, soft, hard, by_hand=by_hand) as hold:
-        hold(place.fileno())
-        resource.prlimit(process.pid, kind, (limit, hard))
-        strike.in_effect.set()
-        await asyncio.sleep(strike.lasting_s)
-        if process.status() == psutil.STATUS_ZOMBIE or resource.prlimit(process.pid, kind)[0] != limit:
-            raise NoEffect(f"process {process.pid} did not live under its limit to the end")
+        soft, hard = resource.prlimit(process.pid, kind)
+        by_hand = f"limit {kind} of process {process.pid} must be {soft}; set it by prlimit, or start the process again"
+        with undone_in_the_end(_SET_BACK, process.pid, kind, limit, soft, hard, by_hand=by_hand) as hold:
+            hold(place.fileno())
+            resource.prlimit(process.pid, kind, (limit, hard))
+            strike.in_effect.set()
+            await asyncio.sleep(strike.lasting_s)
+            result = measured()
+            if process.status() == psutil.STATUS_ZOMBIE or resource.prlimit(process.pid, kind)[0] != limit:
+                raise NoEffect(f"process {process.pid} did not live under its limit to the end")
+            return result
 
 
 @contextmanager
