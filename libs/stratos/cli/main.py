@@ -29,6 +29,7 @@ from stratos.cli.commands.plan.group import plan_group
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.stores.admin import admin_app
 from stratos.cli.commands.stores.backups import backups_app
+from stratos.cli.commands.stores.models import declared_app
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
 from stratos.cli.drain.command import drain
@@ -48,6 +49,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 admin_app.add_typer(tenancy_app)
 admin_app.add_typer(backups_app)
+admin_app.add_typer(declared_app)
 add_cluster_commands(admin_app)
 app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
