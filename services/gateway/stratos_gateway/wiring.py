@@ -61,10 +61,9 @@ from stratos_gateway.routes.usage import UsageRoute
 from stratos_gateway.scoring.dialects import SCORING_DIALECTS
 from stratos_gateway.scoring.sending import ScoreSender
 from stratos_gateway.sockets.route import SocketRoute
-from stratos_gateway.streams.begun import BegunAnswers
 from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.join import StreamJoin
-from stratos_gateway.streams.routes import RecordedStreams, StreamResume
+from stratos_gateway.streams.routes import BegunAnswers, RecordedStreams, StreamResume
 from stratos_gateway.streams.step import RecordedSource, StreamStep
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
