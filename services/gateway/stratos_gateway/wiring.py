@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from stratos_gateway.answering.contract import Source, Step
 from stratos_gateway.answering.edge import Edge
-from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.endpoint import Endpoint, no_record
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.sending import ChunkSender
 from stratos_gateway.app import GatewayApp
@@ -63,7 +63,7 @@ from stratos_gateway.scoring.sending import ScoreSender
 from stratos_gateway.sockets.route import SocketRoute
 from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.join import StreamJoin
-from stratos_gateway.streams.routes import RecordedStreams, StreamResume
+from stratos_gateway.streams.routes import BegunAnswers, RecordedStreams, StreamResume
 from stratos_gateway.streams.step import RecordedSource, StreamStep
 from stratos_gateway.tokenization.endpoints import ready_endpoints, tokenizer_info
 from stratos_gateway.tokenization.preparation import TokenCounting
@@ -131,10 +131,11 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     vectors = VectorSource(
         parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s, settle
     )
-    embedding = EmbeddingPreparer(catalogue)
+    embedding, streams = EmbeddingPreparer(catalogue), parts.backends.streams
+    begun = no_record if streams is None else BegunAnswers(streams, catalogue)
     scores, workers = ScoreSender(parts.fleet), sources[-1:]
     return {
-        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender) for d in DIALECTS},
+        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender, begun) for d in DIALECTS},
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, workers, scores) for d in SCORING_DIALECTS},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
         "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [ModerationSource()], ReadySender()),

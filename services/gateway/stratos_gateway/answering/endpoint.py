@@ -8,7 +8,7 @@ steps settle what it took.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -27,6 +27,13 @@ from stratos_gateway.answering.request import RESUMED, ClientRequest, Prepared, 
 from stratos_gateway.http.body import until_disconnect
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
+BegunOf = Callable[[Request, Tenant, object], Awaitable[str]]
+"""Digest of the model that the recorded answer to a request began with, by its tenant and its name; "" without one."""
+
+
+async def no_record(http: Request, tenant: Tenant, name: object) -> str:
+    """Answers of this route have none."""
+    return ""
 
 
 class Endpoint(Generic[O]):
@@ -38,6 +45,7 @@ class Endpoint(Generic[O]):
         steps: around every request, the outermost first.
         sources: of answers, tried in order; the last one always answers.
         sender: writes them.
+        begun: tells what the answer of a request began with that cannot be prepared as its name stands now.
     """
 
     def __init__(
@@ -47,12 +55,14 @@ class Endpoint(Generic[O]):
         steps: Sequence[Step],
         sources: Sequence[Source[O]],
         sender: AnswerSender[O],
+        begun: BegunOf = no_record,
     ) -> None:
         self._edge = edge
         self._preparer = preparer
         self._steps = steps
         self._sources = sources
         self._sender = sender
+        self._begun = begun
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -107,12 +117,12 @@ class Endpoint(Generic[O]):
         ends_task = partial(self._edge.admission.ends_task, request.place)
         is_recorded = RESUMED in request.http.scope
         with ends_task(), self._edge.reading(is_recorded=is_recorded) as unknown:
-            prepared = await self._preparer.prepare(body, request.tenant, request.exchange.span.trace, revision)
+            prepared = await self._prepared(request, body, revision)
         del body
         prepared.describe(request.exchange)
         note_unknown(request.exchange, unknown)
         request.prepared = prepared
-        request.place.refusals.append(prepared.refusal)
+        request.place.refusals.append(lambda: request.prepared.refusal())  # of what it is by then: a step may revise it
         async with AsyncExitStack() as stack:
             try:
                 with ends_task():
@@ -124,6 +134,17 @@ class Endpoint(Generic[O]):
             except BaseException as error:
                 request.error = error
                 raise
+
+    async def _prepared(self, request: ClientRequest[Any], body: dict[str, Any], revision: str) -> Prepared:
+        """The request as its name stands now; one that comes back, and cannot be that, as its answer began."""
+        tenant, trace, name = request.tenant, request.exchange.span.trace, body.get("model")
+        try:
+            return await self._preparer.prepare(body, tenant, trace, revision)
+        except StratosError:
+            begun = "" if revision else await self._begun(request.http, tenant, name)
+            if not begun:
+                raise
+        return await self._preparer.prepare(orjson.loads(request.body_text), tenant, trace, begun)
 
     async def _send_first_answer(self, request: ClientRequest[Any]) -> None:
         for source in self._sources:

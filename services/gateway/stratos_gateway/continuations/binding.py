@@ -17,7 +17,6 @@ from stratos.text.output.parser import OutputShape
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.continuations.tokens import PARAM, ContinuationTokens
 from stratos_gateway.models.catalogue import ModelTarget
-from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.openai.requests import GenerationBody, GenerationOptions
 
 
@@ -50,15 +49,14 @@ def opening_of(tokens: ContinuationTokens | None, tenant: Tenant, text: str) -> 
     return tokens.opening_of(tenant.id, text)
 
 
-def check_target(state: ContinuationState, target: ModelTarget, models: ModelSet) -> None:
-    """Refuse to go on with what no longer is served.
+def check_target(state: ContinuationState, target: ModelTarget) -> None:
+    """Refuse to go on with other weights than those that the answer has.
 
     Raises:
-        ContinuationStale: the adapter is another one by now, or that revision of the model is served no more.
+        ContinuationStale: the adapter is another one by now, that revision of the model is served no more, or the
+            request pins another one.
     """
-    revision = models.of_digest(state.model_digest)
-    is_there = revision is not None and revision.base.name == target.served.base.name
-    if not is_there or state.adapter_digest != target.adapter.digest:
+    if (state.model_digest, state.adapter_digest) != (target.model_digest, target.adapter.digest):
         raise ContinuationStale(f"the model or the adapter of this {PARAM} is another one by now", param=PARAM)
 
 

@@ -9,7 +9,7 @@ from stratos.common.errors import DependencyDown
 from stratos.core.adapter import Adapter
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
-from stratos.store.tenants import MODEL_SCOPE, BlockRecord, adapter_scope
+from stratos.store.tenants import BlockRecord, block_id
 
 
 class AdapterSource(Protocol):
@@ -67,14 +67,14 @@ class SnapshotBlocks(Blocks):
 
     def is_model_blocked(self, name: str) -> bool:
         """A record that is no tombstone says so."""
-        return self._has(MODEL_SCOPE, name)
+        return self._has(block_id(name))
 
     def is_adapter_blocked(self, owner: str, name: str) -> bool:
         """A record that is no tombstone says so."""
-        return self._has(adapter_scope(owner), name)
+        return self._has(block_id(name, owner))
 
-    def _has(self, scope: str, name: str) -> bool:
-        record = self._follower.snapshot.of_owner(Kind.BLOCK, scope).get(name)
+    def _has(self, record_id: str) -> bool:
+        record = self._follower.snapshot.get(Kind.BLOCK, record_id)
         return record is not None and isinstance(record.value, BlockRecord)
 
 

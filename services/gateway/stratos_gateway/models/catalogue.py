@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from stratos.common.errors import BadRequest, ModelNotFound, PermissionDenied, StratosError
+from stratos.common.errors import BadRequest, ModelNotFound, PermissionDenied, StratosError, StreamGone
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
 from stratos.core.ledger.usage import REVISION_DIGITS, MeterTag, cost_tags
 from stratos.core.tenant import Tenant
@@ -51,9 +51,9 @@ class ModelTarget:
         return self.served.base.digest
 
     @property
-    def is_alias(self) -> bool:
-        """The name is none of the model itself: it may stand for another one later."""
-        return self.owner is None and self.name != self.served.base.name
+    def listed_names(self) -> tuple[str, ...]:
+        """Names under which an operator's list may have it: an adapter's own, else that asked for and the model's."""
+        return (self.name,) if self.owner is not None else (self.name, self.served.base.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +103,44 @@ class ModelCatalogue:
         self._arrivals = arrivals
         self.aliases = AliasChoice(aliases or NoAliases(), models, rng or Random())
 
-    async def look_up(self, tenant: Tenant, name: object, session: str = "") -> Lookup:
+    async def look_up(self, tenant: Tenant, name: object, session: str = "", begun: str = "") -> Lookup:
         """Look up what the field ``model`` of a body names, whatever is in it; raises nothing.
 
         Args:
             tenant: whose request it is.
             name: the field.
             session: what the client calls its session; requests of one for an alias go to one revision.
+            begun: digest of the model that the answer began with, by the platform's record of it; a name of models
+                then means that one, whatever it stands for by now.
         """
         try:
             if not isinstance(name, str):
                 raise _unknown("")
-            target = await self.resolve(tenant, name, session)
+            target = await self.resolve(tenant, name, session, begun)
         except StratosError as error:
             return Lookup(self.models.home, error)
         return Lookup(target.served, target)
 
-    async def resolve(self, tenant: Tenant, name: str, session: str = "") -> ModelTarget:
-        """The digests that a name stands for; raises like ``get``, and ``DependencyDown`` for a model that is recorded
-        and that this gateway has not loaded yet."""
-        if (served := self._base(tenant, name, session)) is not None:
+    async def resolve(self, tenant: Tenant, name: str, session: str = "", begun: str = "") -> ModelTarget:
+        """The digests that a name stands for; arguments as of ``look_up``.
+
+        Raises:
+            StratosError: like ``get``.
+            DependencyDown: the model is recorded, and this gateway has not loaded it yet.
+            StreamGone: the model of ``begun`` is served no more; no other one may go on with its tokens.
+        """
+        if (served := self._now(tenant, name, session, begun)) is not None:
             return ModelTarget(name=name, served=served)
         try:
             adapter, served = await self._find(tenant, name)
         except ModelNotFound:  # its adapters were looked for in the store: a model that was added is known by now
             if _may_use(tenant, name):
                 await self._arrive(name)
-            if (arrived := self._base(tenant, name, session)) is None:
-                raise
-            return ModelTarget(name=name, served=arrived)
+            if (arrived := self._now(tenant, name, session, begun)) is not None:
+                return ModelTarget(name=name, served=arrived)
+            if begun and self._names_models(tenant, name):
+                raise StreamGone("the revision of the model that this stream began with is served no more") from None
+            raise
         ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
         return ModelTarget(name=name, served=served, adapter=ref, owner=adapter.tenant)
 
@@ -224,17 +233,41 @@ class ModelCatalogue:
             return None
         if (alias := self.aliases.source.find(name)) is not None:
             served = self.aliases.pick(alias, tenant.id, session)
-            if not tenant.may_use(name) and served is not None and served.base.name != split_name(name)[0]:
-                return None  # who may use a model may use its tags, whatever else they were made to say
+            if served is not None and self._is_hidden(tenant, name, served):
+                return None
         elif (pin := pinned(name)) is not None:
             served = self._pinned(*pin)
         else:
             served = self.models.get(name)
-        if served is not None and (
-            self._blocks.is_model_blocked(name) or self._blocks.is_model_blocked(served.base.name)
-        ):
-            raise _refused(name)
+        if served is not None:
+            self._check_open(name, served)
         return served
+
+    def _now(self, tenant: Tenant, name: str, session: str, begun: str) -> ServedModel | None:
+        return self._begun(tenant, name, begun) if begun else self._base(tenant, name, session)
+
+    def _begun(self, tenant: Tenant, name: str, digest: str) -> ServedModel | None:
+        """The revision of an answer that began under a name of models; ``None`` where the name is none, or that
+        revision is not served here."""
+        served = self.models.of_digest(digest) if self._names_models(tenant, name) else None
+        if served is None or self._is_hidden(tenant, name, served):
+            return None
+        self._check_open(name, served)
+        return served
+
+    def _names_models(self, tenant: Tenant, name: str) -> bool:
+        """Whether the tenant may use a name, and it is none of an adapter."""
+        is_one = pinned(name) is not None or self.models.get(name) is not None
+        return _may_use(tenant, name) and (is_one or self.aliases.source.find(name) is not None)
+
+    def _is_hidden(self, tenant: Tenant, name: str, served: ServedModel) -> bool:
+        """Who may use a model may use its tags, whatever else they were made to say, but not the other model."""
+        return not tenant.may_use(name) and served.base.name != split_name(name)[0]
+
+    def _check_open(self, name: str, served: ServedModel) -> None:
+        """Refuse what is blocked, under the name that was asked for or its own."""
+        if self._blocks.is_model_blocked(name) or self._blocks.is_model_blocked(served.base.name):
+            raise _refused(name)
 
     def _pinned(self, name: str, digits: str) -> ServedModel | None:
         found = self.models.of_digits(name, digits)

@@ -43,7 +43,7 @@ class WatermarkConfig:
     tenants: tuple[str, ...] = ()
     """Tenants whose output is marked; empty means all."""
     models: tuple[str, ...] = ()
-    """Names of models and adapters whose output is marked; empty means all."""
+    """Models (under all their names), aliases and adapters whose output is marked; empty means all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +54,12 @@ class WatermarkPolicy:
     tenants: Collection[str] = ()
     """Empty: all."""
     models: Collection[str] = ()
-    """Names of the base model and of adapters; empty: all."""
+    """Names of base models, aliases and adapters; empty: all."""
 
-    def watermark_for(self, tenant: str, model: str) -> Watermark | None:
-        """The watermark of a request's output."""
-        is_meant = (not self.tenants or tenant in self.tenants) and (not self.models or model in self.models)
+    def watermark_for(self, tenant: str, names: Collection[str]) -> Watermark | None:
+        """The watermark of a request's output, which has all of ``names``."""
+        is_model = not self.models or any(name in self.models for name in names)
+        is_meant = (not self.tenants or tenant in self.tenants) and is_model
         return self.watermark if is_meant else None
 
 

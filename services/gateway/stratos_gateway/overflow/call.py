@@ -19,7 +19,7 @@ class ExternalCall:
     """One request."""
 
     model: str
-    """Name that the client uses."""
+    """Served name of the base model, whichever name the client uses."""
     max_tokens: int
     """Limit of each choice."""
     num_prompt_tokens: int

@@ -22,7 +22,7 @@ class OverflowConfig:
     key: SecretStr = _NO_KEY
     """Sent to it as a bearer token; empty sends none."""
     model: str = ""
-    """Model that is asked for there; empty takes the name that the client wrote."""
+    """Model that is asked for there; empty takes the served name of the base model."""
     prompt_price: Annotated[int, Ge(0)] = 0
     """Price of a million prompt tokens there, in micro-units, charged to the platform: the cost in `admin costs`."""
     cached_price: Annotated[int, Ge(0)] = 0

@@ -11,6 +11,7 @@ from typing import Protocol
 from stratos.common.clock import Clock
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
 from stratos.core.adapter import BASE_MODEL
+from stratos.store.models.alias_forms import pinned
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.access.contract import Gate
 from stratos_gateway.answering.draft import Draft
@@ -101,7 +102,7 @@ class ExternalSource:
         spec, tokenizer = request.prepared.specs[0], request.prepared.tokenizer
         price = self._client.config.price
         return ExternalCall(
-            model=request.prepared.model,
+            model=request.prepared.base_model,
             max_tokens=spec.sampling.max_tokens,
             num_prompt_tokens=len(spec.prompt_ids),
             count_tokens=lambda text: len(tokenizer.encode_plain(text)),
@@ -141,6 +142,7 @@ def _external_form(request: ClientRequest[PreparedGeneration]) -> ExternalReques
     """A request as an external endpoint could serve it; ``None`` where it cannot, or the tenant's plan forbids it."""
     [spec, *others] = request.prepared.specs
     is_ours = request.tenant.plan.resident_only or spec.sampling.watermark is not None
+    is_ours = is_ours or pinned(request.prepared.model) is not None  # that revision, and no other weights
     if is_ours or request.is_exact or others or spec.terms.adapter != BASE_MODEL:
         return None
     return external_request(request.prepared.body)

@@ -15,6 +15,7 @@ from stratos.core.requests.limits import MAX_COUNTED_TOKENS
 from stratos.core.requests.records import ChoiceState
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
+from stratos.store.models.alias_forms import pinned
 from stratos.text.output.parser import OutputShape
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.request import PreparedGeneration
@@ -114,7 +115,7 @@ class GenerationPreparer:
             StratosError: the client's answer; ``StreamGone`` where ``revision`` is served no more.
         """
         tools, dialect = self._tools, self._dialect
-        lookup = await tools.catalogue.look_up(tenant, body.get("model"), session_of(body))
+        lookup = await tools.catalogue.look_up(tenant, body.get("model"), session_of(body), revision)
         opened = await self._opened(body, tenant)
         lookup = self._as_begun(lookup, revision or self._revision_of(opened), is_token=not revision)
         model = lookup.served
@@ -153,22 +154,24 @@ class GenerationPreparer:
         """``lookup`` with the revision that an answer began with, whichever the name stands for by now.
 
         Args:
-            lookup: of the name.
+            lookup: of the name; where the platform's record says the revision, only an adapter's may have another one.
             digest: of that revision; empty leaves ``lookup`` as it is.
             is_token: a client's token says so, and not the platform's record of a stream.
 
         Raises:
             StreamGone: that revision is served no more; no other one may go on with its tokens.
         """
-        if not digest or isinstance(lookup.found, StratosError) or lookup.found.model_digest == digest:
+        found, catalogue = lookup.found, self._tools.catalogue
+        if not digest or isinstance(found, StratosError) or found.model_digest == digest:
             return lookup
-        served = self._tools.catalogue.models.of_digest(digest)
-        if served is None:
+        served = catalogue.models.of_digest(digest)
+        is_same = served is not None and served.base.name == found.served.base.name
+        if is_token and (not is_same or pinned(found.name) is not None):
+            return lookup  # a token of another model, or of another revision than the pin: refused with the rest
+        if served is None or not is_same:
             raise StreamGone("the revision of the model that this stream began with is served no more")
-        moved = lookup.found.is_alias and not is_token  # the alias stands for another model by now
-        if served.base.name != lookup.served.base.name and not moved:
-            return lookup  # a token of another model, which is refused with the rest of the body
-        return Lookup(served, replace(lookup.found, served=served))
+        begun = replace(found, served=served)
+        return Lookup(served, catalogue.refusal(begun) or begun)
 
     async def _prepared(
         self,
@@ -215,7 +218,7 @@ class GenerationPreparer:
             return None
         if isinstance(opened, StratosError):
             raise opened
-        check_target(opened, target, self._tools.catalogue.models)
+        check_target(opened, target)
         return opened
 
     def _assembled(self, checked: _Checked, identity: AnswerIdentity) -> PreparedGeneration:
@@ -281,7 +284,7 @@ class GenerationPreparer:
         facts = (tenant, target, dialect.route, trace, identity.arrived_unix_ms, options.metadata)
         tag = meter_tag(*facts) if tools.is_metered else None
         promised_ms = tenant.plan.itl_p99_ms
-        mark = tools.watermarks.watermark_for(tenant.name, target.name)
+        mark = tools.watermarks.watermark_for(tenant.name, target.listed_names)
         ids = identity.request_ids or ("",) * len(identity.prompts)
         nonce, is_open = new_nonce(), can_go_on(tools.continuations, tenant, body, shape)
         prior = _priors(checked.continued, len(identity.prompts))

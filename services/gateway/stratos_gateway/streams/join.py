@@ -312,6 +312,7 @@ async def _revise(request: ClientRequest[PreparedGeneration], identity: AnswerId
     if identity.model_digest != request.prepared.model_digest:
         with leniently(is_lenient=True):  # as the gateway may have been that took it
             request.prepared = await request.prepared.revised(orjson.loads(request.body_text), identity.model_digest)
+        request.exchange.facts.base_model = request.prepared.base_model
 
 
 def _prepare(request: ClientRequest[PreparedGeneration], identity: AnswerIdentity, place: _Place) -> NumberedRenderer:

@@ -24,7 +24,7 @@ from tests.support.servers.record_stores import marked_store
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
 from tests.support.worlds.gateway_world import make_adapter
-from tests.support.worlds.stream_world import code_of, read, stream_worlds
+from tests.support.worlds.stream_world import Read, code_of, read, stream_worlds
 
 __all__ = ["added"]
 LIVE = {WorkerRole.DECODE: 1}
@@ -209,13 +209,42 @@ async def test_a_stream_of_an_alias_that_goes_to_another_model_stays_on_its_revi
         assert (await put(one, "chat", ("small", old, 100))).is_success
         ask = {"model": "chat", "prompt": [5, 6], "max_tokens": 60, "stream": True}
         one.worker.step_s, one.worker.hang_after = 0.01, 6
-        begun = await read(one, "POST", "/v1/completions", ask, most=4, idempotency_key="moves")
+        begun = {key: await _begin(one, ask, key) for key in ("moves", "hidden", "refused")}
         assert (await put(one, "chat", (bodies[1]["name"], new, 100))).is_success
         await eventually(lambda: _names(two, new), "the alias has moved on")
-        rest = await read(two, "POST", "/v1/completions", ask, idempotency_key="moves", last_event_id=begun.last_id)
+        rest = await _go_on(two, ask, "moves", begun["moves"])
         assert (rest.status, {submit.model_digest for submit in two.worker.submits}) == (200, {old}), code_of(rest)
         await read(two, "POST", "/v1/completions", ask, idempotency_key="later")
         assert two.worker.submits[-1].model_digest == new
+        await _block(one, two, "other")  # what the alias stands for now
+        assert (await read(two, "POST", "/v1/completions", ask, idempotency_key="newest")).status == 403
+        rest = await _go_on(two, ask, "hidden", begun["hidden"])
+        assert (rest.status, two.worker.submits[-1].model_digest) == (200, old), code_of(rest)
+        assert (await one.call("DELETE", "/blocks", {"model": "other"})).is_success
+        await _block(one, two, "small")  # what the streams began with
+        num = len(two.worker.submits)
+        rest = await _go_on(two, ask, "refused", begun["refused"])
+        assert (rest.status, len(two.worker.submits)) == (403, num)
+
+
+async def _begin(world: AdminWorld, ask: dict[str, Any], key: str) -> str:
+    """Leave a stream behind its first events; the id of the last one."""
+    return (await read(world, "POST", "/v1/completions", ask, most=4, idempotency_key=key)).last_id
+
+
+async def _go_on(world: AdminWorld, ask: dict[str, Any], key: str, last_id: str) -> Read:
+    return await read(world, "POST", "/v1/completions", ask, idempotency_key=key, last_event_id=last_id)
+
+
+async def _block(one: AdminWorld, two: AdminWorld, name: str) -> None:
+    """Block a model, as both gateways know."""
+    assert (await one.call("POST", "/blocks", {"model": name})).is_success
+    body = {"model": name, "prompt": [5], "max_tokens": 1}
+
+    async def is_blocked() -> bool:
+        return (await read(two, "POST", "/v1/completions", body)).status == 403
+
+    await eventually(is_blocked, f"{name} is blocked")
 
 
 async def _names(world: AdminWorld, digest: str) -> bool:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import StratosError
+from stratos.common.errors import Internal, ModelNotFound, PermissionDenied, StratosError
 from stratos.core.ledger.entry import RequestOutcome
 from stratos.core.ledger.pricing import Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
@@ -101,10 +101,15 @@ class Source:
 class Preparer:
     prompt_param = "prompt"
 
-    def __init__(self, *, stream: bool) -> None:
+    def __init__(self, *, stream: bool, refuses: bool = False) -> None:
         self._stream = stream
+        self.refuses = refuses
+        self.asked = list[Any]()
 
     async def prepare(self, body: Any, tenant: Tenant, trace: object, revision: str = "") -> Any:
+        self.asked.append((body, revision))
+        if self.refuses and not revision:
+            raise ModelNotFound("no such model")
         return SimpleNamespace(
             options=SimpleNamespace(stream=self._stream), renderer=Renderer(), describe=lambda exchange: None,
             refusal=lambda: None, num_tokens=1000, num_sequences=1, base_model="base",
@@ -117,6 +122,7 @@ class Edge:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.recorded = list[bool]()
+        self.body = dict[str, Any]()
         self.admission = Admission(1, 1, GatewayMetrics(CollectorRegistry()))
 
     async def authenticate(self, http: object) -> Tenant:
@@ -132,7 +138,7 @@ class Edge:
         return TimeAllowed(60.0, 60.0)
 
     async def read(self, http: object, tenant: Tenant, prompt_param: str) -> dict[str, Any]:
-        return {}
+        return dict(self.body)
 
     @contextmanager
     def admit(self, http: Any, send: Any, tenant: Tenant, arrival_s: float, allowed: object) -> Iterator[Any]:
@@ -185,3 +191,46 @@ async def test_a_recorded_body_is_read_as_leniently_as_the_gateway_may_have_been
         with suppress(Exception):  # no source answers it
             await endpoint.resume(Request({"type": "http", "headers": [], **more}), receive, send, TENANT, b"", {})
     assert edge.recorded == [False, True]
+
+
+class Reviser:
+    """Lets the request be another model's, which is refused later."""
+
+    def __init__(self) -> None:
+        self.refusals = list[Any]()
+
+    @asynccontextmanager
+    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+        refused = PermissionDenied("blocked")
+        request.prepared = SimpleNamespace(**{**vars(request.prepared), "refusal": lambda: refused})
+        self.refusals.append(request.place.refusal())
+        yield
+
+
+async def test_a_request_that_a_step_revises_ends_by_the_refusal_of_what_it_is_by_then() -> None:
+    async def send(message: Any) -> None: ...
+
+    reviser = Reviser()
+    endpoint = Endpoint(
+        cast("Any", Edge()), Preparer(stream=False), [cast("Any", reviser)], [Source()], ChunkSender(HttpLimits())
+    )  # fmt: skip
+    with pytest.raises(Internal):  # the renderer's bug
+        await endpoint({"type": "http", "headers": []}, receive, send)
+    assert [type(refusal) for refusal in reviser.refusals] == [PermissionDenied]
+
+
+@pytest.mark.parametrize("begun", ["", "d" * 64])
+async def test_what_cannot_be_prepared_as_its_name_stands_is_prepared_as_its_answer_began(begun: str) -> None:
+    async def send(message: Any) -> None: ...
+
+    async def begun_of(http: object, tenant: Tenant, name: object) -> str:
+        assert name == "chat"
+        return begun
+
+    preparer, edge = Preparer(stream=False, refuses=True), Edge()
+    edge.body = {"model": "chat"}
+    endpoint = Endpoint(cast("Any", edge), preparer, [], [Source()], ChunkSender(HttpLimits()), begun_of)
+    scope = {"type": "http", "headers": [(b"idempotency-key", b"k")]}
+    with pytest.raises(Internal if begun else ModelNotFound):  # the renderer's bug, once it was prepared
+        await endpoint(scope, receive, send)
+    assert preparer.asked == [(edge.body, ""), *([(edge.body, begun)] if begun else [])]

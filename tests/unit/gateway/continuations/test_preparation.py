@@ -182,6 +182,11 @@ async def test_a_token_is_of_one_revision_while_that_is_served() -> None:
     rest = await prepare(models=models, continuation_token=token)
     assert (await prepare(models=models)).identity.model_digest == "d" * 64
     assert rest.specs[0].model_digest == rest.identity.model_digest == served_model().base.digest
+    pin = f"base@{served_model().base.digest[:8]}"
+    pinned = await prepare(models=models, model=pin, continuation_token=token)
+    assert pinned.identity.model_digest == served_model().base.digest
+    with pytest.raises(ContinuationStale):
+        await prepare(models=models, model=f"base@{'d' * 8}", continuation_token=token)
     stale = TOKENS.make("acme", STATE)
     elsewhere = ModelSet([revision("d" * 64), revision(served_model().base.digest, "other")])
     for served, text in ((None, stale), (elsewhere, token)):

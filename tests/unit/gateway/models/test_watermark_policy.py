@@ -73,6 +73,13 @@ async def test_tenant_and_model_both_have_to_be_meant(
     assert [mark is not None for mark in await marks(policy)] == [is_marked] * 3
 
 
+async def test_a_pin_of_a_marked_model_is_marked_and_no_other_models_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = f"base@{served_model().base.digest[:8]}"
+    for name, is_marked in (("base", True), ("other", False)):
+        policy = read_policy(settings(monkeypatch, key=KEY, models=f'["{name}"]').watermark)
+        assert [mark is not None for mark in await marks(policy, model=pin)] == [is_marked] * 3
+
+
 @pytest.mark.parametrize("value", [None, False, True, {"delta": 0}])
 @pytest.mark.parametrize("name", ["watermark", "watermark_key", "watermarking_config"])
 async def test_a_request_has_no_say(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:

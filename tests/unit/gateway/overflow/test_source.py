@@ -51,12 +51,13 @@ async def events() -> AsyncIterator[dict[str, Any]]:
 class Endpoint:
     """Answers with ``EVENTS``."""
 
-    config = SimpleNamespace(price=PRICE)
+    config = SimpleNamespace(price=PRICE, after_s=2.5)
+    has_room = True
     clock = FakeClock()
 
     @asynccontextmanager
     async def open(self, request: object, call: ExternalCall) -> AsyncIterator[ExternalOutput]:
-        assert call.num_prompt_tokens == 1
+        assert (call.model, call.num_prompt_tokens) == ("m", 1)
         yield ExternalOutput(events(), 1, replace(call, num_prompt_tokens=5), self.clock)
 
 
@@ -67,7 +68,7 @@ async def receive() -> dict[str, Any]:
 async def send(message: Any) -> None: ...
 
 
-def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
+def make_request(has_answered: bool, name: str = "m") -> ClientRequest[PreparedGeneration]:
     """A completion that waited too long for a worker."""
     tenant, body = Tenant(name="t"), parse_completion({"model": "m", "prompt": "x"}, 100)
     spec = GenerationSpec(
@@ -80,9 +81,9 @@ def make_request(has_answered: bool) -> ClientRequest[PreparedGeneration]:
         arrival_s=0.0, received_s=0.0, deadline_s=60.0, end_s=60.0, has_answered=has_answered,
     )  # fmt: skip
     request.prepared = PreparedGeneration(
-        model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(), refusal=lambda: None,
-        body=body, specs=(spec,), renderer=cast("Any", None), tokenizer=cast("Any", None), keep=cast("Any", None),
-        identity=cast("Any", None), rebuilt=cast("Any", None), revised=cast("Any", None),
+        model=name, base_model="m", operation="text_completion", num_tokens=1, num_sequences=1, texts=(),
+        refusal=lambda: None, body=body, specs=(spec,), renderer=cast("Any", None), tokenizer=cast("Any", None),
+        keep=cast("Any", None), identity=cast("Any", None), rebuilt=cast("Any", None), revised=cast("Any", None),
     )  # fmt: skip
     request.declined = WaitTooLong("no room")
     return request
@@ -114,6 +115,18 @@ async def test_one_entry(
     entries = meter.take_ready()
     assert [(e.outcome, e.counts.num_prompt, e.counts.num_output) for e in entries] == expected
     assert all(e.is_external and e.external_cost == 7 * 2 + 3 * 5 for e in entries), "what the endpoint charges"
+
+
+async def test_an_alias_goes_there_under_its_models_name_and_a_pin_stays() -> None:
+    clock, metrics = FakeClock(), GatewayMetrics(CollectorRegistry())
+    source = ExternalSource(cast("Any", Endpoint()), Admission(1, 1, metrics), clock, metrics)
+    for name, goes in (("chat", True), ("m@stable", True), ("m@3f9a12cd", False)):
+        request = make_request(has_answered=False, name=name)
+        assert source.patience(request) == (Endpoint.config.after_s if goes else 0.0)
+        async with source.open(request) as output:
+            assert (output is not None) == goes
+            if output is not None:
+                await output.finish()
 
 
 async def test_what_the_endpoint_charges_is_in_the_ledger_while_it_answers() -> None:
