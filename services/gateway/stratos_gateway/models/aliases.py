@@ -78,7 +78,7 @@ class SnapshotAliases(AliasSource):
         return [value for value in found if isinstance(value, AliasRecord)]
 
     def moving(self) -> Sequence[AliasRecord]:
-        """Those whose targets of before go on until new ones have workers."""
+        """Aliases whose targets of before go on until new ones have workers."""
         return [alias for alias in map(self.find, sorted(self._moving)) if alias is not None]
 
     def _note(self, record: Record) -> None:
