@@ -75,8 +75,9 @@ from stratos_gateway.ledger.settings import seal_limits
 from stratos_gateway.limits.own_share import gateway_name
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
-from stratos_gateway.models.aliases import SnapshotAliases
+from stratos_gateway.models.aliases import AliasChoice, SnapshotAliases
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.moved_aliases import MovedAliases
 from stratos_gateway.models.shelf import ModelShelf, Phase, Placed, Wanted
 from stratos_gateway.oidc.credentials import KeysAndTokens
 from stratos_gateway.oidc.fetching import fetch_keys
@@ -137,7 +138,9 @@ async def open_backends(
     tasks["redis-state"] = share.run
     objects = _open_objects(settings, stack)
     shelf = open_shelf(settings, models, follower, objects, metrics, clock, stack)
-    tasks["model-records"] = shelf.run
+    aliases = SnapshotAliases(follower, models)
+    choice, poll_s = AliasChoice(aliases, models, Random()), settings.model_records.live_poll_s
+    tasks |= {"model-records": shelf.run, "aliases": MovedAliases(store, aliases, choice, store_id, poll_s).run}
     segments = None if objects is None else SegmentStore(objects)
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share, segments)
     if segments is not None:
@@ -210,7 +213,7 @@ async def open_backends(
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
-        aliases=SnapshotAliases(follower, models),
+        aliases=aliases,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, gateway_name(name, new_incarnation()), store_id),

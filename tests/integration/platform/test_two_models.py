@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+import shutil
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -22,17 +24,27 @@ from tests.support.worlds.platform_process import PlatformProcess, running_platf
 NAMES = ("base", "small")
 STEP_S = 0.02
 COMPARED = 100
-NUM_STREAMS = 8
+NUM_STREAMS = 4
 """Streams of each of three waves, the first of which run over a switch and a way back."""
+CONTEXT = 65536
+"""Of the smaller model: its streams last longer than a test may."""
 
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    models = ("--model", str(BASE_MODEL), "--model", f"small={MODELS / 'draft'}")
+    models = ("--model", str(BASE_MODEL), "--model", f"small={save_long(tmp_path_factory.mktemp('model') / 'small')}")
     size = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--gateways", "2", "--routers", "2")
     env = {"STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S), "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "8192"}
     with running_platform(tmp_path_factory.mktemp("platform"), "--engine", "fake", *models, *size, env=env) as running:
         yield running
+
+
+def save_long(folder: Path) -> Path:
+    """The shipped draft model with a long context."""
+    shutil.copytree(MODELS / "draft", folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}), encoding="utf-8")
+    return folder
 
 
 @asynccontextmanager
@@ -121,7 +133,7 @@ async def test_streams_stay_on_their_revision_over_a_switch_and_a_rollback(
     streams: list[_Stream] = []
     for digest in (old, new, old):
         await stratos(platform, "models", "alias", "small@live", f"small@{digest[:12]}", *admin)
-        await eventually(partial(_stands_for, platform, digest), "every gateway knows it")
+        await eventually(partial(_stands_for, platform, pids, digest), "every gateway knows it")
         assert not any(stream.task.done() for stream in streams[:NUM_STREAMS])  # they run over the switch, and back
         begun = [_Stream(platform, digest) for _ in range(NUM_STREAMS)]
         streams += begun
@@ -151,7 +163,7 @@ class _Stream:
         self.task = asyncio.create_task(self._run(platform))
 
     async def _run(self, platform: PlatformProcess) -> None:
-        ask = {"model": "small@live", "prompt": [5, 6], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        ask = {"model": "small@live", "prompt": [5, 6], "max_tokens": CONTEXT - 2, "ignore_eos": True, "stream": True}
         async with (
             client_of(platform) as client,
             client.stream("POST", "/completions", json={**ask, "return_token_ids": True}) as stream,
@@ -160,13 +172,17 @@ class _Stream:
             await collect(stream, self.found)
 
 
-async def _stands_for(platform: PlatformProcess, digest: str) -> bool:
-    """Whether every gateway gives the alias this revision, whichever of them takes a connection."""
-    found = set()
-    for _ in range(8):
+async def _stands_for(platform: PlatformProcess, pids: Mapping[str, int], digest: str) -> bool:
+    """Whether requests for the alias get this revision now, at each gateway; they share one port."""
+    gateways = [psutil.Process(pid) for name, pid in pids.items() if name.startswith("gateway-")]
+    found = dict[int, str]()
+    while len(found) < len(gateways):
         async with client_of(platform) as client:
-            found.add((await client.get("/models/small@live")).json().get("revision"))
-    return found == {digest}
+            answer = await client.get("/models/small@live")
+            end = answer.extensions["network_stream"].get_extra_info("client_addr")
+            [gateway] = [one for one in gateways if end in {c.raddr for c in one.net_connections("tcp")}]
+            found[gateway.pid] = answer.json().get("revision")
+    return set(found.values()) == {digest}
 
 
 async def pids_of(platform: PlatformProcess) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Copies that two threads of one process write at a time, as at its end: the file holds one of them, whole."""
+"""Copies that two threads write at a time, as at a process' end, and copies that a newer version has made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from stratos.store.records.record import Kind, Record
-from stratos.store.records.snapshot_copy import SnapshotCopy, load_copy, save_copy
+from stratos.store.records.snapshot_copy import SnapshotCopy, dump_copy, load_copy, parse_copy, save_copy
 
 
 def a_copy(revision: int) -> SnapshotCopy:
@@ -38,3 +38,10 @@ def test_a_writer_that_was_left_behind_spoils_no_copy(tmp_path: Path) -> None:
         thread.join()
     assert failures == []
     assert set(found) <= {300, 1500}
+
+
+def test_a_record_of_a_kind_that_only_a_newer_version_knows_is_skipped() -> None:
+    head, first, *others = dump_copy(a_copy(3)).decode().splitlines()
+    newer = first.replace('"tenant"', '"of-a-newer-version"')
+    found = parse_copy("\n".join([head, newer, *others]).encode())
+    assert [record.id for record in found.records] == ["t1", "t2"]

@@ -41,7 +41,12 @@ class AliasRecord:
     name: str
     targets: tuple[AliasTarget, ...]
     before: tuple[AliasTarget, ...] = ()
-    """Targets before the last change: they go on until a new one has live workers."""
+    """Targets before the last change: they go on until a new one has live workers, and are none of the record then."""
     sticky: Sticky = Sticky.SESSION
     created_unix_s: Annotated[int, Ge(0)] = 0
     """Seconds since the epoch at which its targets were set."""
+
+    @property
+    def is_split(self) -> bool:
+        """It splits the model that has its name among revisions, and leads to no further name."""
+        return all(target.digest and target.model == self.name for target in self.targets + self.before)

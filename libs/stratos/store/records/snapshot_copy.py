@@ -8,6 +8,7 @@ file is for its owner alone.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import read_record
 
 _FORMAT = 1
+_KINDS = frozenset(Kind)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ def dump_copy(copy: SnapshotCopy) -> bytes:
 
 
 def parse_copy(content: bytes) -> SnapshotCopy:
-    """The copy that a text holds.
+    """The copy that a text holds, without records that only a newer version knows.
 
     Raises:
         BadRequest: it is no copy, or not all of one.
@@ -83,7 +86,10 @@ def parse_copy(content: bytes) -> SnapshotCopy:
         head, *lines = [json.loads(line) for line in content.decode().splitlines()]
         if head["format"] != _FORMAT or head["num_records"] != len(lines):
             raise ValueError("another format, or not all of it")
-        found = [read_record(Kind(kind), str(record_id), str(text)) for kind, record_id, text in lines]
+        ours = [(Kind(kind), *rest) for kind, *rest in lines if kind in _KINDS]
+        if len(ours) < len(lines):
+            _log.warning("a copy has %d records of kinds that this version does not know", len(lines) - len(ours))
+        found = [read_record(kind, str(record_id), str(text)) for kind, record_id, text in ours]
         return SnapshotCopy(
             store_id=str(head["store_id"]),
             revision=int(head["revision"]),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 
 from stratos.common.errors import BadRequest, NotFound
 from stratos.core.adapter import Adapter
@@ -12,7 +13,7 @@ from stratos.store.models.alias_record import AliasRecord, AliasTarget
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind
-from stratos_gateway.models.aliases import MAX_DEPTH
+from stratos_gateway.models.aliases import MAX_DEPTH, AliasChoice, AliasSource
 from stratos_gateway.models.model_set import ModelSet
 
 MAX_ALIASES = 1000
@@ -22,6 +23,26 @@ def aliases_of(snapshot: FollowedSnapshot) -> Mapping[str, AliasRecord]:
     """All aliases by name."""
     found = (record.value for record in snapshot.of_kind(Kind.ALIAS))
     return {alias.name: alias for alias in found if isinstance(alias, AliasRecord)}
+
+
+class StoredAliases(AliasSource):
+    """Aliases as the store has them now."""
+
+    def __init__(self, snapshot: FollowedSnapshot) -> None:
+        self._found = aliases_of(snapshot)
+
+    def find(self, name: str) -> AliasRecord | None:
+        """The alias of a name; ``None`` where there is none."""
+        return self._found.get(name)
+
+    def list(self) -> Sequence[AliasRecord]:
+        """All of them."""
+        return list(self._found.values())
+
+
+def choice_of(snapshot: FollowedSnapshot, models: ModelSet) -> AliasChoice:
+    """Where requests go by the records of the store, and the workers of the last look."""
+    return AliasChoice(StoredAliases(snapshot), models, Random())
 
 
 def revisions_of(snapshot: FollowedSnapshot, models: ModelSet) -> Mapping[str, str]:
@@ -36,7 +57,8 @@ def checked_alias(alias: AliasRecord, snapshot: FollowedSnapshot, models: ModelS
 
     Raises:
         NotFound: a target is no model, no revision and no alias.
-        BadRequest: its name is taken, a digest fits several revisions, or aliases would lead back to it.
+        BadRequest: its name is taken, a digest fits several revisions, aliases would lead back to it, or some alias
+            would lead over too many names by it.
     """
     revisions, aliases = revisions_of(snapshot, models), aliases_of(snapshot)
     if alias.name not in aliases and len(aliases) >= MAX_ALIASES:
@@ -51,9 +73,7 @@ def checked_alias(alias: AliasRecord, snapshot: FollowedSnapshot, models: ModelS
     if any(isinstance(adapter, Adapter) and adapter.name == alias.name for adapter in adapters):
         raise BadRequest(f"an adapter has the name {alias.name!r}", param="name")
     found = replace(alias, targets=targets)
-    for target in targets:
-        if not target.digest:
-            _check_no_loop(found, target.model, aliases)
+    _check_ways(found, aliases)
     return found
 
 
@@ -73,16 +93,33 @@ def _whole(target: AliasTarget, revisions: Mapping[str, str], aliases: Mapping[s
     return replace(target, digest=fits[0])
 
 
-def _check_no_loop(alias: AliasRecord, name: str, aliases: Mapping[str, AliasRecord], depth: int = 1) -> None:
-    if name == alias.name:
+def _check_ways(alias: AliasRecord, aliases: Mapping[str, AliasRecord]) -> None:
+    """Refuse a loop, and a way that is too long, from whichever alias it begins."""
+    before = {name: _names(known) for name, known in aliases.items() if not known.is_split}
+    ways = {name: before[name] for name in before if name != alias.name}
+    ways |= {} if alias.is_split else {alias.name: _names(alias)}
+    reached, new = set[str](), _names(alias)
+    while new:
+        reached |= new
+        new = {name for one in new for name in ways.get(one, ())} - reached
+    if alias.name in reached:
         raise BadRequest(f"the alias {alias.name!r} would lead back to itself", param="targets")
-    if name not in aliases:
-        return
-    if depth >= MAX_DEPTH:
-        raise BadRequest(f"aliases may lead over {MAX_DEPTH} names at most", param="targets")
-    for target in aliases[name].targets:
-        if not target.digest:
-            _check_no_loop(alias, target.model, aliases, depth + 1)
+    if longer := _too_long(ways) - _too_long(before):
+        text = f"aliases may lead over {MAX_DEPTH} names at most, and {min(longer)!r} would lead over more"
+        raise BadRequest(text, param="targets")
+
+
+def _names(alias: AliasRecord) -> set[str]:
+    """Names that an alias leads to, which may be aliases themselves."""
+    return {target.model for target in alias.targets if not target.digest}
+
+
+def _too_long(ways: Mapping[str, set[str]]) -> set[str]:
+    """Aliases that lead over more than ``MAX_DEPTH`` of them, those in a loop included."""
+    found = set(ways)
+    for _ in range(MAX_DEPTH):
+        found = {name for name in found if ways[name] & found}
+    return found
 
 
 def check_not_alias(name: str, snapshot: FollowedSnapshot) -> None:
@@ -92,21 +129,36 @@ def check_not_alias(name: str, snapshot: FollowedSnapshot) -> None:
         raise BadRequest(f"an alias has the name {name!r}", param="name")
 
 
-def check_unnamed(name: str, digests: Collection[str], snapshot: FollowedSnapshot, *, is_whole: bool) -> None:
-    """Refuse to remove revisions that an alias names; raises ``BadRequest``.
+def check_unnamed(name: str, digests: Collection[str], snapshot: FollowedSnapshot, models: ModelSet) -> None:
+    """Refuse to remove revisions that an alias names, or whose workers still stand in for it; raises ``BadRequest``.
 
     Args:
         name: of the model.
         digests: of the revisions.
         snapshot: all records.
-        is_whole: all of the name goes.
+        models: of this gateway.
     """
-    for alias in aliases_of(snapshot).values():
-        for target in alias.targets:
+    choice = choice_of(snapshot, models)
+    is_whole = not _remains(name, digests, snapshot, models)
+    for alias in choice.source.list():
+        for target in in_use(alias, choice):
             is_meant = target.digest in digests or (is_whole and not target.digest and target.model == name)
             if target.model == name and is_meant:
                 text = f"the alias {alias.name!r} names it: change or remove the alias first"
                 raise BadRequest(text, param="name")
+
+
+def in_use(alias: AliasRecord, choice: AliasChoice) -> tuple[AliasTarget, ...]:
+    """Targets of an alias, with those of before while they stand in for them."""
+    return alias.targets if choice.has_workers(alias) else alias.targets + alias.before
+
+
+def _remains(name: str, digests: Collection[str], snapshot: FollowedSnapshot, models: ModelSet) -> bool:
+    """Whether something of a name is left once the records of some digests are gone."""
+    if any(model.base.name == name and models.fixed(model.base.digest) for model in models.revisions):
+        return True
+    recorded = (record.value for record in snapshot.of_owner(Kind.MODEL, name).values())
+    return any(isinstance(model, ModelRecord) and model.digest not in digests for model in recorded)
 
 
 def names_of(aliases: Mapping[str, AliasRecord], name: str, digest: str) -> Iterator[tuple[str, int]]:

@@ -11,12 +11,14 @@ from starlette.requests import Request
 from stratos.common.errors import BadRequest, NotFound
 from stratos.core.tenancy.roles import Role
 from stratos.store.models.alias_forms import alias_draft, alias_to_json
-from stratos.store.models.alias_record import AliasRecord
+from stratos.store.models.alias_record import AliasRecord, AliasTarget
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
-from stratos_gateway.admin.alias_checks import aliases_of, checked_alias
+from stratos_gateway.admin.alias_checks import aliases_of, checked_alias, choice_of, in_use
 from stratos_gateway.admin.fields import only
 from stratos_gateway.admin.model_routes import Handler, ModelCaller, ModelStatus, removed
+from stratos_gateway.models.aliases import AliasChoice
+from stratos_gateway.models.model_set import ModelSet
 
 
 class AliasRoutes:
@@ -48,36 +50,56 @@ class AliasRoutes:
             raise NotFound("this gateway follows no models")
         only(body, "targets", "sticky")
         draft = alias_draft(request.path_params["name"], body)
-        made = checked_alias(draft, await self._now(), self._status.models)
+        models, snapshot = self._status.models, await self._now()
+        made = checked_alias(draft, snapshot, models)
         made = replace(made, created_unix_s=await caller.writer.records.now_us() // 1_000_000)
+        await self._status.look()
         written: list[AliasRecord] = []
 
         def edit(old: Record | None) -> dict[str, Any]:
-            written.append(succeeding(made, old))
+            written.append(succeeding(made, old, choice_of(snapshot, models), models))
             return alias_to_json(written[-1])
 
         await caller.writer.change(Kind.ALIAS, made.name, "alias.set", edit, takes_malformed=True)
         return alias_view(written[-1])
 
     async def _remove(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        name = request.path_params["name"]
-        aliases = aliases_of(await self._now())
-        if name not in aliases:
+        if self._status is None:
+            raise NotFound("this gateway follows no models")
+        name, snapshot, models = request.path_params["name"], await self._now(), self._status.models
+        choice = choice_of(snapshot, models)
+        if choice.source.find(name) is None:
             raise NotFound(f"there is no alias {name[:64]!r}")
-        users = [a.name for a in aliases.values() if any(t.model == name and not t.digest for t in a.targets)]
-        is_model = self._status is not None and self._status.models.get(name) is not None
-        if users and not is_model:
+        users = [
+            alias.name
+            for alias in choice.source.list()
+            if any(target.model == name and not target.digest for target in in_use(alias, choice))
+        ]
+        if users and models.get(name) is None:
             raise BadRequest(f"the alias {users[0]!r} names it: change or remove that first", param="name")
         await caller.writer.change(Kind.ALIAS, name, "alias.remove", removed)
         return {"removed": name}
 
 
-def succeeding(alias: AliasRecord, old: Record | None) -> AliasRecord:
-    """The alias as it follows another version of itself, whose targets go on until the new ones have workers."""
+def succeeding(alias: AliasRecord, old: Record | None, choice: AliasChoice, models: ModelSet) -> AliasRecord:
+    """The alias with the targets that go on until its own have workers: where its requests go now.
+
+    Args:
+        alias: as it is to be.
+        old: the version that it follows; that of a name that was no alias is ``None`` or a tombstone.
+        choice: says which targets have workers.
+        models: say where requests for a model's own name go without an alias.
+    """
     known = old.value if old is not None and isinstance(old.value, AliasRecord) else None
-    if known is None:
+    if known is not None:
+        before = known.before if known.before and not choice.has_workers(known) else known.targets
+    elif (current := models.get(alias.name)) is not None:
+        before = (AliasTarget(model=alias.name, digest=current.base.digest),)
+    else:
         return alias
-    return replace(alias, before=known.before if known.targets == alias.targets else known.targets)
+    places = {(target.model, target.digest) for target in alias.targets}
+    is_new = any((target.model, target.digest) not in places for target in before)
+    return replace(alias, before=before if is_new else ())
 
 
 def alias_view(alias: AliasRecord) -> dict[str, Any]:

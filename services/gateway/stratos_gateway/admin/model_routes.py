@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
@@ -17,10 +18,10 @@ from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos_gateway.admin.alias_checks import aliases_of, check_not_alias, check_unnamed, names_of
+from stratos_gateway.admin.alias_checks import aliases_of, check_not_alias, check_unnamed, choice_of, names_of
 from stratos_gateway.admin.fields import text
 from stratos_gateway.admin.model_terms import check_same, check_size, terms_of
-from stratos_gateway.models.live_revisions import LiveWorkers, can_take
+from stratos_gateway.models.live_revisions import LiveWorkers, can_take, look_at
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.shelf import ModelShelf, Phase
 
@@ -41,6 +42,11 @@ class ModelStatus:
         self.shelf = shelf
         self.models = models
         self.live_workers = live_workers
+
+    async def look(self) -> None:
+        """See now which revisions have workers; without a router nothing changes."""
+        with contextlib.suppress(StratosError):
+            look_at(self.models, await self.live_workers())
 
     async def rows(self) -> list[dict[str, Any]]:
         """Every revision, those of settings first; ``workers`` is null where no router answers."""
@@ -109,12 +115,13 @@ class ModelRoutes:
         return self._status
 
     async def _list(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        status, aliases = self._known, aliases_of(await self._now())
+        status, snapshot = self._known, await self._now()
+        aliases, choice = aliases_of(snapshot), choice_of(snapshot, status.models)
         rows = await status.rows()
         for row in rows:
             row["aliases"] = dict(names_of(aliases, row["name"], row["digest"]))
-            if row["name"] in aliases:  # its requests are split
-                row["current"] = row["name"] in row["aliases"]
+            if (split := aliases.get(row["name"])) is not None:
+                row["current"] = row["digest"] in {served.base.digest for _, served in choice.open_now(split)}
         return {"data": rows}
 
     async def _add(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +146,7 @@ class ModelRoutes:
 
     async def _remove(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Take a revision away, or all of a name; requests that run on it go on."""
+        status = self._known
         name, digest = request.path_params["name"], request.query_params.get("digest", "")
         if digest and len(digest) < MIN_DIGEST_DIGITS:
             raise BadRequest(f"a digest has at least {MIN_DIGEST_DIGITS} digits", param="digest")
@@ -150,7 +158,8 @@ class ModelRoutes:
         if not found:
             raise NotFound(f"there is no record of a model {name[:64]!r} with this digest")
         digests = [record_id.rpartition("/")[2] for record_id in found]
-        check_unnamed(name, digests, await self._now(), is_whole=not digest)
+        await status.look()
+        check_unnamed(name, digests, await self._now(), status.models)
         for record_id in found:
             await caller.writer.change(Kind.MODEL, record_id, "model.remove", removed)
         return {"removed": [record_id.rpartition("/")[2] for record_id in found]}

@@ -2,7 +2,8 @@
 
 targets that have live workers ──▶ one of them, by weighted rendezvous hashing: a weight that grows takes sessions
                                    from others and moves no other one
-none has                       ──▶ those of the change before, which go on until the new ones are there
+none has                       ──▶ those of the change before, which go on until the new ones are there, and are dropped
+                                   from the record then: see ``moved_aliases``
 none of these, either          ──▶ one of the targets, whose requests wait for workers or are told that there are none
 """
 
@@ -21,7 +22,8 @@ from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 
 MAX_DEPTH = 4
-"""Aliases that lead to one another; the admin API refuses loops, and records that loop end here."""
+"""Aliases that lead to one another, the split of a model by its own name not counted. The admin API refuses more, and
+loops; records that loop end here."""
 
 
 class AliasSource(Protocol):
@@ -61,6 +63,8 @@ class SnapshotAliases(AliasSource):
         self._models = models
         self._split: set[str] = set()
         """Names that have a choice."""
+        self._moving: set[str] = set()
+        """Names whose targets of before are kept."""
         follower.snapshot.on_record(Kind.ALIAS, self._note)
 
     def find(self, name: str) -> AliasRecord | None:
@@ -73,12 +77,17 @@ class SnapshotAliases(AliasSource):
         found = (record.value for record in self._follower.snapshot.of_kind(Kind.ALIAS))
         return [value for value in found if isinstance(value, AliasRecord)]
 
+    def moving(self) -> Sequence[AliasRecord]:
+        """Aliases whose targets of before go on until new ones have workers."""
+        return [alias for alias in map(self.find, sorted(self._moving)) if alias is not None]
+
     def _note(self, record: Record) -> None:
-        alias = record.value
-        if isinstance(alias, AliasRecord) and len(alias.targets + alias.before) > 1:
-            self._split.add(record.id)
-        else:
-            self._split.discard(record.id)
+        alias = record.value if isinstance(record.value, AliasRecord) else None
+        for names, is_one in (
+            (self._split, alias is not None and len(alias.targets + alias.before) > 1),
+            (self._moving, alias is not None and bool(alias.before)),
+        ):
+            (names.add if is_one else names.discard)(record.id)
         self._models.note_aliases(has_choice=bool(self._split))
 
 
@@ -113,13 +122,23 @@ class AliasChoice:
         """Targets that are served, with the revision that a request without tenant and session gets."""
         return self._served(alias.targets, lambda target: self._target(target, "", "", MAX_DEPTH))
 
-    def _pick(self, alias: AliasRecord, tenant: str, session: str, depth: int) -> ServedModel | None:
+    def open_now(self, alias: AliasRecord) -> list[tuple[AliasTarget, ServedModel]]:
+        """Targets that new requests go to, those of before included, as ``arms`` has them."""
+        return self._open(alias, "", "", MAX_DEPTH)
+
+    def has_workers(self, alias: AliasRecord) -> bool:
+        """Whether one of its targets had live workers at the last look."""
+        return bool(self._live(self.arms(alias)))
+
+    def _open(self, alias: AliasRecord, tenant: str, session: str, depth: int) -> list[tuple[AliasTarget, ServedModel]]:
         def revision(target: AliasTarget) -> ServedModel | None:
             return self._target(target, tenant, session, depth)
 
         arms = self._served(alias.targets, revision)
-        live = self._live(arms) or self._live(self._served(alias.before, revision))
-        if not (open_to := live or arms):
+        return self._live(arms) or self._live(self._served(alias.before, revision)) or arms
+
+    def _pick(self, alias: AliasRecord, tenant: str, session: str, depth: int) -> ServedModel | None:
+        if not (open_to := self._open(alias, tenant, session, depth)):
             return None
         if len(open_to) == 1:
             return open_to[0][1]
@@ -131,7 +150,8 @@ class AliasChoice:
             served = self._models.of_digest(target.digest)
             return served if served is not None and served.base.name == target.model else None
         if (alias := self.source.find(target.model)) is not None:
-            return self._pick(alias, tenant, session, depth - 1) if depth > 1 else None
+            left = depth if alias.is_split else depth - 1
+            return self._pick(alias, tenant, session, left) if left else None
         return self._models.get(target.model)
 
     def _served(

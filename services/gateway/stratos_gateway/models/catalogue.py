@@ -185,7 +185,7 @@ class ModelCatalogue:
     def _shown(self, served: ServedModel) -> ServedModel:
         """The revision of a name that is listed: the one that most sessions get."""
         alias = self.aliases.source.find(served.base.name)
-        arms = [] if alias is None else self.aliases.arms(alias)
+        arms = [] if alias is None else self.aliases.open_now(alias)
         return max(arms, key=lambda arm: arm[0].weight)[1] if arms else served
 
     def _aliases_of(self, tenant: Tenant) -> Sequence[dict[str, Any]]:
@@ -200,14 +200,13 @@ class ModelCatalogue:
         return [entry for entry in entries if entry is not None and not self._blocks.is_model_blocked(entry["root"])]
 
     def _alias_entry(self, alias: AliasRecord) -> dict[str, Any] | None:
-        """Entry of an alias; ``None`` where none of its targets is served."""
-        arms = self.aliases.arms(alias)
-        if not arms:
+        """Entry of an alias: where most sessions go now, and what was set; ``None`` where a request finds nothing."""
+        if not (arms := self.aliases.open_now(alias)):
             return None
         _, most = max(arms, key=lambda arm: arm[0].weight)
         targets = [
             {"model": served.base.name, "revision": served.base.digest, "weight": target.weight}
-            for target, served in arms
+            for target, served in self.aliases.arms(alias)
         ]
         base = most.base
         named = {"id": alias.name, "created": alias.created_unix_s, "root": base.name, "parent": base.name}

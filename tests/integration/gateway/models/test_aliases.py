@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,27 @@ __all__ = ["added"]
 LIVE = {WorkerRole.DECODE: 1}
 
 
-async def both_are_served(added: Added) -> tuple[str, str]:
-    """Two revisions of "small" with workers, at both gateways; their digests, the newer one last."""
+async def both_are_served(added: Added, *, new_has_workers: bool = True) -> tuple[str, str]:
+    """Two revisions of "small" at both gateways; their digests, the newer one last."""
     old, new = (body["digest"] for body in added.bodies)
-    for world in (added.one, added.two):
-        world.router.live = dict.fromkeys((old, new, base_digest()), LIVE)
+    _have_workers(added, base_digest(), old, *([new] if new_has_workers else []))
     for body in added.bodies:
         assert (await added.one.call("POST", "/models", body)).is_success
     for world in (added.one, added.two):
-        await eventually(lambda world=world: _is_current(world, new), "both are served")
+        current = new if new_has_workers else old
+        await eventually(lambda world=world, current=current: _are_served(world, current), "both are served")
     return old, new
 
 
-async def _is_current(world: AdminWorld, digest: str) -> bool:
-    rows = (await world.call("GET", "/models")).json()["data"]
-    return any(row["digest"] == digest and row["current"] and row["live"] for row in rows)
+async def _are_served(world: AdminWorld, current: str) -> bool:
+    rows = [row for row in (await world.call("GET", "/models")).json()["data"] if row["name"] == "small"]
+    is_current = any(row["digest"] == current and row["current"] for row in rows)
+    return is_current and [row["state"] for row in rows] == ["serving"] * 2
+
+
+def _have_workers(added: Added, *digests: str) -> None:
+    for world in (added.one, added.two):
+        world.router.live = dict.fromkeys(digests, LIVE)
 
 
 async def put(world: AdminWorld, name: str, *targets: Any, **more: Any) -> Any:
@@ -67,11 +72,14 @@ async def test_every_gateway_splits_by_weight_alike_and_pins_and_tags_say_which_
     assert [t["digest"] for t in made.json()["targets"]] == [old, new]
     assert (await put(one, "small@stable", ("small", old, 100))).is_success
     assert (await put(one, "chat", ("small@stable", "", 100))).is_success
-    users = [f"user-{number}" for number in range(8)]
-    await eventually(lambda: _has(two, "chat"), "the other gateway knows them")
-    found = [[await digest_of(added, world, "small", user=user) for user in users] for world in (one, two)]
-    assert found[0] == found[1]
-    assert set(found[0]) == {old, new}
+    await is_followed(added, "chat")
+    found = dict[str, str]()
+    for user in (f"user-{number}" for number in range(64)):
+        found[user] = await digest_of(added, one, "small", user=user)
+        if len(set(found.values())) > 1:
+            break
+    assert set(found.values()) == {old, new}
+    assert {user: await digest_of(added, two, "small", user=user) for user in found} == found
     for world in (one, two):
         assert [await digest_of(added, world, name) for name in ("small@stable", "chat")] == [old, old]
         assert [await digest_of(added, world, f"small@{digest[:8]}") for digest in (old, new)] == [old, new]
@@ -85,8 +93,14 @@ async def test_every_gateway_splits_by_weight_alike_and_pins_and_tags_say_which_
     assert not one.service.metrics.get_sample_value("stratos_request_outcomes_total", {**labels, "model": "chat"})
 
 
-async def _has(world: AdminWorld, name: str) -> bool:
-    return any(row["name"] == name for row in (await world.call("GET", "/aliases")).json()["data"])
+async def is_followed(added: Added, name: str) -> None:
+    """Wait until both gateways know an alias, and with it all that was written before."""
+    for world in (added.one, added.two):
+        await eventually(lambda world=world: _lists(added, world, name), f"a gateway knows {name}")
+
+
+async def _lists(added: Added, world: AdminWorld, name: str) -> bool:
+    return any(row["id"] == name for row in await models_of(added, world))
 
 
 async def models_of(added: Added, world: AdminWorld, key: str = "") -> list[dict[str, Any]]:
@@ -129,6 +143,8 @@ async def test_what_an_alias_cannot_name_is_refused_and_what_it_names_stays(adde
     for name in ("talk", "chat", "small@stable"):
         assert (await one.call("DELETE", f"/aliases/{name}")).json() == {"removed": name}
     assert (await one.call("DELETE", "/models/small", digest=old)).is_success
+    assert (await put(one, "last", ("small", "", 100))).is_success
+    await is_followed(added, "last")
     told = await added.ask(one, "gone")
     assert (told.status_code, "stands for small" in told.text) == (404, True)
     assert (await added.ask(one, f"small@{'9' * 12}")).status_code == 404
@@ -144,6 +160,7 @@ async def test_a_key_uses_the_names_that_it_may_and_a_block_holds_for_every_name
     one = added.one
     assert (await put(one, "small@stable", ("small", old, 100))).is_success
     assert (await put(one, "chat", ("small", "", 100))).is_success
+    await is_followed(added, "chat")
     async with open_redis(redis_url) as redis:
         store = await marked_store(redis, tmp_path / "objects")
         terms = [KeyTerms(models=(name,)) for name in ("small", "chat", "base")]
@@ -166,32 +183,34 @@ async def _is_blocked(added: Added, name: str) -> bool:
     return bool((await added.ask(added.one, name)).status_code == 403)
 
 
-async def test_an_alias_moves_when_its_new_revision_has_workers_and_what_runs_stays(added: Added) -> None:
-    old, new = await both_are_served(added)
+async def test_an_alias_moves_when_its_new_revision_has_workers_and_never_back(added: Added) -> None:
+    old, new = await both_are_served(added, new_has_workers=False)
     one = added.one
-    one.router.live = {old: LIVE}
     assert (await put(one, "chat", ("small", old, 100))).is_success
-    one.worker.script = lambda submit, choice: [7] * 60
-    one.worker.step_s = 0.02
-    stream = asyncio.create_task(added.ask(one, "chat", max_tokens=60))
-    await eventually(lambda: one.worker.submits, "it runs on the old revision")
     assert (await put(one, "chat", ("small", new, 100))).json()["before"][0]["digest"] == old
-    await eventually(lambda: _is_live(one, new, live=False), "the new one has no workers")
-    one.worker.step_s = 0.0
+    assert (await put(one, "talk", ("chat", "", 100))).is_success
+    await is_followed(added, "talk")
     assert await digest_of(added, one, "chat") == old
-    one.router.live = {old: LIVE, new: LIVE}
-    await eventually(lambda: _runs_on(added, new), "the new pool is there")
-    assert (await stream).is_success
-    assert one.worker.submits[0].model_digest == old
+    [listed] = [row for row in await models_of(added, one) if row["id"] == "chat"]
+    assert (listed["revision"], [target["revision"] for target in listed["targets"]]) == (old, [new])
+    assert (await one.call("DELETE", "/models/small", digest=old)).status_code == 400
+    _have_workers(added, old, new)
+    await eventually(lambda: _has_moved(added.two), "the record says that it has moved")
+    _have_workers(added, old)
+    assert (await put(one, "other", ("chat", "", 100))).is_success  # this gateway looks at workers for it
+    await is_followed(added, "other")
+    assert await digest_of(added, one, "chat") == new
+    assert (await one.call("DELETE", "/models/small", digest=old)).is_success
+    assert "alias.moved" in [entry["action"] for entry in (await one.call("GET", "/audit")).json()["data"]]
+
+
+async def _has_moved(world: AdminWorld) -> bool:
+    return not any(row["before"] for row in (await world.call("GET", "/aliases")).json()["data"])
 
 
 async def _is_live(world: AdminWorld, digest: str, *, live: bool) -> bool:
     rows = (await world.call("GET", "/models")).json()["data"]
     return any(row["digest"] == digest and row["live"] is live for row in rows)
-
-
-async def _runs_on(added: Added, digest: str) -> bool:
-    return await digest_of(added, added.one, "chat") == digest
 
 
 async def test_a_stream_of_an_alias_that_goes_to_another_model_stays_on_its_revision_at_another_gateway(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -105,6 +106,10 @@ def test_targets_without_workers_get_no_session_while_another_has_some(
     assert {picked(choice, alias, session=session) for session in SESSIONS[:64]} == {"old"}
     moved = aliases.set("base", ("base", "new", 100), before=(AliasTarget(model="base", digest="old"),))
     assert picked(choice, moved) == "old"  # the new pool is not there yet
+    assert [[served.base.digest for _, served in of(moved)] for of in (choice.open_now, choice.arms)] == [
+        ["old"],
+        ["new"],
+    ]
     models.see_live({"old", "new"})
     assert picked(choice, moved) == "new"
     models.see_live(frozenset())
@@ -125,3 +130,13 @@ def test_aliases_lead_to_names_and_a_loop_leads_nowhere(
     aliases.set("base@stable", ("chat", "", 100))
     assert picked(choice, chat) == ""
     assert picked(choice, aliases.set("wrong", ("other", "old", 100))) == ""  # a digest of another name
+
+
+def test_the_split_of_a_model_makes_no_way_to_it_longer(choice: AliasChoice, aliases: FakeAliases) -> None:
+    names = ["a", "b", "c", "d", "base"]
+    for name, target in pairwise(names):
+        aliases.set(name, (target, "", 100))
+    longer = aliases.set("longer", ("a", "", 100))
+    assert [picked(choice, aliases.of["a"]), picked(choice, longer)] == ["new", ""]
+    aliases.set("base", ("base", "old", 100), before=(AliasTarget(model="base", digest="new"),))
+    assert [picked(choice, aliases.of["a"]), picked(choice, longer)] == ["old", ""]
