@@ -6,16 +6,19 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
+from stratos.cli.models.declared import remove_records
 from stratos.core.files.model_files import read_model_files
 from stratos.core.files.model_texts import text_names
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
+from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from tests.support.paths import ROOT
 
@@ -36,6 +39,19 @@ class Installation:
 
     def record(self, name: str, *arguments: str, owner: str = "values of a/b") -> str:
         return self.admin("record-model", name, f"--owner={owner}", *arguments)
+
+    def publish(self, prefix: str) -> None:
+        """A model's words at a place of the object store."""
+        (self.objects / prefix).mkdir(parents=True)
+        for name in text_names(DRAFT):
+            shutil.copy(DRAFT / name, self.objects / prefix / name)
+
+    def write(self, kind: Kind, record_id: str, value: dict[str, Any]) -> None:
+        async def write() -> None:
+            async with open_redis(self.redis_url) as redis:
+                await RecordWriter(RecordStore(redis), actor="a").change(kind, record_id, "set", lambda old: value)
+
+        asyncio.run(write())
 
     def records(self) -> list[Record]:
         async def read() -> list[Record]:
@@ -72,22 +88,57 @@ def test_a_folder_is_recorded_once_with_its_digest_terms_and_words(installation:
     assert installation.records()[0].version > record.version, "other terms are another version"
 
 
-def test_of_a_digest_no_weights_are_read_and_the_last_two_revisions_stay(installation: Installation) -> None:
-    published = installation.objects / "models" / "small"
-    published.mkdir(parents=True)
-    for name in text_names(DRAFT):
-        shutil.copy(DRAFT / name, published / name)  # no weights at all
-    for digit in "abc":
+def test_of_a_digest_no_weights_are_read_and_the_last_revisions_stay(installation: Installation) -> None:
+    installation.publish("models/small")  # no weights at all
+    before = {"model": "small", "digest": "a" * 64}
+    installation.write(Kind.ALIAS, "chat", {"targets": [{"model": "small"}], "before": [before]})
+    for digit in "abcdef":
         installation.record("small", "--from=models/small", f"--digest={digit * 64}")
-    assert installation.served() == [("small", "b"), ("small", "c")]
-    installation.record("small", "--from=models/small", f"--digest={'b' * 64}")
-    assert installation.served() == [("small", "c"), ("small", "b")], "going back makes it the newest"
+    kept = "acdef"  # one of them may be all that has workers, and the alias may still lead to the first
+    assert installation.served() == [("small", digit) for digit in kept]
+    installation.record("small", "--from=models/small", f"--digest={'c' * 64}")
+    assert installation.served() == [("small", digit) for digit in "adefc"], "going back makes it the newest"
+
+
+def test_what_people_record_stays_theirs_and_the_newest(installation: Installation) -> None:
+    installation.publish("m")
+    installation.record("small", "--from=m", f"--digest={'a' * 64}")
+    for digit in "bc":
+        installation.record("small", "--from=m", f"--digest={digit * 64}", owner="a person")
+    before = installation.records()
+    for digit in "ab":
+        terms = {"size": "8b"} if digit == "b" else {}
+        said = installation.record("small", "--from=m", f"--digest={digit * 64}", f"--terms={json.dumps(terms)}")
+        assert "was recorded already" in said
+    assert installation.records() == before
+
+
+def test_names_that_are_swapped_converge_in_either_order(installation: Installation) -> None:
+    installation.publish("m")
+    for names, is_backwards in (("xy", False), ("yx", False), ("xy", True)):
+        order = list(zip(names, "ab", strict=True))
+        for name, digit in reversed(order) if is_backwards else order:
+            installation.record(name, "--from=m", f"--digest={digit * 64}")
+        assert sorted(installation.served()) == sorted(order)
+
+
+def test_a_record_that_changed_since_it_was_read_is_not_removed(redis_url: str, installation: Installation) -> None:
+    installation.publish("m")
+    installation.record("small", "--from=m", f"--digest={'a' * 64}")
+    stale = installation.records()
+    installation.record("small", "--from=m", f"--digest={'a' * 64}", '--terms={"size": "8b"}')
+
+    async def remove(records: list[Record]) -> list[Record]:
+        async with open_redis(redis_url) as redis:
+            return await remove_records(RecordWriter(RecordStore(redis), actor="a"), records)
+
+    assert asyncio.run(remove(stale)) == []
+    (record,) = installation.records()
+    assert asyncio.run(remove([record])) == [record]
 
 
 def test_models_that_values_name_no_more_go_and_those_of_people_stay(installation: Installation) -> None:
-    (installation.objects / "m").mkdir(parents=True)
-    for name in text_names(DRAFT):
-        shutil.copy(DRAFT / name, installation.objects / "m" / name)
+    installation.publish("m")
     for name, digit, owner in (("a", "a", "values of a/b"), ("b", "b", "values of a/b"), ("c", "c", "values of x/y")):
         installation.record(name, "--from=m", f"--digest={digit * 64}", owner=owner)
     assert "removed: b" in installation.admin("retire-models", "--owner=values of a/b", "--keep=a")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
+from stratos.cli.models.declared import NUM_REVISIONS
 from tests.support.kube.chart_objects import Object, container, kinds, one, pod_spec, variables
 from tests.support.kube.chart_policies import breaches
 from tests.support.kube.chart_rendering import checked, rendered
@@ -319,6 +320,27 @@ def test_long_and_odd_release_names(release: str) -> None:
         (
             {"models": [{"name": "a", "source": {"claim": {"name": "c"}}}] * 2},
             'models: the name "a" appears twice',
+        ),
+        ({"models": [{"name": "admin", "source": {"claim": {"name": "c"}}}]}, "models[admin].name: a Service"),
+        (
+            {"models": [{"name": name, "source": {"claim": {"name": "c"}}} for name in ("a", "b")]},
+            "models[b].source: is the one of models[a]",
+        ),
+        (
+            {
+                "models": [
+                    {"name": name, "source": {"objectStore": {"prefix": name, "digest": "d" * 64}}}
+                    for name in ("a", "b")
+                ]
+            },
+            "models[b].source: is the one of models[a]",
+        ),
+        (
+            {
+                "models": [{"name": f"m{n}", "source": {"claim": {"name": f"m{n}"}}} for n in range(NUM_REVISIONS)],
+                "gateway": {"config": {"modelRecords": {"maxModels": NUM_REVISIONS**2 - 1}}},
+            },
+            "gateway.config.modelRecords.maxModels: is 15; models has 4 entries, whose revisions need 16",
         ),
     ],
 )

@@ -2,11 +2,17 @@
 {{- define "stratos.check" -}}
 {{- $names := list -}}
 {{- $served := list -}}
+{{- $sources := dict -}}
+{{- include "stratos.checkRoom" . -}}
 {{- range .Values.models -}}
+{{- if eq .name "admin" }}{{ fail "models[admin].name: a Service of the chart ends in gateway-admin; take another name" }}{{ end -}}
 {{- if has .name $names }}{{ fail (printf "models: the name %q appears twice" .name) }}{{ end -}}
 {{- $names = append $names .name -}}
 {{- if has (include "stratos.servedName" .) $served }}{{ fail (printf "models[%s]: another model is served as %q already" .name (include "stratos.servedName" .)) }}{{ end -}}
 {{- $served = append $served (include "stratos.servedName" .) -}}
+{{- $content := (.source.objectStore).digest | default (toJson .source) -}}
+{{- if hasKey $sources $content }}{{ fail (printf "models[%s].source: is the one of models[%s], and a model has one name; a further one is an alias (docs/models.md)" .name (get $sources $content)) }}{{ end -}}
+{{- $_ := set $sources $content .name -}}
 {{- if .gateway }}{{ fail (printf "models[%s].gateway: gateways serve all models now; move it to gateway, its config.model to models[%s].terms (docs/operations.md, \"From gateways of each model\")" .name .name) }}{{ end -}}
 {{- if .hosts }}{{ fail (printf "models[%s].hosts: every host leads to all models now; move them to gateway.ingress.hosts or gateway.route.hostnames" .name) }}{{ end -}}
 {{- if and .source.imageVolume (semverCompare "<1.35.0-0" $.Capabilities.KubeVersion.Version) -}}
@@ -72,6 +78,14 @@
 {{- include "stratos.checkSecret" (dict "root" $ "where" "mtls.secretPrefix" "name" (printf "%s-%s" (include "stratos.tlsPrefix" $) .) "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
 {{- end -}}
 {{- end -}}
+{{- end }}
+
+{{/* Gateways refuse records beyond their bound, and the last four revisions of each entry stay recorded. */}}
+{{- define "stratos.checkRoom" -}}
+{{- $given := ((.Values.gateway.config).modelRecords).maxModels -}}
+{{- $places := ternary 64 $given (kindIs "invalid" $given) | int -}}
+{{- $needed := mul 4 (len .Values.models) | int -}}
+{{- if gt $needed $places }}{{ fail (printf "gateway.config.modelRecords.maxModels: is %d; models has %d entries, whose revisions need %d" $places (len .Values.models) $needed) }}{{ end -}}
 {{- end }}
 
 {{/* A Secret that the values name must be there, with its keys, when a cluster is asked: dict root, where, name, keys. */}}

@@ -1,10 +1,11 @@
 """Models that an installation's values name, recorded straight into its stores: no gateway has to run for it.
 
-    record  ──▶ words into the object store, then the record, unless it is there and the newest of its name
-            ──▶ the last two revisions of an owner stay: the one before has workers until new ones serve
+    record  ──▶ words into the object store, then the record, unless it is the newest of its name of this owner already
+            ──▶ the last revisions of an owner stay: nobody tells a job which of them has workers
     retire  ──▶ records of this owner go whose name is not among those that stay
 
-An owner is what the record's ``source`` says.  Models that people added have another one, and are left alone.
+An owner is what the record's ``source`` says.  Live records of others are left alone, also where they are of the same
+model, and so are records that changed after they were read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,8 @@ from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 
-NUM_REVISIONS = 2
-"""Of a name that one owner recorded: the newest, and the one before it, whose workers serve until new ones do."""
+NUM_REVISIONS = 4
+"""Of a name that one owner recorded: workers of an older one serve while those of newer ones do not start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,9 @@ class DeclaredModel:
 
 
 async def record_model(target: StoreTarget, model: DeclaredModel, actor: str) -> bool:
-    """Record a model; false where it is recorded already, and the newest of its name.
+    """Record a model; false where it is recorded already, by another owner or as the newest of this owner's.
+
+    A digest that is given moves its own record from another name.
 
     Raises:
         InvalidCheckpoint: it is no model folder.
@@ -67,17 +71,19 @@ async def record_model(target: StoreTarget, model: DeclaredModel, actor: str) ->
         value = {**model.terms, "source": model.owner, "text_digest": await put_texts(objects, folder)}
         record = model_from_json(record_id, value)
         known = await records.records(Kind.MODEL, Kind.ADAPTER, Kind.ALIAS)
-        _check_names(record, known)
-        newest = max(_live(known, model.name), key=lambda found: found.version, default=None)
-        is_new = newest is None or newest.id != record_id or not _is_same(newest.value, record)
+        _check_names(record, known, model.owner if model.digest else None)
+        own = sorted((r for r in known if _is_of(r, model.owner)), key=lambda found: found.version, reverse=True)
+        named = [found for found in own if _parts(found)[0] == model.name]
         writer = RecordWriter(records, actor=actor)
+        await remove_records(writer, [r for r in own if _parts(r)[1] == digest and r not in named])
+        is_new = not named or named[0].id != record_id or not _is_same(named[0].value, record)
         if is_new:
             made = model_to_json(replace(record, created_unix_s=await records.now_us() // 1_000_000))
-            await writer.change(Kind.MODEL, record_id, "model.add", lambda old: made, takes_malformed=True)
-        older = [found for found in _live(known, model.name) if found.id != record_id and _is_of(found, model.owner)]
-        older.sort(key=lambda found: found.version, reverse=True)
-        pinned = {target.digest for alias in _aliases(known) for target in alias.targets}
-        await _remove(writer, [f for f in older[NUM_REVISIONS - 1 :] if f.id.rpartition("/")[2] not in pinned])
+            edit = partial(_unless_of_another, made=made, owner=model.owner)
+            is_new = await writer.change(Kind.MODEL, record_id, "model.add", edit, takes_malformed=True)
+        older = [found for found in named if found.id != record_id]
+        pinned = {place.digest for alias in _aliases(known) for place in (*alias.targets, *alias.before)}
+        await remove_records(writer, [r for r in older[NUM_REVISIONS - 1 :] if _parts(r)[1] not in pinned])
         return is_new
 
 
@@ -89,9 +95,9 @@ async def retire_models(target: StoreTarget, owner: str, keep: Collection[str], 
     """
     async with open_records(target.redis_url, target.prefix) as records:
         found = [record for record in await records.records(Kind.MODEL) if _is_of(record, owner)]
-        gone = [record for record in found if record.id.rpartition("/")[0] not in keep]
-        await _remove(RecordWriter(records, actor=actor), gone)
-        return sorted({record.id.rpartition("/")[0] for record in gone})
+        leaving = [record for record in found if _parts(record)[0] not in keep]
+        gone = await remove_records(RecordWriter(records, actor=actor), leaving)
+        return sorted({_parts(record)[0] for record in gone})
 
 
 @asynccontextmanager
@@ -123,8 +129,9 @@ async def _words_of(objects: ObjectStore, model: DeclaredModel) -> AsyncIterator
         yield folder
 
 
-def _check_names(record: ModelRecord, known: Sequence[Record]) -> None:
-    models = [found.value for found in known if found.kind is Kind.MODEL and not found.is_deleted]
+def _check_names(record: ModelRecord, known: Sequence[Record], mover: str | None) -> None:
+    """Refuse what cannot be; the ``mover``'s own records of the same model under other names are no hindrance."""
+    models = [r.value for r in known if r.kind is Kind.MODEL and not r.is_deleted and not (mover and _is_of(r, mover))]
     others = {m.name for m in models if isinstance(m, ModelRecord) and m.digest == record.digest} - {record.name}
     if others:
         raise BadRequest(f"this model is recorded as {min(others)!r} already", param="digest")
@@ -140,9 +147,10 @@ def _aliases(known: Sequence[Record]) -> list[AliasRecord]:
     return [found.value for found in known if not found.is_deleted and isinstance(found.value, AliasRecord)]
 
 
-def _live(known: Sequence[Record], name: str) -> list[Record]:
-    models = [found for found in known if found.kind is Kind.MODEL and not found.is_deleted]
-    return [found for found in models if found.id.rpartition("/")[0] == name]
+def _parts(record: Record) -> tuple[str, str]:
+    """Name and digest."""
+    name, _, digest = record.id.rpartition("/")
+    return name, digest
 
 
 def _is_of(record: Record, owner: str) -> bool:
@@ -153,10 +161,18 @@ def _is_same(value: object, record: ModelRecord) -> bool:
     return isinstance(value, ModelRecord) and replace(value, created_unix_s=record.created_unix_s) == record
 
 
-async def _remove(writer: RecordWriter, records: Sequence[Record]) -> None:
+def _unless_of_another(old: Record | None, made: Mapping[str, Any], owner: str) -> Mapping[str, Any] | None:
+    return None if old is not None and not old.is_deleted and not _is_of(old, owner) else made
+
+
+async def remove_records(writer: RecordWriter, records: Sequence[Record]) -> list[Record]:
+    """Remove those that are still as they were read."""
+    removed = []
     for record in records:
-        await writer.change(Kind.MODEL, record.id, "model.remove", _removed)
+        if await writer.change(Kind.MODEL, record.id, "model.remove", partial(_removed, version=record.version)):
+            removed.append(record)
+    return removed
 
 
-def _removed(old: Record | None) -> Tombstone | None:
-    return None if old is None or old.is_deleted else Tombstone({})
+def _removed(old: Record | None, version: int) -> Tombstone | None:
+    return None if old is None or old.is_deleted or old.version != version else Tombstone({})
