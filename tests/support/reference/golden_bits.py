@@ -86,11 +86,19 @@ def _products(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
 def _coded_products(
     weights: list[QuantisedWeight | KQuantWeight], library: NativeLibrary, dtype: torch.dtype
 ) -> list[Tensor]:
+    """One row and many, rounded to the type with a bias, and not."""
     factory, outputs = LinearFactory(torch.device("cpu"), dtype, enable_prepacked_gemm=False, library=library), []
     for weight in weights:
-        linear = factory.quantised(weight, numbers((weight.shape[0],), dtype, 2))
-        outputs += [linear(numbers((rows, weight.shape[1]), dtype, 3 + rows)) for rows in (1, 7, 40)]
+        layers = (factory.quantised(weight, numbers((weight.shape[0],), dtype, 2)), factory.to_float32(weight))
+        for rows in (1, 7, 40):
+            x = _spread((rows, weight.shape[1]), dtype, 3 + rows)
+            outputs += [linear(x) for linear in layers]
     return outputs
+
+
+def _spread(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    """Numbers from 2^-8 to 2^7 times ``numbers``: the order in which they are added shows."""
+    return numbers(shape, dtype, seed) * torch.exp2(_bytes(shape, 15).float() - 8).to(dtype)
 
 
 def _bytes(shape: tuple[int, ...], most: int) -> Tensor:

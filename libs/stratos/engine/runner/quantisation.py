@@ -30,6 +30,13 @@ def chosen_scheme(quantization: str, model: DecoderConfig) -> str:
     return label_at_load(quantization)
 
 
+def is_widened_by_switch(quantization: str, model: DecoderConfig) -> bool:
+    """Whether weights are floats with the switch ``kept_codes`` off: blocks of GGUF files and coded experts alone."""
+    if model.quantisation is None:
+        return quantization == "auto" and model.has_coded_experts
+    return model.quantisation.method == METHOD
+
+
 def scheme_parts(label: str) -> tuple[str, ...]:
     """Parts of the numerics id that name it."""
     family = "native-gguf-products" if label.startswith(METHOD) else "native-quantised-products"

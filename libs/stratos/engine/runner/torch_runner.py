@@ -46,7 +46,7 @@ from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import prompt_logprobs
-from stratos.engine.runner.quantisation import chosen_scheme, scheme_parts
+from stratos.engine.runner.quantisation import chosen_scheme, is_widened_by_switch, scheme_parts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
@@ -176,7 +176,8 @@ class TorchRunner(Runner):
         libraries = libraries_of(used, has_experts=decoder.has_experts)
         names = (attention.name, ops.name, linear.kernel_name, *(rotary.name for rotary in decoder.rotaries))
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
-        schemes = scheme_parts(weights) if keeps else ()
+        is_coded = keeps or (linear.keeps_codes and not is_widened_by_switch(config.quantization, model))
+        schemes = scheme_parts(weights) if is_coded else ()
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
@@ -213,7 +214,7 @@ class TorchRunner(Runner):
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
         if need.widened:
-            _log.info("%s: blocks of %s are floats in memory", config.model_path, ", ".join(need.widened))
+            _log.info("%s: quantised in the file, floats in memory: %s", config.model_path, ", ".join(need.widened))
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)

@@ -74,7 +74,9 @@ class SizingCase:
         tokens = self.scheduler.for_device("cuda" if self.room.is_gpu else "cpu").token_budget
         activations = tokens * need.widest * 4 * DTYPE_BYTES[dtype] + 2 * num_seqs * need.vocab_size * 4
         runtime = GPU_RUNTIME_BYTES + self._graph_bytes() if self.room.is_gpu else CPU_RUNTIME_BYTES
-        parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + activations}
+        loading = max(model.load_bytes for model in (need, self.draft) if model is not None)
+        transient = max(activations, loading)  # no step runs while weights are read
+        parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + transient}
         if self.draft is not None:
             parts["draft model and its KV"] = self.draft.weight_bytes("float32") + self.draft_pool_bytes
         name = STAGING_RINGS if self.room.is_gpu else "staging and host pool"

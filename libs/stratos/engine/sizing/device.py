@@ -47,7 +47,10 @@ def kernels_choice(config: RunnerConfig, cpu_flags: frozenset[str], folder: Path
 
 def keeps_codes(config: RunnerConfig, *, is_gpu: bool) -> bool:
     """Whether blocks of GGUF files and coded experts stay codes: the C++ kernels alone have products for them."""
-    return not is_gpu and config.kernels.kept_codes and kernels_choice(config, cpu_flags()).value != NO_KERNELS
+    switches = config.kernels
+    if is_gpu or not (switches.kept_codes and switches.native_gemm):
+        return False
+    return kernels_choice(config, cpu_flags()).value != NO_KERNELS
 
 
 def _why_none(cpu_flags: frozenset[str], builds: list[str]) -> str:

@@ -44,20 +44,24 @@ def plan_of(config: RunnerConfig, scheduler: SchedulerConfig, room: Room, transp
     is_kept = keeps_codes(config, is_gpu=room.is_gpu)
     need = read_need(config.model_folder(), config.quantization, keeps_codes=is_kept)
     case = SizingCase(need=need, room=room, config=config, scheduler=scheduler, transport_bytes=transport_bytes)
-    return plan_engine(replace(case, draft=draft_need(scheduler)))
+    return plan_engine(replace(case, draft=draft_need(scheduler, keeps_codes=is_kept)))
 
 
-def draft_need(scheduler: SchedulerConfig) -> ModelNeed | None:
-    """Sizes of the draft model; ``None`` where there is none. Raises ``InvalidCheckpoint``, too."""
+def draft_need(scheduler: SchedulerConfig, *, keeps_codes: bool) -> ModelNeed | None:
+    """Sizes of the draft model, which runs where its model does; ``None`` where there is none.
+
+    Raises:
+        InvalidCheckpoint: its folder cannot be read.
+    """
     speculation = scheduler.speculation
     if speculation.method != "draft" or speculation.model_path is None:
         return None
-    return read_need(speculation.model_path)
+    return read_need(speculation.model_path, keeps_codes=keeps_codes)
 
 
 def draft_config(config: RunnerConfig, scheduler: SchedulerConfig) -> RunnerConfig | None:
     """Settings of the draft model's runner beside a model with ``config``; ``None`` where there is none."""
-    need = draft_need(scheduler)
+    need = draft_need(scheduler, keeps_codes=False)  # KV alone is sized, which no scheme changes
     if need is None:
         return None
     pool_bytes = scheduler.max_num_seqs * EXPECTED_TOKENS * need.token_bytes("float32")

@@ -7,6 +7,7 @@ rows up, one packed for the product), and with the tables of the rotary embeddin
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from stratos.core.files.gguf.block_types import FLOAT_BLOCKS
 from stratos.core.files.gguf.parts import SUFFIX, read_gguf
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
-from stratos.engine.checkpoint.gguf.kept_codes import KEPT_BYTES, TABLE, kept_schemes
+from stratos.engine.checkpoint.gguf.kept_codes import HEAD, KEPT_BYTES, TABLE, kept_schemes
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.tensor_names import CODED_SUFFIXES, LINEAR_SUFFIXES, expected_shapes
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.engine.sizing.operations import layer_operations, output_operations
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -25,6 +27,8 @@ STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": 
 ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0, "mxfp4": 0.625}
 """Of an element that is quantised at load, scales included."""
 TABLE_BYTES, KV_SCALE_BYTES, SCALE_BYTES = 4, 2, 4
+HEAD_LOAD_BYTES, LAYER_LOAD_BYTES = 2, 4
+"""Of an element of a GGUF file while it is loaded: two parts of a code; those of two weights and of their product."""
 EXPONENTS_SUFFIX = ".weight_scale"
 """Ends the names of scales that are stored in a byte each (MXFP4), and are floats in memory."""
 
@@ -50,16 +54,25 @@ class ModelNeed:
     """Elements that every step reads: all tensors but the table in which a token's row is looked up."""
     code_bytes: int = 0
     """Weights that stay codes, in whatever type the rest is."""
+    code_elements: int = 0
+    """Elements of them; one a byte where a checkpoint stores codes that are packed."""
+    load_bytes: int = 0
+    """Copies of the largest weight that stays codes while it is loaded."""
     layer_operations: int = 0
     output_operations: int = 0
     """Operations of a token, see ``operations``."""
     kv_rows: int = 0
     """Heads of K and of V of one token, in all layers."""
     widened: tuple[str, ...] = ()
-    """Types of blocks of a GGUF file that are floats in memory."""
+    """Types of blocks of a GGUF file that are floats in memory, and its embedding where that alone is."""
 
     def weight_bytes(self, dtype: str) -> int:
         return self.num_weights * DTYPE_BYTES[dtype] + self.code_bytes + self.table_bytes
+
+    @property
+    def float_bytes(self) -> int:
+        """Bytes of the model without any codes, in float32."""
+        return (self.num_weights + self.code_elements) * DTYPE_BYTES["float32"] + self.table_bytes
 
     def read_bytes(self, dtype: str) -> int:
         """Bytes that every step reads."""
@@ -79,6 +92,7 @@ class ModelNeed:
             num_weights=self.num_weights - linear,
             num_read=self.num_read - linear,
             code_bytes=self.code_bytes + code_bytes,
+            code_elements=self.code_elements + linear,
         )
 
     def token_bytes(self, dtype: str, kv_dtype: str = "auto", *, has_scales: bool = False) -> int:
@@ -124,7 +138,8 @@ def _safetensors_need(model: DecoderConfig, weights: list[Path], *, widens: bool
                 is_exponent = entry["dtype"] == "U8" and name.endswith(EXPONENTS_SUFFIX)
                 code_bytes += math.prod(entry["shape"]) * (SCALE_BYTES if is_exponent else ALL_BYTES[entry["dtype"]])
     stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
-    return replace(need_of(model, sum(elements.values()), STORED_DTYPES[stored]), code_bytes=code_bytes)
+    need = need_of(model, sum(elements.values()), STORED_DTYPES[stored])
+    return replace(need, code_bytes=code_bytes, code_elements=code_bytes)
 
 
 def _gguf_need(model: DecoderConfig, first: Path, *, keeps_codes: bool) -> ModelNeed:
@@ -132,16 +147,37 @@ def _gguf_need(model: DecoderConfig, first: Path, *, keeps_codes: bool) -> Model
     types = {name: info.block_type.name for name, info in tensors.items()}
     kept = kept_schemes(types) if keeps_codes else {}
     elements, code_bytes = dict.fromkeys(STORED_DTYPES, 0), 0.0
+    coded = {name: tensors[name].num_elements for name in kept}
     for name, info in tensors.items():
         if name in kept:
             code_bytes += info.num_elements * KEPT_BYTES[kept[name]]
         if name not in kept or name == TABLE:  # rows are looked up in a copy of floats
             # a product reads bfloat16 fastest, and blocks are less exact than it
             elements[types[name] if types[name] in FLOAT_BLOCKS else "BF16"] += info.num_elements
+    num_floats, code_elements = sum(elements.values()), sum(coded.values())
+    elements["BF16"] += code_elements  # codes do not change what the rest is computed in
     stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
-    widened = sorted({types[name] for name in types if name not in kept or name == TABLE} - set(FLOAT_BLOCKS))
-    need = need_of(model, sum(elements.values()), STORED_DTYPES[stored], has_own_head=TABLE in kept)
-    return replace(need, code_bytes=int(code_bytes), widened=tuple(widened))
+    return replace(
+        need_of(model, num_floats, STORED_DTYPES[stored], has_own_head=TABLE in kept),
+        code_bytes=int(code_bytes),
+        code_elements=code_elements,
+        load_bytes=max((count * _copies(name) for name, count in coded.items()), default=0),
+        widened=_widened(types, kept),
+    )
+
+
+def _copies(name: str) -> int:
+    """Bytes of an element of a weight whose codes are being read: parts of one product are joined by a copy."""
+    return HEAD_LOAD_BYTES if name in (HEAD, TABLE) else LAYER_LOAD_BYTES
+
+
+def _widened(types: Mapping[str, str], kept: Mapping[str, LinearScheme]) -> tuple[str, ...]:
+    """Quantised types of products that are floats in memory, and the embedding, whose rows are only looked up."""
+    looked_up = TABLE if HEAD in types or TABLE in kept else ""
+    products = {types[name] for name in types if name not in kept and name != looked_up} - set(FLOAT_BLOCKS)
+    kind = types.get(looked_up, "")
+    is_named = kind and kind not in FLOAT_BLOCKS
+    return (*sorted(products), *([f"the embedding ({kind})"] if is_named else []))
 
 
 def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str, *, has_own_head: bool = False) -> ModelNeed:

@@ -89,15 +89,15 @@ def _choose_dtype(case: SizingCase) -> tuple[str, str]:
         return case.config.dtype, "as set"
     if stored == "float32":
         return "float32", "as stored"
-    as_floats = case.need.weight_bytes("float32") + 3 * case.need.code_bytes  # quantising makes no model small
-    if not case.room.is_gpu and as_floats <= SMALL_FLOAT32_BYTES:
+    # quantising makes no model small
+    if not case.room.is_gpu and case.need.float_bytes <= SMALL_FLOAT32_BYTES:
         return "float32", f"stored as {stored}; small, and equal to the reference token by token"
     return stored, "as stored: half of float32's bytes for each token to read"
 
 
 def _why_weights(need: ModelNeed) -> str:
     codes = f"; {size(need.code_bytes)} of them stay quantised" if need.code_bytes else ""
-    floats = f"; {', '.join(need.widened)} of the file become floats" if need.widened else ""
+    floats = f"; quantised in the file and floats in memory: {', '.join(need.widened)}" if need.widened else ""
     return f"copies for the products included{codes}{floats}"
 
 

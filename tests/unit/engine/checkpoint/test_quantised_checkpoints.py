@@ -88,8 +88,9 @@ def test_its_bits_depend_on_nothing_around_them(tmp_path: Path, name: str, dtype
     driver = Driver(runner)
     streams = [driver.stream(PROMPT[3 : 4 + 5 * index]) for index in range(4)]
     assert generated(driver, [*streams, driver.stream(PROMPT, params=FULL)], 5)[-1] == expected
-    layered = load_runner(tmp_path, dtype=dtype, whole_step=False)
+    layered = load_runner(tmp_path, dtype=dtype, whole_step=False, kept_codes=False)
     assert alone(layered, PROMPT) == expected
+    assert layered.info.identity == runner.info.identity, "the switch widens blocks and experts alone"
 
 
 @needs_kernels
@@ -103,6 +104,8 @@ def test_float_weights_are_quantised_at_load_and_adapters_apply_on_top(tmp_path:
     codes = load_runner(tmp_path / "model", quantization=kind, dtype="float32")
     assert floats.info.identity.numerics_id != codes.info.identity.numerics_id
     assert codes.info.step_weight_bytes < 0.5 * floats.info.step_weight_bytes
+    switched = load_runner(tmp_path / "model", quantization=kind, dtype="float32", kept_codes=False)
+    assert switched.info.identity == codes.info.identity, "the switch widens no such codes"
     results = []
     for runner in (floats, codes):
         runner.load_adapter(files)

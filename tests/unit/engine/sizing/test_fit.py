@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
 from stratos.engine.sizing.case import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, GRAPH_ROW_BYTES, Room, SizingCase
-from stratos.engine.sizing.device import device_choices, engine_process_for, kernels_choice
+from stratos.engine.sizing.device import device_choices, engine_process_for, keeps_codes, kernels_choice
 from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
 from stratos.engine.sizing.machine import Machine, resident_bytes
 from stratos.engine.sizing.need import ModelNeed, read_need
-from stratos.engine.sizing.plan import SizingChoice
+from stratos.engine.sizing.plan import SizingChoice, size
 from stratos.engine.sizing.report import choices_block
+from tests.support.reference.gguf_models import save_gguf
 from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.quantised_models import save_quantised
-from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.reference.tiny_models import UNTIED, save_tiny_llama
 from tests.support.worlds.engine_settings import runner_config, scheduler_config
 from tests.support.worlds.plan_driver import load_runner
 
@@ -65,14 +67,47 @@ def test_scales_that_are_stored_as_exponents_are_floats_in_memory(tmp_path: Path
 def test_codes_are_planned_where_there_are_products_for_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def noted(path: Path, rounding: str, *, keeps_codes: bool) -> ModelNeed:
+    def noted(path: Path, rounding: str = "auto", *, keeps_codes: bool) -> ModelNeed:
         asked.append(keeps_codes)
         return read_need(path, rounding, keeps_codes=keeps_codes)
 
     monkeypatch.setattr("stratos.engine.sizing.fit.read_need", noted)
+    drafting = SchedulerConfig(speculation=SpeculationConfig(method="draft", model_path=folder))
     for native_kernels, room in ((True, ROOM), (False, ROOM), (True, GPU_ROOM)):
-        plan_of(runner_config(model_path=folder, native_kernels=native_kernels), SchedulerConfig(), room)
-    assert asked == [bool(NATIVE_SETS), False, False]
+        plan_of(runner_config(model_path=folder, native_kernels=native_kernels), drafting, room)
+    assert asked == [bool(NATIVE_SETS)] * 2 + [False] * 4, "the model, then its draft"
+
+
+@pytest.mark.parametrize("switch", ["", "native_kernels", "native_gemm", "kept_codes"])
+def test_the_plan_counts_what_the_loader_keeps(tmp_path: Path, switch: str) -> None:
+    save_gguf(tmp_path, {"": "Q4_K"})
+    switches = {switch: False} if switch else {}
+    runner = load_runner(tmp_path / "folder", dtype="bfloat16", **switches)
+    is_kept = keeps_codes(runner_config(**switches), is_gpu=False)
+    assert is_kept is (not switch and bool(NATIVE_SETS))
+    need = read_need(tmp_path / "folder", keeps_codes=is_kept)
+    assert runner.info.step_weight_bytes == need.read_bytes("bfloat16")
+    (weights,) = [choice for choice in runner.plan.choices if choice.name == "weights"]
+    assert weights.value == size(need.weight_bytes("bfloat16"))
+
+
+def test_codes_do_not_change_the_type_of_a_file_and_only_what_is_widened_is_named(tmp_path: Path) -> None:
+    untied = save_kinds(tmp_path / "untied", {"": "Q4_K", "token_embd": "F16"}, **UNTIED)
+    assert {read_need(untied, keeps_codes=keeps).stored_dtype for keeps in (True, False)} == {"bfloat16"}
+    assert (read_need(untied).widened, read_need(untied, keeps_codes=False).widened) == ((), ("Q4_K",))
+    kept, floats = (read_need(untied, keeps_codes=keeps) for keeps in (True, False))
+    assert (kept.float_bytes, floats.load_bytes) == (floats.float_bytes, 0)
+    assert kept.load_bytes > 0
+    tied = save_kinds(tmp_path / "tied", {"": "Q4_K", "ffn_up": "Q5_1", "token_embd": "Q6_K"})
+    assert read_need(tied).widened == ("Q5_1", "the embedding (Q6_K)")
+    assert read_need(tied, keeps_codes=False).widened == ("Q4_K", "Q5_1", "Q6_K")
+    assert read_need(tied).float_bytes == read_need(tied, keeps_codes=False).float_bytes
+
+
+def save_kinds(path: Path, kinds: dict[str, str], **changes: Any) -> Path:
+    path.mkdir()
+    save_gguf(path, kinds, **changes)
+    return path / "folder"
 
 
 def test_what_the_process_has_of_its_run_time_is_not_counted_twice() -> None:

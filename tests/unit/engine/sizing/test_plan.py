@@ -154,6 +154,24 @@ def test_nothing_is_refused_where_the_system_tells_nothing() -> None:
 
 
 def test_blocks_that_become_floats_are_named() -> None:
-    chosen = plan(replace(SMALL, widened=("Q4_K", "Q6_K"), code_bytes=3 * MIB), LAPTOP)
+    chosen = plan(replace(SMALL, widened=("Q5_1", "the embedding (Q6_K)"), code_bytes=3 * MIB), LAPTOP)
     (weights,) = [choice for choice in chosen.choices if choice.name == "weights"]
-    assert weights.reason.endswith("3.0 MiB of them stay quantised; Q4_K, Q6_K of the file become floats")
+    assert weights.reason.endswith(
+        "3.0 MiB of them stay quantised; quantised in the file and floats in memory: Q5_1, the embedding (Q6_K)"
+    )
+
+
+def test_codes_make_no_model_small() -> None:
+    codes = replace(SMALL, num_weights=1_000_000, code_elements=100_000_000, code_bytes=59_375_000)
+    assert plan(codes, SERVER).dtype == "bfloat16"
+    assert plan(replace(codes, code_elements=50_000_000, code_bytes=29_687_500), SERVER).dtype == "float32"
+
+
+def test_copies_of_codes_while_they_are_loaded_are_planned_where_they_are_larger_than_a_step() -> None:
+    def taken(need: ModelNeed, draft: ModelNeed | None = None) -> int:
+        case = SizingCase(need=need, room=LAPTOP, config=runner_config(), scheduler=SchedulerConfig(), draft=draft)
+        return case.fixed_bytes("float32")["run-time and activations"]
+
+    assert taken(replace(SMALL, load_bytes=1)) == taken(SMALL)
+    loading = replace(SMALL, load_bytes=2 * GIB)
+    assert taken(loading) == taken(SMALL, loading) == taken(replace(SMALL, load_bytes=GIB)) + GIB

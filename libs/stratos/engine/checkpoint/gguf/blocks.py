@@ -87,18 +87,21 @@ def _q4_k(blocks: Tensor, outputs: int) -> KQuantWeight:
 
 def _q5_k(blocks: Tensor, outputs: int) -> KQuantWeight:
     # bit i of byte j belongs to element j of the i-th 32
-    high = blocks[:, 16:48].unsqueeze(1) >> torch.arange(8, dtype=torch.uint8).view(1, 8, 1) & 1
-    return _with_minima(LinearScheme.Q5_K, blocks, _nibble_rows(blocks[:, 48:], 32) | high << 4, outputs)
+    high = blocks[:, 16:48].unsqueeze(1) >> torch.arange(8, dtype=torch.uint8).view(1, 8, 1)
+    codes = _nibble_rows(blocks[:, 48:], 32)
+    codes |= high.bitwise_and_(1).bitwise_left_shift_(4)
+    return _with_minima(LinearScheme.Q5_K, blocks, codes, outputs)
 
 
 def _q6_k(blocks: Tensor, outputs: int) -> KQuantWeight:
     count = blocks.shape[0]
-    low = _nibble_rows(blocks[:, :128], 64).reshape(count, 8, 32)
+    codes = _nibble_rows(blocks[:, :128], 64).reshape(count, 8, 32)
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(1, 1, 4, 1)
-    high = (blocks[:, 128:192].reshape(count, 2, 1, 32) >> shifts & 3).reshape(count, 8, 32)
+    high = (blocks[:, 128:192].reshape(count, 2, 1, 32) >> shifts).reshape(count, 8, 32)
+    codes |= high.bitwise_and_(3).bitwise_left_shift_(4)
     return KQuantWeight(
         scheme=LinearScheme.Q6_K,
-        codes=(low | high << 4).view(outputs, -1),
+        codes=codes.view(outputs, -1),
         parts=blocks[:, 192:208].reshape(outputs, -1, 2),
         wholes=_half(blocks, 208).view(outputs, -1, 1),
     )
@@ -108,7 +111,7 @@ def _nibble_rows(packed: Tensor, width: int) -> Tensor:
     """[n, bytes] -> [n, rows, width]: the low nibbles of ``width`` bytes, then their high ones."""
     chunks = packed.reshape(packed.shape[0], -1, 1, width)
     shifts = torch.tensor([0, 4], dtype=torch.uint8).view(1, 1, 2, 1)
-    return (chunks >> shifts & 0xF).flatten(1, 2)
+    return (chunks >> shifts).bitwise_and_(0xF).flatten(1, 2)
 
 
 def _with_minima(scheme: LinearScheme, blocks: Tensor, codes: Tensor, outputs: int) -> KQuantWeight:
