@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -39,6 +39,21 @@ def names(objects: list[Object]) -> Iterator[str]:
             yield f"{kind} {name}: not a label of DNS"
         if kind == "CronJob" and len(name) > 52:
             yield f"{kind} {name}: longer than 52 characters, which its jobs' names need"
+
+
+def names_in_pods(objects: list[Object]) -> Iterator[str]:
+    """An API server refuses a pod in which two parts of a kind have one name; the schemas do not say so."""
+    for pod in pods(objects):
+        parts = {"container": pod.containers, "volume": pod.spec.get("volumes", [])}
+        for part, found in parts.items():
+            yield from (f"{pod.owner}: {part} {name} appears twice" for name in _repeated(e["name"] for e in found))
+        for container in pod.containers:
+            paths = _repeated(mount["mountPath"] for mount in container.get("volumeMounts", []))
+            yield from (f"{pod.owner}/{container['name']}: two mounts at {path}" for path in paths)
+
+
+def _repeated(found: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(found).items() if count > 1]
 
 
 def pod_security(objects: list[Object]) -> Iterator[str]:
@@ -156,7 +171,7 @@ def grace(objects: list[Object]) -> Iterator[str]:
 
 
 RULES: tuple[Callable[[list[Object]], Iterator[str]], ...] = (
-    names, pod_security, quota, isolation, probes, budgets, images, secrets, settings, grace,
+    names, names_in_pods, pod_security, quota, isolation, probes, budgets, images, secrets, settings, grace,
 )  # fmt: skip
 
 
