@@ -45,7 +45,7 @@ class PoolPolicy:
     def rank(
         self, views: Sequence[WorkerView], context: ScoringContext, count: int, rng: Random, known: str = ""
     ) -> Ranking:
-        """Up to ``count`` of ``views``, the one to take first; ``known`` is taken before others if the filters keep it."""
+        """Up to ``count`` of ``views``, the one to take first; ``known`` goes before others that the filters keep."""
         left = list(narrow(views, self._filters, context)) if views else []
         scores = self._score(left, context)
         ranked: list[WorkerView] = []
