@@ -7,6 +7,8 @@ UV ?= $(shell command -v uv)
 PIP_ARGS ?=
 # Arguments for `stratos up`, for example: make run UP="--decode 2 --port 9000"
 UP ?=
+# What `make run` serves: the base, and beside it the model that calls functions, with one worker. Flags of models replace it.
+SHIPPED := --model models/base --model models/tools --workers tools=0+1
 # What `make images` builds with, and its arguments, for example: make images IMAGES="--only gateway --tag v1"
 BUILDER ?= docker build
 IMAGES ?=
@@ -56,7 +58,7 @@ $(ALL_KERNELS): $(NATIVE_SOURCES) | $(BIN)/python
 
 run: ## Start the whole platform on this machine (Ctrl-C stops it); installs what running needs
 	@$(MAKE) --no-print-directory -j2 $(LOCAL) $(KERNELS)
-	@exec $(BIN)/stratos up $(UP)
+	@exec $(BIN)/stratos up $(if $(filter --model --model=% --speculative-config%,$(UP)),,$(SHIPPED)) $(UP)
 
 # Side by side: kernels are compiled while packages are installed; the checks take one core for a minute or two after a
 # clone, and the first tests mostly wait.

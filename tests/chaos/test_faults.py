@@ -26,6 +26,8 @@ PAIRS = [
     (Fault("kill", "decode-0"), Fault("kill", "redis")),
     (Fault("kill", "autoscaler"), Fault("stop", "lora-registry")),
 ]
+MAX_ROUNDS = 3
+"""A worker may have nothing to do when its fault comes; then the row says nothing of it."""
 OTHERS = [
     (Fault("drain", "decode-2"),),
     (Fault("drain", "decode-0"), Fault("kill", "prefill-1")),
@@ -36,7 +38,8 @@ OTHERS = [
         for kind in ("reset", "partition")
     ),
     (Fault("corrupt", "decode-1"),),
-    (Fault("full-disk", "decode-0"), Fault("full-disk", "gateway-0")),
+    (Fault("full-disk", "decode-0"),),
+    (Fault("full-disk", "gateway-0"),),
     (Fault("memory", "decode-2"),),
     (Fault("gone", "object-store"),),
 ]
@@ -47,9 +50,13 @@ SCENARIOS = [*((Fault(kind, target),) for target in KINDS for kind in ("kill", "
 def test_no_stream_differs(
     target: ChaosTarget, undisturbed: Streams, report: ChaosReport, faults: tuple[Fault, ...]
 ) -> None:
-    row = asyncio.run(run_scenario(target, faults, undisturbed))
-    report.add(row)
-    assert not row.problems
+    for _ in range(MAX_ROUNDS):
+        row = asyncio.run(run_scenario(target, faults, undisturbed))
+        report.add(row)
+        assert not row.problems
+        if row.is_felt:
+            return
+    pytest.fail("the fault was not felt")
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))

@@ -29,6 +29,7 @@ from stratos.cli.commands.plan.group import plan_group
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.stores.admin import admin_app
 from stratos.cli.commands.stores.backups import backups_app
+from stratos.cli.commands.stores.models import declared_app
 from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.commands.trace import trace_app
 from stratos.cli.drain.command import drain
@@ -48,6 +49,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 admin_app.add_typer(tenancy_app)
 admin_app.add_typer(backups_app)
+admin_app.add_typer(declared_app)
 add_cluster_commands(admin_app)
 app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
@@ -80,6 +82,13 @@ def up(
             "each with workers of its own.",
         ),
     ] = None,
+    workers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PREFILL+DECODE",
+            help="Workers of one model, where they differ from --prefill and --decode, e.g. tools=0+1. Repeatable.",
+        ),
+    ] = None,
     make: Callable[..., UpOptions],
     fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
 ) -> None:
@@ -92,7 +101,7 @@ def up(
         from stratos.cli.up import run_up
 
         with explained_errors():
-            options = options_for(model or [], find_shipped_model(), make)
+            options = options_for(model or [], find_shipped_model(), make, workers or [])
         code = run_up(options, server)
     raise typer.Exit(code)
 

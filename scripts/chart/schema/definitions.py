@@ -14,20 +14,8 @@ NAME = r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$"
 _TEXT = {"type": "string"}
 _FILLED = {"type": "string", "minLength": 1}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
-_PER_MODEL_GATEWAY = (
-    "replicas",
-    "resources",
-    "floor",
-    "startupSeconds",
-    "scheduling",
-    "config",
-    "secretConfig",
-    "extraEnv",
-    "extraVolumes",
-    "extraVolumeMounts",
-    "sidecars",
-    "autoscaling",
-)
+_NO_TERMS = ("path", "name", "digest")
+"""Settings of a model that are not its terms: what it is, and where."""
 
 
 def definitions(values: dict[str, Any]) -> dict[str, Any]:
@@ -59,10 +47,11 @@ def definitions(values: dict[str, Any]) -> dict[str, Any]:
             labels={"$ref": "#/definitions/strings"},
         ),
         "source": _source(),
-        "model": _model(values["properties"]),
     }
     for service in SERVICES:
         found[f"{camel(service)}Config"] = config_schema(service)
+    terms = found["gatewayConfig"]["properties"]["model"]["properties"]
+    found["model"] = _model(values["properties"], {name: terms[name] for name in terms if name not in _NO_TERMS})
     _name_policies(found["routerConfig"]["properties"]["policies"]["properties"]["custom"]["additionalProperties"])
     found["gatewaySecretConfig"] = secret_schema("gateway")
     return found
@@ -76,25 +65,21 @@ def _name_policies(policy: dict[str, Any]) -> None:
     parts["picker"] |= {"enum": sorted(PICKERS)}
 
 
-def _model(values: dict[str, Any]) -> dict[str, Any]:
+def _model(values: dict[str, Any], terms: dict[str, Any]) -> dict[str, Any]:
     fixed = {
         role: _closed(
             **{name: part for name, part in values[f"{role}Worker"]["properties"].items() if name != "autoscaling"}
         )
         for role in ("prefill", "decode")
     }
-    gateway = {name: values["gateway"]["properties"][name] for name in _PER_MODEL_GATEWAY}
     model = _closed(
         name={"type": "string", "pattern": NAME, "description": "Part of the names of its objects."},
         servedName=_TEXT | {"description": 'What clients write as "model"; empty takes the name.'},
         source={"$ref": "#/definitions/source"},
-        hosts={
-            "type": "array",
-            "items": _FILLED,
-            "description": "Host names of its gateways at Ingress and HTTPRoute. Without any a model after the first "
-            "has no way in there.",
-        },
-        gateway=_closed(**gateway),
+        terms=_closed(**terms)
+        | {"description": "Its lengths, row of prices and the like, as gateway.config.model says them of the first."},
+        hosts={"type": "array", "description": "Refused: every host leads to all models."},
+        gateway={"type": "object", "description": "Refused: gateways serve all models."},
         prefill=_closed(**values["prefillWorker"]["properties"]),
         decode=_closed(**values["decodeWorker"]["properties"]),
         pools={

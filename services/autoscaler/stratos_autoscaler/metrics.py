@@ -57,6 +57,11 @@ class AutoscalerMetrics(Instruments):
         for state, count in count_states(pool).items():
             self._workers.labels(*names, state).set(count)
 
+    def forget_pools(self) -> None:
+        """The pools are others: those that stay are shown again."""
+        for shown in (self._desired, self._workers, self._bounds, self._pools):
+            shown.clear()
+
     def forget_desired(self) -> None:
         """Another autoscaler acts: what this one wanted is old."""
         self._desired.clear()

@@ -27,10 +27,17 @@ class ModelDigests:
     """
 
     def __init__(self, pools: Sequence[PoolBounds]) -> None:
-        self._is_one = len({(pool.model_digest, pool.model_name) for pool in pools}) <= 1
-        self._known = {pool.model_name: pool.model_digest for pool in pools if pool.model_digest}
+        self._known: dict[str, str] = {}
         self._others: dict[str, frozenset[str]] = {}
         """Further digests that live workers show, by name."""
+        self.follow(pools)
+
+    def follow(self, pools: Sequence[PoolBounds]) -> None:
+        """These are the pools from now on; what is known of models that stay is kept."""
+        names = {pool.model_name for pool in pools}
+        self._is_one = len({(pool.model_digest, pool.model_name) for pool in pools}) <= 1
+        self._known = {name: digest for name, digest in self._known.items() if name in names}
+        self._known |= {pool.model_name: pool.model_digest for pool in pools if pool.model_digest}
 
     def learn(self, fleet: Fleet, workers: Sequence[BackendWorker], kept: Mapping[str, NotedDigest]) -> dict[str, str]:
         """Take over what workers show and what the backend has kept; returns what the backend should keep."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from stratos.planning.demand import Reason, measure
 from stratos.planning.fleet_sum import FleetSum
 from stratos.planning.observation import PoolObservation
 from stratos.planning.planner import Direction, PlanningDecision, PoolPlanner
-from stratos.planning.settings import PoolConfig, ScalingMode
+from stratos.planning.settings import PoolBounds, PoolConfig, ScalingMode
 from stratos.planning.zero import ModelObservation, ZeroPlanner, ZeroVerdict
 from stratos_autoscaler.backends.base import Backend, BackendWorker
 from stratos_autoscaler.board import LoadBoard
@@ -73,7 +73,8 @@ class Scaler:
         self._board = board
         self._clock = clock
         self._digests = ModelDigests(settings.pools)
-        self._pools = [_managed(config) for config in settings.pool_configs()]
+        self._bounds = tuple(settings.pools)
+        self._pools = [_managed(config) for config in settings.pool_configs(self._bounds)]
         self._zeros = _zero_planners(self._pools)
         self._heard_at = {"router": clock.now(), "backend": clock.now()}
         self._problem = {"router": "", "backend": ""}
@@ -114,6 +115,7 @@ class Scaler:
         self.is_active, workers = owned or (False, ())
         self._metrics.is_active.set(self.is_active)
         self._metrics.routers_missing.set(1 if found is None else found.num_missing)
+        self._follow(None if owned is None else self._backend.known_pools())
         await self._learn(found, workers)
         now = self._clock.now()
         for pool in self._pools:
@@ -161,6 +163,24 @@ class Scaler:
             return None
         self._problem[peer], self._heard_at[peer] = "", self._clock.now()
         return found
+
+    def _follow(self, bounds: Sequence[PoolBounds] | None) -> None:
+        """Take in pools that came, changed or went; what is known of those that stay is kept."""
+        if bounds is None or tuple(bounds) == self._bounds:
+            return
+        before = {pool.config.bounds.key: pool for pool in self._pools}
+        self._pools = [
+            _taken_over(config, before.pop(config.bounds.key, None)) for config in self._settings.pool_configs(bounds)
+        ]
+        for gone in before.values():
+            for start in gone.starts:
+                start.task.cancel()
+        self._bounds = tuple(bounds)
+        self._digests.follow(self._bounds)
+        zeros = _zero_planners(self._pools)
+        self._zeros = {model: self._zeros.get(model, planner) for model, planner in zeros.items()}
+        self._metrics.forget_pools()
+        _log.info("pools: %s", ", ".join(f"{b.role.value} of {b.key.shown_name}" for b in self._bounds) or "none")
 
     async def _learn(self, found: FleetSum | None, workers: tuple[BackendWorker, ...]) -> None:
         """Which digests the pools' models have, and what the load is, acting or not."""
@@ -266,6 +286,16 @@ def _managed(config: PoolConfig) -> ManagedPool:
     """0 <-> 1 is not the pool planner's: it keeps one worker as long as its model is awake."""
     awake = replace(config.bounds, min_workers=max(1, config.min_workers), max_workers=max(1, config.max_workers))
     return ManagedPool(config, PoolPlanner(replace(config, bounds=awake)), config.bounds.key)
+
+
+def _taken_over(config: PoolConfig, before: ManagedPool | None) -> ManagedPool:
+    """A pool that was there before with its starts, and as it is where its bounds are the same."""
+    if before is not None and before.config == config:
+        return before
+    pool = _managed(config)
+    if before is not None:
+        pool.key, pool.starts, pool.last = before.key, before.starts, before.last
+    return pool
 
 
 def _zero_planners(pools: list[ManagedPool]) -> dict[str, ZeroPlanner]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pydantic import Field, field_validator
@@ -60,8 +61,8 @@ class AutoscalerSettings(ServiceSettings):
             split_address(entry)
         return value
 
-    def pool_configs(self) -> tuple[PoolConfig, ...]:
-        """The pools with the numbers of their planners."""
+    def pool_configs(self, pools: Sequence[PoolBounds]) -> tuple[PoolConfig, ...]:
+        """Pools with the numbers of their planners."""
         # Three polls at least: a planner that decides rarely sees no gaps between its decisions.
         planner = replace(self.planner, max_gap_s=max(self.planner.max_gap_s, 3 * self.poll_interval_s))
-        return tuple(PoolConfig(bounds=bounds, planner=planner) for bounds in self.pools)
+        return tuple(PoolConfig(bounds=bounds, planner=planner) for bounds in pools)

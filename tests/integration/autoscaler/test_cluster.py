@@ -114,7 +114,9 @@ async def cluster_of(tmp_path: Path, **pools: int) -> AsyncIterator[tuple[FakeKu
         cluster.follow()
         routers = Routers(cluster)
 
-        def make(mode: str = "planner", least: int = 1, worker_port: int = 1, **planner: Any) -> Autoscaler:
+        def make(
+            mode: str = "planner", least: int = 1, worker_port: int = 1, follows: bool = False, **planner: Any
+        ) -> Autoscaler:
             bounds = [
                 {
                     "role": role, "model_name": "base", "deployment": DEPLOYMENT[role], "mode": mode,
@@ -124,9 +126,14 @@ async def cluster_of(tmp_path: Path, **pools: int) -> AsyncIterator[tuple[FakeKu
             ]  # fmt: skip
             settings = AutoscalerSettings(
                 router_addresses=["r:1"],
-                pools=bounds,
+                pools=[] if follows else bounds,
                 planner={"quiet_s": 5, "idle_s": 10, **planner},
-                kubernetes={"namespace": NAMESPACE, "worker_port": worker_port, "mark_interval_s": 1},
+                kubernetes={
+                    "namespace": NAMESPACE,
+                    "worker_port": worker_port,
+                    "mark_interval_s": 1,
+                    "follow_pools": follows,
+                },
             )
             clock, api = FakeClock(), ApiServer(cluster.url, tmp_path)
             backend = KubernetesBackend(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -36,29 +37,45 @@ async def test_a_fault_proves_its_effect_and_one_aimed_at_nothing_does_not(kind:
 
 
 STRIKE = """
-import asyncio, sys
+import asyncio, os, sys
 from stratos.cli.chaos.command import _run_until_signalled
 from stratos.cli.chaos.faults.fault import Fault
 from tests.support.chaos.places import OneProcess
 
-place = OneProcess(int(sys.argv[1]))
-asyncio.run(_run_until_signalled(Fault("stop", "sleep", lasting_s=600).strike(place, asyncio.Event())))
+for victim in sys.argv[1:]:
+    if not (child := os.fork()):
+        try:
+            strike = Fault("stop", "sleep", lasting_s=600).strike(OneProcess(int(victim)), asyncio.Event())
+            asyncio.run(_run_until_signalled(strike))
+        finally:
+            os._exit(0)
+    print(child, flush=True)
+for _ in sys.argv[1:]:
+    os.wait()
 """
+"""A process for each victim, that all come of one: what they import is slow to load."""
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-async def test_whoever_ends_the_command_leaves_no_process_that_stands_still(number: signal.Signals) -> None:
-    victim = await asyncio.create_subprocess_exec("sleep", "600")
-    striker = await asyncio.create_subprocess_exec(sys.executable, "-c", STRIKE, str(victim.pid))
+async def test_whoever_ends_the_command_leaves_no_process_that_stands_still() -> None:
+    victims = [await asyncio.create_subprocess_exec("sleep", "600") for _ in ENDS]
+    pids = [str(victim.pid) for victim in victims]
+    first = await asyncio.create_subprocess_exec(sys.executable, "-c", STRIKE, *pids, stdout=asyncio.subprocess.PIPE)
+    strikers: list[int] = []
     try:
-        process = psutil.Process(victim.pid)
-        await eventually(lambda: process.status() == psutil.STATUS_STOPPED, "it stands still", timeout_s=60)
-        os.kill(striker.pid, number)
-        await eventually(lambda: process.status() != psutil.STATUS_STOPPED, "it goes on", timeout_s=60)
-        await asyncio.wait_for(striker.wait(), 60)
+        for number, victim in zip(ENDS, victims, strict=True):
+            strikers.append(int(await asyncio.wait_for(first.stdout.readline(), 60)))
+            process = psutil.Process(victim.pid)
+            await eventually(lambda one=process: one.status() == psutil.STATUS_STOPPED, "it stands still", timeout_s=60)
+            os.kill(strikers[-1], number)
+            await eventually(lambda one=process: one.status() != psutil.STATUS_STOPPED, "it goes on", timeout_s=60)
+        await asyncio.wait_for(first.wait(), 60)
     finally:
-        for child in (striker, victim):
+        for child in (first, *victims):
             if child.returncode is None:
+                for pid in strikers if child is first else ():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 child.kill()
             await child.wait()
 

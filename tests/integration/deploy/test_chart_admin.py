@@ -41,7 +41,7 @@ def test_the_admin_api_has_a_port_and_a_key_of_its_own_and_applies_what_is_decla
             "networkPolicies": {"adminClients": clients},
         }
     )
-    gateway = container(found, "demo-gateway-base")
+    gateway = container(found, "demo-gateway")
     assert variables(gateway)["STRATOS_GATEWAY_ADMIN__LISTEN"] == "0.0.0.0:8001"
     assert {"name": "admin", "containerPort": 8001} in gateway["ports"]
     (port,) = one(found, "Service", "demo-gateway-admin")["spec"]["ports"]
@@ -81,7 +81,7 @@ def test_gateways_reach_the_issuers_that_they_take_tokens_of(defaults: list[Obje
 
     issuer = {"issuer": "https://id.example.com", "audience": "stratos", "roles": {"ops": "admin"}, "tenants": ["*"]}
     found = checked({"gateway": {"config": {"oidc": {"issuers": [issuer]}}}})
-    assert json.loads(variables(container(found, "demo-gateway-base"))["STRATOS_GATEWAY_OIDC__ISSUERS"]) == [issuer]
+    assert json.loads(variables(container(found, "demo-gateway"))["STRATOS_GATEWAY_OIDC__ISSUERS"]) == [issuer]
     assert (len(egress(defaults)), len(egress(found))) == (0, 1)
 
 
@@ -90,7 +90,7 @@ def test_authorities_of_issuers_are_mounted() -> None:
     issuer = {**known, "ca_path": "/etc/stratos/oidc/ca.crt"}
     secret = {"name": "authorities", "key": "company"}
     found = checked({"gateway": {"oidc": {"caSecret": secret}, "config": {"oidc": {"issuers": [issuer]}}}})
-    spec = one(found, "Deployment", "demo-gateway-base")["spec"]["template"]["spec"]
+    spec = one(found, "Deployment", "demo-gateway")["spec"]["template"]["spec"]
     (held,) = [v["secret"] for v in spec["volumes"] if v["name"] == "oidc-ca"]
     assert held == {"secretName": "authorities", "items": [{"key": "company", "path": "ca.crt"}]}
     assert {m["mountPath"] for m in spec["containers"][0]["volumeMounts"]} >= {"/etc/stratos/oidc"}

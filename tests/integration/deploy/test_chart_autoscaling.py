@@ -10,8 +10,9 @@ import pytest
 
 from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from stratos.planning.external_metrics import METRIC_NAMES
-from stratos.planning.settings import ScalingMode
+from stratos.planning.settings import PoolBounds, ScalingMode
 from stratos.rpc.settings import read_environment
+from stratos_autoscaler.kubernetes.noted_pools import NotedPools
 from stratos_autoscaler.settings import AutoscalerSettings
 from tests.support.kube.chart_objects import Object, container, kinds, one, variables
 from tests.support.kube.chart_rendering import SERVED_HERE, checked, rendered, said_by
@@ -30,9 +31,16 @@ def settings(objects: list[Object]) -> AutoscalerSettings:
     return AutoscalerSettings(**read_environment(AutoscalerSettings, environment))
 
 
+def pools(objects: list[Object]) -> tuple[PoolBounds, ...]:
+    """Pools as the autoscaler finds them at their Deployments."""
+    assert settings(objects).pools == ()
+    assert settings(objects).kubernetes.follow_pools
+    return NotedPools(()).now(kinds(objects, "Deployment").values())
+
+
 def test_by_default_an_hpa_owns_each_pool_and_the_chart_renders_no_replicas(defaults: list[Object]) -> None:
     hpas = kinds(defaults, "HorizontalPodAutoscaler")
-    assert set(hpas) == {"demo-prefill-base", "demo-decode-base", "demo-gateway-base"}
+    assert set(hpas) == {"demo-prefill-base", "demo-decode-base", "demo-gateway"}
     for name, hpa in hpas.items():
         assert "replicas" not in one(defaults, "Deployment", name)["spec"]
         assert {metric["external"]["metric"]["name"] for metric in hpa["spec"]["metrics"]} <= set(METRIC_NAMES)
@@ -50,14 +58,14 @@ def test_by_default_an_hpa_owns_each_pool_and_the_chart_renders_no_replicas(defa
 
 def test_the_autoscaler_knows_its_pools_and_may_touch_no_other_deployment(defaults: list[Object]) -> None:
     found = settings(defaults)
-    assert [(p.role.value, p.model_name, p.deployment, p.mode) for p in found.pools] == [
-        ("prefill", "base", "demo-prefill-base", ScalingMode.HPA),
+    assert [(p.role.value, p.model_name, p.deployment, p.mode) for p in pools(defaults)] == [
         ("decode", "base", "demo-decode-base", ScalingMode.HPA),
+        ("prefill", "base", "demo-prefill-base", ScalingMode.HPA),
     ]
-    named = settings(
+    named = pools(
         checked({"models": [{"name": "base", "servedName": "org/model", "source": {"claim": {"name": "m"}}}]})
     )
-    assert {pool.key.shown_name for pool in named.pools} == {"org/model"}, "as gateways and workers call it"
+    assert {pool.key.shown_name for pool in named} == {"org/model"}, "as gateways and workers call it"
     assert found.kubernetes.release == "demo"
     assert (found.kubernetes.namespace, found.kubernetes.lease_name) == ("stratos", "demo-autoscaler")
     rules = one(defaults, "Role", "demo-autoscaler")["rules"]
@@ -100,23 +108,23 @@ def test_a_mode_for_each_pool() -> None:
     assert one(found, "Deployment", "demo-prefill-base")["spec"]["replicas"] == 3
     assert "replicas" not in one(found, "Deployment", "demo-decode-base")["spec"]
     hpas = kinds(found, "HorizontalPodAutoscaler")
-    assert set(hpas) == {"demo-gateway-base"}
-    assert [metric["type"] for metric in hpas["demo-gateway-base"]["spec"]["metrics"]] == ["External", "Resource"]
-    assert [(p.mode, p.max_workers) for p in settings(found).pools] == [
-        (ScalingMode.NONE, 3),
+    assert set(hpas) == {"demo-gateway"}
+    assert [metric["type"] for metric in hpas["demo-gateway"]["spec"]["metrics"]] == ["External", "Resource"]
+    assert [(p.mode, p.max_workers) for p in pools(found)] == [
         (ScalingMode.PLANNER, 5),
+        (ScalingMode.NONE, 3),
     ]
     off = checked({"decodeWorker": {"replicas": 0}})
-    assert [p.role.value for p in settings(off).pools] == ["prefill"], "a pool that is switched off stays off"
+    assert [p.role.value for p in pools(off)] == ["prefill"], "a pool that is switched off stays off"
 
 
 def test_a_model_that_may_sleep_lets_its_requests_wait() -> None:
     scaling = {"autoscaling": {"minReplicas": 0}}
     found = checked({"prefillWorker": scaling, "decodeWorker": scaling, "autoscaling": {"wakeTimeoutSeconds": 120}})
-    assert {p.min_workers for p in settings(found).pools} == {0}
+    assert {p.min_workers for p in pools(found)} == {0}
     assert kinds(found, "HorizontalPodAutoscaler")["demo-decode-base"]["spec"]["minReplicas"] == 1
     assert variables(container(found, "demo-router"))["STRATOS_ROUTER_QUEUE__WAKE_TIMEOUT_S"] == "120"
-    gateway = variables(container(found, "demo-gateway-base"))
+    gateway = variables(container(found, "demo-gateway"))
     assert gateway["STRATOS_GATEWAY_HTTP__MAX_DEADLINE_S"] == "150"
     assert gateway["STRATOS_GATEWAY_REQUESTS__PLACEMENT_TIMEOUT_S"] == "150"
     one_half = checked({"decodeWorker": scaling})
@@ -129,7 +137,7 @@ def test_a_model_that_may_sleep_lets_its_requests_wait() -> None:
         ({"mtls": {"enabled": False}}, "autoscaling.metricsApi.owner: the API needs the certificates"),
         ({"autoscaler": {"replicas": 0}}, "autoscaler.replicas: 0 leaves"),
         ({"autoscaling": {"metricsApi": {"owner": ""}}}, "autoscaling.metricsApi.owner: no cluster answers here"),
-        ({"autoscaling": {"metricsApi": {"owner": "keda"}}}, "hpa: prefill-base, decode-base, gateway-base"),
+        ({"autoscaling": {"metricsApi": {"owner": "keda"}}}, "hpa: prefill-base, decode-base, gateway"),
         ({"decodeWorker": {"autoscaling": {"minReplicas": 11}}}, "models[base].decode.autoscaling: minReplicas (11)"),
         ({"decodeWorker": {"floor": 2}}, "models[base].decode.autoscaling.minReplicas: 2 must be larger than floor"),
     ],
@@ -194,9 +202,9 @@ def test_an_external_owner_has_the_replicas_and_routers_wait_for_a_model_that_it
     )
     assert not kinds(found, "HorizontalPodAutoscaler")
     assert not kinds(found, "APIService")
-    for name in ("demo-prefill-base", "demo-decode-base", "demo-gateway-base"):
+    for name in ("demo-prefill-base", "demo-decode-base", "demo-gateway"):
         assert "replicas" not in one(found, "Deployment", name)["spec"]
-    assert {pool.mode for pool in settings(found).pools} == {ScalingMode.EXTERNAL}
+    assert {pool.mode for pool in pools(found)} == {ScalingMode.EXTERNAL}
     assert variables(container(found, "demo-router"))["STRATOS_ROUTER_QUEUE__WAKE_TIMEOUT_S"] == "300"
 
 

@@ -90,9 +90,9 @@ def test_certificates_of_cert_manager_name_what_peers_expect(issuer: dict[str, s
 
 def test_the_api_over_tls() -> None:
     found = checked({"gateway": {"tls": {"secretName": "public"}, "service": {"tlsPort": 8443}}})
-    (held,) = [v["secret"] for v in pod_spec(found, "demo-gateway-base")["volumes"] if v["name"] == "http-tls"]
+    (held,) = [v["secret"] for v in pod_spec(found, "demo-gateway")["volumes"] if v["name"] == "http-tls"]
     assert held["secretName"] == "public"
-    environment = variables(container(found, "demo-gateway-base"))
+    environment = variables(container(found, "demo-gateway"))
     assert environment["STRATOS_GATEWAY_HTTP_TLS__KEY_PATH"] == "/etc/stratos/http-tls/tls.key"
     (port,) = one(found, "Service", "demo-gateway")["spec"]["ports"]
     assert (port["name"], port["port"]) == ("https", 8443)

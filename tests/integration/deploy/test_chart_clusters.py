@@ -50,7 +50,7 @@ def test_pods_without_volumes_leave_a_dead_node_soon(defaults: list[Object]) -> 
 
 def test_gateways_and_routers_never_share_a_node_where_there_are_others(defaults: list[Object]) -> None:
     for name, rule in (
-        ("demo-gateway-base", "DoNotSchedule"),
+        ("demo-gateway", "DoNotSchedule"),
         ("demo-router", "DoNotSchedule"),
         ("demo-decode-base", "ScheduleAnyway"),
     ):
@@ -63,7 +63,7 @@ def test_gateways_and_routers_never_share_a_node_where_there_are_others(defaults
 
 
 def test_a_gateway_lets_streams_end(defaults: list[Object]) -> None:
-    assert pod_spec(defaults, "demo-gateway-base")["terminationGracePeriodSeconds"] > 600
+    assert pod_spec(defaults, "demo-gateway")["terminationGracePeriodSeconds"] > 600
 
 
 def egress(objects: list[Object], component: str) -> list[Any]:
@@ -106,7 +106,7 @@ def test_images_by_digest_and_accounts_by_component() -> None:
         "serviceAccounts": {"annotations": {"team": "a"}, "components": {"decode-worker": role}},
     }
     found = checked(values)
-    spec = pod_spec(found, "demo-gateway-base")
+    spec = pod_spec(found, "demo-gateway")
     assert spec["containers"][0]["image"] == f"mirror.example.com/stratosserve/gateway@{DIGEST}"
     assert spec["initContainers"][0]["image"] == f"mirror.example.com/models/chat@{DIGEST}"
     assert all(pod.spec["imagePullSecrets"] == [{"name": "mirror"}] for pod in pods(found))
@@ -123,7 +123,7 @@ def test_volumes_mounts_and_containers_of_ones_own() -> None:
     }
     for value, name in (
         ("decodeWorker", "demo-decode-base"),
-        ("gateway", "demo-gateway-base"),
+        ("gateway", "demo-gateway"),
         ("router", "demo-router"),
     ):
         spec = pod_spec(rendered({value: more}), name)
@@ -149,6 +149,7 @@ def test_the_values_for_production_keep_the_rules_and_survive_a_lost_node() -> N
 def test_gateways_and_workers_know_the_place_of_their_node(place: str) -> None:
     label = {"fieldRef": {"fieldPath": f"metadata.labels['topology.kubernetes.io/{place}']"}}
     places = {"zone": "a", "region": "b"}
+    names = {"gateway": "demo-gateway", "decodeWorker": "demo-decode-base"}
     prefixes = {"gateway": "STRATOS_GATEWAY_", "decodeWorker": "STRATOS_DECODE_WORKER_"}
     named = checked({service: {"config": places} for service in prefixes})
     by_hand = checked({
@@ -161,7 +162,7 @@ def test_gateways_and_workers_know_the_place_of_their_node(place: str) -> None:
         (by_hand, {"value": f"own {place}"}),
     )
     for service, prefix in prefixes.items():
-        name, variable = f"demo-{service.removesuffix('Worker')}-base", prefix + place.upper()
+        name, variable = names[service], prefix + place.upper()
         for objects, said in cases:
             found = [entry for entry in pod_spec(objects, name)["containers"][0]["env"] if entry["name"] == variable]
             assert found == [{"name": variable, **said}]

@@ -36,7 +36,8 @@ def jobs(objects: list[Object]) -> dict[str, Object]:
 
 
 def test_a_job_is_named_by_what_it_does(defaults: list[Object]) -> None:
-    assert set(jobs(defaults)) == {"demo-credentials", "demo-certificates", "demo-init-store"}
+    made = ("credentials", "certificates", "init-store", "model-base", "models")
+    assert set(jobs(defaults)) == {f"demo-{name}" for name in made}
     assert {job["spec"]["ttlSecondsAfterFinished"] for job in jobs(defaults).values()} == {86400}
     unchanged = jobs(checked({"jobs": {"ttlSecondsAfterFinished": 0}, "router": {"replicas": 3}}))
     changed = jobs(checked({"image": {"tag": "v2"}}))
@@ -109,7 +110,7 @@ def test_no_volume_is_mounted_by_more_than_one_pod(defaults: list[Object]) -> No
 
 def test_every_process_finds_the_releases_own_objects(defaults: list[Object]) -> None:
     for name, prefix in (
-        ("demo-gateway-base", "GATEWAY"),
+        ("demo-gateway", "GATEWAY"),
         ("demo-decode-base", "DECODE_WORKER"),
         ("demo-lora-registry", "LORA_REGISTRY"),
     ):

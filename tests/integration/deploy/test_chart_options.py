@@ -56,15 +56,13 @@ def changed() -> list[Object]:
 
 def test_six_services_and_their_stores(defaults: list[Object]) -> None:
     assert set(kinds(defaults, "Deployment")) == {
-        "demo-gateway-base", "demo-router", "demo-prefill-base", "demo-decode-base", "demo-lora-registry",
+        "demo-gateway", "demo-router", "demo-prefill-base", "demo-decode-base", "demo-lora-registry",
         "demo-autoscaler", "demo-redis", "demo-object-store", "demo-toolbox",
     }  # fmt: skip
-    assert {"demo-gateway", "demo-gateway-base", "demo-gateways", "demo-routers", "demo-redis"} < set(
-        kinds(defaults, "Service")
-    )
+    assert {"demo-gateway", "demo-gateways", "demo-routers", "demo-redis"} < set(kinds(defaults, "Service"))
     router = variables(container(defaults, "demo-router"))["STRATOS_ROUTER_DISCOVERY"]
     host = "stratos.svc.cluster.local.:9000"
-    assert router == f"dns://decode@demo-decode-base.{host},prefill@demo-prefill-base.{host}"
+    assert router == f"dns://decode@demo-decode-workers.{host},prefill@demo-prefill-workers.{host}"
 
 
 def test_a_setting_of_a_pool_overrides_the_default_of_its_role_also_with_false() -> None:
@@ -89,35 +87,8 @@ def test_lists_and_maps_of_settings_are_json(changed: list[Object]) -> None:
 
 
 def test_a_secret_setting_is_a_reference(changed: list[Object]) -> None:
-    (entry,) = [e for e in container(changed, "demo-gateway-base")["env"] if e["name"].endswith("WATERMARK__KEY")]
+    (entry,) = [e for e in container(changed, "demo-gateway")["env"] if e["name"].endswith("WATERMARK__KEY")]
     assert entry["valueFrom"] == {"secretKeyRef": KEY_REFERENCE}
-
-
-def test_two_models_have_gateways_and_pools_of_their_own() -> None:
-    models = [
-        {
-            "name": name,
-            "servedName": f"team/{name}",
-            "hosts": [f"{name}.example.com"],
-            "source": {"claim": {"name": name}},
-        }
-        for name in ("small", "large")
-    ]
-    values = {"models": models, "gateway": {"ingress": {"enabled": True, "hosts": ["api.example.com"]}}}
-    found = checked(values)
-    assert {f"demo-{part}-{m}" for part in ("gateway", "prefill", "decode") for m in ("small", "large")} < set(
-        kinds(found, "Deployment")
-    )
-    assert variables(container(found, "demo-gateway-large"))["STRATOS_GATEWAY_MODEL__NAME"] == "team/large"
-    registry = variables(container(found, "demo-lora-registry"))["STRATOS_LORA_REGISTRY_REGISTRAR__RESERVED_NAMES"]
-    assert json.loads(registry) == ["team/small", "team/large"]
-    rules = one(found, "Ingress", "demo-gateway")["spec"]["rules"]
-    assert [(r["host"], r["http"]["paths"][0]["backend"]["service"]["name"]) for r in rules] == [
-        ("small.example.com", "demo-gateway-small"),
-        ("api.example.com", "demo-gateway-small"),
-        ("large.example.com", "demo-gateway-large"),
-    ]
-    assert one(found, "Service", "demo-gateway")["spec"]["selector"]["stratosserve.io/model"] == "small"
 
 
 SHARED = "nvidia.com/gpu.shared"
@@ -139,8 +110,8 @@ SOURCES = (
 def test_sources_of_models() -> None:
     found = checked({"models": [{"name": f"m{n}", "source": source} for n, (source, _, _) in enumerate(SOURCES)]})
     for number, (_, volume, init) in enumerate(SOURCES):
-        for pool in ("gateway", "prefill", "decode"):
-            spec = pod_spec(found, f"demo-{pool}-m{number}")
+        for name in (f"demo-prefill-m{number}", f"demo-decode-m{number}", *(["demo-gateway"] if not number else [])):
+            spec = pod_spec(found, name)
             (held,) = [v for v in spec["volumes"] if v["name"] == "model"]
             assert {key: value for key, value in held.items() if key != "name"} == volume
             assert [c["command"][0] for c in spec.get("initContainers", [])] == ([init] if init else [])
@@ -208,7 +179,7 @@ def test_a_floor_is_kept_by_the_budget(defaults: list[Object], changed: list[Obj
 
 
 def test_grace_follows_the_drain_settings(changed: list[Object]) -> None:
-    assert pod_spec(changed, "demo-gateway-base")["terminationGracePeriodSeconds"] == 628
+    assert pod_spec(changed, "demo-gateway")["terminationGracePeriodSeconds"] == 628
     assert checked({"router": {"preStopSeconds": 0}})
 
 
@@ -219,7 +190,7 @@ def test_startup_seconds_bound_the_start(changed: list[Object]) -> None:
 
 
 def test_images_and_where_they_come_from(changed: list[Object]) -> None:
-    assert container(changed, "demo-gateway-base")["image"] == "registry.example.com/team/stratosserve/gateway:v2"
+    assert container(changed, "demo-gateway")["image"] == "registry.example.com/team/stratosserve/gateway:v2"
     assert container(changed, "demo-router")["image"] == "registry.example.com/team/stratosserve/router:v3"
     assert pod_spec(changed, "demo-router")["imagePullSecrets"] == [{"name": "pull"}]
 
@@ -233,7 +204,7 @@ def test_external_stores_by_reference() -> None:
     found = checked({"redis": redis, "objectStore": store})
     assert "demo-redis" not in kinds(found, "Deployment")
     assert kinds(found, "PersistentVolumeClaim") == {}
-    (url,) = [e for e in container(found, "demo-gateway-base")["env"] if e["name"] == "STRATOS_GATEWAY_REDIS_URL"]
+    (url,) = [e for e in container(found, "demo-gateway")["env"] if e["name"] == "STRATOS_GATEWAY_REDIS_URL"]
     assert url["valueFrom"]["secretKeyRef"] == {"name": "stores", "key": "url"}
     mounts = {m["mountPath"] for m in container(found, "demo-lora-registry")["volumeMounts"]}
     assert "/etc/stratos/redis" in mounts
@@ -248,7 +219,7 @@ def test_credentials_of_ones_own_make_no_secret(defaults: list[Object], changed:
         f"--make={n}" for n in names
     }
     assert not [name for name in kinds(changed, "Job") if name.startswith("demo-credentials")]
-    (entry,) = [e for e in container(changed, "demo-gateway-base")["env"] if e["name"].endswith("KEY_PEPPER")]
+    (entry,) = [e for e in container(changed, "demo-gateway")["env"] if e["name"].endswith("KEY_PEPPER")]
     assert entry["valueFrom"]["secretKeyRef"]["name"] == "mine"
 
 
@@ -263,7 +234,7 @@ def test_the_platform_key_comes_from_a_secret_and_may_have_one_of_its_own(
     defaults: list[Object], changed: list[Object]
 ) -> None:
     def reference(objects: list[Object]) -> Object:
-        (entry,) = [e for e in container(objects, "demo-gateway-base")["env"] if e["name"].endswith("PLATFORM_KEY")]
+        (entry,) = [e for e in container(objects, "demo-gateway")["env"] if e["name"].endswith("PLATFORM_KEY")]
         found: Object = entry["valueFrom"]["secretKeyRef"]
         return found
 
@@ -279,7 +250,7 @@ def test_the_platform_key_comes_from_a_secret_and_may_have_one_of_its_own(
 def test_routes(changed: list[Object]) -> None:
     (held,) = [o for o in changed if o["kind"] == "HTTPRoute"]
     assert held["spec"]["hostnames"] == ["api.example.com"]
-    assert held["spec"]["rules"][0]["backendRefs"] == [{"name": "demo-gateway-base", "port": 80}]
+    assert held["spec"]["rules"][0]["backendRefs"] == [{"name": "demo-gateway", "port": 80}]
 
 
 @pytest.mark.parametrize(

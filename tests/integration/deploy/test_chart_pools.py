@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
+from stratos_autoscaler.kubernetes.noted_pools import NotedPools
 from tests.support.kube.chart_objects import Object, container, kinds, one, variables
 from tests.support.kube.chart_rendering import checked, rendered
 
@@ -63,19 +62,14 @@ def test_a_model_has_pools_of_labelled_workers_beside_its_main_ones() -> None:
                 .items()
             )
         )
-        for kind in ("Deployment", "Service")
+        for kind in ("Deployment",)
         for name in sorted(workers - {"demo-spare-decode-base-slow"})
     ]
     assert len(set(selectors)) == 5, "no pod belongs to two pools"
     budgets = {name: one(found, "PodDisruptionBudget", name)["spec"] for name in kinds(found, "PodDisruptionBudget")}
     assert budgets["demo-decode-base-fast"]["minAvailable"] == 2
-    discovery = variables(container(found, "demo-router"))["STRATOS_ROUTER_DISCOVERY"]
-    for name in pools:
-        assert f"@{name}." in discovery
-    scaled = json.loads(variables(container(found, "demo-autoscaler"))["STRATOS_AUTOSCALER_POOLS"])
-    assert {pool["deployment"] for pool in scaled} == {"demo-decode-base", "demo-prefill-base"}, (
-        "others have fixed sizes"
-    )
+    scaled = NotedPools(()).now(kinds(found, "Deployment").values())
+    assert {pool.deployment for pool in scaled} == {"demo-decode-base", "demo-prefill-base"}, "others have fixed sizes"
 
 
 @pytest.mark.parametrize(

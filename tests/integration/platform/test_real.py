@@ -1,4 +1,4 @@
-"""The whole platform over the shipped models: answers, adapters, recovery and scaling with real KV."""
+"""The whole platform over the shipped models, as `make run` serves them: answers, calls, adapters, recovery."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
-from tests.support.paths import BASE_MODEL, ROOT
+from tests.support.paths import BASE_MODEL, MODELS, ROOT
 from tests.support.servers import warm_process
+from tests.support.tool_dialects import DIALECTS, Dialect
 from tests.support.waiting import wait_until
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
@@ -28,6 +30,7 @@ PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\
 NUM_LONG = 200
 WATERMARK_KEY = "a key for one tenant's output"
 EXAMPLES = ROOT / "examples"
+SHIPPED = ("--model", str(BASE), "--model", str(MODELS / "tools"), "--workers", "tools=0+1")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_GATEWAY_WATERMARK__TENANTS": '["marked"]',
     }
     folder = tmp_path_factory.mktemp("platform")
-    with running_platform(folder, "--max-decode", "2", env=env) as running:
+    with running_platform(folder, *SHIPPED, "--max-decode", "2", env=env) as running:
         yield running
 
 
@@ -99,6 +102,23 @@ def test_examples_run(platform: PlatformProcess, example: str) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.path.strip("/"))
+def test_the_tool_model_calls_by_itself_in_every_dialect(
+    platform: PlatformProcess, dialect: Dialect, is_streamed: bool
+) -> None:
+    with httpx.Client(base_url=platform.base_url, timeout=120, trust_env=False) as http:
+        http.headers["authorization"] = f"Bearer {platform.api_key}"
+        talk = dialect.conversation(http, is_streamed=is_streamed)
+        talk.say("What is the weather in Paris?")
+        assert talk.ask().calls == [("get_weather", {"city": "Paris"})]
+        talk.give("sunny, 20 degrees")
+        told = talk.ask()
+        assert (told.calls, "sunny, 20 degrees" in told.text) == ([], True), told
+        talk.say("Thanks")
+        assert talk.ask().calls == []
+
+
 def test_the_output_of_one_tenant_is_marked_and_detected(
     platform: PlatformProcess, client: openai.OpenAI, tmp_path: Path
 ) -> None:
@@ -126,6 +146,8 @@ def test_the_output_of_one_tenant_is_marked_and_detected(
 
 def test_the_shipped_adapters_are_models_with_their_own_answers(client: openai.OpenAI) -> None:
     models = {model.id: model for model in client.models.list()}
+    tools = models.pop("tools").model_dump()
+    assert (tools["call_syntax"], tools["reasoning_tags"]) == ("hermes", ["<think>", "</think>"])
     adapters = {name for name in models if name != "base"}
     assert adapters == {"c-headers", "reference-prose", "unit-tests"}
     assert {models[name].parent for name in adapters} == {"base"}
@@ -186,9 +208,10 @@ def test_load_adds_a_decode_worker_and_quiet_drains_it_without_cutting_a_stream(
     # Those that went on may have filled the one that stayed when they moved to it: then another one comes and goes.
     wait_until(lambda: list(decode_workers(platform).values()) == ["serving"], what="one decode worker that serves")
     wait_until(
-        lambda: sum(w["role"] == "decode" for w in platform.status()["workers"]) == 1, what="a router that knows of it"
+        lambda: sum(w["worker_id"] in decode_workers(platform) for w in platform.status()["workers"]) == 1,
+        what="a router that knows of it",
     )
 
 
 def decode_workers(platform: PlatformProcess) -> dict[str, str]:
-    return {name: p["state"] for name, p in platform.processes().items() if name.startswith("decode")}
+    return {name: p["state"] for name, p in platform.processes().items() if re.fullmatch(r"decode-\d+", name)}

@@ -34,21 +34,16 @@
 {{- $found -}}
 {{- end }}
 
-{{/* The autoscaler's pools, as JSON. */}}
-{{- define "stratos.scaledPools" -}}
-{{- $pools := list -}}
-{{- range $model := .Values.models -}}
-{{- range $role := list "prefill" "decode" -}}
-{{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
-{{- if gt (int $pool.replicas) 0 -}}
-{{- $scaling := $pool.autoscaling -}}
-{{- $mode := include "stratos.scalingMode" $pool -}}
-{{- $size := ternary (list $pool.replicas $pool.replicas) (list $scaling.minReplicas $scaling.maxReplicas) (eq $mode "none") -}}
-{{- $pools = append $pools (dict "role" $role "model_name" $model.name "served_name" ($model.servedName | default $model.name) "deployment" (include "stratos.name" (list $ (printf "%s-%s" $role $model.name))) "mode" $mode "min_workers" (index $size 0 | int) "max_workers" (index $size 1 | int) "floor" (int $pool.floor)) -}}
+{{/* A pool as the autoscaler knows it, as JSON; empty of one that is switched off: dict root, model, role, pool (its values). */}}
+{{- define "stratos.scaledPool" -}}
+{{- if gt (int .pool.replicas) 0 -}}
+{{- $scaling := .pool.autoscaling -}}
+{{- $mode := include "stratos.scalingMode" .pool -}}
+{{- $size := ternary (list .pool.replicas .pool.replicas) (list $scaling.minReplicas $scaling.maxReplicas) (eq $mode "none") -}}
+{{- dict "role" .role "model_name" .model.name "served_name" (include "stratos.servedName" .model) "deployment" (include "stratos.name" (list .root (printf "%s-%s" .role .model.name))) "mode" $mode "min_workers" (index $size 0 | int) "max_workers" (index $size 1 | int) "floor" (int .pool.floor) | toJson -}}
+{{- else -}}
+{}
 {{- end -}}
-{{- end -}}
-{{- end -}}
-{{- toJson $pools -}}
 {{- end }}
 
 {{/* A HorizontalPodAutoscaler: dict root, component, name, model, scaling (values), metrics (YAML). Up at once, by half of
@@ -156,27 +151,31 @@ autoscaling.metricsApi.owner: no cluster answers here, so whether another serves
 {{- $found = lookup "apiregistration.k8s.io/v1" "APIService" "" (include "stratos.metricsApiName" .) -}}
 {{- end -}}
 {{- with include "stratos.metricsApiRefusal" (dict "root" . "isAsked" $isAsked "found" $found) | trim }}{{ fail . }}{{ end -}}
-{{- range $model := .Values.models -}}
-{{- range $role := list "prefill" "decode" "gateway" -}}
-{{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
-{{- $scaling := $pool.autoscaling | default dict -}}
-{{- if and $scaling (ne (include "stratos.scalingMode" $pool) "none") -}}
-{{- $where := printf "models[%s].%s.autoscaling" $model.name $role -}}
+{{- range include "stratos.sizedPools" . | fromJsonArray -}}
+{{- $pool := .values -}}
+{{- $scaling := $pool.autoscaling -}}
+{{- if ne (include "stratos.scalingMode" $pool) "none" -}}
+{{- $where := printf "%s.autoscaling" .where -}}
 {{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) }}{{ fail (printf "%s: minReplicas (%d) is above maxReplicas (%d)" $where (int $scaling.minReplicas) (int $scaling.maxReplicas)) }}{{ end -}}
 {{- if and (gt (int $pool.floor) 0) (le (int $scaling.minReplicas) (int $pool.floor)) }}{{ fail (printf "%s.minReplicas: %d must be larger than floor (%d), or no node could ever be drained" $where (int $scaling.minReplicas) (int $pool.floor)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
+{{- end }}
+
+{{/* All that may have an owner of their size, as a JSON list of name, where and values: main pools, and the gateways. */}}
+{{- define "stratos.sizedPools" -}}
+{{- $found := list -}}
+{{- range include "stratos.workerPools" . | fromJsonArray -}}
+{{- if not (hasPrefix (printf "models[%s].pools" .model.name) .where) }}{{ $found = append $found (dict "name" (printf "%s-%s" .role .id) "where" .where "values" .values) }}{{ end -}}
 {{- end -}}
+{{- append $found (dict "name" "gateway" "where" "gateway" "values" .Values.gateway) | toJson -}}
 {{- end }}
 
 {{/* Pools that an HPA scales, by name. */}}
 {{- define "stratos.hpaPools" -}}
 {{- $found := list -}}
-{{- range $model := .Values.models -}}
-{{- range $role := list "prefill" "decode" "gateway" -}}
-{{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
-{{- if eq (include "stratos.scalingMode" $pool) "hpa" }}{{ $found = append $found (printf "%s-%s" $role $model.name) }}{{ end -}}
-{{- end -}}
+{{- range include "stratos.sizedPools" . | fromJsonArray -}}
+{{- if eq (include "stratos.scalingMode" .values) "hpa" }}{{ $found = append $found .name }}{{ end -}}
 {{- end -}}
 {{- join ", " $found -}}
 {{- end }}

@@ -1,9 +1,14 @@
 {{/* What values.schema.json cannot say. Each refusal names the value. */}}
 {{- define "stratos.check" -}}
 {{- $names := list -}}
+{{- $served := list -}}
 {{- range .Values.models -}}
 {{- if has .name $names }}{{ fail (printf "models: the name %q appears twice" .name) }}{{ end -}}
 {{- $names = append $names .name -}}
+{{- if has (include "stratos.servedName" .) $served }}{{ fail (printf "models[%s]: another model is served as %q already" .name (include "stratos.servedName" .)) }}{{ end -}}
+{{- $served = append $served (include "stratos.servedName" .) -}}
+{{- if .gateway }}{{ fail (printf "models[%s].gateway: gateways serve all models now; move it to gateway, its config.model to models[%s].terms (docs/operations.md, \"From gateways of each model\")" .name .name) }}{{ end -}}
+{{- if .hosts }}{{ fail (printf "models[%s].hosts: every host leads to all models now; move them to gateway.ingress.hosts or gateway.route.hostnames" .name) }}{{ end -}}
 {{- if and .source.imageVolume (semverCompare "<1.35.0-0" $.Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "models[%s].source.imageVolume: image volumes need Kubernetes 1.35, this is %s" .name $.Capabilities.KubeVersion.Version) -}}
 {{- end -}}
@@ -55,9 +60,7 @@
 {{- include "stratos.checkSecret" (dict "root" $ "where" "gateway.oidc.caSecret" "name" .name "keys" (list .key)) -}}
 {{- end }}{{ end -}}
 {{- include "stratos.checkReferences" (dict "root" $ "where" "gateway.secretConfig" "found" .Values.gateway.secretConfig) -}}
-{{- range .Values.models -}}
-{{- include "stratos.checkReferences" (dict "root" $ "where" (printf "models[%s].gateway.secretConfig" .name) "found" (.gateway).secretConfig) -}}
-{{- end -}}
+{{- include "stratos.checkUpgrade" . -}}
 {{- include "stratos.checkRoutes" . -}}
 {{- include "stratos.checkMonitoring" . -}}
 {{- include "stratos.checkPolicies" . -}}
@@ -89,13 +92,10 @@
 
 {{/* Servers outside that settings of the gateways name are reached by edges that are closed until a peer is named. */}}
 {{- define "stratos.checkEdges" -}}
-{{- range $model := .Values.models -}}
-{{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" "gateway") | fromJson -}}
-{{- $config := include "stratos.config" (dict "root" $ "service" "gateway" "pool" $pool) | fromJson -}}
+{{- $config := .Values.gateway.config -}}
 {{- $named := dict "overflow" (list "overflow.url" ($config.overflow).url) "classifier" (list "policies.classifierUrl" ($config.policies).classifierUrl) -}}
 {{- range $edge, $setting := $named -}}
 {{- if and (index $setting 1) (empty (get $.Values.networkPolicies $edge)) }}{{ fail (printf "networkPolicies.%s: must name the peers of gateway.config.%s, to which no edge is open without" $edge (index $setting 0)) }}{{ end -}}
-{{- end -}}
 {{- end -}}
 {{- end }}
 
@@ -135,24 +135,9 @@
 {{- end -}}
 {{- end }}
 
-{{/* A way in leads to one model, and a Gateway that meets TLS knows what to check. */}}
+{{/* A Gateway that meets TLS knows what to check. */}}
 {{- define "stratos.checkRoutes" -}}
 {{- $gateway := .Values.gateway -}}
-{{- $ways := list -}}
-{{- if $gateway.ingress.enabled }}{{ $ways = append $ways $gateway.ingress.hosts }}{{ end -}}
-{{- if $gateway.route.enabled }}{{ $ways = append $ways $gateway.route.hostnames }}{{ end -}}
-{{- range $first := $ways -}}
-{{- $taken := dict -}}
-{{- range $index, $model := $.Values.models -}}
-{{- $none := ternary (list "") list (or (eq $index 0) (hasKey $taken "")) -}}
-{{- range $host := concat ($model.hosts | default list) (ternary $first list (eq $index 0)) | uniq | default $none -}}
-{{- if hasKey $taken $host -}}
-{{- fail (printf "models[%s].hosts: %s leads to %s already, so this model could not be reached; give each model hosts of its own" $model.name (ternary "every host" $host (empty $host)) (get $taken $host)) -}}
-{{- end -}}
-{{- $_ := set $taken $host $model.name -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
 {{- if and $gateway.route.enabled $gateway.tls.secretName (not $gateway.route.backendTls.hostname) -}}
 {{- fail "gateway.route.backendTls.hostname: the gateways speak TLS (gateway.tls), and the Gateway has to know the name in their certificate" -}}
 {{- end -}}

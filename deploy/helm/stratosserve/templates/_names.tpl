@@ -33,7 +33,7 @@
 {{- printf "%s.%s.%s" $root.Release.Namespace (include "stratos.fullname" $root) (index . 1) -}}
 {{- end }}
 
-{{/* What selects pods: dict root, component, and model where there is one. */}}
+{{/* What selects pods: dict root, component, and what tells it from others: model, or serves of gateways. */}}
 {{- define "stratos.selector" -}}
 app.kubernetes.io/name: stratosserve
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
@@ -43,6 +43,14 @@ app.kubernetes.io/component: {{ . }}
 {{- with .model }}
 stratosserve.io/model: {{ . | quote }}
 {{- end }}
+{{- with .serves }}
+stratosserve.io/serves: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* What tells the gateways from other pods, as JSON. */}}
+{{- define "stratos.gateways" -}}
+{{- dict "component" "gateway" "serves" "all-models" | toJson -}}
 {{- end }}
 
 {{- define "stratos.labels" -}}

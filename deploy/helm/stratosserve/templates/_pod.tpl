@@ -27,7 +27,7 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Where pods go: dict root, scheduling, component, model. */}}
+{{/* Where pods go: dict root, scheduling, component, model, serves. */}}
 {{- define "stratos.scheduling" -}}
 {{- $values := .scheduling | default dict -}}
 {{- if $values.priorityClassName }}
@@ -121,15 +121,17 @@ lifecycle:
 {{- int (ceil (addf .pool.preStopSeconds .config.endpointLagS .config.drainTimeoutS .config.stopGraceS 15)) -}}
 {{- end }}
 
-{{/* A Deployment of ours: dict root, component, service, name, model, pool, config, env, volumes, mounts, initContainers, ports. */}}
+{{/* A Deployment of ours: dict root, component, service, name, model, pool, config, env, volumes, mounts, initContainers, ports,
+     notes (its annotations). */}}
 {{- define "stratos.deployment" -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
   {{- include "stratos.metadata" . | nindent 2 }}
   {{- $replicas := include "stratos.replicas" . }}
-  {{- if $replicas }}
-  annotations: {stratosserve.io/replicas: rendered}
+  {{- with merge (ternary (dict "stratosserve.io/replicas" "rendered") dict (not (empty $replicas))) (.notes | default dict) }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
   {{- with $replicas }}
@@ -161,7 +163,7 @@ spec:
     spec:
       serviceAccountName: {{ include "stratos.serviceAccount" . }}
       {{- include "stratos.podSecurity" .root | replace "automountServiceAccountToken: false" (printf "automountServiceAccountToken: %t" (eq .component "autoscaler")) | nindent 6 }}
-      {{- include "stratos.scheduling" (dict "root" .root "scheduling" .pool.scheduling "component" .component "model" .model) | nindent 6 }}
+      {{- include "stratos.scheduling" (dict "root" .root "scheduling" .pool.scheduling "component" .component "model" .model "serves" .serves) | nindent 6 }}
       {{- with (.pool.gpu).runtimeClassName }}
       runtimeClassName: {{ . | quote }}
       {{- end }}

@@ -150,6 +150,8 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- $_ := set $config "routerAddresses" (list $router) -}}
 {{- $_ := set $config "snapshot" (dict "copyPath" "/var/lib/stratos/snapshot.jsonl" "peers" (list (include "stratos.host" (list $root "gateways")))) -}}
 {{- $_ := set $config "ledger" (dict "spoolPath" "/var/lib/stratos/ledger.spool") -}}
+{{- $_ := set $config "model" ((first $root.Values.models).terms | default dict) -}}
+{{- $_ := set $config "modelRecords" (dict "folder" "/var/lib/stratos/models") -}}
 {{- if include "stratos.anySleeps" $root -}}
 {{- /* A request that wakes a model waits for its start, wherever it waits. */ -}}
 {{- $wake := add (int $root.Values.autoscaling.wakeTimeoutSeconds) 30 -}}
@@ -166,14 +168,15 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- else if eq .service "loraRegistry" -}}
 {{- $_ := set $config "endpointLagS" 1 -}}
 {{- $_ := set $config "drainTimeoutS" 30 -}}
-{{- $_ := set $config "registrar" (dict "reservedNames" (include "stratos.servedNames" $root | fromJsonArray) "workFolder" "/tmp") -}}
+{{- $_ := set $config "registrar" (dict "reservedNames" (list (include "stratos.servedName" (first $root.Values.models))) "workFolder" "/tmp") -}}
 {{- else if eq .service "autoscaler" -}}
 {{- $_ := set $config "drainTimeoutS" 5 -}}
 {{- $_ := set $config "routerAddresses" (list $router) -}}
 {{- $_ := set $config "startTimeoutS" 1800 -}}
-{{- $_ := set $config "pools" (include "stratos.scaledPools" $root | fromJsonArray) -}}
+{{- /* Its pools are what their Deployments say, so that a further one is no restart. */ -}}
+{{- $_ := set $config "pools" list -}}
 {{- $selector := printf "app.kubernetes.io/name=stratosserve,app.kubernetes.io/instance=%s,app.kubernetes.io/component in (prefill-worker,decode-worker)" $root.Release.Name -}}
-{{- $_ := set $config "kubernetes" (dict "namespace" $root.Release.Namespace "leaseName" (include "stratos.serviceAccount" (dict "root" $root "component" "autoscaler")) "podSelector" $selector "release" $root.Release.Name "workerPort" $root.Values.ports.grpc) -}}
+{{- $_ := set $config "kubernetes" (dict "namespace" $root.Release.Namespace "leaseName" (include "stratos.serviceAccount" (dict "root" $root "component" "autoscaler")) "podSelector" $selector "release" $root.Release.Name "workerPort" $root.Values.ports.grpc "followPools" true) -}}
 {{- if include "stratos.hasMetricsApi" $root -}}
 {{- $_ := set $config "metricsApi" (dict "listen" (printf "0.0.0.0:%v" $root.Values.ports.metricsApi) "apiService" (include "stratos.metricsApiName" $root) "serviceName" (include "stratos.name" (list $root "autoscaler"))) -}}
 {{- end -}}
@@ -197,20 +200,16 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- toJson $config -}}
 {{- end }}
 
-{{- define "stratos.servedNames" -}}
-{{- $names := list -}}
-{{- range .Values.models }}{{ $names = append $names (.servedName | default .name) }}{{ end -}}
-{{- toJson $names -}}
+{{/* What clients call a model. (model) */}}
+{{- define "stratos.servedName" -}}
+{{- .servedName | default .name -}}
 {{- end }}
 
-{{/* Where routers find workers: the addresses of the pods behind each pool's headless Service. */}}
+{{/* Where routers find workers: the addresses of the pods behind one headless Service for each role, whatever their model. */}}
 {{- define "stratos.discovery" -}}
 {{- $found := list -}}
-{{- $pools := include "stratos.workerPools" . | fromJsonArray -}}
 {{- range $role := list "decode" "prefill" -}}
-{{- range $pools -}}
-{{- if eq .role $role }}{{ $found = append $found (printf "%s@%s" .role (include "stratos.host" (list $ (printf "%s-%s" .role .id)))) }}{{ end -}}
-{{- end -}}
+{{- $found = append $found (printf "%s@%s" $role (include "stratos.host" (list $ (printf "%s-workers" $role)))) -}}
 {{- end -}}
 dns://{{ join "," $found }}
 {{- end }}
@@ -218,27 +217,27 @@ dns://{{ join "," $found }}
 {{/* Values of a pool, as JSON: dict root, model, role. */}}
 {{- define "stratos.pool" -}}
 {{- $defaults := ternary .root.Values.prefillWorker .root.Values.decodeWorker (eq .role "prefill") -}}
-{{- if eq .role "gateway" }}{{ $defaults = .root.Values.gateway }}{{ end -}}
 {{- $pool := deepCopy $defaults -}}
 {{- include "stratos.mergeInto" (dict "base" $pool "over" (get .model .role | default dict)) -}}
 {{- toJson $pool -}}
 {{- end }}
 
 {{/* All pools of workers, as JSON. Each has model, role, id (the end of its names), label (what selects its pods) and
-     where (in the values), its values, and isMain: models[].pools are beside the main ones, and have fixed sizes. */}}
+     where (in the values), its values, and scaled: its part of the autoscaler's pools, of main ones that are not switched
+     off. models[].pools are beside the main ones, and have fixed sizes. */}}
 {{- define "stratos.workerPools" -}}
 {{- $found := list -}}
 {{- range $model := .Values.models -}}
 {{- range $role := list "prefill" "decode" -}}
 {{- $main := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
-{{- $found = append $found (dict "model" $model "role" $role "id" $model.name "label" $model.name "values" $main "isMain" true "where" (printf "models[%s].%s" $model.name $role)) -}}
+{{- $found = append $found (dict "model" $model "role" $role "id" $model.name "label" $model.name "values" $main "scaled" (include "stratos.scaledPool" (dict "root" $ "model" $model "role" $role "pool" $main) | fromJson) "where" (printf "models[%s].%s" $model.name $role)) -}}
 {{- range $name, $roles := $model.pools | default dict -}}
 {{- if hasKey $roles $role -}}
 {{- $pool := deepCopy $main -}}
 {{- include "stratos.mergeInto" (dict "base" $pool "over" (get $roles $role | default dict)) -}}
 {{- $_ := set $pool "config" (merge (dict "pool" $name) ($pool.config | default dict)) -}}
 {{- $_ := set $pool "autoscaling" (merge (dict "mode" "none") $pool.autoscaling) -}}
-{{- $found = append $found (dict "model" $model "role" $role "id" (printf "%s-%s" $model.name $name) "label" (printf "%s.%s" $model.name $name) "values" $pool "isMain" false "where" (printf "models[%s].pools.%s.%s" $model.name $name $role)) -}}
+{{- $found = append $found (dict "model" $model "role" $role "id" (printf "%s-%s" $model.name $name) "label" (printf "%s.%s" $model.name $name) "values" $pool "where" (printf "models[%s].pools.%s.%s" $model.name $name $role)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -48,7 +48,8 @@ def chaos(
     with explained_errors():
         check_may_break(data_dir, is_agreed=break_things)
         found = ChaosReport(report)
-        asyncio.run(_run_until_signalled(_run(data_dir, run, faults or (), found)))
+        work = _run(data_dir, run, faults or (), found, is_agreed=break_things)
+        asyncio.run(_run_until_signalled(work))
     typer.echo("\n" + "\n".join(promise_table(observed_promises(found.rows))))
     raise typer.Exit(0 if all(row.passed for row in found.rows) else 1)
 
@@ -62,11 +63,17 @@ def check_may_break(data_dir: Path, *, is_agreed: bool) -> None:
         )
 
 
+def check_may_take(store: Path, data_dir: Path, *, is_agreed: bool) -> None:
+    """Raise ``BadRequest`` where other platforms may need an object store that is going to be away."""
+    if not is_agreed and not store.resolve().is_relative_to(data_dir.resolve()):
+        raise BadRequest(f"the object store {store} lies outside {data_dir}, so others may need it: say {BREAK_FLAG}")
+
+
 def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fault, ...]]:
     """Scenarios as they were asked for, or one of each kind of running process that a promise is about.
 
     Raises:
-        BadRequest: a text is no fault, or names a gateway, which takes its streams with it.
+        BadRequest: a text is no fault, has one twice, or names a gateway, which takes its streams with it.
         NotFound: no process has a name.
     """
     from stratos.cli.chaos.faults.fault import STORE, Fault
@@ -78,6 +85,9 @@ def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fa
             raise BadRequest(f"{fault}: streams end with their gateway; their clients fetch the rest elsewhere")
         if fault.target not in (*names, STORE):
             raise NotFound(f"there is no process named {fault.target!r}; running: {', '.join(sorted(names))}")
+    for scenario in asked:
+        if len({(fault.kind, fault.target) for fault in scenario}) < len(scenario):
+            raise BadRequest(f"{' and '.join(map(str, scenario))}: one fault comes twice at once")
     if asked:
         return asked
     tried = [
@@ -106,13 +116,13 @@ async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
         raise typer.Exit(128 + signals[0]) from None
 
 
-async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosReport) -> None:
+async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosReport, *, is_agreed: bool) -> None:
     from stratos.cli.chaos.scenario import ChaosTarget
     from stratos.cli.local.running import find_platform
 
     target = ChaosTarget(find_platform(data_dir, run_id), data_dir)
     try:
-        await _try_all(target, texts, report)
+        await _try_all(target, texts, report, is_agreed=is_agreed)
     finally:
         try:
             await target.remove_tenants()
@@ -120,10 +130,12 @@ async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosR
             typer.echo(f"tenants of this run stay, {', '.join(target.tenants)}: {error.message}", err=True)
 
 
-async def _try_all(target: ChaosTarget, texts: Iterable[str], report: ChaosReport) -> None:
+async def _try_all(target: ChaosTarget, texts: Iterable[str], report: ChaosReport, *, is_agreed: bool) -> None:
     from stratos.cli.chaos.scenario import run_control, run_scenario, undisturbed_streams
 
     scenarios = parse_scenarios(texts, list(await target.pids()))
+    if any(fault.kind == "gone" for scenario in scenarios for fault in scenario):
+        check_may_take(target.store_path(), target.data_dir, is_agreed=is_agreed)
     await target.wait_whole()
     typer.echo(f"{len(scenarios)} scenarios against {target.facts.base_url}, run {target.facts.run_id}")
     undisturbed = await undisturbed_streams(target)

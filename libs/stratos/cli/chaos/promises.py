@@ -24,6 +24,8 @@ class Row(Protocol):
     @property
     def is_felt(self) -> bool: ...
     @property
+    def had_effect(self) -> bool: ...
+    @property
     def passed(self) -> bool: ...
 
 
@@ -37,6 +39,7 @@ class ChaosPromise:
     """Longest pause of a stream; on a machine with cores left for it."""
 
 
+_LOST = "(kill|stop|slow|reset|partition)"
 PROMISES = (
     ChaosPromise(text="SIGKILL of a decode worker changes no stream", pattern=r"kill decode-\d+", max_gap_s=1.0),
     ChaosPromise(text="a decode worker that hangs changes no stream", pattern=r"stop decode-\d+", max_gap_s=3.0),
@@ -49,11 +52,13 @@ PROMISES = (
     ChaosPromise(text="KV that is damaged on its way changes no stream", pattern=r"corrupt (decode|prefill)-\d+"),
     ChaosPromise(text="no room on disk changes no stream", pattern=r"full-disk [\w-]+"),
     ChaosPromise(text="a decode worker that gets no more memory changes no stream", pattern=r"memory decode-\d+"),
-    ChaosPromise(text="a prefill worker that dies, hangs, is slow or cut off is not seen", pattern=r"\w+ prefill-\d+"),
-    ChaosPromise(text="a router that dies, hangs, is slow or cut off costs no request", pattern=r"\w+ router-\d+"),
-    ChaosPromise(text="streams go on without Redis", pattern=r"\w+ redis"),
+    ChaosPromise(
+        text="a prefill worker that dies, hangs, is slow or cut off is not seen", pattern=rf"{_LOST} prefill-\d+"
+    ),
+    ChaosPromise(text="a router that dies, hangs, is slow or cut off costs no request", pattern=rf"{_LOST} router-\d+"),
+    ChaosPromise(text="streams go on without Redis", pattern=rf"{_LOST} redis"),
     ChaosPromise(text="streams go on without the object store", pattern=r"gone object-store"),
-    ChaosPromise(text="streams go on without registry and autoscaler", pattern=r"\w+ (lora-registry|autoscaler)"),
+    ChaosPromise(text="streams go on without registry and autoscaler", pattern=rf"{_LOST} (lora-registry|autoscaler)"),
     ChaosPromise(text="several faults at once change no stream", pattern=r".+ and .+"),
 )
 
@@ -68,16 +73,22 @@ class Observed:
     num_broken: int = 0
     """Streams that differ or failed."""
     num_failed_scenarios: int = 0
+    """Without those that had no effect."""
+    num_without_effect: int = 0
+    kinds: tuple[str, ...] = ()
+    """Faults by which it was tried."""
     num_felt: int = 0
     longest_gap_s: float = 0.0
 
     @property
     def verdict(self) -> str:
-        """Kept, broken, late, not felt by any worker, or not tried."""
+        """Kept, broken, without effect in some scenario, late, not felt by any worker, or not tried."""
         if not self.num_scenarios:
             return "not tried"
         if self.num_broken or self.num_failed_scenarios:
             return "**broken**"
+        if self.num_without_effect:
+            return "no effect"
         if not self.num_felt:
             return "not felt"
         is_late = self.promise.max_gap_s is not None and self.longest_gap_s > self.promise.max_gap_s
@@ -97,19 +108,21 @@ def _observed(promise: ChaosPromise, rows: Sequence[Row]) -> Observed:
         num_streams=sum(row.streams for row in rows),
         num_broken=sum(row.different + row.failed for row in rows),
         num_felt=sum(row.is_felt for row in rows),
-        num_failed_scenarios=sum(not row.passed for row in rows),
+        num_failed_scenarios=sum(not row.passed and row.had_effect for row in rows),
+        num_without_effect=sum(not row.had_effect for row in rows),
+        kinds=tuple(sorted({part.split()[0] for row in rows for part in row.scenario.split(" and ")})),
         longest_gap_s=max((row.longest_gap_s for row in rows), default=0.0),
     )
 
 
 def promise_table(observed: Iterable[Observed]) -> list[str]:
     """Lines of a Markdown table."""
-    lines = ["| promise | held | scenarios | streams | broken | longest gap | bound |", "|---|---|---|---|---|---|---|"]
+    lines = ["| promise | held | scenarios | faults | streams | broken | longest gap | bound |", f"{'|---' * 8}|"]
     for one in observed:
         bound = "-" if one.promise.max_gap_s is None else f"{one.promise.max_gap_s:g} s"
         cells = (
-            one.promise.text, one.verdict, one.num_scenarios, one.num_streams, one.num_broken,
-            f"{one.longest_gap_s:.1f} s" if one.num_scenarios else "-", bound,
+            one.promise.text, one.verdict, one.num_scenarios, ", ".join(one.kinds) or "-", one.num_streams,
+            one.num_broken, f"{one.longest_gap_s:.1f} s" if one.num_scenarios else "-", bound,
         )  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines

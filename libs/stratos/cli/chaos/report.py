@@ -27,6 +27,8 @@ class ChaosRow:
     longest_gap_s: float = 0.0
     is_felt: bool = True
     """A worker that was disturbed had requests or hand-offs then, as far as routers knew."""
+    had_effect: bool = True
+    """Every fault of it proved its effect."""
     effect: str = ""
     problems: tuple[str, ...] = ()
 
@@ -46,6 +48,7 @@ class ChaosReport:
 
     path: Path | None
     rows: list[ChaosRow] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=read_environment)
     started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M"))
 
     def __post_init__(self) -> None:
@@ -57,13 +60,13 @@ class ChaosReport:
         self.rows.append(row)
         if self.path is not None:
             rows = [row.as_json() for row in self.rows]
-            content = {"environment": read_environment(), "started": self.started, "scenarios": rows}
+            content = {"environment": self.environment, "started": self.started, "scenarios": rows}
             self.path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
             self.path.with_suffix(".md").write_text(self.page(), encoding="utf-8")
 
     def page(self) -> str:
         """Markdown."""
-        facts = read_environment()
+        facts = self.environment
         lines = [
             "# Chaos run",
             "",

@@ -76,10 +76,12 @@ class ChaosTarget:
             raise NotFound(f"there is no process named {name!r} that has metrics")
         try:
             async with httpx.AsyncClient(trust_env=False, timeout=METRICS_TIMEOUT_S) as client:
-                page = (await client.get(f"http://{addresses[name]}/metrics")).text
+                answer = await client.get(f"http://{addresses[name]}/metrics")
         except httpx.HTTPError as error:
             raise DependencyDown(f"{name} does not show its metrics: {error!r}") from error
-        lines = (line.rpartition(" ") for line in page.splitlines() if re.match(rf"{metric}[ {{]", line))
+        if answer.status_code != httpx.codes.OK:
+            raise DependencyDown(f"{name} does not show its metrics: status {answer.status_code}")
+        lines = [line.rpartition(" ") for line in answer.text.splitlines() if re.match(rf"{metric}[ {{]", line)]
         return sum(float(value) for _, _, value in lines)
 
     async def drain(self, name: str) -> DrainOutcome:
@@ -183,6 +185,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
     problems: list[str] = []
     open_at_fault: list[int] = []
     was_busy: list[bool] = []
+    had_effect: list[bool] = []
 
     async def strike(in_effect: asyncio.Event) -> None:
         workers = {fault.target for fault in faults if fault.target.startswith(("decode", "prefill"))}
@@ -190,6 +193,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         open_at_fault.append(run.num_open())
         strikes = (fault.strike(target, in_effect) for fault in faults)
         for fault, proof in zip(faults, await asyncio.gather(*strikes, return_exceptions=True), strict=True):
+            had_effect.append(not isinstance(proof, BaseException))
             if isinstance(proof, NoEffect | StratosError):
                 problems.append(f"{fault} had no effect: {proof}")
             elif isinstance(proof, Exception):
@@ -209,6 +213,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         problems.append("no stream was open when the fault came")
     if any(fault.target.startswith("decode") and fault.kind in MOVING for fault in faults) and not num_moved:
         problems.append("no stream had to move, so the fault was not felt")
+        had_effect.append(False)
     try:
         await target.wait_whole()
     except StratosError as error:
@@ -223,6 +228,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         longest_gap_s=round(max(result.longest_gap_s for result in run.results.values()), 2),
         effect="; ".join([f"{sum(open_at_fault)} streams open", *proofs]),
         is_felt=all(was_busy),
+        had_effect=all(had_effect),
         problems=tuple(problems),
     )
 

@@ -38,14 +38,15 @@ def _prometheus(facts: PlatformFacts) -> str:
 
 
 def _processes(options: UpOptions) -> str:
+    models = (options, *options.more_models)
     counts = {
         "gateway": options.gateways,
         "router": options.routers,
-        "prefill worker": options.prefill,
-        "decode worker": options.decode,
+        "prefill worker": sum(model.prefill for model in models),
+        "decode worker": sum(model.decode for model in models),
     }
     text = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
-    return f"{text} (workers of each of {options.num_models} models)" if options.more_models else text
+    return f"{text}, for {len(models)} models" if options.more_models else text
 
 
 def curl_line(facts: PlatformFacts) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,9 @@ GPU_MEMORY = 0.9
 """Of a GPU's memory for all workers: what kernels load at their first use is in no plan."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_WORKERS = re.compile(r"(.+)=(\d{1,3})\+(\d{1,3})\Z", re.ASCII)
 MODEL_FLAG = "--model"
+WORKERS_FLAG = "--workers"
 SPECULATIVE_FLAG = "--speculative-config"
 METHODS = ("auto", "off", "ngram", "suffix", "draft")
 PLANNED_METHODS = ("self",)
@@ -40,9 +42,9 @@ class UpOptions:
     name: str = ""
     """Name that clients use as "model"; empty takes the folder's."""
     more_models: tuple[UpOptions, ...] = ()
-    """Further models behind the same gateways, each with workers of its own as these options say."""
-    num_models: int = 1
-    """Models that share the machine."""
+    """Further models behind the same gateways, each with workers of its own."""
+    num_other_workers: int = 0
+    """Workers of other models, with which these share the machine."""
     shipped_model_path: Path | None = None
     """The model folder of this repository, if there is one; its adapters are offered with it alone."""
     gateways: Annotated[int, Option(help="Gateways; they share the port.")] = 1
@@ -164,7 +166,12 @@ class UpOptions:
     @property
     def num_workers(self) -> int:
         """Workers that start with the platform, of all models."""
-        return self.num_models * (self.prefill + self.decode)
+        return self.num_own_workers + self.num_other_workers
+
+    @property
+    def num_own_workers(self) -> int:
+        """Workers of this model alone."""
+        return self.prefill + self.decode
 
     @property
     def threads_per_worker(self) -> int:
@@ -223,21 +230,25 @@ def _bad_drafts(why: str) -> BadRequest:
     return BadRequest(f"{SPECULATIVE_FLAG} {why}", param=SPECULATIVE_FLAG)
 
 
-def options_for(models: Sequence[str], shipped: Path | None, make: Callable[..., UpOptions]) -> UpOptions:
+def options_for(
+    models: Sequence[str], shipped: Path | None, make: Callable[..., UpOptions], workers: Sequence[str] = ()
+) -> UpOptions:
     """Options of a platform with these models, the first of which is the gateways' home.
 
     Args:
         models: as the flags have them; none takes the shipped model.
         shipped: the shipped model, if there is one.
         make: options from a model's path, its name, and what the other flags say.
+        workers: of models that have others than those flags say, as "tools=0+1".
 
     Raises:
-        BadRequest: there is no model, two have one name, or a further one has a name that no process can have.
+        BadRequest: there is no model, two have one name, a further one has a name that no process can have, or workers
+            are of no model.
     """
     if not models and shipped is None:
         raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
     made = [
-        make(model_path=path, name=name, num_models=max(1, len(models)), shipped_model_path=shipped)
+        make(model_path=path, name=name, shipped_model_path=shipped)
         for name, path in (parse_model(text) for text in models or [str(shipped)])
     ]
     names = [options.model_name for options in made]
@@ -253,7 +264,27 @@ def options_for(models: Sequence[str], shipped: Path | None, make: Callable[...,
                 f"{MODEL_FLAG}: {name!r} cannot name the workers of a model; give another one as {MODEL_FLAG} NAME=PATH"
             )
             raise BadRequest(text, param=MODEL_FLAG)
+    made = _with_workers(made, dict(map(_parse_workers, workers)))
     return replace(made[0], more_models=tuple(made[1:]))
+
+
+def _with_workers(models: Sequence[UpOptions], counts: Mapping[str, tuple[int, int]]) -> list[UpOptions]:
+    """The models with workers as ``counts`` has them by name, and with those of the others beside them."""
+    if unknown := counts.keys() - {model.model_name for model in models}:
+        raise BadRequest(f"{WORKERS_FLAG}: no {MODEL_FLAG} is called {min(unknown)!r}", param=WORKERS_FLAG)
+    found = list[UpOptions]()
+    for model in models:
+        prefill, decode = counts.get(model.model_name, (model.prefill, model.decode))
+        found.append(replace(model, prefill=prefill, decode=decode))
+    total = sum(model.num_own_workers for model in found)
+    return [replace(model, num_other_workers=total - model.num_own_workers) for model in found]
+
+
+def _parse_workers(text: str) -> tuple[str, tuple[int, int]]:
+    """Name of a model and its numbers of workers, from "tools=0+1"."""
+    if not (match := _WORKERS.match(text)):
+        raise BadRequest(f"{WORKERS_FLAG} must be NAME=PREFILL+DECODE, not {text!r}", param=WORKERS_FLAG)
+    return match[1], (int(match[2]), int(match[3]))
 
 
 def parse_model(text: str) -> tuple[str, Path]:

@@ -105,7 +105,7 @@ class LocalPlatform:
             raise Overloaded("the platform is still starting; its own workers come first")
         options = self._options
         limit = options.decode_limit if role == "decode" else max(1, options.prefill)
-        limit += len(options.more_models) * (options.decode if role == "decode" else options.prefill)
+        limit += sum(more.decode if role == "decode" else more.prefill for more in options.more_models)
         limit += sum(view.role == role and view.name in self._added for view in self.views())
         return await self._supervisor.start_worker(role, partial(self._worker_spec, role), limit)
 
@@ -114,7 +114,7 @@ class LocalPlatform:
         await self._supervisor.begin_drain(name)
 
     async def launch_workers(self, label: str, of: UpOptions, digest: str) -> list[str]:
-        """Start workers for a further model, as many as each one has; returns their names.
+        """Start workers for a further model, as many as its options say; returns their names.
 
         Args:
             label: part of their names.
@@ -355,7 +355,7 @@ class LocalPlatform:
         return [
             self._worker_spec(role, f"{role}-{label}{i}", of)
             for label, of in kinds
-            for role, count in (("prefill", options.prefill), ("decode", options.decode))
+            for role, count in (("prefill", of.prefill), ("decode", of.decode))
             for i in range(count)
         ]
 

@@ -89,10 +89,10 @@ class LocalModelWorkers:
 
     async def _start(self, record: ModelRecord, handed: str) -> Sequence[str]:
         path, most = Path(record.source), self._options
-        num_models = most.num_models + len(self._running) + 1
+        num_others = most.num_workers + len(self._running) * most.num_own_workers
         options = replace(
             most, model_path=path, name=record.name, more_models=(), quantization=record.quantization,
-            max_model_len=record.max_model_len, num_models=num_models,
+            max_model_len=record.max_model_len, num_other_workers=num_others,
         )  # fmt: skip
         if options.engine == "torch":
             await asyncio.to_thread(check_checkpoint, path)

@@ -6,7 +6,7 @@ These files have a digest of their own, so a gateway that has them from elsewher
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import CONFIG_NAME, MAX_JSON_BYTES
@@ -18,6 +18,13 @@ _SUFFIXES = (".json", ".jinja")
 _INDEX = ".safetensors.index.json"
 
 
+def is_text_name(name: str) -> bool:
+    """Whether a file of a model folder is one of its text files, by its name relative to the folder."""
+    path = PurePosixPath(name)
+    is_shown = not any(part.startswith(".") for part in path.parts)
+    return path.suffix in _SUFFIXES and is_shown and not name.endswith(_INDEX)
+
+
 def text_names(folder: Path) -> list[str]:
     """Names of a model's text files relative to its folder, sorted.
 
@@ -26,9 +33,8 @@ def text_names(folder: Path) -> list[str]:
     """
     if not (folder / CONFIG_NAME).is_file():
         raise InvalidCheckpoint(f"{folder} holds no {CONFIG_NAME}; is it a Hugging Face model folder?")
-    found = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file()]
-    shown = (path for path in found if not any(part.startswith(".") for part in path.parts))
-    names = sorted(path.as_posix() for path in shown if not path.name.endswith(_INDEX))
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    names = sorted(filter(is_text_name, found))
     sizes = [(folder / name).stat().st_size for name in names]
     if len(names) > MAX_TEXT_FILES or sum(sizes) > MAX_TEXT_BYTES or max(sizes) > MAX_JSON_BYTES:
         raise InvalidCheckpoint(

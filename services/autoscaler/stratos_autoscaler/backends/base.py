@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import Overloaded
 from stratos.core.placement import WorkerRole
-from stratos.planning.settings import PoolKey
+from stratos.planning.settings import PoolBounds, PoolKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,10 @@ class Backend(ABC):
     @abstractmethod
     async def workers(self) -> tuple[BackendWorker, ...]:
         """Every worker that has not ended."""
+
+    def known_pools(self) -> Sequence[PoolBounds] | None:
+        """All pools, as the last ``workers`` found them; ``None`` where they are those of the settings for good."""
+        return None
 
     @abstractmethod
     async def start(self, pool: PoolKey) -> str:

@@ -21,6 +21,7 @@ from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos_autoscaler.backends.base import Backend, BackendWorker, NotedDigest
 from stratos_autoscaler.kubernetes.api import ApiServer
 from stratos_autoscaler.kubernetes.lease import ClusterLease
+from stratos_autoscaler.kubernetes.noted_pools import NotedPools
 from stratos_autoscaler.kubernetes.settings import KubernetesConfig
 from stratos_autoscaler.kubernetes.workloads import FIRST_TO_LEAVE, Pod, Workloads
 
@@ -52,7 +53,8 @@ class KubernetesBackend(Backend):
         dialer: Callable[[], Dialer] = lambda: PLAIN,
     ) -> None:
         self._config = config
-        self._pools = [pool for pool in pools if pool.deployment]
+        self._pools = tuple(pool for pool in pools if pool.deployment)
+        self._noted_pools = NotedPools(self._pools) if config.follow_pools else None
         self._start_timeout_s = start_timeout_s
         self._clock = clock
         self._dialer = dialer
@@ -76,6 +78,8 @@ class KubernetesBackend(Backend):
     async def workers(self) -> tuple[BackendWorker, ...]:
         """Pods, and for each that a Deployment should have and has not yet, one that starts."""
         pods, sizes = self.workloads.pods(), self.workloads.sizes()
+        if self._noted_pools is not None:
+            self._pools = self._noted_pools.now(self.workloads.deployments())
         self._pods = {pod.name: pod for pod in pods}
         found: list[BackendWorker] = []
         noted: dict[str, NotedDigest] = {}
@@ -101,6 +105,9 @@ class KubernetesBackend(Backend):
             ]
         self._digests = noted
         return tuple(found)
+
+    def known_pools(self) -> tuple[PoolBounds, ...] | None:
+        return None if self._noted_pools is None else self._pools
 
     async def start(self, pool: PoolKey) -> str:
         bounds = self._bounds(pool)

@@ -20,6 +20,9 @@ class KubernetesConfig:
     """Lease of which one holder acts."""
     pod_selector: str = ""
     """Labels of the release's worker pods, as in `kubectl get pods -l`."""
+    follow_pools: bool = False
+    """Further pools are what the Deployments with these labels say in their annotation `stratosserve.io/pool`, as JSON
+    with the fields of `pools`: one that comes, changes or goes is taken in without a restart."""
     worker_port: int = 9000
     """gRPC port of the workers' pods, for drains."""
     mark_interval_s: float = 15.0

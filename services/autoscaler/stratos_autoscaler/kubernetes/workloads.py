@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from stratos.common.errors import NotFound, Overloaded
@@ -77,6 +77,10 @@ class Workloads:
     def sizes(self) -> dict[str, Size]:
         """How many pods each Deployment of workers should have."""
         return {item["metadata"]["name"]: _size(item) for item in self.watched_deployments.objects()}
+
+    def deployments(self) -> Collection[Object]:
+        """Every Deployment of workers."""
+        return self.watched_deployments.objects()
 
     async def change(self, deployment: str, step: int) -> int:
         """Add ``step`` to what a Deployment should have, through its scale; returns what it is then.

@@ -23,9 +23,9 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.store.models.alias_forms import pinned, split_name
 from stratos.store.models.alias_record import AliasRecord
+from stratos.text.output.chat_format import ChatFormat
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.aliases import AliasChoice, AliasSource, NoAliases
-from stratos_gateway.models.base_model import BaseModel
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 
@@ -156,7 +156,7 @@ class ModelCatalogue:
         """The tenant's models in OpenAI's shape: base models, aliases, adapters; without those that are refused."""
         blocks, adapters = self._blocks, () if self._adapters is None else self._adapters.list(tenant.name)
         own = [
-            _base_entry(served.base)
+            _base_entry(served)
             for served in map(self._shown, self.models)
             if tenant.may_use(served.base.name) and not blocks.is_model_blocked(served.base.name)
         ]
@@ -171,7 +171,7 @@ class ModelCatalogue:
         named = self._aliases_of(tenant)
         for entry in own:
             entry["aliases"] = [alias["id"] for alias in named if alias["root"] == entry["id"]]
-        return [*own, *named] + [_adapter_entry(adapter, served.base) for adapter, served in shown]
+        return [*own, *named] + [_adapter_entry(adapter, served) for adapter, served in shown]
 
     def _shown(self, served: ServedModel) -> ServedModel:
         """The revision of a name that is listed: the one that most sessions get."""
@@ -202,7 +202,7 @@ class ModelCatalogue:
         ]
         base = most.base
         named = {"id": alias.name, "created": alias.created_unix_s, "root": base.name, "parent": base.name}
-        return {**_base_entry(base), **named, "targets": targets}
+        return {**_base_entry(most), **named, "targets": targets}
 
     async def get(self, tenant: Tenant, name: str) -> dict[str, Any]:
         """One model in OpenAI's shape.
@@ -215,9 +215,9 @@ class ModelCatalogue:
         if (served := self._base(tenant, name)) is not None:
             alias = None if name == served.base.name else self.aliases.source.find(name)
             entry = None if alias is None else self._alias_entry(alias)
-            return entry or _base_entry(self._shown(served).base if name == served.base.name else served.base)
+            return entry or _base_entry(self._shown(served) if name == served.base.name else served)
         adapter, served = await self._find(tenant, name)
-        return _adapter_entry(adapter, served.base)
+        return _adapter_entry(adapter, served)
 
     def _base(self, tenant: Tenant, name: str, session: str = "") -> ServedModel | None:
         if not _may_use(tenant, name):
@@ -278,7 +278,8 @@ def _may_use(tenant: Tenant, name: str) -> bool:
     return tenant.may_use(name) or (bool(tag) and tenant.may_use(model))
 
 
-def _base_entry(base: BaseModel) -> dict[str, Any]:
+def _base_entry(served: ServedModel) -> dict[str, Any]:
+    base = served.base
     return {
         "id": base.name,
         "object": "model",
@@ -290,17 +291,27 @@ def _base_entry(base: BaseModel) -> dict[str, Any]:
         "max_model_len": base.max_model_len,
         "quantization": base.quantization or None,
         **base.describe(),
+        **(_forms(served.chat) if base.can_chat and base.can_generate else {}),
     }
 
 
-def _adapter_entry(adapter: Adapter, base: BaseModel) -> dict[str, Any]:
+def _forms(chat: ChatFormat) -> dict[str, Any]:
+    """How a model that chats writes calls and reasoning."""
+    tags = chat.reasoning
     return {
-        **_base_entry(base),
+        "call_syntax": chat.syntax.name if chat.is_native else "generic",
+        "reasoning_tags": None if tags is None else [tags.begin, tags.end],
+    }
+
+
+def _adapter_entry(adapter: Adapter, served: ServedModel) -> dict[str, Any]:
+    return {
+        **_base_entry(served),
         "id": adapter.name,
         "created": adapter.created_unix_s,
         "owned_by": adapter.tenant or "stratos",
         "root": adapter.digest,
-        "parent": base.name,
+        "parent": served.base.name,
         "revision": adapter.digest,
     }
 

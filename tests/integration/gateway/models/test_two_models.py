@@ -175,6 +175,7 @@ async def test_the_list_shows_what_the_key_may_use_and_whose_adapter_each_is(two
     assert list(found) == ["base", "second", "tuned"]
     assert [entry["parent"] for entry in found.values()] == [None, None, "second"]
     assert [entry["max_model_len"] for entry in found.values()] == [4096, CONTEXT, CONTEXT]
+    assert {(entry["call_syntax"], entry["reasoning_tags"]) for entry in found.values()} == {("generic", None)}
     assert [entry["revision"] for entry in found.values()] == [
         two.digests["base"], two.digests["second"], "digest-of-tuned",
     ]  # fmt: skip

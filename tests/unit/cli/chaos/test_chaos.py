@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, parse_scenarios
+from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, check_may_take, parse_scenarios
 from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.promises import PROMISES, observed_promises, promise_table
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
@@ -25,6 +25,18 @@ def test_only_its_own_data_directory_is_broken_without_being_asked(tmp_path: Pat
     for other in (tmp_path, Path(".stratos")):
         with pytest.raises(BadRequest, match="--yes-break-things"):
             check_may_break(other, is_agreed=False)
+
+
+def test_an_object_store_of_others_is_not_taken_without_being_asked(tmp_path: Path) -> None:
+    data_dir, other = tmp_path / "data", tmp_path / "other"
+    other.mkdir()
+    data_dir.mkdir()
+    (data_dir / "link").symlink_to(other)
+    check_may_take(data_dir / "store", data_dir, is_agreed=False)
+    check_may_take(other, data_dir, is_agreed=True)
+    for store in (other, data_dir / ".." / "other", data_dir / "link"):
+        with pytest.raises(BadRequest, match="--yes-break-things"):
+            check_may_take(store, data_dir, is_agreed=False)
 
 
 def test_words_become_faults() -> None:
@@ -52,6 +64,7 @@ def test_words_become_faults() -> None:
         ("gone redis", BadRequest, "object-store for gone"),
         ("kill object-store", BadRequest, "object-store for gone"),
         ("kill decode-7", NotFound, "running: decode-0"),
+        ("memory decode-0 and stop redis and memory decode-0", BadRequest, "twice"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_breaks(text: str, error: type[Exception], match: str) -> None:
@@ -66,15 +79,19 @@ def test_rows_are_held_against_promises(tmp_path: Path) -> None:
         row("kill router-0", different=1, problems=("0-greedy-base: other texts",)),
         row("kill decode-0 and kill prefill-0", longest_gap_s=9.0),
         row("kill prefill-0", is_felt=False),
+        row("partition decode-0", had_effect=False, problems=("partition decode-0 had no effect: ...",)),
+        row("memory redis"),
     ]
     verdicts = {one.promise.pattern: one.verdict for one in observed_promises(rows)}
     assert verdicts == {promise.pattern: "not tried" for promise in PROMISES} | {
         r"kill decode-\d+": "kept",
         r"stop decode-\d+": "kept, late",
-        r"\w+ router-\d+": "**broken**",
+        r"(kill|stop|slow|reset|partition) router-\d+": "**broken**",
         r".+ and .+": "kept",
-        r"\w+ prefill-\d+": "not felt",
+        r"(kill|stop|slow|reset|partition) prefill-\d+": "not felt",
+        r"partition decode-\d+": "no effect",
     }
+    assert [one.kinds for one in observed_promises(rows) if one.num_scenarios][-2:] == [("kill",), ("kill",)]
     report = ChaosReport(tmp_path / "new" / "chaos.json")
     for one in rows:
         report.add(one)

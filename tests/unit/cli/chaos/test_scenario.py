@@ -61,6 +61,7 @@ async def test_whatever_fails_is_a_problem_of_the_row(monkeypatch: pytest.Monkey
     target: Any = FakeTarget()
     row = await run_scenario(target, [Fault("stop", "router-0")], {"0": StreamResult("0")})
     assert not row.passed
+    assert not row.had_effect
     problems = " ".join(row.problems)
     assert "FileNotFoundError" in problems
     assert "not every process has come back" in problems

@@ -40,6 +40,28 @@ def test_further_models_share_the_machine_and_their_workers_are_not_the_scaled_p
     assert pool == {"role": "decode", "served_name": "base", "min_workers": 2, "max_workers": 3, "model_digest": "d1"}
 
 
+def test_a_model_may_have_workers_of_another_number_than_the_others() -> None:
+    options = options_for(["/models/base", "/models/tools"], None, MAKE, ["tools=0+1"])
+    [tools] = options.more_models
+    assert (options.prefill, options.decode, tools.prefill, tools.decode) == (1, 2, 0, 1)
+    assert options.num_workers == tools.num_workers == 4
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ("tools=0", "NAME=PREFILL"),
+        ("tools=0-1", "NAME=PREFILL"),
+        ("other=0+1", "is called 'other'"),
+        ("tools=0+0", "--decode must be"),
+        ("tools=99+1", "--prefill must be"),
+    ],
+)
+def test_workers_that_cannot_be_are_refused(workers: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        options_for(["/models/base", "/models/tools"], None, MAKE, [workers])
+
+
 @pytest.mark.parametrize(
     ("models", "said"),
     [

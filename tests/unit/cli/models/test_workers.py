@@ -19,7 +19,7 @@ DRAFT = MODELS / "draft"
 
 @dataclass
 class Platform:
-    """Notes for how many models each start was planned, and how many starts there were at once."""
+    """Notes for how many workers each start was planned, and how many starts there were at once."""
 
     planned: list[int] = field(default_factory=list)
     num_now: int = 0
@@ -30,7 +30,7 @@ class Platform:
         self.most = max(self.most, self.num_now)
         await asyncio.sleep(0)
         self.num_now -= 1
-        self.planned.append(of.num_models)
+        self.planned.append(of.num_workers)
         return [f"prefill-{label}", f"decode-{label}"]
 
     async def begin_drain(self, name: str) -> None:
@@ -44,11 +44,11 @@ async def test_models_start_one_after_the_other_and_share_with_those_that_have_w
     digest = read_model_files(DRAFT).digest
     records = [ModelRecord(name=n, digest=digest, text_digest="", source=str(DRAFT)) for n in ("a", "b", "c")]
     started = await asyncio.gather(*map(workers.start_model, records[:2]))
-    assert (platform.most, platform.planned) == (1, [2, 3])
+    assert (platform.most, platform.planned) == (1, [4, 6])
     for name in started[0]:
         await workers.begin_drain(name)
     await workers.start_model(records[2])
-    assert platform.planned == [2, 3, 3]
+    assert platform.planned == [4, 6, 6]
 
 
 def test_another_model_gets_the_type_that_was_asked_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,7 +55,8 @@ async def reset(strike: Strike) -> Proof:
 async def partition(strike: Strike) -> Proof:
     """No packet reaches a process, nor anything that it has sent its peers; then all goes on."""
     pid = (await strike.process()).pid
-    with undone_in_the_end(_LET_THROUGH) as hold:
+    by_hand = f"connections of process {pid} may still drop what arrives; start it again"
+    with undone_in_the_end(_LET_THROUGH, by_hand=by_hand) as hold:
         wall = _Wall(pid, hold)
         try:
             return await _hold_apart(strike, wall)
@@ -72,6 +74,8 @@ async def _hold_apart(strike: Strike, wall: _Wall) -> Proof:
     until_s = loop.time() + strike.lasting_s
     while loop.time() < until_s:
         await asyncio.sleep(LOOK_S)
+        if wall.has_ended():  # its port must be free for the next one
+            raise NoEffect(f"process {wall.pid} ended during the partition")
         wall.extend()
     if num_bytes := wall.num_bytes_passed():
         raise NoEffect(f"{num_bytes} bytes reached process {wall.pid}, or its peers, across the partition")
@@ -81,6 +85,7 @@ async def _hold_apart(strike: Strike, wall: _Wall) -> Proof:
         "sockets": num_before,
         "new_sockets": len(wall.own) - num_before,
         "bytes_passed": 0,
+        "peers_out_of_reach": wall.num_strangers,
     }
 
 
@@ -101,6 +106,19 @@ class _Wall:
     _before: dict[int, int] = field(default_factory=dict)
     _listening: set[int] = field(default_factory=set)
     _stranger: set[int] = field(default_factory=set)
+    _pidfd: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pidfd = os.pidfd_open(self.pid)
+
+    def has_ended(self) -> bool:
+        """Whether the process has, though another may have its number."""
+        return bool(select.select([self._pidfd], [], [], 0)[0])
+
+    @property
+    def num_strangers(self) -> int:
+        """Peers that are other users' processes: what the process sends still reaches them."""
+        return len(self._stranger)
 
     def extend(self) -> None:
         """Block what there is by now of the process, and of its peers."""
@@ -138,5 +156,6 @@ class _Wall:
         )
 
     def close(self) -> None:
+        os.close(self._pidfd)
         for sock in (*self.own.values(), *self._peers.values()):
             sock.close()

@@ -31,9 +31,10 @@ async def corrupt(strike: Strike) -> Proof:
     """Flip bits of all slots, while the receiver stands still by turns; it must say that it refused frames."""
     process = await strike.process()
     before = await strike.place.metric(strike.target, INTEGRITY_METRIC)
-    until_s, num_flips = time.monotonic() + strike.lasting_s, 0
+    num_flips, is_over = 0, False
     with woken_in_the_end(process.pid), _mapped() as rings:
-        while time.monotonic() < until_s:
+        until_s = time.monotonic() + strike.lasting_s
+        while not is_over:
             await hold_still(process)
             await asyncio.sleep(STILL_S)
             num_flips += rings.flip(process)
@@ -41,6 +42,9 @@ async def corrupt(strike: Strike) -> Proof:
             if num_flips:
                 strike.in_effect.set()
             await asyncio.sleep(MOVING_S)
+            is_over = time.monotonic() >= until_s
+    if not num_flips:
+        raise NoEffect(f"{strike.target} has no ring by which it receives KV, so no bit was flipped")
     refused = await strike.place.metric(strike.target, INTEGRITY_METRIC) - before
     if refused <= 0:
         raise NoEffect(f"{num_flips} bits were flipped, but {strike.target} received no damaged frame")
@@ -54,11 +58,9 @@ class _Rings:
         self._memory: dict[int, mmap.mmap] = {}
 
     def flip(self, process: psutil.Process) -> int:
-        """Flip a bit in every slot of what rings the process has now; returns how many."""
-        for entry in os.scandir(f"/proc/{process.pid}/fd"):
-            with suppress(FileNotFoundError):
-                if _RING.fullmatch(str(Path(entry.path).readlink())):
-                    self._map(entry.path)
+        """Flip a bit in every slot of the rings by which the process receives now; returns how many."""
+        for fd in _received_by(process.pid):
+            self._map(f"/proc/{process.pid}/fd/{fd}")
         num_flips = 0
         for memory in self._memory.values():
             for slot in range(0, len(memory), STRIDE):
@@ -68,7 +70,10 @@ class _Rings:
         return num_flips
 
     def _map(self, path: str) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # closed by now
+            return
         try:
             found = os.fstat(fd)
             if found.st_ino not in self._memory and found.st_size:
@@ -79,6 +84,21 @@ class _Rings:
     def close(self) -> None:
         while self._memory:
             self._memory.popitem()[1].close()
+
+
+def _received_by(pid: int) -> list[str]:
+    """Descriptors of rings that a process holds the lock of, as receivers do; it has those of its peers open, too.
+
+    None for one that has ended.
+    """
+    found = []
+    with suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                is_ring = _RING.fullmatch(str(Path(entry.path).readlink()))
+                if is_ring and " FLOCK " in Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text():
+                    found.append(entry.name)
+    return found
 
 
 @contextmanager

@@ -38,7 +38,7 @@ async def stop(strike: Strike) -> Proof:
 
 async def slow(strike: Strike) -> Proof:
     """Both by turns."""
-    process, num_turns = await strike.process(), round(strike.lasting_s / (STILL_S + MOVING_S))
+    process, num_turns = await strike.process(), max(1, round(strike.lasting_s / (STILL_S + MOVING_S)))
     with woken_in_the_end(process.pid):
         for _ in range(num_turns):
             await hold_still(process)

@@ -24,6 +24,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _AF_UNSPEC = bytes(16)
 _TCP_INFO_BYTES = struct.Struct("=128xQ")
 """``tcpi_bytes_received``."""
+_MAPPED = "0000000000000000FFFF0000"
+"""Begins an IPv4 address in the table of IPv6 ones."""
 _INODE = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -34,7 +36,7 @@ class TcpSocket:
     inode: int
     local: str
     remote: str
-    """Addresses as the table writes them."""
+    """Addresses as the table writes them, IPv4 ones without their prefix."""
     state: str
 
 
@@ -46,7 +48,8 @@ def tcp_sockets() -> dict[int, TcpSocket]:
             for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
                 words = line.split()
                 if inode := int(words[9]):
-                    found[inode] = TcpSocket(inode, words[1], words[2], words[3])
+                    local, remote = (word.removeprefix(_MAPPED) for word in words[1:3])
+                    found[inode] = TcpSocket(inode, local, remote, words[3])
     return found
 
 

@@ -23,7 +23,8 @@ async def gone(strike: Strike) -> Proof:
     if not path.is_dir():
         raise NoEffect(f"there is no folder {path} to take away")
     away, num_objects = path.with_name(f"{path.name}.away"), len(_names(path))
-    with undone_in_the_end(_BRING_BACK, away, path):
+    by_hand = f"the object store lies in {away}; move it back to {path}"
+    with undone_in_the_end(_BRING_BACK, away, path, by_hand=by_hand):
         path.rename(away)
         path.touch()
         strike.in_effect.set()

@@ -33,35 +33,45 @@ def woken_in_the_end(pid: int) -> Iterator[None]:
 
 
 @contextmanager
-def undone_in_the_end(program: str, *arguments: object) -> Iterator[Callable[[int], None]]:
+def undone_in_the_end(program: str, *arguments: object, by_hand: str) -> Iterator[Callable[[int], None]]:
     """A child runs ``program`` when this is left, or when this process has ended; waits for it on leaving.
 
     Args:
         program: Python, of the standard library alone; it finds ``held``, a list of file descriptors.
         arguments: its ``sys.argv[1:]``.
+        by_hand: what a person has to do where the program fails; the child writes it to stderr, too.
 
     Yields:
         Hands a file descriptor to the child.
 
     Raises:
-        OSError: it could not undo everything.
+        OSError: it could not undo everything. An error that is no ``Exception`` goes on with a note of that.
     """
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _HOLD + program, *map(str, arguments), str(theirs.fileno())],
+                [sys.executable, "-I", "-S", "-c", _HOLD, *map(str, arguments), program, by_hand, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        failure = f"what this fault did could not be undone: {by_hand}"
         try:
             yield lambda fd: _hand_over(ours, fd)
-        finally:
-            ours.close()
-            code = child.wait()
-    if code:
-        raise OSError(f"what this fault did could not be undone: exit code {code}")
+        except BaseException as error:
+            if not _has_undone(ours, child):
+                error.add_note(failure)
+                if isinstance(error, Exception):
+                    raise OSError(f"{failure}; and before that: {error}") from error
+            raise
+        if not _has_undone(ours, child):
+            raise OSError(failure)
+
+
+def _has_undone(ours: socket.socket, child: subprocess.Popen[bytes]) -> bool:
+    ours.close()
+    return child.wait() == 0
 
 
 def _hand_over(ours: socket.socket, fd: int) -> None:
@@ -71,9 +81,14 @@ def _hand_over(ours: socket.socket, fd: int) -> None:
 _HOLD = """
 import os, socket, sys
 source, held = socket.socket(fileno=int(sys.argv.pop())), []
+by_hand, program = sys.argv.pop(), sys.argv.pop()
 while True:
     data, fds, _, _ = socket.recv_fds(source, 1, 1)
     if not data:
         break
     held += fds
+try:
+    exec(program)
+except BaseException as error:
+    sys.exit(f"stratos chaos could not undo a fault ({error!r}): {by_hand}")
 """

@@ -1,0 +1,117 @@
+"""Models behind the same gateways: another one changes no pod of others, and how gateways of each model give way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.chart.rendering import NO_RENDERER, has_renderer
+from stratos.cli.main import app
+from stratos.store.models.forms import model_from_json
+from tests.support.kube.chart_objects import Object, container, kinds, one, variables
+from tests.support.kube.chart_rendering import SERVED_HERE, checked, said_by
+
+pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
+BASE: dict[str, Any] = {"name": "base", "servedName": "team/base", "source": {"claim": {"name": "base"}}}
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "servedName": "team/small",
+    "terms": {"maxInputTokens": 128, "size": "8b"},
+    "source": {"objectStore": {"prefix": "models/small", "digest": "d" * 64}},
+    "pools": {"fast": {"decode": {"replicas": 1}}},
+}
+
+
+def templates(objects: list[Object]) -> dict[str, Object]:
+    return {name: found["spec"]["template"] for name, found in kinds(objects, "Deployment").items()}
+
+
+def recording(objects: list[Object], name: str) -> list[str]:
+    """Arguments of the job that records a model, or that retires models."""
+    (job,) = [o for found, o in kinds(objects, "Job").items() if found.rpartition("-")[0] == f"demo-{name}"]
+    (found,) = job["spec"]["template"]["spec"]["containers"]
+    return [str(argument) for argument in found["command"]]
+
+
+def test_another_model_changes_no_pod_but_its_own() -> None:
+    before, after = (templates(checked({"models": models})) for models in ([BASE], [BASE, SMALL]))
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {"demo-prefill-small", "demo-decode-small", "demo-decode-small-fast"}
+
+
+def test_gateways_have_the_first_model_from_settings_and_all_by_records() -> None:
+    found = checked({"models": [BASE | {"terms": {"size": "70b"}}, SMALL]})
+    gateway = variables(container(found, "demo-gateway"))
+    assert (gateway["STRATOS_GATEWAY_MODEL__NAME"], gateway["STRATOS_GATEWAY_MODEL__SIZE"]) == ("team/base", "70b")
+    command = recording(found, "model-small")
+    assert command[:4] == ["stratos", "admin", "record-model", "team/small"]
+    given = dict(argument.removeprefix("--").split("=", 1) for argument in command[4:])
+    assert (given["from"], given["digest"], given["owner"]) == ("models/small", "d" * 64, "values of stratos/demo")
+    terms = json.loads(given["terms"])
+    record = model_from_json(f"team/small/{given['digest']}", terms | {"text_digest": "a" * 64})
+    assert (record.size, record.max_input_tokens) == ("8b", 128)
+    assert {"wait-s", "object-store", "s3-endpoint"} <= given.keys()
+    kept = [argument for argument in recording(found, "models") if argument.startswith("--keep=")]
+    assert kept == ["--keep=team/base", "--keep=team/small"]
+    assert "--folder=/model" in recording(found, "model-base"), "a changed source is a further revision"
+    registry = variables(container(found, "demo-lora-registry"))["STRATOS_LORA_REGISTRY_REGISTRAR__RESERVED_NAMES"]
+    assert json.loads(registry) == ["team/base"], "it asks the records for the others"
+
+
+def test_a_model_without_a_digest_is_read_where_its_workers_read_it() -> None:
+    found = checked({"models": [BASE, SMALL | {"source": {"claim": {"name": "weights", "path": "a"}}}]})
+    assert "--folder=/model" in recording(found, "model-small")
+    (job,) = [o for name, o in kinds(found, "Job").items() if name.startswith("demo-model-small-")]
+    spec = job["spec"]["template"]["spec"]
+    (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "model"]
+    assert (mount["mountPath"], mount["subPath"], mount["readOnly"]) == ("/model", "a", True)
+
+
+def test_the_commands_of_the_jobs_exist() -> None:
+    from typer.testing import CliRunner
+
+    for verb in ("record-model", "retire-models"):
+        asked = CliRunner().invoke(app, ["admin", verb, "--help"])
+        assert asked.exit_code == 0, asked.output
+
+
+def older(name: str, **annotations: str) -> Object:
+    """Gateways of one model, as a release before had them."""
+    labels = {
+        "app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "gateway", "stratosserve.io/model": "base",
+    }  # fmt: skip
+    return {"metadata": {"name": name, "labels": labels, "annotations": annotations}}
+
+
+def test_gateways_of_each_model_must_be_kept_before_they_are_replaced() -> None:
+    ours = one(checked({}), "Deployment", "demo-gateway")
+    kept = older("demo-gateway-base", **{"helm.sh/resource-policy": "keep"})
+    for found in ([], [ours], [ours, kept]):
+        assert said_by("stratos.upgradeRefusal", SERVED_HERE, {"found": found}) == ""
+    refusal = said_by("stratos.upgradeRefusal", SERVED_HERE, {"found": [ours, kept, older("demo-gateway-large")]})
+    assert "annotate deployment demo-gateway-large helm.sh/resource-policy=keep" in refusal
+    assert "demo-gateway-base" not in refusal
+
+
+def test_what_leads_to_older_gateways_stays_until_new_ones_are_ready() -> None:
+    live = {"app.kubernetes.io/component": "gateway", "stratosserve.io/model": "base"}
+    facts: dict[str, Any] = {"older": [older("demo-gateway-base")], "live": live}
+    assert yaml.safe_load(said_by("stratos.keptLive", SERVED_HERE, facts | {"ready": 0})) == live
+    for later in (facts | {"ready": 2}, facts | {"older": [], "ready": 0}, facts | {"live": {}, "ready": 0}):
+        assert said_by("stratos.keptLive", SERVED_HERE, later) == ""
+    objects = checked({})
+    labels = one(objects, "Deployment", "demo-gateway")["spec"]["template"]["metadata"]["labels"]
+    selector = one(objects, "Service", "demo-gateway")["spec"]["selector"]
+    assert selector.items() <= labels.items()
+    assert not selector.items() <= live.items(), "those of one model answer 404 for all others"
+
+
+def test_terms_of_the_first_model_are_those_of_its_gateways() -> None:
+    gateway = {"config": {"model": {"size": "8b", "defaultMaxTokens": 9}}}
+    found = checked({"models": [BASE | {"terms": {"size": "70b", "maxInputTokens": 5}}], "gateway": gateway})
+    (terms,) = [a.removeprefix("--terms=") for a in recording(found, "model-base") if a.startswith("--terms=")]
+    assert json.loads(terms) == {"size": "8b", "max_input_tokens": 5, "default_max_tokens": 9}
+    assert variables(container(found, "demo-gateway"))["STRATOS_GATEWAY_MODEL__SIZE"] == "8b"
