@@ -103,8 +103,8 @@ def choose(
         ask: the request with its admission numbers.
         policies: of the pools.
         rng: breaks ties between equal scores.
-        preferred_prefill: incarnation that has computed this prompt before; first among those that pass, because its
-            prefix cache makes the prompt a re-send instead of a recompute.
+        preferred_prefill: incarnation that has computed this prompt before; first among those that the policy
+            keeps, because its prefix cache makes the prompt a re-send instead of a recompute.
         pool: of the workers that could run it those that are looked at; all of them if absent.
     """
     request, context = ask.request, policies.context(ask.request)
@@ -123,10 +123,9 @@ def choose(
         return EndpointChoice(None, tuple(ranking.workers), considered)
     decode = ranking.workers[0]
     sources = views.pool(WorkerRole.PREFILL, request.model_digest)
-    able = list(preferred_sources(able_sources(sources, ask, decode.status.identity), request.terms.share))
-    known = [view for view in able if view.ref.incarnation == preferred_prefill] if preferred_prefill else []
-    others_able = [view for view in able if view not in known] if known else able
-    prefill = known + policies.rank(others_able, context, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng).workers
+    senders = preferred_sources(able_sources(sources, ask, decode.status.identity), request.terms.share)
+    near = replace(context, zone=decode.status.zone, region=decode.status.region)  # KV goes to it, not to the gateway
+    prefill = policies.rank(senders, near, WorkerRole.PREFILL, MAX_PREFILL, rng, preferred_prefill).workers
     return EndpointChoice(decode, tuple(prefill), considered)
 
 

@@ -148,10 +148,21 @@ def test_the_values_for_production_keep_the_rules_and_survive_a_lost_node() -> N
 @pytest.mark.parametrize("place", ["zone", "region"])
 def test_gateways_and_workers_know_the_place_of_their_node(place: str) -> None:
     label = {"fieldRef": {"fieldPath": f"metadata.labels['topology.kubernetes.io/{place}']"}}
-    config = {"config": {"zone": "a", "region": "a"}}
-    named = checked({"gateway": config, "decodeWorker": config})
-    for name, component in (("demo-gateway", "GATEWAY"), ("demo-decode-base", "DECODE_WORKER")):
-        variable = f"STRATOS_{component}_{place.upper()}"
-        for objects, said in ((checked({}), {"valueFrom": label}), (named, {"value": "a"})):
+    places = {"zone": "a", "region": "b"}
+    names = {"gateway": "demo-gateway", "decodeWorker": "demo-decode-base"}
+    prefixes = {"gateway": "STRATOS_GATEWAY_", "decodeWorker": "STRATOS_DECODE_WORKER_"}
+    named = checked({service: {"config": places} for service in prefixes})
+    by_hand = checked({
+        service: {"extraEnv": [{"name": prefix + one.upper(), "value": f"own {one}"} for one in places]}
+        for service, prefix in prefixes.items()
+    })  # fmt: skip
+    cases = (
+        (checked({}), {"valueFrom": label}),
+        (named, {"value": places[place]}),
+        (by_hand, {"value": f"own {place}"}),
+    )
+    for service, prefix in prefixes.items():
+        name, variable = names[service], prefix + place.upper()
+        for objects, said in cases:
             found = [entry for entry in pod_spec(objects, name)["containers"][0]["env"] if entry["name"] == variable]
             assert found == [{"name": variable, **said}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,20 +49,20 @@ async def gateway(answers: list[tuple[int, str]], heads: list[str] | None = None
         yield f"http://{host}:{port}"
 
 
-def hurried() -> str:
-    """The program, as it is but for its pauses."""
+def hurried(**times_s: float) -> str:
+    """The program, as it is but for its pauses and other times."""
     text = PROGRAM.read_text()
-    for pause in ("PROGRESS_S = 1.0", "PAUSE_S = 0.5"):
-        assert pause in text
-        text = text.replace(pause, f"{pause.partition(' ')[0]} = 0.05")
+    for name, seconds in {"PROGRESS_S": 0.05, "PAUSE_S": 0.05, **times_s}.items():
+        text, num_found = re.subn(rf"(?m)^{name} = [\d.]+$", f"{name} = {seconds}", text)
+        assert num_found == 1, name
     return text
 
 
-async def run_load(url: str, num_streams: int, *, comes_back: bool = False) -> dict[str, Any]:
+async def run_load(url: str, num_streams: int, *, comes_back: bool = False, **times_s: float) -> dict[str, Any]:
     """Last report of the program, after so many streams under load."""
     task = {"url": url, "key": "sk", "bodies": [{"prompt": "a"}], "concurrency": 1, "comes_back": comes_back}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", "-c", hurried(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-u", "-c", hurried(**times_s), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -99,6 +100,12 @@ async def test_a_client_that_comes_back_has_each_token_once() -> None:
     assert all("last-event-id: e.1\r\n" in head for head in heads[2:4])
     keys = [head.partition("idempotency-key: ")[2].split("\r\n")[0] for head in heads[:4]]
     assert keys[0] != keys[1] == keys[2] == keys[3]
+
+
+async def test_a_client_that_came_back_in_vain_has_a_failed_stream() -> None:
+    async with gateway([(200, WHOLE), (200, DRAINED)]) as url:
+        found = await run_load(url, 1, comes_back=True, TIMEOUT_S=0.0)
+    assert ([row["code"] for row in found["failed"]], found["num_ended_by_drain"]) == (["draining"], 0)
 
 
 async def test_without_an_undisturbed_answer_there_is_no_load() -> None:

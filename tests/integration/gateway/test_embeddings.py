@@ -21,6 +21,7 @@ from stratos.core.placement import Outcome, Work, WorkerRole
 from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
+from stratos.rpc.codec.placement import placement_request_to_pb
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
@@ -111,6 +112,18 @@ async def test_many_inputs_become_groups_and_come_back_in_order(platform: World)
     response = await post(platform, input=inputs)
     assert [item["embedding"] for item in response.json()["data"]] == [expected(ids) for ids in inputs]
     assert sorted(r.num_choices for r in platform.router.requests) == [1, 32, 32, 32]
+
+
+async def test_routers_hear_where_the_gateway_is() -> None:
+    async with gateway_world(zone="zone-1", region="region-2") as world:
+        embedder = ScriptedEmbedder("prefill-0")
+        await embedder.start()
+        world.router.embedders = [embedder.ref]
+        assert (await post(world)).status_code == 200
+        await world.openai.completions.create(model="base", prompt="x", max_tokens=1)
+        asked = [placement_request_to_pb(request, 0.0) for request in world.router.requests]
+        assert [(one.zone, one.region) for one in asked] == [("zone-1", "region-2")] * 2
+        await embedder.stop()
 
 
 async def test_models_say_what_they_can_do(platform: World) -> None:

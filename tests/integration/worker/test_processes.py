@@ -71,11 +71,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_both_services_run_and_stop_on_sigterm(tmp_path: Path, world: World) -> None:
-    processes = [Process(WorkerRole.PREFILL, tmp_path), Process(WorkerRole.DECODE, tmp_path)]
+    place = {"zone": "zone-1", "region": "region-2"}
+    processes = [Process(role, tmp_path, **place) for role in (WorkerRole.PREFILL, WorkerRole.DECODE)]
     try:
         await eventually(lambda: all(p.is_serving for p in processes), "both serve")
         prefill, decode = [await p.status() for p in processes]
         assert (prefill.ref.role, decode.ref.role) == (WorkerRole.PREFILL, WorkerRole.DECODE)
+        assert [(one.zone, one.region) for one in (prefill, decode)] == [("zone-1", "region-2")] * 2
         gateway = await world.gateway(decode.ref.address)
         stream = await (await gateway.submit(PROMPT, prefill=(prefill.ref,))).over()
         assert stream.tokens[0] == fake_generate(PROMPT, 4, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT)

@@ -58,6 +58,19 @@
   value: /tmp
 {{- end }}
 
+{{/* Where a pod is, from its labels, but for what is given by hand: dict prefix, config, pool. */}}
+{{- define "stratos.placeEnv" -}}
+{{- $given := list -}}
+{{- range .pool.extraEnv }}{{ $given = append $given .name }}{{ end -}}
+{{- range $place := list "zone" "region" }}
+{{- $name := printf "%s%s" $.prefix (upper $place) }}
+{{- if not (or (dig $place "" $.config) (has $name $given)) }}
+- name: {{ $name }}
+  valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/{{ $place }}']"}}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* dict root, prefix: where the records are; the URL is a secret, since it holds the password. */}}
 {{- define "stratos.redisEnv" -}}
 {{- $external := .root.Values.redis.external.urlSecret -}}

@@ -24,15 +24,15 @@ def keep_adapter(views: Sequence[WorkerView], context: ScoringContext) -> Sequen
 
 
 def keep_zone(views: Sequence[WorkerView], context: ScoringContext) -> Sequence[WorkerView]:
-    """Workers where the gateway is."""
-    zone = context.request.zone
-    return [view for view in views if view.status.zone == zone] if zone else views
+    """Workers of the zone that is wanted, and those that name none."""
+    zone = context.zone
+    return [view for view in views if view.status.zone in ("", zone)] if zone else views
 
 
 def keep_region(views: Sequence[WorkerView], context: ScoringContext) -> Sequence[WorkerView]:
-    """Workers of the gateway's region."""
-    region = context.request.region
-    return [view for view in views if view.status.region == region] if region else views
+    """Workers of the region that is wanted, and those that name none: older builds have no word for it."""
+    region = context.region
+    return [view for view in views if view.status.region in ("", region)] if region else views
 
 
 def keep_uncrowded(views: Sequence[WorkerView], context: ScoringContext) -> Sequence[WorkerView]:

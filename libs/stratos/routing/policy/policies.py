@@ -42,13 +42,16 @@ class PoolPolicy:
         self._scorers = [(SCORERS[name], weight) for name, weight in config.scorers.items() if weight]
         self._picker = PICKERS[config.picker]()
 
-    def rank(self, views: Sequence[WorkerView], context: ScoringContext, count: int, rng: Random) -> Ranking:
-        """Up to ``count`` of ``views``, the one to take first."""
+    def rank(
+        self, views: Sequence[WorkerView], context: ScoringContext, count: int, rng: Random, known: str = ""
+    ) -> Ranking:
+        """Up to ``count`` of ``views``, the one to take first; ``known`` goes before others that the filters keep."""
         left = list(narrow(views, self._filters, context)) if views else []
         scores = self._score(left, context)
         ranked: list[WorkerView] = []
+        first = [index for index, view in enumerate(left) if view.ref.incarnation == known] if known else []
         while left and len(ranked) < count:
-            index = self._picker.pick(left, scores, rng)
+            index = first.pop() if first else self._picker.pick(left, scores, rng)
             ranked.append(left[index])
             if len(ranked) == count:
                 break  # who was considered last stays whole
@@ -89,13 +92,30 @@ class Policies:
             request=request,
             long_prompt_tokens=self._config.long_prompt_tokens,
             num_matched=self.index.match(request.block_hashes),
+            zone=request.zone,
+            region=request.region,
         )
 
     def rank(
-        self, views: Sequence[WorkerView], context: ScoringContext, role: WorkerRole, count: int, rng: Random
+        self,
+        views: Sequence[WorkerView],
+        context: ScoringContext,
+        role: WorkerRole,
+        count: int,
+        rng: Random,
+        known: str = "",
     ) -> Ranking:
-        """Up to ``count`` of the workers that may run the request of ``context`` as ``role``, the one to take first."""
-        return self._policy(role, context.request.model_digest).rank(views, context, count, rng)
+        """Up to ``count`` of the workers that may run the request of ``context`` as ``role``, the one to take first.
+
+        Args:
+            views: those workers.
+            context: the request, and where workers should be.
+            role: with the model it names the pool, and so the policy.
+            count: of workers to take.
+            rng: breaks ties.
+            known: incarnation that is taken before others, if the policy's filters keep it.
+        """
+        return self._policy(role, context.request.model_digest).rank(views, context, count, rng, known)
 
     def name_of(self, role: WorkerRole, model_digest: str) -> str:
         """The policy of a pool."""

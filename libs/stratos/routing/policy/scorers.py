@@ -30,6 +30,10 @@ class ScoringContext:
     long_prompt_tokens: int
     num_matched: Mapping[str, int]
     """Incarnation -> blocks of the prompt, from the first on, that its prefix cache has; those without any left out."""
+    zone: str = ""
+    """Where workers should be: where the gateway is, and for prefill workers where the decode worker is."""
+    region: str = ""
+    """Around that zone."""
 
 
 Scorer = Callable[[Sequence[WorkerView], ScoringContext], list[float]]
@@ -68,15 +72,15 @@ def score_adapter(views: Sequence[WorkerView], context: ScoringContext) -> list[
 
 
 def score_zone(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
-    """1 where the gateway is, or when its zone is unknown."""
-    zone = context.request.zone
-    return [float(not zone or view.status.zone == zone) for view in views]
+    """1 in the zone that is wanted, or when either side's is unknown."""
+    zone = context.zone
+    return [float(not zone or view.status.zone in ("", zone)) for view in views]
 
 
 def score_region(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
-    """1 in the gateway's region, or when that is unknown."""
-    region = context.request.region
-    return [float(not region or view.status.region == region) for view in views]
+    """1 in the region that is wanted, or when either side's is unknown."""
+    region = context.region
+    return [float(not region or view.status.region in ("", region)) for view in views]
 
 
 def score_ttft(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:

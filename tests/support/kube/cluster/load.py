@@ -67,6 +67,10 @@ class StreamingLoad:
         """Streams that ended as the undisturbed ones did."""
         return int(self.said().get("num_done", 0))
 
+    def num_came_back(self) -> int:
+        """Times that a client asked for the rest of its stream."""
+        return int(self.said().get("num_came_back", 0))
+
     def wait_streams(self, num: int = 4 * NUM_AT_ONCE) -> None:
         """So many more end well."""
         start = self.num_done()

@@ -99,7 +99,7 @@ class Load:
     def _judge(self, answer: dict[str, Any], expected: dict[str, Any], about: dict[str, Any]) -> None:
         self.longest_gap_s = max(self.longest_gap_s, answer["longest_gap_s"])
         self.num_tokens += len(answer["tokens"])
-        if answer["code"] == "draining" and answer["status"] == httpx.codes.OK:
+        if answer["code"] == "draining" and answer["status"] == httpx.codes.OK and not self._comes_back:
             self.num_ended_by_drain += 1  # it was open when the time of its gateway was over
         elif answer["error"]:
             self.num_failed += 1

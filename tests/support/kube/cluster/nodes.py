@@ -51,6 +51,24 @@ def uncordon(node: str) -> None:
     Kubectl()("uncordon", node)
 
 
+def bring(release: Release, component: str, node: str) -> None:
+    """A pod of a component runs there, in place of one elsewhere if need be: what was drained does not come back."""
+    if component in components_on(release, node):
+        return
+    chosen = f"{release.selector},app.kubernetes.io/component={component}"
+    names = sorted(pod["metadata"]["name"] for pod in release.kubectl.items("pods", chosen))
+    others = [found["metadata"]["name"] for found in Kubectl().items("nodes") if found["metadata"]["name"] != node]
+    try:
+        for other in others:
+            Kubectl()("cordon", other)
+        release.kubectl("delete", "pod", names[0], "--wait=true", timeout_s=180)
+        is_there = f"a {component} serves on {node}"
+        wait_until(is_there, lambda: component in components_on(release, node) and not release.unready(), 300)
+    finally:
+        for other in others:
+            uncordon(other)
+
+
 def disturb(cluster: ClusterSettings, verb: str, node: str) -> None:
     """kill, revive, cut or join a node."""
     run([*cluster.node, verb, node], timeout_s=180)

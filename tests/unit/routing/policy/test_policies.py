@@ -87,6 +87,42 @@ def test_a_zone_without_workers_leaves_those_of_its_region() -> None:
     assert order(near, *views, zone="e1", region="east") == ["near"]
 
 
+@pytest.mark.parametrize("place", ["zone", "region"])
+def test_a_worker_that_names_no_place_counts_as_near(place: str) -> None:
+    """In an upgrade the first new worker would else get everything."""
+    views = [make_view("old"), make_view("new", **{place: "east"}, num_running=7), make_view("far", **{place: "west"})]
+    assert order(custom(filters=(place,), scorers={"load": 1.0}), *views, **{place: "east"}) == ["old", "new"]
+    assert order(custom(scorers={place: 1.0, "load": 0.1}), *views, **{place: "east"}) == ["old", "new", "far"]
+
+
+def test_sources_are_near_the_chosen_decode_worker_and_not_the_gateway() -> None:
+    near = custom(filters=("region", "zone"), scorers={"load": 1.0})
+    places = {"p-east": ("east", "e1"), "p-west": ("west", "w1"), "p-same": ("west", "w2"), "p-busy": ("west", "w2")}
+    views = [make_view(name, PREFILL, region=region, zone=zone) for name, (region, zone) in places.items()]
+    views[-1] = make_view("p-busy", PREFILL, region="west", zone="w2", num_queued_tokens=900)
+    views.append(make_view("d", region="west", zone="w2"))
+    assert sources(near, *views) == ["p-same", "p-busy"]
+    assert sources(near, *views, known="p-east") == ["p-same", "p-busy"], "its prompt is computed again"
+    assert sources(near, *views, known="p-busy") == ["p-busy", "p-same"]
+    assert sources(custom(scorers={"zone": 1.0, "load": 0.1}), *views) == ["p-same", "p-busy"]
+
+
+def sources(these: Policies, *views: Any, known: str = "") -> list[str]:
+    """Prefill workers for a gateway in the east."""
+    ask = make_sample_ask(region="east", zone="e1")
+    choice = choose(FleetViews(views), ask, these, Random(0), preferred_prefill=known and f"inc-{known}")
+    assert isinstance(choice, EndpointChoice)
+    return [view.ref.worker_id for view in choice.prefill]
+
+
+def test_crowded_sources_are_left_for_another_zone_where_the_policy_says_so() -> None:
+    """A prefill worker is never too full by itself: it takes prompts whatever waits there."""
+    views = [make_view("d", region="east", zone="e1"), make_view("full", PREFILL, zone="e1", num_waiting=500)]
+    views.append(make_view("idle", PREFILL, zone="e2"))
+    assert sources(custom(filters=("zone",)), *views) == ["full"]
+    assert sources(custom(filters=("uncrowded", "zone")), *views) == ["idle"]
+
+
 def test_a_session_keeps_its_worker_as_long_as_that_is_there() -> None:
     these = policies("session_affinity")
     views = [make_view(name) for name in "abcdefgh"]
