@@ -60,6 +60,7 @@ from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.urls import open_store
 from stratos_gateway.access.data_keys import MissingDataKeys
 from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of, tenant_names
+from stratos_gateway.access.moved_aliases import MovedAliases
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
@@ -77,7 +78,6 @@ from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.models.aliases import AliasChoice, SnapshotAliases
 from stratos_gateway.models.model_set import ModelSet
-from stratos_gateway.models.moved_aliases import MovedAliases
 from stratos_gateway.models.shelf import ModelShelf, Phase, Placed, Wanted
 from stratos_gateway.oidc.credentials import KeysAndTokens
 from stratos_gateway.oidc.fetching import fetch_keys

@@ -3,7 +3,7 @@
 targets that have live workers ──▶ one of them, by weighted rendezvous hashing: a weight that grows takes sessions
                                    from others and moves no other one
 none has                       ──▶ those of the change before, which go on until the new ones are there, and are dropped
-                                   from the record then: see ``moved_aliases``
+                                   from the record then: see ``access.moved_aliases``
 none of these, either          ──▶ one of the targets, whose requests wait for workers or are told that there are none
 """
 
