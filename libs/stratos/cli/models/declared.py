@@ -1,7 +1,7 @@
 """Models that an installation's values name, recorded straight into its stores: no gateway has to run for it.
 
     record  ──▶ words into the object store, then the record, unless it is the newest of its name of this owner already
-            ──▶ the last revisions of an owner stay: nobody tells a job which of them has workers
+            ──▶ the last revisions of an owner stay: a job is not told which of them has workers
     retire  ──▶ records of this owner go whose name is not among those that stay
 
 An owner is what the record's ``source`` says.  Live records of others are left alone, also where they are of the same
