@@ -1,6 +1,6 @@
 """Evaluate the tool model on conversations that it has not seen: share of answers whose calls are right, exactly.
 
-    python -m scripts.demo.evaluate_tool_model models/tools --out models/tools/held_out.json
+    python -m scripts.demo.evaluate_tool_model models/tools --out models/held_out_tools.json
 
 Greedy, in bfloat16 as workers run it, by ``transformers``; outputs are read by the gateway's own parser.  A case is
 right when names and arguments of all calls are equal to those that are due, in their order, and there is none where

@@ -116,7 +116,7 @@ def _check(limit: Limit, value: object, param: str, shown: str = "") -> float | 
     if limit.is_integer:
         if isinstance(value, float) and not value.is_integer():
             raise BadRequest(f"{shown} must be an integer", param=param)
-        is_rounded = isinstance(value, float) and abs(value) > _MAX_EXACT_FLOAT
+        is_rounded = isinstance(value, float) and abs(value) >= _MAX_EXACT_FLOAT
         value = int(value)
     too_low = value <= limit.minimum if limit.excludes_minimum else value < limit.minimum
     if too_low or value > limit.maximum:
