@@ -17,7 +17,7 @@ from stratos.rpc.clients.admin import AdminClient
 _ROWS = 5000
 _TEXTS = {
     "request_id", "http_request_id", "tenant", "key_id", "plan", "model", "model_size", "adapter", "route", "outcome",
-    "cost_tags",
+    "cost_tags", "revision",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ ENTRY_COLUMNS = (
     "request_id", "http_request_id", "tenant", "key_id", "plan", "model", "model_size", "adapter", "route", "outcome",
     "arrived_unix_ms", "prompt_tokens", "cached_tokens", "output_tokens", "queue_us", "prefill_us", "decode_us",
     "device_us", "ttft_us", "itl_us", "is_kept", "gross", "cached_discount", "batch_discount", "replay_discount",
-    "net", "credit", "due", "is_external", "external_cost", "cost_tags",
+    "net", "credit", "due", "is_external", "external_cost", "cost_tags", "revision",
 )  # fmt: skip
 TAG_PREFIX = "tag:"
 """Before the name of a cost tag, among columns."""

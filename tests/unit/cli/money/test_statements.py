@@ -26,7 +26,8 @@ from stratos.core.ledger.windows import PromiseWindow
 from tests.support.worlds.usage_counts import TAG, spans_of
 
 ENTRY = LedgerEntry(
-    request_id="gen-1", tenant="<acme>", plan="premium", tag=replace(TAG, adapter="=x", http_request_id="req-9"),
+    request_id="gen-1", tenant="<acme>", plan="premium",
+    tag=replace(TAG, adapter="=x", http_request_id="req-9", revision="3f9a12cd4b5e"),
     outcome=RequestOutcome.REPLAYED, counts=TokenCounts(num_prompt=10, num_cached=4, num_output=3),
     amounts=Amounts(gross=2_500_000, cached_discount=500_000, credit=1), is_kept=False,
 )  # fmt: skip
@@ -93,6 +94,7 @@ def test_csv_has_a_head_and_no_formulas() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text([entry_row(ENTRY)], ENTRY_COLUMNS))))
     assert (rows[0]["request_id"], rows[0]["adapter"], rows[0]["due"]) == ("gen-1", "'=x", "1999999")
     assert (rows[0]["outcome"], rows[0]["is_kept"], rows[0]["http_request_id"]) == ("replayed", "False", "req-9")
+    assert rows[0]["revision"] == ENTRY.tag.revision == "3f9a12cd4b5e"
 
 
 def test_files_are_private_and_hold_the_same(tmp_path: Path) -> None:
