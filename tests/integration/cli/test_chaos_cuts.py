@@ -27,9 +27,9 @@ import fcntl, mmap, os, socket, sys
 server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)
 connection, _ = server.accept()
-print("accepted", flush=True)
 received, sent = (os.open(path, os.O_RDWR) for path in sys.argv[2:])
 fcntl.flock(received, fcntl.LOCK_EX)
+print("accepted", flush=True)
 kept = []
 for line in sys.stdin:
     word = line.strip()
