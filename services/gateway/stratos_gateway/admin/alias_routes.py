@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,26 +11,16 @@ from stratos.common.errors import BadRequest, NotFound
 from stratos.core.tenancy.roles import Role
 from stratos.store.models.alias_forms import alias_draft, alias_to_json
 from stratos.store.models.alias_record import AliasRecord, AliasTarget
-from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos_gateway.admin.alias_checks import aliases_of, checked_alias, choice_of, in_use
 from stratos_gateway.admin.fields import only
-from stratos_gateway.admin.model_routes import Handler, ModelCaller, ModelStatus, removed
+from stratos_gateway.admin.model_routes import Handler, ModelCaller, ModelHandlers, removed
 from stratos_gateway.models.aliases import AliasChoice
 from stratos_gateway.models.model_set import ModelSet
 
 
-class AliasRoutes:
-    """Handlers, for admins of the platform.
-
-    Args:
-        status: of this gateway's models; ``None`` answers 404.
-        now: all records, as the store has them.
-    """
-
-    def __init__(self, status: ModelStatus | None, now: Callable[[], Awaitable[FollowedSnapshot]]) -> None:
-        self._status = status
-        self._now = now
+class AliasRoutes(ModelHandlers):
+    """Handlers for aliases."""
 
     def table(self) -> list[tuple[str, str, Role, Handler]]:
         """Method, path, least role, handler."""
@@ -46,14 +35,13 @@ class AliasRoutes:
 
     async def _put(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Let a name stand for other revisions from now on, in one step at each gateway; requests that run stay."""
-        if self._status is None:
-            raise NotFound("this gateway follows no models")
+        status = self._known
         only(body, "targets", "sticky")
         draft = alias_draft(request.path_params["name"], body)
-        models, snapshot = self._status.models, await self._now()
+        models, snapshot = status.models, await self._now()
         made = checked_alias(draft, snapshot, models)
         made = replace(made, created_unix_s=await caller.writer.records.now_us() // 1_000_000)
-        await self._status.look()
+        await status.look()
         written: list[AliasRecord] = []
 
         def edit(old: Record | None) -> dict[str, Any]:
@@ -64,9 +52,8 @@ class AliasRoutes:
         return alias_view(written[-1])
 
     async def _remove(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        if self._status is None:
-            raise NotFound("this gateway follows no models")
-        name, snapshot, models = request.path_params["name"], await self._now(), self._status.models
+        models = self._known.models
+        name, snapshot = request.path_params["name"], await self._now()
         choice = choice_of(snapshot, models)
         if choice.source.find(name) is None:
             raise NotFound(f"there is no alias {name[:64]!r}")

@@ -88,17 +88,27 @@ class ModelCaller(Protocol):
 Handler = Callable[[Any, Request, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
-class ModelRoutes:
-    """Handlers, for admins of the platform.
+class ModelHandlers:
+    """Handlers for models or for their aliases, for admins of the platform.
 
     Args:
-        status: of this gateway; ``None`` answers 404.
+        status: of this gateway's models; ``None`` answers 404.
         now: all records, as the store has them.
     """
 
     def __init__(self, status: ModelStatus | None, now: Callable[[], Awaitable[FollowedSnapshot]]) -> None:
         self._status = status
         self._now = now
+
+    @property
+    def _known(self) -> ModelStatus:
+        if self._status is None:
+            raise NotFound("this gateway follows no models")
+        return self._status
+
+
+class ModelRoutes(ModelHandlers):
+    """Handlers for models."""
 
     def table(self) -> list[tuple[str, str, Role, Handler]]:
         """Method, path, least role, handler."""
@@ -107,12 +117,6 @@ class ModelRoutes:
             ("POST", "/models", Role.ADMIN, self._add),
             ("DELETE", "/models/{name:path}", Role.ADMIN, self._remove),
         ]
-
-    @property
-    def _known(self) -> ModelStatus:
-        if self._status is None:
-            raise NotFound("this gateway follows no models")
-        return self._status
 
     async def _list(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         status, snapshot = self._known, await self._now()
@@ -162,7 +166,7 @@ class ModelRoutes:
         check_unnamed(name, digests, await self._now(), status.models)
         for record_id in found:
             await caller.writer.change(Kind.MODEL, record_id, "model.remove", removed)
-        return {"removed": [record_id.rpartition("/")[2] for record_id in found]}
+        return {"removed": digests}
 
 
 def model_view(record: ModelRecord) -> dict[str, Any]:
