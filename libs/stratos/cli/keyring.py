@@ -96,7 +96,7 @@ class GivenKey:
 
     @property
     def key_id(self) -> str:
-        """Raises ``InvalidApiKey`` where the text is no key."""
+        """The part of the text that is no secret. Raises ``InvalidApiKey`` where it is no key."""
         return parse_key(self.text)
 
 

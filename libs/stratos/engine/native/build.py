@@ -89,7 +89,7 @@ def _run(command: list[str]) -> None:
 
 
 def chosen_sets(*, is_shipped: bool, builds_all: bool) -> tuple[InstructionSet, ...]:
-    """What is built whatever this machine can run; nothing where that decides."""
+    """Builds that do not depend on what this machine can run; none where that decides."""
     if builds_all:
         return (*INSTRUCTION_SETS, TILE_TWIN)
     return INSTRUCTION_SETS if is_shipped else ()
