@@ -91,12 +91,12 @@ class GivenKey:
     tenant: str
     name: str
     first_plan: str = STANDARD.name
-    """Of a tenant that is new."""
+    """Plan of a tenant that is new."""
     role: Role = Role.TENANT
 
     @property
     def key_id(self) -> str:
-        """The part of the text that is no secret. Raises ``InvalidApiKey`` where it is no key."""
+        """Part of the text that is no secret. Raises ``InvalidApiKey`` where it is no key."""
         return parse_key(self.text)
 
 
