@@ -45,7 +45,7 @@ class ChatMessage:
     reasoning: str = ""
     """Reasoning before the content; the template keeps or drops it."""
     name: str = ""
-    """Of its author, or of the function whose result it is; the template reads or drops it."""
+    """Name of its author, or of the function whose result it is; the template reads or drops it."""
 
     @property
     def texts(self) -> tuple[str, ...]:
