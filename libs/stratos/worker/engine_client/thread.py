@@ -69,6 +69,8 @@ class ThreadEngine(EngineClient):
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
             "check_weights": ThreadPoolExecutor(1, "weight-check"),  # of no lower priority: steps wait for its lock
             "cache_changes": None,
+            "match": None,
+            "pin_adapter": None,
         }
         """By method: what runs beside the step loop; ``None`` is the event loop's own pool."""
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
