@@ -9,13 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from stratos.cli.chaos.faults import contract, cuts, shortages
+from stratos.cli.chaos.faults import clock, contract, cuts, shortages
 from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import FAULTS, Fault
 from stratos.cli.chaos.faults.sockets import tcp_sockets
@@ -23,7 +24,18 @@ from stratos.cli.chaos.faults.waking import undone_in_the_end
 from tests.support.chaos.places import OneProcess
 
 VICTIM = """
-import fcntl, mmap, os, socket, sys
+import fcntl, mmap, os, socket, sys, time
+
+def serve():
+    import http.server, threading
+    class Quiet(http.server.ThreadingHTTPServer):
+        daemon_threads = True
+        def handle_error(self, *_):
+            pass
+    server = Quiet(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
+
 server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)
 connection, _ = server.accept()
@@ -44,11 +56,18 @@ for line in sys.stdin:
         elif word == "start":
             print(os.posix_spawnp("sleep", ["sleep", "600"], os.environ), flush=True)
             continue
+        elif word == "serve":
+            print(serve(), flush=True)
+            continue
+        elif word == "clock":
+            print(time.time(), flush=True)
+            continue
         print("done", flush=True)
     except OSError as error:
         print(type(error).__name__, error.errno, flush=True)
 """
 EFBIG, ENOMEM = 27, 12
+OFFSET_S = time.time() - time.monotonic()
 
 
 class Victim:
@@ -137,7 +156,7 @@ async def test_nothing_arrives_across_a_partition_and_everything_after_it(victim
             socket.create_connection(host, timeout=0.1)
         assert not strike.done()
         proof = await strike
-    assert (proof["bytes_passed"], proof["sockets"]) == (0, 2)
+    assert (proof["bytes_passed"], proof["sockets"], proof["refused_at_ports"]) == (0, 2, 1)
     assert await asyncio.to_thread(victim.connection.recv, 9) == b"late"
 
 
@@ -234,7 +253,9 @@ async def test_files_do_not_grow_on_a_full_disk(victim: Victim) -> None:
             os.kill(child, signal.SIGKILL)
     victim.tell("write")
     assert await victim.answer() == "done"
-    assert (await Fault("full-disk", "victim", lasting_s=0.01).strike(place, asyncio.Event()))["grown"] == 0
+    place = OneProcess(victim.process.pid, iter([3.0, 5.0]).__next__)
+    proof = await Fault("full-disk", "victim", lasting_s=0.01).strike(place, asyncio.Event())
+    assert (proof["grown"], proof["log_lines_lost"]) == (0, 2)
 
 
 async def test_what_is_written_after_a_full_disk_is_no_growth(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +277,7 @@ async def test_a_process_that_a_full_disk_would_kill_is_spared(sleeper: subproce
         await Fault("full-disk", "redis", lasting_s=0.01).strike(OneProcess(sleeper.pid), asyncio.Event())
 
 
-async def test_nothing_more_is_mapped_without_memory(victim: Victim) -> None:
+async def test_nothing_more_is_mapped_without_memory(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     place = OneProcess(victim.process.pid)
     with begun(Fault("memory", "victim", lasting_s=600), place) as (strike, in_effect):
         await effect_of(strike, in_effect)
@@ -267,6 +288,38 @@ async def test_nothing_more_is_mapped_without_memory(victim: Victim) -> None:
     assert await victim.answer() == "done"
     proof = await Fault("memory", "victim", lasting_s=0.01).strike(place, asyncio.Event())
     assert proof["address_space"] <= proof["limit"]
+    assert proof["threads_refused"] is None, "it has no thread for each of its probes"
+    victim.tell("serve")
+    address = f"127.0.0.1:{await victim.answer()}"
+    place = OneProcess(victim.process.pid, address=address)
+    proof = await Fault("memory", "victim", lasting_s=0.01).strike(place, asyncio.Event())
+    assert proof["threads_refused"] > 0
+    monkeypatch.setattr(shortages, "SPARE_BYTES", 1 << 40)
+    with pytest.raises(NoEffect, match="had memory for 24 more threads"):
+        await Fault("memory", "victim", lasting_s=0.01).strike(place, asyncio.Event())
+
+
+async def test_a_clock_goes_ahead_for_one_process_and_comes_back(victim: Victim) -> None:
+    class Place(OneProcess):
+        async def clock_ahead_s(self, name: str) -> float:
+            victim.tell("clock")
+            return float(await victim.answer()) - time.time()
+
+    place, fault = Place(victim.process.pid), Fault("clock", "victim", lasting_s=600)
+    with begun(fault, place) as (strike, in_effect):
+        await effect_of(strike, in_effect)
+        assert abs(time.time() - time.monotonic() - OFFSET_S) < 60, "that of others stays"
+        with pytest.raises(NoEffect, match="ahead already"):
+            await fault.strike(place, asyncio.Event())
+        await cancelled(strike)
+    assert abs(await place.clock_ahead_s("victim")) < 60
+    proof = await Fault("clock", "victim", lasting_s=0.01).strike(place, asyncio.Event())
+    assert abs(proof["ahead_s"] - clock.STEP_S) < 60
+
+
+async def test_a_clock_that_says_it_did_not_move_is_no_effect(victim: Victim) -> None:
+    with pytest.raises(NoEffect, match="says that its clock is 0 s ahead"):
+        await Fault("clock", "victim", lasting_s=0.01).strike(OneProcess(victim.process.pid), asyncio.Event())
 
 
 async def test_a_drain_is_believed_only_where_the_process_has_ended(victim: Victim) -> None:
@@ -316,6 +369,7 @@ CHECKED = {
     "partition": (cuts, "drop_all", lambda *_: None, "across the partition"),
     "full-disk": (resource, "prlimit", lambda pid, kind, *_: REAL_PRLIMIT(pid, kind), "did not live under its limit"),
     "memory": (resource, "prlimit", lambda pid, kind, *_: REAL_PRLIMIT(pid, kind), "did not live under its limit"),
+    "clock": (clock, "write_code", lambda *_: None, "0 s ahead"),
     "gone": (Path, "rename", lambda *_: None, "there again"),
 }
 
@@ -336,6 +390,14 @@ async def test_the_check_refuses_a_fault_of_a_live_process_that_did_nothing(
         patched.setattr(module, name, nothing)
         with pytest.raises(NoEffect, match=match):
             await fault.strike(place, Traffic())
+
+
+async def test_a_partition_that_did_nothing_is_seen_where_nobody_sends(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuts, "drop_all", lambda _: None)
+    with pytest.raises(NoEffect, match="took a new connection"):
+        await Fault("partition", "victim", lasting_s=0.3).strike(OneProcess(victim.process.pid), asyncio.Event())
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))

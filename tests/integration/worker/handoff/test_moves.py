@@ -139,7 +139,9 @@ async def test_streams_may_have_time_to_end_by_themselves(world: World) -> None:
     await eventually(leaving.exit_code.done, "its end")
 
 
-async def test_a_moved_stream_waits_for_two_of_its_successors_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_moved_stream_waits_for_two_of_its_successors_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each call of the step loop costs the stream a step, which may take long on a machine without cores left."""
     leaving = await world.start(WorkerRole.DECODE, **PATIENT)
     successor = await world.start(WorkerRole.DECODE, worker_id="decode-1")

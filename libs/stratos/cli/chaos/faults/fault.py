@@ -10,6 +10,7 @@ from typing import Self
 
 import psutil
 
+from stratos.cli.chaos.faults.clock import clock
 from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.cuts import partition, reset
 from stratos.cli.chaos.faults.kv_bytes import corrupt
@@ -31,10 +32,14 @@ FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
         "full-disk": full_disk,
         "memory": short_memory,
         "gone": gone,
+        "clock": clock,
     }
 )
 MOVING = ("kill", "stop", "drain", "partition")
 """Streams of a decode worker that suffers these go on elsewhere."""
+OF_GATEWAYS = ("kill", "stop", "reset", "full-disk", "clock")
+LOSING = ("kill", "reset")
+"""Clients of a gateway that suffers these lose their connections."""
 STORE = "object-store"
 """The only target of ``gone``."""
 
