@@ -50,6 +50,9 @@ PROMISES = (
         text="a decode worker that is cut off changes no stream", pattern=r"partition decode-\d+", max_gap_s=3.0
     ),
     ChaosPromise(text="KV that is damaged on its way changes no stream", pattern=r"corrupt (decode|prefill)-\d+"),
+    ChaosPromise(
+        text="KV that is damaged in host memory changes no stream", pattern=r"corrupt-tier (decode|prefill)-\d+"
+    ),
     ChaosPromise(text="no room on disk changes no stream", pattern=r"full-disk [\w-]+"),
     ChaosPromise(text="a decode worker that gets no more memory changes no stream", pattern=r"memory decode-\d+"),
     ChaosPromise(

@@ -13,7 +13,7 @@ import psutil
 from stratos.cli.chaos.faults.clock import clock
 from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.cuts import partition, reset
-from stratos.cli.chaos.faults.kv_bytes import corrupt
+from stratos.cli.chaos.faults.kv_bytes import corrupt, corrupt_tier
 from stratos.cli.chaos.faults.leaving import drain
 from stratos.cli.chaos.faults.processes import kill, slow, stop
 from stratos.cli.chaos.faults.shortages import full_disk, short_memory
@@ -29,6 +29,7 @@ FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
         "reset": reset,
         "partition": partition,
         "corrupt": corrupt,
+        "corrupt-tier": corrupt_tier,
         "full-disk": full_disk,
         "memory": short_memory,
         "gone": gone,
