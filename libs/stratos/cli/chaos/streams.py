@@ -70,8 +70,8 @@ class StreamResult:
     error: str = ""
     times: list[float] = field(default_factory=list)
     """When its events came."""
-    has_record: bool = False
-    """Any gateway can go on with it."""
+    record: str = ""
+    """Name of its record, by which any gateway can go on with it."""
     last_id: str = ""
     """Of the last event, where there is a record."""
     num_returns: int = 0
@@ -92,10 +92,12 @@ class StreamResult:
         """Longest pause between two events."""
         return max((later - sooner for sooner, later in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
-    def begin_again(self) -> None:
-        """Forget what came; it comes again."""
-        self.texts, self.token_ids, self.logprobs, self.finish_reasons = {}, {}, {}, {}
-        self.usage, self.error, self.last_id = None, "", ""
+    def go_on_as(self, record: str) -> None:
+        """What comes next is of this record; an answer of another one, or of none, begins again."""
+        if not record or record != self.record:
+            self.texts, self.token_ids, self.logprobs, self.finish_reasons = {}, {}, {}, {}
+            self.usage, self.error, self.last_id = None, "", ""
+        self.record = record
 
     def take(self, event: dict[str, Any]) -> None:
         """One event of the stream."""
@@ -217,8 +219,7 @@ class StreamRun:
                 result.error = result.error or problem
                 return
             result.num_returns += 1
-            if not result.has_record:
-                result.begin_again()
+            headers.pop("last-event-id", None)
             headers |= {"last-event-id": result.last_id} if result.last_id else {}
             await asyncio.sleep(RETURN_PAUSE_S)
 
@@ -235,7 +236,7 @@ class StreamRun:
                         return text
                     result.error = text
                     return ""
-                result.has_record = answer.headers.get("x-stratos-stream", "none") != "none"
+                result.go_on_as(answer.headers.get("x-stratos-stream", "none").removeprefix("none"))
                 async for line in answer.aiter_lines():
                     if line.startswith("id: "):
                         event_id = line.removeprefix("id: ")
@@ -244,7 +245,7 @@ class StreamRun:
                         if self._are_recorded and event.get("error", {}).get("code") == MOVED:
                             return MOVED
                         result.take(event)
-                        result.last_id = event_id if result.has_record else ""
+                        result.last_id = event_id if result.record else ""
         except httpx.HTTPError as error:
             return "" if result.usage else f"{type(error).__name__}: {error}"
         return "" if result.usage or result.error else "the stream ended without usage"

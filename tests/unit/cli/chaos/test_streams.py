@@ -69,6 +69,19 @@ async def test_the_rest_of_a_record_is_fetched() -> None:
     assert {request.headers["idempotency-key"] for request in asked} == {"run-0"}
 
 
+async def test_an_answer_for_which_the_record_is_not_known_begins_again() -> None:
+    recorded = {"x-stratos-stream": "strm_1"}
+    answers = [
+        httpx.Response(200, headers=recorded, stream=Lost(0, 2)),
+        httpx.Response(200, headers={"x-stratos-stream": "none"}, stream=Lost(0, 1)),
+        httpx.Response(200, headers=recorded, stream=Lost(0, 4)),
+    ]
+    run, asked = await streamed(answers, are_recorded=True)
+    (result,) = (one for one in run.results.values() if one.times)
+    assert (result.texts, result.num_returns) == ({0: "abc"}, 2)
+    assert [request.headers.get("last-event-id") for request in asked] == [None, "1", None]
+
+
 async def test_without_a_record_all_of_it_is_asked_for_again() -> None:
     none = {"x-stratos-stream": "none"}
     answers = [httpx.Response(200, headers=none, stream=Lost(0, end)) for end in (2, 4)]
