@@ -182,6 +182,8 @@ class ThreadEngine(EngineClient):
     async def _call(self, method: str, *arguments: Any) -> Any:
         function = partial(getattr(self._engine, method), *arguments)
         assert self._loop is not None, "start() comes first"
+        if self._is_closing or not self._thread.is_alive():
+            raise WorkerLost(STOPPED)
         if method in self._pools:
             return await self._loop.run_in_executor(self._pools[method], function)
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -195,8 +197,6 @@ class ThreadEngine(EngineClient):
             except Exception as error:
                 self._to_loop(_set_exception, future, error)
 
-        if self._is_closing or not self._thread.is_alive():
-            raise WorkerLost(STOPPED)
         self._run_between_steps(run)
         return await future
 
