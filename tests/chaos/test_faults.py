@@ -1,4 +1,4 @@
-"""Faults of every kind of process but the gateway, also several at once, under mixed streams: none differs."""
+"""Faults of every kind of process, also several at once, under mixed streams: none differs."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ OTHERS = [
     (Fault("full-disk", "gateway-0"),),
     (Fault("memory", "decode-2"),),
     (Fault("gone", "object-store"),),
+    *((Fault("clock", target),) for target in ("decode-0", "router-0", "gateway-2")),
+    (Fault("kill", "gateway-1"),),
+    (Fault("stop", "gateway-0"),),
+    (Fault("reset", "gateway-2"),),
 ]
 SCENARIOS = [*((Fault(kind, target),) for target in KINDS for kind in ("kill", "stop")), *PAIRS, *OTHERS]
 

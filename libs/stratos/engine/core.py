@@ -12,9 +12,9 @@ Life of an input to embed
 Every request ends in exactly one of: an output with a finish reason for each choice, its embedding, an entry in
 ``StepResult.errors``, or a call of ``abort``.  Ids of ended requests may be used again with a new attempt.
 
-Only ``gather``, ``scatter``, ``pack``, ``unpack``, ``status``, ``prepare_grammar``, ``cache_changes``,
-``load_adapter`` and ``check_weights`` may be called by other threads than the one that owns the engine.  State changes
-under one lock, the runner works without it.
+Only ``gather``, ``scatter``, ``pack``, ``unpack``, ``status``, ``match``, ``prepare_grammar``, ``cache_changes``,
+``load_adapter``, ``pin_adapter`` and ``check_weights`` may be called by other threads than the one that owns the
+engine.  State changes under one lock, the runner works without it.
 """
 
 from __future__ import annotations
@@ -198,10 +198,16 @@ class EngineCore:
         with self._changing():
             self._requests.adopt(self._reservations.commit(key))
 
-    def commit_prefix(self, key: RequestKey, num_tokens: int) -> int:
-        """Keep the full blocks of verified tokens ``[0, num_tokens)`` as prefix cache; returns where they end."""
+    def commit_part(self, key: RequestKey, num_tokens: int) -> bool:
+        """``commit`` where only tokens ``[0, num_tokens)`` are verified: the rest is computed here, in its own blocks.
+
+        ``False``: nothing of it can stay, and the request is not here; ``add`` begins it anew.
+        """
         with self._changing():
-            return self._reservations.commit_prefix(key, num_tokens)
+            state = self._reservations.take_part(key)
+            if state is not None:
+                self._requests.adopt(state, num_tokens)
+            return state is not None
 
     # -- hand-off, sending side --------------------------------------------------------------------
 

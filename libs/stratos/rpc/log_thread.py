@@ -1,7 +1,7 @@
 """Log lines written by a thread of their own: stderr that nothing reads stops no stream.
 
-The event loop hands records over and goes on.  A bounded number of them waits; what comes beyond is counted, and the
-count is a line of its own once lines can be written again.
+The event loop hands records over and goes on.  A bounded number of them waits; what comes beyond is counted, as is what
+cannot be written (a full disk), and the count is a line of its own once lines can be written again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class LogThread(logging.Handler):
 
     def __init__(self, target: logging.Handler, max_waiting: int = MAX_WAITING) -> None:
         super().__init__()
-        self.num_lost = 0
-        """Records that found no room so far."""
+        self._num_without_room = self._num_failed = 0
         self._num_told = 0
         self._target = target
+        target.handleError = self._note_failure  # type: ignore[method-assign] # it would say so on the same stderr
         self._max_waiting = max_waiting
         self._waiting: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
         self._pid = os.getpid()
@@ -47,7 +47,7 @@ class LogThread(logging.Handler):
         if os.getpid() != self._pid:
             self._target.handle(record)
         elif self._waiting.qsize() >= self._max_waiting:
-            self.num_lost += 1
+            self._num_without_room += 1
         else:
             record.msg, record.args = record.getMessage(), None  # its arguments may change before it is written
             self._waiting.put(record)
@@ -59,6 +59,14 @@ class LogThread(logging.Handler):
             self._thread.join(_CLOSE_TIMEOUT_S)
         super().close()
 
+    @property
+    def num_lost(self) -> int:
+        """Records so far that found no room, or that could not be written."""
+        return self._num_without_room + self._num_failed
+
+    def _note_failure(self, record: logging.LogRecord) -> None:
+        self._num_failed += 1
+
     def _run(self) -> None:
         while (record := self._waiting.get()) is not None:
             self._target.handle(record)
@@ -68,10 +76,13 @@ class LogThread(logging.Handler):
 
     def _tell_lost(self) -> None:
         if (num_lost := self.num_lost) > self._num_told:
-            text = f"{num_lost - self._num_told} log lines were lost: stderr is read too slowly"
-            self._num_told = num_lost
+            text = f"{num_lost - self._num_told} log lines were lost: stderr is read too slowly, or takes nothing"
+            num_failed = self._num_failed
             self._target.handle(logging.makeLogRecord({"name": __name__, "levelno": logging.WARNING,
                 "levelname": "WARNING", "msg": text}))  # fmt: skip
+            if self._num_failed == num_failed:
+                self._num_told = num_lost
+            self._num_failed = num_failed  # this line is said again with the next one
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class LoopMetrics(Instruments):
     )  # fmt: skip
 
     _lost_lines = counter(
-        "stratos_log_lines_lost", "Log lines that were not written, because stderr is read too slowly.",
+        "stratos_log_lines_lost", "Log lines that were not written: stderr is read too slowly, or takes nothing.",
     )  # fmt: skip
     _num_lost_before = 0
 

@@ -28,10 +28,6 @@ class PromptOrigin:
     """Time of the source's device."""
     num_computed_tokens: int = 0
     """Tokens of the prompt that the source computed."""
-    num_had_tokens: int = 0
-    """Tokens of the prompt that were cached here before sources sent the next ones."""
-    num_kept_tokens: int = 0
-    """Tokens after them that came in a hand-off that failed; the engine finds them in its prefix cache."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,11 +206,10 @@ class RequestRecord:
         queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.terms.arrival_s, 0.0)
         # of a resumed request what it emitted elsewhere may be cached, too, and is no part of the account
         num_cached = min(self.stats.num_cached_tokens, self.stats.num_prompt_tokens)
-        num_moved = min(max(num_cached - origin.num_had_tokens, 0), origin.num_kept_tokens)
         return Receipt(
             num_prompt_tokens=self.stats.num_prompt_tokens,
-            num_cached_tokens=num_cached - num_moved,
-            num_transferred_tokens=self.stats.num_transferred_tokens + num_moved,
+            num_cached_tokens=num_cached,
+            num_transferred_tokens=self.stats.num_transferred_tokens,
             num_recomputed_tokens=self.stats.num_recomputed_tokens,
             prefill_path=origin.path,
             prefill_worker_id=origin.prefill_worker_id,

@@ -1,118 +1,31 @@
-"""Faults of connections, memory and files, aimed at a process of the test's own that does what it is told."""
+"""Faults of connections and files, and the check of each: aimed at a process of the test's own."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from stratos.cli.chaos.faults import contract, cuts, shortages
+from stratos.cli.chaos.faults import clock, contract, cuts
 from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import FAULTS, Fault
 from stratos.cli.chaos.faults.sockets import tcp_sockets
 from stratos.cli.chaos.faults.waking import undone_in_the_end
 from tests.support.chaos.places import OneProcess
-
-VICTIM = """
-import fcntl, mmap, os, socket, sys
-server = socket.create_server(("127.0.0.1", 0))
-print(server.getsockname()[1], flush=True)
-connection, _ = server.accept()
-received, sent = (os.open(path, os.O_RDWR) for path in sys.argv[2:])
-fcntl.flock(received, fcntl.LOCK_EX)
-print("accepted", flush=True)
-kept = []
-for line in sys.stdin:
-    word = line.strip()
-    try:
-        if word == "echo":
-            connection.sendall(connection.recv(100))
-        elif word == "write":
-            with open(sys.argv[1], "a") as file:
-                file.write("text")
-        elif word == "allocate":
-            kept.append(mmap.mmap(-1, 1 << 26))
-        elif word == "start":
-            print(os.posix_spawnp("sleep", ["sleep", "600"], os.environ), flush=True)
-            continue
-        print("done", flush=True)
-    except OSError as error:
-        print(type(error).__name__, error.errno, flush=True)
-"""
-EFBIG, ENOMEM = 27, 12
-
-
-class Victim:
-    """The process, and a connection to it."""
-
-    def __init__(self, process: subprocess.Popen[str], connection: socket.socket, folder: Path) -> None:
-        self.process, self.connection, self.folder = process, connection, folder
-
-    def tell(self, word: str) -> None:
-        self.process.stdin.write(f"{word}\n")
-        self.process.stdin.flush()
-
-    async def answer(self) -> str:
-        return (await asyncio.to_thread(self.process.stdout.readline)).strip()
+from tests.support.chaos.victim import Victim, begun, cancelled, effect_of, running_victim
 
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Victim]:
-    rings = [tmp_path / f"kv-{digit * 32}.ring" for digit in "01"]
-    for ring in rings:
-        ring.write_bytes(bytes(65536))
-    argv = [sys.executable, "-I", "-S", "-c", VICTIM, str(tmp_path / "file"), *map(str, rings)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            port = int(process.stdout.readline())
-            with socket.create_connection(("127.0.0.1", port)) as connection:
-                assert process.stdout.readline() == "accepted\n"
-                yield Victim(process, connection, tmp_path)
-        finally:
-            process.kill()
-
-
-@pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@contextmanager
-def begun(fault: Fault, place: OneProcess) -> Iterator[tuple[asyncio.Task[dict[str, object]], asyncio.Event]]:
-    in_effect = asyncio.Event()
-    strike = asyncio.ensure_future(fault.strike(place, in_effect))
-    try:
-        yield strike, in_effect
-    finally:
-        strike.cancel()
-
-
-async def effect_of(strike: asyncio.Task[dict[str, object]], in_effect: asyncio.Event) -> None:
-    """Wait for it; raises what the strike raises."""
-    seen = asyncio.ensure_future(in_effect.wait())
-    await asyncio.wait({strike, seen}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
-    seen.cancel()
-    assert in_effect.is_set(), strike
-
-
-async def cancelled(strike: asyncio.Task[dict[str, object]]) -> asyncio.CancelledError:
-    strike.cancel()
-    with pytest.raises(asyncio.CancelledError) as raised:
-        await strike
-    return raised.value
+    with running_victim(tmp_path) as running:
+        yield running
 
 
 async def test_connections_are_cut(victim: Victim) -> None:
@@ -137,7 +50,7 @@ async def test_nothing_arrives_across_a_partition_and_everything_after_it(victim
             socket.create_connection(host, timeout=0.1)
         assert not strike.done()
         proof = await strike
-    assert (proof["bytes_passed"], proof["sockets"]) == (0, 2)
+    assert (proof["bytes_passed"], proof["sockets"], proof["refused_at_ports"]) == (0, 2, 1)
     assert await asyncio.to_thread(victim.connection.recv, 9) == b"late"
 
 
@@ -196,79 +109,6 @@ def test_both_ends_of_a_connection_are_known_where_one_takes_both_families() -> 
         assert (near.local, near.remote) == (far.remote, far.local)
 
 
-async def test_bits_of_rings_are_flipped_and_the_receiver_must_say_so(victim: Victim) -> None:
-    received, sent = sorted(victim.folder.glob("*.ring"))
-    refused = iter([3.0, 8.0, 8.0, 8.0])
-    place = OneProcess(victim.process.pid, lambda: next(refused))
-    proof = await Fault("corrupt", "victim", lasting_s=0.05).strike(place, asyncio.Event())
-    assert proof["frames_refused"] == 5
-    assert proof["bits_flipped"] > 0
-    assert any(received.read_bytes())
-    assert not any(sent.read_bytes()), "its peer receives by that one"
-    with pytest.raises(NoEffect, match="no damaged frame"):
-        await Fault("corrupt", "victim", lasting_s=0.05).strike(place, asyncio.Event())
-
-
-async def test_a_count_that_rises_proves_no_damage_where_no_bit_was_flipped(sleeper: subprocess.Popen[bytes]) -> None:
-    refused = iter([3.0, 8.0])
-    place = OneProcess(sleeper.pid, lambda: next(refused))
-    with pytest.raises(NoEffect, match="no bit was flipped"):
-        await Fault("corrupt", "sleeper", lasting_s=0.01).strike(place, asyncio.Event())
-
-
-async def test_files_do_not_grow_on_a_full_disk(victim: Victim) -> None:
-    place = OneProcess(victim.process.pid)
-    with begun(Fault("full-disk", "victim", lasting_s=600), place) as (strike, in_effect):
-        await effect_of(strike, in_effect)
-        victim.tell("write")
-        assert await victim.answer() == f"OSError {EFBIG}"
-        with pytest.raises(NoEffect, match="another fault holds the same limit"):
-            await Fault("full-disk", "victim", lasting_s=0.01).strike(place, asyncio.Event())
-        victim.tell("start")
-        child = int(await victim.answer())
-        try:
-            assert resource.prlimit(child, resource.RLIMIT_FSIZE)[0] == 0
-            await cancelled(strike)
-            assert resource.prlimit(child, resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-        finally:
-            os.kill(child, signal.SIGKILL)
-    victim.tell("write")
-    assert await victim.answer() == "done"
-    assert (await Fault("full-disk", "victim", lasting_s=0.01).strike(place, asyncio.Event()))["grown"] == 0
-
-
-async def test_what_is_written_after_a_full_disk_is_no_growth(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def then_written(*arguments: object, by_hand: str) -> Iterator[object]:
-        with undone_in_the_end(*arguments, by_hand=by_hand) as hold:
-            yield hold
-        with next(victim.folder.glob("*.ring")).open("ab") as file:
-            file.write(b"a backlog")
-
-    monkeypatch.setattr(shortages, "undone_in_the_end", then_written)
-    proof = await Fault("full-disk", "victim", lasting_s=0.01).strike(OneProcess(victim.process.pid), asyncio.Event())
-    assert proof["files"] == 2
-
-
-async def test_a_process_that_a_full_disk_would_kill_is_spared(sleeper: subprocess.Popen[bytes]) -> None:
-    """SIGXFSZ has its default there, as in Redis."""
-    with pytest.raises(NoEffect, match=r"redis .* would be killed by SIGXFSZ"):
-        await Fault("full-disk", "redis", lasting_s=0.01).strike(OneProcess(sleeper.pid), asyncio.Event())
-
-
-async def test_nothing_more_is_mapped_without_memory(victim: Victim) -> None:
-    place = OneProcess(victim.process.pid)
-    with begun(Fault("memory", "victim", lasting_s=600), place) as (strike, in_effect):
-        await effect_of(strike, in_effect)
-        victim.tell("allocate")
-        assert await victim.answer() == f"OSError {ENOMEM}"
-        await cancelled(strike)
-    victim.tell("allocate")
-    assert await victim.answer() == "done"
-    proof = await Fault("memory", "victim", lasting_s=0.01).strike(place, asyncio.Event())
-    assert proof["address_space"] <= proof["limit"]
-
-
 async def test_a_drain_is_believed_only_where_the_process_has_ended(victim: Victim) -> None:
     with pytest.raises(NoEffect, match="has not left"):
         await Fault("drain", "victim").strike(OneProcess(victim.process.pid), asyncio.Event())
@@ -316,6 +156,7 @@ CHECKED = {
     "partition": (cuts, "drop_all", lambda *_: None, "across the partition"),
     "full-disk": (resource, "prlimit", lambda pid, kind, *_: REAL_PRLIMIT(pid, kind), "did not live under its limit"),
     "memory": (resource, "prlimit", lambda pid, kind, *_: REAL_PRLIMIT(pid, kind), "did not live under its limit"),
+    "clock": (clock, "write_code", lambda *_: None, "0 s ahead"),
     "gone": (Path, "rename", lambda *_: None, "there again"),
 }
 
@@ -336,6 +177,14 @@ async def test_the_check_refuses_a_fault_of_a_live_process_that_did_nothing(
         patched.setattr(module, name, nothing)
         with pytest.raises(NoEffect, match=match):
             await fault.strike(place, Traffic())
+
+
+async def test_a_partition_that_did_nothing_is_seen_where_nobody_sends(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuts, "drop_all", lambda _: None)
+    with pytest.raises(NoEffect, match="took a new connection"):
+        await Fault("partition", "victim", lasting_s=0.3).strike(OneProcess(victim.process.pid), asyncio.Event())
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))

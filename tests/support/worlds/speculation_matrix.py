@@ -228,8 +228,7 @@ def drained(engines: Engines, wanted: list[EngineRequest]) -> Run:
         first.release_prefill("leg")
         num_moved += end - begin
         if end < reserved.num_tokens:
-            second.commit_prefix(request.key, end)
-            second.add(request)
+            assert second.commit_part(request.key, end)
         else:
             second.commit(request.key)
     assert num_moved > 0

@@ -78,7 +78,7 @@ class EngineMachine(RuleBasedStateMachine):
         except ContextLengthExceeded:
             assert length + n * (max_tokens + 8) > 0.9 * self.target.status().blocks.total * 4
             return
-        self.requests[request.key] = (request, TARGET_WEIGHT)
+        self.requests[request.key] = (request, 0)
 
     @rule(length=st.integers(2, 14), n=st.integers(1, 2))
     def intend(self, length, n):
@@ -112,16 +112,21 @@ class EngineMachine(RuleBasedStateMachine):
                     self.check_tokens(output.key)
 
     def check_tokens(self, key):
-        request, prefill_weight = self.requests.pop(key)
+        request, num_handed = self.requests.pop(key)
         for choice in request.choices:
             got = self.tokens.get((key, choice.index), [])
             exhausted = len(got) < request.sampling.max_tokens
             status = self.target.status()
             is_recomputed = status.num_preemptions > status.host.num_swapped_out or not self.keeps_kv
             is_recomputed |= len(request.choices) > self.max_seqs  # the others came when the KV was gone
-            if not self.sharing and (prefill_weight == TARGET_WEIGHT or not is_recomputed):
+            is_recomputed |= choice.index > 0 and num_handed < len(request.prompt_ids) - 1  # or had no place to fork
+            if not self.sharing and not (num_handed and is_recomputed):
                 right = fake_generate(
-                    request.prompt_ids, len(got), prefill_weight=prefill_weight, decode_weight=TARGET_WEIGHT
+                    request.prompt_ids,
+                    len(got),
+                    prefill_weight=SOURCE_WEIGHT,
+                    decode_weight=TARGET_WEIGHT,
+                    num_prefilled=num_handed,
                 )
                 assert got == right
             assert not exhausted or self.target.info.num_blocks * 4 <= len(request.prompt_ids) + len(got) + 4
@@ -153,7 +158,7 @@ class EngineMachine(RuleBasedStateMachine):
             )
             self.reserved[key][1] = sent = available
         if sent == total:
-            self.requests[key] = (self.legs.pop(name)["request"], SOURCE_WEIGHT)
+            self.requests[key] = (self.legs.pop(name)["request"], total)
             self.target.commit(key)
             self.source.release_prefill(name)
             del self.reserved[key]
@@ -165,15 +170,8 @@ class EngineMachine(RuleBasedStateMachine):
         name, sent, _ = self.reserved.pop(key)
         request = self.legs.pop(name)["request"]
         self.source.release_prefill(name)
-        kept = self.target.commit_prefix(key, sent)
-        assert kept == (sent // 4 * 4 if self.sharing and self.keeps_kv else 0)
-        cached = self.target.match(request.prompt_ids, "", b"")
-        assert cached >= kept, "what was verified is not found again"
-        try:
-            self.target.add(request)
-        except ContextLengthExceeded:
-            return
-        self.requests[key] = (request, TARGET_WEIGHT)
+        assert self.target.commit_part(key, sent)
+        self.requests[key] = (request, sent)
 
     @precondition(lambda self: self.requests or self.reserved)
     @rule(data=st.data())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 
@@ -27,6 +28,10 @@ def record(text: str, *args: object) -> logging.LogRecord:
     return logging.LogRecord("x", logging.INFO, "", 0, text, args, None)
 
 
+def told(number: int) -> str:
+    return f"{number} log lines were lost: stderr is read too slowly, or takes nothing"
+
+
 def test_a_handler_that_is_stuck_stops_no_writer_and_the_lost_lines_are_counted() -> None:
     stuck = Stuck()
     handler = LogThread(stuck, max_waiting=3)
@@ -39,7 +44,28 @@ def test_a_handler_that_is_stuck_stops_no_writer_and_the_lost_lines_are_counted(
     handler.close()
     assert stuck.lines[:1] == ["first"]
     assert [line for line in stuck.lines if line.startswith("line")] == ["line 0", "line 1", "line 2"]
-    assert [line for line in stuck.lines if "lost" in line] == ["2 log lines were lost: stderr is read too slowly"]
+    assert [line for line in stuck.lines if "lost" in line] == [told(2)]
+
+
+def test_what_cannot_be_written_is_counted_and_told_once_lines_can_be_written_again() -> None:
+    class Full(io.StringIO):
+        has_room = False
+
+        def write(self, text: str) -> int:
+            if not self.has_room:
+                raise OSError(28, "No space left on device")
+            return super().write(text)
+
+    disk = Full()
+    handler = LogThread(logging.StreamHandler(disk))
+    handler.handle(record("first"))
+    handler.handle(record("second"))
+    wait_until(lambda: handler.num_lost == 2, "both are lost")
+    disk.has_room = True
+    handler.handle(record("third"))
+    handler.close()
+    assert set(disk.getvalue().splitlines()) == {"third", told(2)}
+    assert handler.num_lost == 2
 
 
 def test_a_line_is_that_of_the_moment_when_it_was_logged() -> None:

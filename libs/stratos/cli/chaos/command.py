@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OWN_DATA_DIR = Path(".stratos-chaos")
 """Made to be broken: no client depends on it."""
 BREAK_FLAG = "--yes-break-things"
-OF_DECODE = ("drain", "slow", "reset", "partition", "corrupt", "full-disk", "memory")
+OF_DECODE = ("drain", "slow", "reset", "partition", "corrupt", "full-disk", "memory", "clock")
 """What a decode worker suffers besides, where nothing was asked for."""
 
 
@@ -73,16 +73,16 @@ def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fa
     """Scenarios as they were asked for, or one of each kind of running process that a promise is about.
 
     Raises:
-        BadRequest: a text is no fault, has one twice, or names a gateway, which takes its streams with it.
+        BadRequest: a text is no fault, has one twice, or one that gateways do not suffer.
         NotFound: no process has a name.
     """
-    from stratos.cli.chaos.faults.fault import STORE, Fault
+    from stratos.cli.chaos.faults.fault import OF_GATEWAYS, STORE, Fault
     from stratos.cli.chaos.promises import PROMISES
 
     asked: list[tuple[Fault, ...]] = [tuple(Fault.parse(part) for part in text.split(" and ")) for text in texts]
     for fault in (fault for scenario in asked for fault in scenario):
-        if fault.target.startswith("gateway") and fault.kind != "full-disk":
-            raise BadRequest(f"{fault}: streams end with their gateway; their clients fetch the rest elsewhere")
+        if fault.target.startswith("gateway") and fault.kind not in OF_GATEWAYS:
+            raise BadRequest(f"{fault}: a gateway can suffer {', '.join(OF_GATEWAYS)}; the others share its port")
         if fault.target not in (*names, STORE):
             raise NotFound(f"there is no process named {fault.target!r}; running: {', '.join(sorted(names))}")
     for scenario in asked:

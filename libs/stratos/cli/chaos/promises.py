@@ -50,12 +50,17 @@ PROMISES = (
         text="a decode worker that is cut off changes no stream", pattern=r"partition decode-\d+", max_gap_s=3.0
     ),
     ChaosPromise(text="KV that is damaged on its way changes no stream", pattern=r"corrupt (decode|prefill)-\d+"),
+    ChaosPromise(
+        text="KV that is damaged in host memory changes no stream", pattern=r"corrupt-tier (decode|prefill)-\d+"
+    ),
     ChaosPromise(text="no room on disk changes no stream", pattern=r"full-disk [\w-]+"),
     ChaosPromise(text="a decode worker that gets no more memory changes no stream", pattern=r"memory decode-\d+"),
     ChaosPromise(
         text="a prefill worker that dies, hangs, is slow or cut off is not seen", pattern=rf"{_LOST} prefill-\d+"
     ),
     ChaosPromise(text="a router that dies, hangs, is slow or cut off costs no request", pattern=rf"{_LOST} router-\d+"),
+    ChaosPromise(text="clients that come back lose nothing with a gateway", pattern=r"(kill|stop|reset) gateway-\d+"),
+    ChaosPromise(text="a process whose clock is an hour ahead changes no stream", pattern=r"clock [\w-]+"),
     ChaosPromise(text="streams go on without Redis", pattern=rf"{_LOST} redis"),
     ChaosPromise(text="streams go on without the object store", pattern=r"gone object-store"),
     ChaosPromise(text="streams go on without registry and autoscaler", pattern=rf"{_LOST} (lora-registry|autoscaler)"),

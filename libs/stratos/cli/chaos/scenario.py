@@ -8,12 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import httpx
 
 from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
-from stratos.cli.chaos.faults.fault import MOVING, Fault
+from stratos.cli.chaos.faults.fault import LOSING, MOVING, Fault
 from stratos.cli.chaos.report import ChaosRow
 from stratos.cli.chaos.streams import TIMEOUT_S, StreamResult, StreamRun, differences
 from stratos.cli.data.folder import DataDir
@@ -68,21 +69,37 @@ class ChaosTarget:
         """Sum over the series of a metric that a process shows.
 
         Raises:
-            NotFound: there is no such process.
+            NotFound: there is no such process, or it has no such metric.
             DependencyDown: it does not answer.
         """
+        text = (await self._ask(name, "metrics")).text
+        if f"\n# TYPE {metric} " not in f"\n{text}":
+            raise NotFound(f"{name} has no metric {metric}")
+        lines = [line.rpartition(" ") for line in text.splitlines() if re.match(rf"{metric}[ {{]", line)]
+        return sum(float(value) for _, _, value in lines)
+
+    async def clock_ahead_s(self, name: str) -> float:
+        """By the time that its answer bears, which is whole seconds. Raises as ``metric``."""
+        answer = await self._ask(name, "livez")
+        return parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()
+
+    async def metrics_address(self, name: str) -> str:
+        """Where a process answers probes. Raises ``NotFound``: there is no such process, or it does not."""
         addresses = {process.name: process.metrics_address for process in await list_processes(self.facts)}
         if not addresses.get(name):
             raise NotFound(f"there is no process named {name!r} that has metrics")
+        return addresses[name]
+
+    async def _ask(self, name: str, path: str) -> httpx.Response:
+        url = f"http://{await self.metrics_address(name)}/{path}"
         try:
             async with httpx.AsyncClient(trust_env=False, timeout=METRICS_TIMEOUT_S) as client:
-                answer = await client.get(f"http://{addresses[name]}/metrics")
+                answer = await client.get(url)
         except httpx.HTTPError as error:
-            raise DependencyDown(f"{name} does not show its metrics: {error!r}") from error
+            raise DependencyDown(f"{name} does not answer at {url}: {error!r}") from error
         if answer.status_code != httpx.codes.OK:
-            raise DependencyDown(f"{name} does not show its metrics: status {answer.status_code}")
-        lines = [line.rpartition(" ") for line in answer.text.splitlines() if re.match(rf"{metric}[ {{]", line)]
-        return sum(float(value) for _, _, value in lines)
+            raise DependencyDown(f"{name} answers {url} with status {answer.status_code}")
+        return answer
 
     async def drain(self, name: str) -> DrainOutcome:
         """Let a worker leave, and wait for its end.
@@ -180,7 +197,9 @@ async def undisturbed_streams(target: ChaosTarget) -> Streams:
 
 async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed: Streams) -> ChaosRow:
     """Faults at once under streams, and the platform's return from them; without any, the streams alone."""
-    run = StreamRun(target.facts.base_url, await target.new_key(), f"s{time.monotonic_ns()}", target.models)
+    gateway_faults = [fault.kind for fault in faults if fault.target.startswith("gateway")]
+    key, name = await target.new_key(), f"s{time.monotonic_ns()}"
+    run = StreamRun(target.facts.base_url, key, name, target.models, are_recorded=bool(gateway_faults))
     proofs: list[str] = []
     problems: list[str] = []
     open_at_fault: list[int] = []
@@ -209,6 +228,10 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         problems.append(f"not every stream began, and ended, in {TIMEOUT_S:.0f} s")
     problems += [text for name, got in run.results.items() for text in differences(undisturbed[name], got)]
     num_moved = len(target.moved(run.name))
+    num_returns = sum(result.num_returns for result in run.results.values())
+    if gateway_faults:
+        proofs.append(f"{num_returns} times a client came back")
+        was_busy.append(num_returns > 0 or not any(kind in LOSING for kind in gateway_faults))
     if not sum(open_at_fault):
         problems.append("no stream was open when the fault came")
     if any(fault.target.startswith("decode") and fault.kind in MOVING for fault in faults) and not num_moved:

@@ -1,4 +1,8 @@
-"""The mixed streams under which faults come: what is asked, what came, and where two runs differ."""
+"""The mixed streams under which faults come: what is asked, what came, and where two runs differ.
+
+Where a gateway is struck, each stream asks for a record, and its client comes back for the rest after it lost its
+connection; an answer that has no record is asked for again from its start.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,21 @@ NUM_BEFORE = 10
 NUM_JUST_BEFORE = 4
 """Streams whose prompts may be under way when it comes."""
 TIMEOUT_S = 300.0
-POLL_S = 0.01
+POLL_S, RETURN_PAUSE_S = 0.01, 0.1
+MOVED = "stream_moved"
+"""Code of the error by which a gateway says that another connection has taken a stream over."""
+COMING_BACK = (409, 503)
+"""Statuses by which a gateway says that it cannot go on with a stream of another one yet."""
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n" * 4
 """Long enough to be computed at a prefill worker."""
 NUMBERS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}, "minItems": 60}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "plot",
+        "parameters": {"type": "object", "properties": {"points": NUMBERS}, "required": ["points"]},
+    },
+}
 CHARACTERS = "(日本語|ελληνικά|🙂🚀|ü){90,}"
 """Several tokens make a character, so streams move within one."""
 FEATURES: dict[str, dict[str, Any]] = {
@@ -32,6 +47,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "bias": {"logit_bias": {"300": 4, "301": -50, "302": 2}, "temperature": 0},
     "stop": {"stop": ["return None", "####"], "temperature": 0.5, "seed": 19},
     "json": {"structured_outputs": {"json": NUMBERS}, "temperature": 0.4, "seed": 23, "ignore_eos": False},
+    "tools": {"tools": [TOOL], "tool_choice": "required", "temperature": 0.7, "seed": 31, "ignore_eos": False},
     "multi-byte": {"structured_outputs": {"regex": CHARACTERS}, "temperature": 0.9, "seed": 29, "ignore_eos": False},
 }
 
@@ -54,6 +70,12 @@ class StreamResult:
     error: str = ""
     times: list[float] = field(default_factory=list)
     """When its events came."""
+    record: str = ""
+    """Name of its record, by which any gateway can go on with it."""
+    last_id: str = ""
+    """Of the last event, where there is a record."""
+    num_returns: int = 0
+    """How often its client came back."""
 
     @property
     def num_tokens(self) -> int:
@@ -70,6 +92,13 @@ class StreamResult:
         """Longest pause between two events."""
         return max((later - sooner for sooner, later in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
+    def go_on_as(self, record: str) -> None:
+        """What comes next is of this record; an answer of another one, or of none, begins again."""
+        if not record or record != self.record:
+            self.texts, self.token_ids, self.logprobs, self.finish_reasons = {}, {}, {}, {}
+            self.usage, self.error, self.last_id = None, "", ""
+        self.record = record
+
     def take(self, event: dict[str, Any]) -> None:
         """One event of the stream."""
         self.times.append(time.monotonic())
@@ -79,12 +108,21 @@ class StreamResult:
             self.usage = (usage["prompt_tokens"], usage["completion_tokens"])
         for choice in event.get("choices", ()):
             index = choice["index"]
-            self.texts[index] = self.texts.get(index, "") + choice["text"]
+            self.texts[index] = self.texts.get(index, "") + _text_of(choice)
             self.token_ids.setdefault(index, []).extend(choice.get("token_ids") or ())
             if choice.get("logprobs"):
                 self.logprobs.setdefault(index, []).extend(choice["logprobs"]["token_logprobs"])
             if choice.get("finish_reason"):
                 self.finish_reasons[index] = choice["finish_reason"]
+
+
+def _text_of(choice: dict[str, Any]) -> str:
+    """Text of a completion's choice, or content and calls of a chat's."""
+    if "text" in choice:
+        return str(choice["text"])
+    delta = choice.get("delta", {})
+    calls = (call.get("function", {}) for call in delta.get("tool_calls") or ())
+    return (delta.get("content") or "") + "".join(call.get("name", "") + call.get("arguments", "") for call in calls)
 
 
 def bodies(models: Sequence[str], num_streams: int = NUM_STREAMS) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -95,10 +133,9 @@ def bodies(models: Sequence[str], num_streams: int = NUM_STREAMS) -> Iterator[tu
         model = models[(index + index // len(features)) % len(models)]
         common = {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         length = {"max_tokens": NUM_TOKENS, "ignore_eos": True}
-        yield (
-            f"{index}-{feature}-{model}",
-            {"model": model, "prompt": f"# {index}\n{PROMPT}def ", **common, **length, **fields},
-        )
+        prompt = f"# {index}\n{PROMPT}def "
+        asked = {"messages": [{"role": "user", "content": prompt}]} if "tools" in fields else {"prompt": prompt}
+        yield f"{index}-{feature}-{model}", {"model": model, **asked, **common, **length, **fields}
 
 
 class StreamRun:
@@ -109,10 +146,13 @@ class StreamRun:
         api_key: of a tenant.
         name: begins the request ids, by which logs are searched.
         models: that are asked, adapters too.
+        are_recorded: clients come back where they lose their gateway.
     """
 
-    def __init__(self, base_url: str, api_key: str, name: str, models: Sequence[str]) -> None:
-        self.name, self._asks, self._url = name, list(bodies(models)), f"{base_url}/completions"
+    def __init__(
+        self, base_url: str, api_key: str, name: str, models: Sequence[str], *, are_recorded: bool = False
+    ) -> None:
+        self.name, self._asks, self._url, self._are_recorded = name, list(bodies(models)), base_url, are_recorded
         self._headers = {"authorization": f"Bearer {api_key}"}
         self.results = {name: StreamResult(name) for name, _ in self._asks}
 
@@ -169,18 +209,46 @@ class StreamRun:
     async def _stream(self, client: httpx.AsyncClient, name: str, body: dict[str, Any]) -> None:
         result = self.results[name]
         headers = {**self._headers, "x-request-id": f"{self.name}-{name.split('-')[0]}"}
+        if self._are_recorded:
+            headers |= {"idempotency-key": headers["x-request-id"], "connection": "close"}
+        while True:
+            problem = await self._follow(client, result, body, headers)
+            if not problem:
+                return
+            if not self._are_recorded:
+                result.error = result.error or problem
+                return
+            result.num_returns += 1
+            headers.pop("last-event-id", None)
+            headers |= {"last-event-id": result.last_id} if result.last_id else {}
+            await asyncio.sleep(RETURN_PAUSE_S)
+
+    async def _follow(
+        self, client: httpx.AsyncClient, result: StreamResult, body: dict[str, Any], headers: dict[str, str]
+    ) -> str:
+        """Read until the stream has ended, or failed for good; returns why it ended before."""
+        url, event_id = f"{self._url}/{'chat/' if 'messages' in body else ''}completions", ""
         try:
-            async with client.stream("POST", self._url, json=body, headers=headers) as answer:
+            async with client.stream("POST", url, json=body, headers=headers) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    result.error = f"{answer.status_code}: {(await answer.aread()).decode()}"
-                    return
+                    text = f"{answer.status_code}: {(await answer.aread()).decode()}"
+                    if answer.status_code in COMING_BACK:
+                        return text
+                    result.error = text
+                    return ""
+                result.go_on_as(answer.headers.get("x-stratos-stream", "none").removeprefix("none"))
                 async for line in answer.aiter_lines():
-                    if line.startswith("data: {"):
-                        result.take(json.loads(line.removeprefix("data: ")))
+                    if line.startswith("id: "):
+                        event_id = line.removeprefix("id: ")
+                    elif line.startswith("data: {"):
+                        event = json.loads(line.removeprefix("data: "))
+                        if self._are_recorded and event.get("error", {}).get("code") == MOVED:
+                            return MOVED
+                        result.take(event)
+                        result.last_id = event_id if result.record else ""
         except httpx.HTTPError as error:
-            result.error = f"{type(error).__name__}: {error}"
-        if result.usage is None and not result.error:
-            result.error = "the stream ended without usage"
+            return "" if result.usage else f"{type(error).__name__}: {error}"
+        return "" if result.usage or result.error else "the stream ended without usage"
 
 
 def differences(expected: StreamResult, got: StreamResult) -> list[str]:

@@ -122,6 +122,10 @@ class BlockManager:
             if self._fences[block] == 0 and self._states[block] is BlockState.FENCED:
                 self._retire(block)
 
+    def has_fence(self, blocks: Iterable[int]) -> bool:
+        """A copy outside of the step loop touches one of them."""
+        return any(self._fences[block] for block in blocks)
+
     def forget(self, hashes: Iterable[bytes]) -> int:
         """Drop blocks from the prefix cache by hash; those in use stay in use. Returns how many were known."""
         known = 0

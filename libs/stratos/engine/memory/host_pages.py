@@ -14,6 +14,10 @@ import torch
 from stratos.common.clock import Clock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.memory.kv_pages import KvPages, check_memory
+from stratos.engine.memory.named_memory import NamedMemory
+
+NAME = "stratos-kv-host"
+"""Of the file that the slots are."""
 
 
 class HostSwap:
@@ -64,9 +68,11 @@ class HostPages:
         num_bytes = num_slots * pages.tensor[0].nbytes
         check_memory(num_bytes, "host_pool_bytes")
         try:
-            self.slots = torch.empty(shape, dtype=pages.tensor.dtype, pin_memory=pages.tensor.is_cuda and num_slots > 0)
-        except RuntimeError as error:
+            self._memory = NamedMemory(NAME, num_bytes, pages.tensor.is_cuda) if num_bytes else None
+        except (OSError, RuntimeError) as error:
             raise InvalidCheckpoint(f"a host pool of {num_bytes} bytes cannot be had; lower host_pool_bytes") from error
+        raw = torch.empty(0, dtype=torch.uint8) if self._memory is None else self._memory.tensor
+        self.slots = raw.view(pages.tensor.dtype).view(shape)
         word = torch.uint8 if pages.tensor[0].nbytes % 8 else torch.int64
         self._words = self.slots.view(num_slots, pages.tensor[0].numel()).view(word)
         self._sums = [0] * num_slots

@@ -65,8 +65,14 @@ class GenerationTable:
             raise Overloaded("the worker's waiting queue is full")
         scheduler.enqueue(self._open(request))
 
-    def adopt(self, reservation: ReservedState) -> None:
-        """Let a committed hand-off join the batch at its last prompt token; gives its blocks back when it raises."""
+    def adopt(self, reservation: ReservedState, num_came: int | None = None) -> None:
+        """Let a hand-off join the batch behind what came of it; gives its blocks back when it raises.
+
+        Args:
+            reservation: it has ended, and its blocks are allocated.
+            num_came: tokens [0, n) that are there; ``None`` for all but the last one of the prompt.
+        """
+        num_here = reservation.num_tokens if num_came is None else max(reservation.num_skip_tokens, num_came)
         try:
             parent = self._open(reservation.request)
         except BaseException:
@@ -76,15 +82,16 @@ class GenerationTable:
         assert state is not None
         num_prompt = len(reservation.request.prompt_ids)  # what was emitted elsewhere is no part of the account
         state.num_cached_tokens = min(reservation.num_skip_tokens, num_prompt)
-        state.num_transferred_tokens = min(reservation.num_tokens, num_prompt) - state.num_cached_tokens
+        state.num_transferred_tokens = min(num_here, num_prompt) - state.num_cached_tokens
         parent.block_hashes, parent.block_table = reservation.block_hashes, reservation.block_table
         tail = self._kv.admission.tail_blocks(reservation.request, reservation.num_tokens)
         parent.budget_blocks = len(parent.block_table) + parent.output_blocks + tail
-        parent.num_computed = reservation.num_tokens
+        parent.num_computed = num_here
         parent.num_hashed = len(reservation.prefix_blocks)
         self._context.cache_full_blocks(parent)
         self._context.scheduler.run_now(parent)
-        self._fork_choices(parent)
+        if num_here >= num_prompt - 1:
+            self._fork_choices(parent)
 
     def _open(self, request: EngineRequest) -> Sequence:
         """Enter a request; returns the sequence of its first open choice, the others wait for the prompt."""

@@ -106,28 +106,19 @@ class ReservationTable:
         self._kv.blocks.publish(state.reserved_blocks)
         return state
 
-    def commit_prefix(self, key: RequestKey, num_tokens: int) -> int:
-        """End a reservation of which only tokens ``[0, num_tokens)`` came: their full blocks stay as prefix cache.
+    def take_part(self, key: RequestKey) -> ReservedState | None:
+        """End a reservation of which only a part came; its blocks are allocated now and belong to the caller.
 
-        Returns where the tokens that stay end: 0 for an unknown key, for a damaged prefix, or where prompts share
-        nothing.
+        ``None`` for an unknown key, for a damaged prefix, or where a scatter still writes: the blocks are given back.
         """
         if key not in self._states:
-            return 0
+            return None
         state, blocks = self._remove(key), self._kv.blocks
-        if state.is_damaged:
+        if state.is_damaged or blocks.has_fence(state.reserved_blocks):
             blocks.release(state.block_table)
-            return 0
-        num_had = len(state.prefix_blocks)
-        num_full = max(num_had, min(num_tokens, state.num_tokens) // blocks.block_size)
-        came = state.reserved_blocks[: num_full - num_had]
-        if not self._context.config.shares_prefixes:
-            num_full, came = num_had, []
-        blocks.publish(came)
-        for block_hash, block in zip(state.block_hashes[num_had:], came, strict=False):
-            self._kv.store(block_hash, block, state.request.terms.tenant)
-        blocks.release(state.block_table)
-        return num_full * blocks.block_size
+            return None
+        blocks.publish(state.reserved_blocks)
+        return state
 
     def drop(self, key: RequestKey) -> None:
         """End a reservation and give everything back; what a scatter still writes stays fenced until it returns."""

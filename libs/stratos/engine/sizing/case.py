@@ -13,6 +13,11 @@ CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES = 400 * MIB, 1 * GIB
 STAGING_RINGS = "KV rings"
 EXPECTED_TOKENS = 1024
 """Tokens of a sequence, prompt and output, on average."""
+EXPECTED_RANK, LOADING_ADAPTERS = 16, 2
+"""Rank of an adapter, on every linear layer; and adapters that are laid out before those that make room are gone."""
+CPU_LOGIT_COPIES, GPU_LOGIT_COPIES = 2, 4
+"""Of a batch's logits in float32; on a GPU those that penalties change, the counts of tokens, and those that a filter
+sorts."""
 GRAPH_ROW_BYTES = 256 * 1024
 """Private memory of one set of captured decode steps, by rows of the largest one; the logits that all share come on
 top."""
@@ -72,11 +77,15 @@ class SizingCase:
         """Parts of the memory that are not the pool."""
         need, num_seqs = self.need, self.scheduler.max_num_seqs
         tokens = self.scheduler.for_device("cuda" if self.room.is_gpu else "cpu").token_budget
-        activations = tokens * need.widest * 4 * DTYPE_BYTES[dtype] + 2 * num_seqs * need.vocab_size * 4
+        copies = GPU_LOGIT_COPIES if self.room.is_gpu else CPU_LOGIT_COPIES
+        activations = tokens * need.widest * 4 * DTYPE_BYTES[dtype] + copies * num_seqs * need.vocab_size * 4
         runtime = GPU_RUNTIME_BYTES + self._graph_bytes() if self.room.is_gpu else CPU_RUNTIME_BYTES
         loading = max(model.load_bytes for model in (need, self.draft) if model is not None)
         transient = max(activations, loading)  # no step runs while weights are read
         parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + transient}
+        num_adapters = self.config.max_resident_adapters + LOADING_ADAPTERS
+        if adapters := num_adapters * EXPECTED_RANK * need.rank_elements * DTYPE_BYTES[dtype]:
+            parts[f"adapters of rank {EXPECTED_RANK}"] = adapters
         if self.draft is not None:
             parts["draft model and its KV"] = self.draft.weight_bytes("float32") + self.draft_pool_bytes
         name = STAGING_RINGS if self.room.is_gpu else "staging and host pool"

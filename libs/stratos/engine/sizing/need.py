@@ -63,6 +63,8 @@ class ModelNeed:
     """Operations of a token, see ``operations``."""
     kv_rows: int = 0
     """Heads of K and of V of one token, in all layers."""
+    rank_elements: int = 0
+    """Elements of an adapter of rank 1 on every linear layer."""
     widened: tuple[str, ...] = ()
     """Types of blocks of a GGUF file that are floats in memory, and its embedding where that alone is."""
 
@@ -197,4 +199,7 @@ def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str, *, has_own
         num_read=num_stored + twice - table,
         layer_operations=layer_operations(model),
         output_operations=output_operations(model),
+        rank_elements=sum(
+            sum(shape) for layer in range(model.num_layers) for shape in model.projection_shapes(layer).values()
+        ),
     )

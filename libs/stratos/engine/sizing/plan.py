@@ -1,7 +1,8 @@
 """Chooses type, KV pool and context of one engine, or refuses with the numbers: pure.
 
     memory that is free, less that of the other workers here
-      - weights - run-time, activations and graphs - staging and host pool = what is left (a GPU: rings of ``cuda_ipc``)
+      - weights - run-time, activations and graphs - adapters - staging and host pool (a GPU: rings of ``cuda_ipc``)
+                                                                              = what is left
       x share (CPU), or up to gpu_memory_utilization of the device         = the largest KV pool
     the pool is what the batch is expected to use, at least one whole context; on a GPU all that is left
 

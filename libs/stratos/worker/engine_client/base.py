@@ -20,8 +20,8 @@ from stratos.engine.contract.runner import RunnerInfo
 from stratos.kv_transfer.port.base import DataPort
 
 STOPPED = "the engine of this worker has stopped"
-BESIDE_STEPS = frozenset({"load_adapter", "prepare_grammar", "cache_changes", "check_weights"})
-"""Methods that do not wait for the step loop, and may take long without anything being wrong."""
+BESIDE_STEPS = frozenset({"load_adapter", "prepare_grammar", "cache_changes", "check_weights", "match", "pin_adapter"})
+"""Methods that do not wait for the step loop; the first four may take long without anything being wrong."""
 StepCallback = Callable[[StepResult], None]
 
 
@@ -97,8 +97,8 @@ class EngineClient(ABC):
     async def commit(self, key: RequestKey) -> None:
         await self._call("commit", key)
 
-    async def commit_prefix(self, key: RequestKey, num_tokens: int) -> int:
-        return int(await self._call("commit_prefix", key, num_tokens))
+    async def commit_part(self, key: RequestKey, num_tokens: int) -> bool:
+        return bool(await self._call("commit_part", key, num_tokens))
 
     async def add_prefill(self, job: PrefillJob) -> None:
         await self._call("add_prefill", job)

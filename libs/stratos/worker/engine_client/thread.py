@@ -69,6 +69,8 @@ class ThreadEngine(EngineClient):
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
             "check_weights": ThreadPoolExecutor(1, "weight-check"),  # of no lower priority: steps wait for its lock
             "cache_changes": None,
+            "match": None,
+            "pin_adapter": None,
         }
         """By method: what runs beside the step loop; ``None`` is the event loop's own pool."""
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
@@ -180,6 +182,8 @@ class ThreadEngine(EngineClient):
     async def _call(self, method: str, *arguments: Any) -> Any:
         function = partial(getattr(self._engine, method), *arguments)
         assert self._loop is not None, "start() comes first"
+        if self._is_closing or not self._thread.is_alive():
+            raise WorkerLost(STOPPED)
         if method in self._pools:
             return await self._loop.run_in_executor(self._pools[method], function)
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -193,8 +197,6 @@ class ThreadEngine(EngineClient):
             except Exception as error:
                 self._to_loop(_set_exception, future, error)
 
-        if self._is_closing or not self._thread.is_alive():
-            raise WorkerLost(STOPPED)
         self._run_between_steps(run)
         return await future
 

@@ -44,7 +44,8 @@ class HandoffReceiver:
         """Get the prompt's KV from a source and commit it.
 
         Returns:
-            ``None``; or what stays of the prompt when every source failed, and the rest must be computed here.
+            ``None``: the request is in the batch, behind all of its prompt or what was verified of it; or the path of
+            a prompt that must be computed here, since every source failed.
 
         Raises:
             Busy: no room on this worker.

@@ -105,24 +105,26 @@ class HandoffTarget:
         assert self.reservation is not None
         return self.reservation.num_tokens - self.coverage.verified_tokens
 
-    async def keep_verified(self, why: PrefillPath) -> PromptOrigin:
-        """Give the reservation up without losing what was verified: the engine finds it as a cached prefix.
+    async def keep_verified(self, why: PrefillPath) -> PromptOrigin | None:
+        """Let the request join the batch behind what was verified, or give the reservation up.
 
         Args:
             why: the path where nothing came that stays.
 
         Returns:
-            How much came and stays, and the path of a prompt of which this worker computes the rest.
+            ``None`` for a request that is in the batch; else the path of a prompt that this worker computes.
         """
         if self.reservation is None:
             return PromptOrigin(path=why)
-        num_had, verified = self.reservation.num_skip_tokens, self.coverage.verified_tokens
-        if self.is_doubtful or verified == num_had:
-            self._context.engine.abort(self._record.key)
+        engine, key, verified = self._context.engine, self._record.key, self.coverage.verified_tokens
+        if self.is_doubtful or verified == self.reservation.num_skip_tokens:
+            engine.abort(key)
             return PromptOrigin(path=why)
-        num_kept = max(0, await self._context.engine.commit_prefix(self._record.key, verified) - num_had)
-        path = PrefillPath.LOCAL_TAIL if num_kept else why
-        return PromptOrigin(path=path, num_had_tokens=num_had, num_kept_tokens=num_kept)
+        self._record.origin = PromptOrigin(path=PrefillPath.LOCAL_TAIL)  # before the first output, as in ``commit``
+        if not await engine.commit_part(key, verified):
+            return PromptOrigin(path=why)
+        self._context.metrics.local_prefills.labels(PrefillPath.LOCAL_TAIL).inc()
+        return None
 
     async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:
         """Make the blocks visible; the request joins the batch."""

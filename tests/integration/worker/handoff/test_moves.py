@@ -12,6 +12,7 @@ from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN
+from stratos.worker.engine_client.base import BESIDE_STEPS
 from tests.support.waiting import eventually
 from tests.support.worlds.worker_world import DECODE_WEIGHT, Stream, Worker, World, open_world
 
@@ -135,4 +136,32 @@ async def test_streams_may_have_time_to_end_by_themselves(world: World) -> None:
     await stream.wait_tokens(2)
     leaving.process.start_drain(None)
     assert (await stream.over()).error is None
+    await eventually(leaving.exit_code.done, "its end")
+
+
+async def test_a_moved_stream_waits_for_two_of_its_successors_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call of the step loop costs the stream a step, which may take long on a machine without cores left."""
+    leaving = await world.start(WorkerRole.DECODE, **PATIENT)
+    successor = await world.start(WorkerRole.DECODE, worker_id="decode-1")
+    stream = await (await world.gateway(leaving)).submit(PROMPT, max_tokens=200)
+    await stream.wait_tokens(40)
+    leaving.process.start_drain(None)
+    await stream.over()
+    engine, calls = successor.process.opened.context.engine, list[str]()
+    call = engine._call
+
+    async def noted_call(method: str, *arguments: object) -> object:
+        calls.append(method)
+        return await call(method, *arguments)
+
+    monkeypatch.setattr(engine, "_call", noted_call)
+    max_tokens = len(stream.tokens[0]) + 5
+    gateway = await world.gateway(successor)
+    moved = await gateway.submit(
+        PROMPT, attempt=1, max_tokens=max_tokens, choices=[emitted(stream)], prefill=(leaving.ref,)
+    )
+    await moved.over()
+    assert [name for name in calls if name not in BESIDE_STEPS | {"scatter"}] == ["reserve", "commit_part"]
     await eventually(leaving.exit_code.done, "its end")

@@ -49,9 +49,10 @@ def test_words_become_faults() -> None:
     ]
     others = ["prometheus", "decode-other-0"]
     assert [" and ".join(map(str, scenario)) for scenario in parse_scenarios([], NAMES + others)] == [
-        "kill decode-0", "stop decode-0", "kill prefill-0", "stop prefill-0", "kill redis", "stop redis",
-        "kill router-0", "stop router-0", "drain decode-0", "slow decode-0", "reset decode-0", "partition decode-0",
-        "corrupt decode-0", "full-disk decode-0", "memory decode-0",
+        "kill decode-0", "stop decode-0", "kill gateway-0", "stop gateway-0", "kill prefill-0", "stop prefill-0",
+        "kill redis", "stop redis", "kill router-0", "stop router-0", "drain decode-0", "slow decode-0",
+        "reset decode-0", "partition decode-0", "corrupt decode-0", "full-disk decode-0", "memory decode-0",
+        "clock decode-0",
     ]  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def test_words_become_faults() -> None:
     [
         ("burn decode-0", BadRequest, "no fault"),
         ("kill", BadRequest, "no fault"),
-        ("kill gateway-0", BadRequest, "with their gateway"),
+        ("partition gateway-0", BadRequest, "can suffer kill, stop, reset"),
         ("gone redis", BadRequest, "object-store for gone"),
         ("kill object-store", BadRequest, "object-store for gone"),
         ("kill decode-7", NotFound, "running: decode-0"),

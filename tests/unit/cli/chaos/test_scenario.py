@@ -21,7 +21,7 @@ class FakeRun:
 
     error: Exception | None = None
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, are_recorded: bool) -> None:
         self.name, self.results = "run", {"0": StreamResult("0")}
 
     def num_open(self) -> int:
@@ -68,7 +68,9 @@ async def test_whatever_fails_is_a_problem_of_the_row(monkeypatch: pytest.Monkey
     assert ("not every stream began" in problems) == (error is not None)
 
 
-@pytest.mark.parametrize(("victim", "is_felt"), [("prefill-0", False), ("prefill-1", True), ("redis", True)])
+@pytest.mark.parametrize(
+    ("victim", "is_felt"), [("prefill-0", False), ("prefill-1", True), ("redis", True), ("gateway-0", True)]
+)
 async def test_a_fault_of_an_idle_worker_is_not_felt(
     monkeypatch: pytest.MonkeyPatch, victim: str, is_felt: bool
 ) -> None:
@@ -76,6 +78,15 @@ async def test_a_fault_of_an_idle_worker_is_not_felt(
     target: Any = FakeTarget()
     row = await run_scenario(target, [Fault("stop", victim)], {"0": StreamResult("0")})
     assert row.is_felt is is_felt
+
+
+async def test_a_gateway_that_is_lost_without_a_client_that_came_back_is_not_felt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scenario, "StreamRun", FakeRun)
+    target: Any = FakeTarget()
+    row = await run_scenario(target, [Fault("kill", "gateway-0")], {"0": StreamResult("0")})
+    assert not row.is_felt
 
 
 async def test_tenants_are_deleted_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +12,9 @@ import torch
 from stratos.common.clock import FakeClock, SystemClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry
-from stratos.engine.memory.host_pages import HostPages, HostSwap
+from stratos.engine.memory.host_pages import NAME, HostPages, HostSwap
 from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.memory.named_memory import NamedMemory
 
 GEOMETRY = KvGeometry(num_layers=3, num_kv_heads=2, head_dim=4, block_size=4, element_bytes=2)
 
@@ -95,3 +98,44 @@ def test_every_flipped_bit_of_a_slot_is_noticed_before_it_is_read() -> None:
     assert host.swap([], [(0, 3), (1, 4), (2, 5)]).damaged == ()
     assert host.swap([(5, 1)], []).damaged == ()
     assert host.start([], [(1, 4)], None, is_fenced=True).damaged == ()
+
+
+def test_slots_are_a_file_of_memory_with_a_name_and_are_given_back() -> None:
+    def files() -> list[Path]:
+        links = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        return [link for link in links if NAME in link.name]
+
+    before = len(files())
+    _, host = make_pages(num_slots=3)
+    assert len(files()) == before + 1
+    host.slots.zero_()
+    del host
+    gc.collect()
+    assert len(files()) == before
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_memory_of_a_device_is_registered_in_the_size_that_was_asked(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    calls = list[tuple[object, ...]]()
+
+    class Runtime:
+        def cudaHostRegister(self, *arguments: int) -> int:
+            calls.append(arguments)
+            return code
+
+        def cudaHostUnregister(self, address: int) -> None:
+            calls.append((address,))
+
+    empty = torch.empty
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    monkeypatch.setattr(torch, "empty", lambda size, *, dtype, pin_memory: empty(size, dtype=dtype))
+    memory = NamedMemory("test", (1 << 20) + 4096, is_pinned=True)
+    assert memory.tensor.nbytes == (1 << 20) + 4096
+    ((address, num_bytes, _),) = calls
+    assert num_bytes == (1 << 20) + 4096
+    assert (address == memory.tensor.data_ptr()) == (code == 0)
+    del memory
+    gc.collect()
+    assert calls[1:] == ([(address,)] if code == 0 else []), "what was registered, and no more"

@@ -4,12 +4,13 @@ from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, PrefillJob
 from stratos.engine.fake.runner import fake_generate
 from stratos.engine.settings import SchedulerConfig
-from tests.support.worlds.engine_driver import drain, make_request
+from tests.support.worlds.engine_driver import assert_at_rest, drain, make_request
 
 
-def test_what_came_of_a_lost_hand_off_is_found_as_a_prefix(make_engine):
-    source, target = make_engine(worker_weight=5), make_engine(worker_weight=2)
-    request = make_request(range(60))
+def half_received(make_engine, **settings):
+    """A target that has 40 of the 59 tokens that its source computed, and the request."""
+    source, target = make_engine(worker_weight=5), make_engine(worker_weight=2, **settings)
+    request = make_request(range(60), n=2)
     source.add_prefill(PrefillJob(leg="leg", token_ids=request.prompt_ids[:-1]))
     source.step()
     target.reserve(request)
@@ -18,34 +19,40 @@ def test_what_came_of_a_lost_hand_off_is_found_as_a_prefix(make_engine):
         source.step()
     came = KvRange(0, 40, 0, 1)
     target.scatter(request.key, came, source.gather("leg", came))
-    assert target.commit_prefix(request.key, 40) == 32
-    assert target.commit_prefix(request.key, 40) == 0, "the reservation has ended"
+    return target, request
+
+
+def test_behind_what_came_of_a_lost_hand_off_the_request_goes_on_at_once(make_engine):
+    target, request = half_received(make_engine)
+    assert target.commit_part(request.key, 40)
+    assert not target.commit_part(request.key, 40), "the reservation has ended"
     target.verify()
-    ledger = target.status().blocks
-    assert (ledger.reserved, ledger.allocated, ledger.cached) == (0, 0, 2)
+    status = target.status()
+    assert (status.blocks.reserved, status.blocks.allocated) == (0, 4), "in the blocks that it had"
+    assert (status.num_running, status.num_waiting) == (1, 0), "not behind those that wait"
+    assert target.match(request.prompt_ids, "", b"") == 32, "what is full is found by others"
     assert target.match(request.prompt_ids, "", b"another tenant") == 0
-    target.add(request)
     run = drain(target)
-    right = fake_generate(request.prompt_ids, 8, prefill_weight=5, decode_weight=2, num_prefilled=32)
-    assert run.tokens == {("r", 0): right}
+    right = fake_generate(request.prompt_ids, 8, prefill_weight=5, decode_weight=2, num_prefilled=40)
+    assert run.tokens == {("r", 0): right, ("r", 1): right}
     (stats,) = run.stats.values()
-    assert (stats.num_cached_tokens, stats.num_recomputed_tokens) == (32, 28)
+    assert (stats.num_cached_tokens, stats.num_transferred_tokens, stats.num_recomputed_tokens) == (0, 40, 20)
+    assert_at_rest(target)
 
 
-def test_blocks_that_a_scatter_still_writes_are_no_prefix(make_engine, monkeypatch):
+def test_blocks_that_a_scatter_still_writes_are_not_computed_in(make_engine, monkeypatch):
     engine = make_engine()
     request = make_request(range(60))
     engine.reserve(request)
 
     def lose_the_source(*_):
-        assert engine.commit_prefix(request.key, 40) == 32
+        assert not engine.commit_part(request.key, 40)
         assert engine.status().blocks.fenced == 4
-        assert engine.match(request.prompt_ids, "", b"") == 32
+        assert engine.match(request.prompt_ids, "", b"") == 0
 
     monkeypatch.setattr(engine.runner, "scatter", lose_the_source)
     engine.scatter(request.key, KvRange(40, 59, 0, 1), memoryview(bytes(8 * 19)))
-    ledger = engine.status().blocks
-    assert (ledger.fenced, ledger.cached, ledger.allocated) == (0, 2, 0)
+    assert_at_rest(engine)
 
 
 def test_a_hand_off_counts_what_its_choices_emitted_elsewhere(make_engine):

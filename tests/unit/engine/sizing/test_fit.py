@@ -11,7 +11,15 @@ import pytest
 from safetensors.torch import load_file
 
 from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
-from stratos.engine.sizing.case import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, GRAPH_ROW_BYTES, Room, SizingCase
+from stratos.engine.sizing.case import (
+    CPU_LOGIT_COPIES,
+    CPU_RUNTIME_BYTES,
+    GPU_LOGIT_COPIES,
+    GPU_RUNTIME_BYTES,
+    GRAPH_ROW_BYTES,
+    Room,
+    SizingCase,
+)
 from stratos.engine.sizing.device import device_choices, engine_process_for, keeps_codes, kernels_choice
 from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
 from stratos.engine.sizing.machine import Machine, resident_bytes
@@ -132,9 +140,10 @@ def test_host_memory_counts_on_a_cpu_alone(folder: Path) -> None:
     on_cpu, on_gpu = case_of(folder, ROOM, config, 5), case_of(folder, GPU_ROOM, config)
     assert on_cpu.fixed_bytes("float32")["staging and host pool"] == (1 << 20) + 5
     assert on_cpu.fixed_bytes("float32")["run-time and activations"] == CPU_RUNTIME_BYTES + activations(folder, 512)
-    assert on_gpu.fixed_bytes("float32").keys() == {"weights", "run-time and activations"}
+    assert on_gpu.fixed_bytes("float32").keys() == {"weights", "run-time and activations", "adapters of rank 16"}
     graphs = config.max_graph_batch * (2 * GRAPH_ROW_BYTES + 4 * read_need(folder).vocab_size)
-    expected = GPU_RUNTIME_BYTES + graphs + activations(folder, 2048)
+    more_logits = (GPU_LOGIT_COPIES - CPU_LOGIT_COPIES) * 7 * read_need(folder).vocab_size * 4
+    expected = GPU_RUNTIME_BYTES + graphs + activations(folder, 2048) + more_logits
     assert on_gpu.fixed_bytes("float32")["run-time and activations"] == expected
     assert case_of(folder, GPU_ROOM, config, 7).fixed_bytes("float32")["KV rings"] == 7
 

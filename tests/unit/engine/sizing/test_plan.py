@@ -175,3 +175,16 @@ def test_copies_of_codes_while_they_are_loaded_are_planned_where_they_are_larger
     assert taken(replace(SMALL, load_bytes=1)) == taken(SMALL)
     loading = replace(SMALL, load_bytes=2 * GIB)
     assert taken(loading) == taken(SMALL, loading) == taken(replace(SMALL, load_bytes=GIB)) + GIB
+
+
+def test_adapters_have_their_part_of_the_memory() -> None:
+    wide = replace(LARGE, rank_elements=2_600_000)
+    sizes = {}
+    for count in (8, 24):
+        config = runner_config(max_resident_adapters=count)
+        case = SizingCase(need=wide, room=GPU, config=config, scheduler=SchedulerConfig())
+        sizes[count] = case.fixed_bytes("bfloat16")["adapters of rank 16"]
+    assert sizes[8] == 10 * 16 * 2_600_000 * 2
+    assert sizes[24] - sizes[8] == 16 * 16 * 2_600_000 * 2
+    fewer = plan(wide, GPU, max_resident_adapters=24).kv_pool_bytes - plan(wide, GPU).kv_pool_bytes
+    assert -fewer == pytest.approx(sizes[24] - sizes[8], abs=MIB * 4)

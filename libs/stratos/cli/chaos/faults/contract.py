@@ -30,7 +30,13 @@ class Breakable(Protocol):
         """The process of a name."""
 
     async def metric(self, name: str, metric: str) -> float:
-        """Sum over the series of a metric that a process shows."""
+        """Sum over the series of a metric that a process shows; one that it does not know is no 0."""
+
+    async def clock_ahead_s(self, name: str) -> float:
+        """Seconds that the wall clock of a process is ahead of the true one, as it says itself."""
+
+    async def metrics_address(self, name: str) -> str:
+        """Where a process answers probes, host:port."""
 
     async def drain(self, name: str) -> DrainOutcome:
         """Let a worker leave, and wait for its end."""

@@ -25,6 +25,8 @@ from stratos.cli.chaos.faults.waking import undone_in_the_end
 
 LOOK_S = 0.01
 """A connection that is made during a partition passes data for so long at most, on an idle machine."""
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Where this machine reaches what listens at every address."""
 _LET_THROUGH = """
 for fd in held:
     try:
@@ -71,6 +73,7 @@ async def _hold_apart(strike: Strike, wall: _Wall) -> Proof:
         raise NoEffect(f"process {wall.pid} has no connection, and listens for none")
     num_before = len(wall.own)
     strike.in_effect.set()
+    knocks = [asyncio.ensure_future(_is_let_in(*place, strike.lasting_s)) for place in wall.listens_at()]
     until_s = loop.time() + strike.lasting_s
     while loop.time() < until_s:
         await asyncio.sleep(LOOK_S)
@@ -79,14 +82,28 @@ async def _hold_apart(strike: Strike, wall: _Wall) -> Proof:
         wall.extend()
     if num_bytes := wall.num_bytes_passed():
         raise NoEffect(f"{num_bytes} bytes reached process {wall.pid}, or its peers, across the partition")
+    if any(await asyncio.gather(*knocks)):
+        raise NoEffect(f"process {wall.pid} took a new connection during the partition")
     return {
         "pid": wall.pid,
         "apart_s": strike.lasting_s,
         "sockets": num_before,
         "new_sockets": len(wall.own) - num_before,
         "bytes_passed": 0,
+        "refused_at_ports": len(knocks),
         "peers_out_of_reach": wall.num_strangers,
     }
+
+
+async def _is_let_in(host: str, port: int, wait_s: float) -> bool:
+    """Whether a connection is made within the time; its own first packet is thrown away with those of others."""
+    try:
+        async with asyncio.timeout(wait_s):
+            _, writer = await asyncio.open_connection(host, port)
+    except (TimeoutError, OSError):
+        return False
+    writer.close()
+    return True
 
 
 @dataclass
@@ -119,6 +136,11 @@ class _Wall:
     def num_strangers(self) -> int:
         """Peers that are other users' processes: what the process sends still reaches them."""
         return len(self._stranger)
+
+    def listens_at(self) -> list[tuple[str, int]]:
+        """Hosts and ports at which the process takes connections."""
+        names = {self.own[inode].getsockname()[:2] for inode in self._listening}
+        return [(_LOOPBACK.get(host, host), port) for host, port in sorted(names)]
 
     def extend(self) -> None:
         """Block what there is by now of the process, and of its peers."""

@@ -10,9 +10,10 @@ from typing import Self
 
 import psutil
 
+from stratos.cli.chaos.faults.clock import clock
 from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.cuts import partition, reset
-from stratos.cli.chaos.faults.kv_bytes import corrupt
+from stratos.cli.chaos.faults.kv_bytes import corrupt, corrupt_tier
 from stratos.cli.chaos.faults.leaving import drain
 from stratos.cli.chaos.faults.processes import kill, slow, stop
 from stratos.cli.chaos.faults.shortages import full_disk, short_memory
@@ -28,13 +29,18 @@ FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
         "reset": reset,
         "partition": partition,
         "corrupt": corrupt,
+        "corrupt-tier": corrupt_tier,
         "full-disk": full_disk,
         "memory": short_memory,
         "gone": gone,
+        "clock": clock,
     }
 )
 MOVING = ("kill", "stop", "drain", "partition")
 """Streams of a decode worker that suffers these go on elsewhere."""
+OF_GATEWAYS = ("kill", "stop", "reset", "full-disk", "clock")
+LOSING = ("kill", "reset")
+"""Clients of a gateway that suffers these lose their connections."""
 STORE = "object-store"
 """The only target of ``gone``."""
 

@@ -1,4 +1,4 @@
-"""Damage to KV on its way: bits of the staging rings of a receiver are flipped while frames lie in them."""
+"""Damage to KV: bits are flipped in the staging rings of a receiver while frames lie in them, or in the host tier."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
 from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.processes import hold_still
 from stratos.cli.chaos.faults.waking import woken_in_the_end
 
 INTEGRITY_METRIC = "stratos_kv_integrity_failures_total"
+TIER_METRIC = "stratos_kv_host_damaged_blocks_total"
+TIER_PAUSE_S = 0.2
 STILL_S, MOVING_S = 0.05, 0.02
 """Frames are read within a millisecond; those that come while their receiver stands still lie there to be damaged."""
 STRIDE, FIRST_BYTES = 65536, 4096
 """Slots begin at multiples of the one; a bit of the other is flipped in each."""
 _RING = re.compile(r".*/kv-[0-9a-f]{32}\.ring( \(deleted\))?")
+_TIER = re.compile(r"/memfd:stratos-kv-host( \(deleted\))?")
+"""As ``engine.memory.host_pages`` calls it, which this module does not import for torch's sake."""
 
 
 async def corrupt(strike: Strike) -> Proof:
@@ -32,12 +34,14 @@ async def corrupt(strike: Strike) -> Proof:
     process = await strike.process()
     before = await strike.place.metric(strike.target, INTEGRITY_METRIC)
     num_flips, is_over = 0, False
-    with woken_in_the_end(process.pid), _mapped() as rings:
+    with woken_in_the_end(process.pid), _mapped() as memory:
         until_s = time.monotonic() + strike.lasting_s
         while not is_over:
             await hold_still(process)
             await asyncio.sleep(STILL_S)
-            num_flips += rings.flip(process)
+            for fd in _received_by(process.pid):
+                memory.add(f"/proc/{process.pid}/fd/{fd}")
+            num_flips += memory.flip()
             os.kill(process.pid, signal.SIGCONT)
             if num_flips:
                 strike.in_effect.set()
@@ -51,25 +55,55 @@ async def corrupt(strike: Strike) -> Proof:
     return {"pid": process.pid, "bits_flipped": num_flips, "frames_refused": int(refused)}
 
 
-class _Rings:
-    """Memory of the staging rings of a process, shared with it."""
+async def corrupt_tier(strike: Strike) -> Proof:
+    """Flip bits of what lies in host memory; the worker must say that it loaded damaged blocks.
+
+    Each region has a bit of its own, so that no two flips within a block can hide each other from a sum; and it is the
+    same each time, so that a second flip heals.
+    """
+    process = await strike.process()
+    before = await strike.place.metric(strike.target, TIER_METRIC)
+    num_flips, is_over, until_s = 0, False, time.monotonic() + strike.lasting_s
+    with _mapped() as memory:
+        for one in (process, *process.children(recursive=True)):
+            for fd in _open_as(one.pid, _TIER):
+                memory.add(f"/proc/{one.pid}/fd/{fd}")
+        while not is_over:
+            num_flips += memory.flip(is_fixed=True)
+            if num_flips:
+                strike.in_effect.set()
+            await asyncio.sleep(TIER_PAUSE_S)
+            is_over = time.monotonic() >= until_s
+    if not num_flips:
+        raise NoEffect(f"{strike.target} has no host tier (RUNNER__HOST_POOL_BYTES), so no bit was flipped")
+    found = await strike.place.metric(strike.target, TIER_METRIC) - before
+    if found <= 0:
+        raise NoEffect(f"{num_flips} bits were flipped, but {strike.target} loaded no damaged block")
+    return {"pid": process.pid, "bits_flipped": num_flips, "damaged_blocks": int(found)}
+
+
+class _Memory:
+    """Files of memory of a process, shared with it."""
 
     def __init__(self) -> None:
         self._memory: dict[int, mmap.mmap] = {}
 
-    def flip(self, process: psutil.Process) -> int:
-        """Flip a bit in every slot of the rings by which the process receives now; returns how many."""
-        for fd in _received_by(process.pid):
-            self._map(f"/proc/{process.pid}/fd/{fd}")
+    def flip(self, *, is_fixed: bool = False) -> int:
+        """Flip a bit in every region; returns how many."""
         num_flips = 0
         for memory in self._memory.values():
-            for slot in range(0, len(memory), STRIDE):
-                place = slot + secrets.randbelow(min(FIRST_BYTES, len(memory) - slot))
-                memory[place] ^= 1 << secrets.randbelow(8)
+            for index, begin in enumerate(range(0, len(memory), STRIDE)):
+                if is_fixed:
+                    word, bit = divmod(index % 64, 8)
+                    place = begin + word
+                else:
+                    place, bit = begin + secrets.randbelow(min(FIRST_BYTES, len(memory) - begin)), secrets.randbelow(8)
+                memory[place] ^= 1 << bit
                 num_flips += 1
         return num_flips
 
-    def _map(self, path: str) -> None:
+    def add(self, path: str) -> None:
+        """Map a file, unless it is mapped already."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:  # closed by now
@@ -87,24 +121,30 @@ class _Rings:
 
 
 def _received_by(pid: int) -> list[str]:
-    """Descriptors of rings that a process holds the lock of, as receivers do; it has those of its peers open, too.
+    """Descriptors of rings that a process holds the lock of, as receivers do; it has those of its peers open, too."""
+    found = []
+    for fd in _open_as(pid, _RING):
+        with suppress(OSError):
+            if " FLOCK " in Path(f"/proc/{pid}/fdinfo/{fd}").read_text():
+                found.append(fd)
+    return found
 
-    None for one that has ended.
-    """
+
+def _open_as(pid: int, name: re.Pattern[str]) -> list[str]:
+    """Descriptors of files of a name; none of a process that has ended."""
     found = []
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                is_ring = _RING.fullmatch(str(Path(entry.path).readlink()))
-                if is_ring and " FLOCK " in Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text():
+                if name.fullmatch(str(Path(entry.path).readlink())):
                     found.append(entry.name)
     return found
 
 
 @contextmanager
-def _mapped() -> Iterator[_Rings]:
-    rings = _Rings()
+def _mapped() -> Iterator[_Memory]:
+    memory = _Memory()
     try:
-        yield rings
+        yield memory
     finally:
-        rings.close()
+        memory.close()

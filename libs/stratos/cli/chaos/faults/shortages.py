@@ -1,7 +1,8 @@
 """Faults of a process that gets no more of something: room on disk, memory.
 
 Both are limits of the kernel for that one process (``prlimit``), so nothing else on the machine suffers.  The proof
-is that the limit held, not that the process missed anything.
+is that the limit held, and what the process missed: threads for the connections that came meanwhile, and lines of its
+log, which it counts itself.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import asyncio
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,8 +20,14 @@ import psutil
 
 from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.waking import undone_in_the_end
+from stratos.common.errors import StratosError
 
 Measured = TypeVar("Measured")
+LINES_METRIC = "stratos_log_lines_lost_total"
+COUNTED_S = 0.5
+"""Within this time a process has counted what it lost."""
+NUM_HELD, HELD_S = 24, 0.5
+"""Connections at once: more than a process keeps stacks of ended threads for."""
 SPARE_BYTES = 1 << 20
 """Address space that a process short of memory may still take."""
 _SET_BACK = """
@@ -49,26 +56,80 @@ async def full_disk(strike: Strike) -> Proof:
     process = await strike.process()
     if not _survives(process.pid, signal.SIGXFSZ):
         raise NoEffect(f"{strike.target} (process {process.pid}) would be killed by SIGXFSZ, which is not a full disk")
-    sizes = _written(process)
+    sizes, lost_before = _written(process), await _num_lost_lines(strike)
     later = await _hold_limit(strike, process, resource.RLIMIT_FSIZE, 0, lambda: _written(process))
+    num_lost = None
+    if lost_before is not None:
+        await asyncio.sleep(COUNTED_S)
+        num_lost = await _num_lost_lines(strike)
     grown = {path for path, size in later.items() if size > sizes.get(path, size)}
     if grown:
         raise NoEffect(f"files of process {process.pid} grew: {', '.join(sorted(grown))}")
-    return {"pid": process.pid, "full_s": strike.lasting_s, "files": len(sizes), "grown": 0}
+    proof = {"pid": process.pid, "full_s": strike.lasting_s, "files": len(sizes), "grown": 0}
+    return proof | {"log_lines_lost": None if num_lost is None or lost_before is None else num_lost - lost_before}
 
 
 async def short_memory(strike: Strike) -> Proof:
     """The process can map next to nothing more: allocations beyond what it has fail."""
     process = await strike.process()
-    limit = process.memory_info().vms + SPARE_BYTES
-    size = await _hold_limit(strike, process, resource.RLIMIT_AS, limit, lambda: int(process.memory_info().vms))
+    limit, num_refused = process.memory_info().vms + SPARE_BYTES, list[int | None]()
+
+    async def knock() -> None:
+        num_refused.append(await _num_refused(strike))
+
+    def address_space() -> int:
+        return int(process.memory_info().vms)
+
+    size = await _hold_limit(strike, process, resource.RLIMIT_AS, limit, address_space, meanwhile=knock)
     if size > limit:
         raise NoEffect(f"process {process.pid} grew to {size} bytes beyond its limit of {limit}")
-    return {"pid": process.pid, "short_s": strike.lasting_s, "address_space": size, "limit": limit}
+    if num_refused == [0]:
+        raise NoEffect(f"process {process.pid} had memory for {NUM_HELD} more threads under its limit")
+    proof = {"pid": process.pid, "short_s": strike.lasting_s, "address_space": size, "limit": limit}
+    return proof | {"threads_refused": num_refused[0]}
+
+
+async def _num_refused(strike: Strike) -> int | None:
+    """Connections that a process closed at once, for want of a thread, of so many that it was to hold; none answers.
+
+    ``None`` for a process that has no thread for each of its probes.
+    """
+    try:
+        host, _, port = (await strike.place.metrics_address(strike.target)).rpartition(":")
+    except StratosError:
+        return None
+    async with AsyncExitStack() as stack:
+        readers = []
+        for _ in range(NUM_HELD):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            stack.callback(writer.close)
+            readers.append(asyncio.ensure_future(reader.read(1)))
+        done, waiting = await asyncio.wait(readers, timeout=HELD_S)
+        for one in waiting:
+            one.cancel()
+        return len(done)
+
+
+async def _num_lost_lines(strike: Strike) -> int | None:
+    """Lines of its log that the process could not write so far; ``None`` where it does not say."""
+    try:
+        return int(await strike.place.metric(strike.target, LINES_METRIC))
+    except StratosError:
+        return None
+
+
+async def _nothing() -> None:
+    return
 
 
 async def _hold_limit(
-    strike: Strike, process: psutil.Process, kind: int, limit: int, measured: Callable[[], Measured]
+    strike: Strike,
+    process: psutil.Process,
+    kind: int,
+    limit: int,
+    measured: Callable[[], Measured],
+    *,
+    meanwhile: Callable[[], Awaitable[None]] = _nothing,
 ) -> Measured:
     """Returns what is measured at the end, while the limit still holds."""
     with _only_one(process.pid, kind) as place:
@@ -78,7 +139,7 @@ async def _hold_limit(
             hold(place.fileno())
             resource.prlimit(process.pid, kind, (limit, hard))
             strike.in_effect.set()
-            await asyncio.sleep(strike.lasting_s)
+            await asyncio.gather(asyncio.sleep(strike.lasting_s), meanwhile())
             result = measured()
             if process.status() == psutil.STATUS_ZOMBIE or resource.prlimit(process.pid, kind)[0] != limit:
                 raise NoEffect(f"process {process.pid} did not live under its limit to the end")

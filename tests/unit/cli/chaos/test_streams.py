@@ -1,0 +1,104 @@
+"""A client whose gateway is lost comes back for the rest of its stream, or for all of it where there is no record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from stratos.cli.chaos import streams
+from stratos.cli.chaos.streams import StreamRun
+
+EVENTS = [
+    {"choices": [{"index": 0, "text": "a", "token_ids": [1]}]},
+    {"choices": [{"index": 0, "text": "b", "token_ids": [2]}]},
+    {"choices": [{"index": 0, "text": "c", "token_ids": [3], "finish_reason": "length"}]},
+    {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 3}},
+]
+
+
+class Lost(httpx.AsyncByteStream):
+    """Some events, then a cut in the middle of the next one."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        self.begin, self.end = begin, end
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for number in range(self.begin, self.end):
+            yield f"id: {number}\ndata: {json.dumps(EVENTS[number])}\n\n".encode()
+        if self.end < len(EVENTS):
+            yield f"id: {self.end}\n".encode()
+            raise httpx.ReadError("its gateway is gone")
+
+
+async def streamed(answers: list[httpx.Response], *, are_recorded: bool) -> tuple[StreamRun, list[httpx.Request]]:
+    """The first of the streams, where these answers come one after the other."""
+    asked = list[httpx.Request]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return answers.pop(0)
+
+    run = StreamRun("http://platform/v1", "key", "run", ["base"], are_recorded=are_recorded)
+    name, body = run._asks[0]
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        await run._stream(client, name, body)
+    return run, asked
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "RETURN_PAUSE_S", 0)
+
+
+async def test_the_rest_of_a_record_is_fetched() -> None:
+    recorded = {"x-stratos-stream": "strm_1"}
+    answers = [
+        httpx.Response(200, headers=recorded, stream=Lost(0, 2)),
+        httpx.Response(503),
+        httpx.Response(200, headers=recorded, text='data: {"error": {"code": "stream_moved"}}\n\n'),
+        httpx.Response(200, headers=recorded, stream=Lost(2, 4)),
+    ]
+    run, asked = await streamed(answers, are_recorded=True)
+    (result,) = (one for one in run.results.values() if one.times)
+    assert (result.texts, result.token_ids, result.usage, result.error) == ({0: "abc"}, {0: [1, 2, 3]}, (1, 3), "")
+    assert result.num_returns == 3
+    assert [request.headers.get("last-event-id") for request in asked] == [None, "1", "1", "1"]
+    assert {request.headers["idempotency-key"] for request in asked} == {"run-0"}
+
+
+async def test_an_answer_for_which_the_record_is_not_known_begins_again() -> None:
+    recorded = {"x-stratos-stream": "strm_1"}
+    answers = [
+        httpx.Response(200, headers=recorded, stream=Lost(0, 2)),
+        httpx.Response(200, headers={"x-stratos-stream": "none"}, stream=Lost(0, 1)),
+        httpx.Response(200, headers=recorded, stream=Lost(0, 4)),
+    ]
+    run, asked = await streamed(answers, are_recorded=True)
+    (result,) = (one for one in run.results.values() if one.times)
+    assert (result.texts, result.num_returns) == ({0: "abc"}, 2)
+    assert [request.headers.get("last-event-id") for request in asked] == [None, "1", None]
+
+
+async def test_without_a_record_all_of_it_is_asked_for_again() -> None:
+    none = {"x-stratos-stream": "none"}
+    answers = [httpx.Response(200, headers=none, stream=Lost(0, end)) for end in (2, 4)]
+    run, asked = await streamed(answers, are_recorded=True)
+    (result,) = (one for one in run.results.values() if one.times)
+    assert (result.texts, result.num_returns) == ({0: "abc"}, 1)
+    assert "last-event-id" not in asked[1].headers
+
+
+async def test_where_no_gateway_is_struck_nobody_comes_back() -> None:
+    run, asked = await streamed([httpx.Response(200, stream=Lost(0, 2))], are_recorded=False)
+    (result,) = (one for one in run.results.values() if one.times)
+    assert "its gateway is gone" in result.error
+    assert "idempotency-key" not in asked[0].headers
+
+
+def test_content_and_calls_of_a_chat_are_its_text() -> None:
+    call = {"index": 0, "function": {"name": "plot", "arguments": "{}"}}
+    assert streams._text_of({"delta": {"content": "x", "tool_calls": [call]}}) == "xplot{}"
+    assert streams._text_of({"delta": {}}) == ""
