@@ -43,9 +43,8 @@ def test_point_4_rolling_upgrade(cluster: ClusterSettings, report: ClusterReport
 def _install_old(found: Disturbed, old: OldVersion) -> None:
     *flags, placed = shlex.split(found.environment["HELM_ARGS"])
     values = yaml.safe_load((old.chart / "values.yaml").read_text())
-    known = {
-        name: given for name, given in json.loads(Path(placed).read_text()).items() if set(given) <= {*values[name]}
-    }
+    given = json.loads(Path(placed).read_text())
+    known = {name: settings for name, settings in given.items() if set(settings) <= set(values[name])}
     old_placed = Path(placed).with_suffix(".old.json")
     old_placed.write_text(json.dumps(known))
     flags.append(str(old_placed))
