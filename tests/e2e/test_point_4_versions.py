@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import subprocess
 import sys
@@ -9,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.support.kube.cluster.commands import CommandFailed, wait_until
+from tests.support.kube.cluster.commands import CommandFailed, run, wait_until
 from tests.support.kube.cluster.disturbed import SERVICES, Disturbed, disturbed_namespace, undisturbed
 from tests.support.kube.cluster.documented import run_documented
 from tests.support.kube.cluster.old_version import OldVersion, old_version
@@ -29,8 +32,7 @@ def test_point_4_rolling_upgrade(cluster: ClusterSettings, report: ClusterReport
         before = {pod for service in SERVICES for pod in found.pods_of(service)}
         with undisturbed(found, report, "an upgrade of every service") as (load, figures):
             start = time.monotonic()
-            run_documented("upgrade", found.environment)
-            wait_until("the upgrade is ready", lambda: not found.release.unready(), 300)
+            _upgrade(found)
             figures |= {"pods replaced": len(before), "upgrade, s": time.monotonic() - start}
             wait_until("the old ones are gone", lambda: not before & _all_pods(found), 180)
             load.wait_streams()
@@ -39,10 +41,42 @@ def test_point_4_rolling_upgrade(cluster: ClusterSettings, report: ClusterReport
 
 
 def _install_old(found: Disturbed, old: OldVersion) -> None:
-    # Its chart serves external metrics unless told not to, and another release may have them.
-    flags = [*shlex.split(found.environment["HELM_ARGS"]), "--set=autoscaling.metricsApi.create=false"]
+    *flags, placed = shlex.split(found.environment["HELM_ARGS"])
+    values = yaml.safe_load((old.chart / "values.yaml").read_text())
+    given = json.loads(Path(placed).read_text())
+    known = {name: settings for name, settings in given.items() if set(settings) <= set(values[name])}
+    old_placed = Path(placed).with_suffix(".old.json")
+    old_placed.write_text(json.dumps(known))
+    flags.append(str(old_placed))
+    if "create" in values["autoscaling"]["metricsApi"]:  # such a chart serves them unless told not to
+        flags.append("--set=autoscaling.metricsApi.create=false")
     found.release.helm("install", str(old.chart), *flags, f"--set=image.tag={old.tag}", "--wait", "--timeout", "15m")
     wait_until("all old pods are ready", lambda: not found.release.unready(), 300)
+
+
+def _upgrade(found: Disturbed) -> None:
+    """In the two steps of docs/operations.md, "From gateways of each model", which the old version has."""
+    release = found.release
+    with pytest.raises(CommandFailed, match="would end before those of all models serve") as refused:
+        run_documented("upgrade", found.environment)
+    printed = r"kubectl --namespace \S+ annotate deployment (.+) helm\.sh/resource-policy=keep"
+    command = re.search(printed, f"{refused.value}")
+    assert command is not None, f"it prints how to go on: {refused.value}"
+    run(shlex.split(command[0]))
+    older = command[1].split()
+    old_pods = set(found.pods_of("gateway"))
+    run_documented("upgrade", found.environment)
+    wait_until("old and new are ready, and models recorded", lambda: not release.unready() + _unfinished(found), 300)
+    assert old_pods < set(found.pods_of("gateway")), "both are there"
+    run_documented("upgrade", found.environment)
+    release.kubectl("delete", "deployment", *older, "--wait=false")
+    wait_until("the upgrade is ready", lambda: not release.unready(), 300)
+
+
+def _unfinished(found: Disturbed) -> list[str]:
+    """Jobs of the release that have not ended well."""
+    jobs = found.release.kubectl.items("jobs", found.release.selector)
+    return [job["metadata"]["name"] for job in jobs if not job["status"].get("succeeded")]
 
 
 def _all_pods(found: Disturbed) -> set[str]:

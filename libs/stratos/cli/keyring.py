@@ -13,11 +13,13 @@ from pathlib import Path
 from stratos.cli.data.credentials import Credentials, load_credentials, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.cli.stores import StoreTarget, open_records, run_init
+from stratos.cli.stores import StoreTarget, open_records, open_stores
 from stratos.core.tenancy.plan import LOCAL, STANDARD
 from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import KeyStore, ListedKey
 from stratos.store.keys import KeyTerms, Peppers, mint_key, parse_key
+from stratos.store.records.adoption import init_store
+from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenants import TenantRecord
@@ -101,20 +103,29 @@ class GivenKey:
 
 
 async def set_up_with_keys(target: StoreTarget, peppers: Peppers | None, given: Sequence[GivenKey]) -> str:
-    """Set up the store of an installation, with its first keys; returns its id. Doing it again changes nothing."""
-    store_id = await run_init(target)
-    if peppers is not None:
-        await register_keys(target.redis_url, peppers, given, target.prefix)
+    """Set up the store of an installation, with its first keys; returns its id. Doing it again changes nothing.
+
+    Both go over one connection: gateways follow the store as soon as it is marked, and a name that has to be looked up
+    in between could keep the keys from them.
+    """
+    async with open_stores(target) as (records, manifests):
+        store_id = await init_store(records, manifests)
+        if peppers is not None:
+            await _register(records, peppers, given)
     return store_id
 
 
 async def register_keys(redis_url: str, peppers: Peppers, given: Sequence[GivenKey], prefix: str = "") -> None:
     """Store keys that exist already, and tenants that are new, in the Redis of an installation."""
     async with open_records(redis_url, *([prefix] if prefix else [])) as records:
-        keys = KeyStore(RecordWriter(records, actor=_person()), peppers)
-        for key in given:
-            terms = KeyTerms(role=key.role)
-            await keys.create_key(key.tenant, key.name, key=key.text, first_plan=key.first_plan, terms=terms)
+        await _register(records, peppers, given)
+
+
+async def _register(records: RecordStore, peppers: Peppers, given: Sequence[GivenKey]) -> None:
+    keys = KeyStore(RecordWriter(records, actor=_person()), peppers)
+    for key in given:
+        terms = KeyTerms(role=key.role)
+        await keys.create_key(key.tenant, key.name, key=key.text, first_plan=key.first_plan, terms=terms)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from tests.support.kube.cluster.commands import run
 from tests.support.kube.cluster.settings import ClusterSettings
 
-COMMIT = "74d5cd06"
+RELEASED = "74d5cd06"
 """Release 0.1.0, as CHANGELOG.md names it."""
 IMAGES = ("gateway", "router", "lora-registry", "autoscaler", "worker", "model-demo", "redis")
 
@@ -27,10 +28,14 @@ class OldVersion:
 
 @contextmanager
 def old_version(cluster: ClusterSettings, folder: Path, timeout_s: float = 1800.0) -> Iterator[OldVersion]:
-    """Checked out into ``folder``, which must not be there yet; built and loaded as the checkout itself is."""
-    run(["git", "worktree", "add", "--detach", str(folder), COMMIT])
+    """Checked out into ``folder``, which must not be there yet; built and loaded as the checkout itself is.
+
+    The commit is that of E2E_OLD, or of the release.
+    """
+    commit = os.environ.get("E2E_OLD") or RELEASED
+    run(["git", "worktree", "add", "--detach", str(folder), commit])
     try:
-        tag = f"e2e-{COMMIT}"
+        tag = f"e2e-{commit}"
         if cluster.build:
             builder = ["--builder", shlex.join(cluster.build)]
             command = [
