@@ -7,14 +7,15 @@ import os
 import resource
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from stratos.cli.chaos.faults import clock, kv_bytes, shortages
+from stratos.cli.chaos.faults import clock, clock_code, kv_bytes, shortages
 from stratos.cli.chaos.faults.contract import NoEffect
 from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.faults.waking import undone_in_the_end
@@ -94,6 +95,7 @@ async def test_nothing_more_is_mapped_without_memory(victim: Victim, monkeypatch
     victim.tell("serve")
     address = f"127.0.0.1:{await victim.answer()}"
     place = OneProcess(victim.process.pid, address=address)
+    monkeypatch.setattr(shortages, "HELD_S", 0)  # it may be slow to take connections
     proof = await Fault("memory", "victim", lasting_s=0.01).strike(place, asyncio.Event())
     assert proof["threads_refused"] > 0
     monkeypatch.setattr(shortages, "SPARE_BYTES", 1 << 40)
@@ -101,22 +103,64 @@ async def test_nothing_more_is_mapped_without_memory(victim: Victim, monkeypatch
         await Fault("memory", "victim", lasting_s=0.01).strike(place, asyncio.Event())
 
 
+async def ahead_s(victim: Victim, word: str = "clock") -> float:
+    return float(await victim.ask(word)) - time.time()
+
+
 async def test_a_clock_goes_ahead_for_one_process_and_comes_back(victim: Victim) -> None:
     class Place(OneProcess):
         async def clock_ahead_s(self, name: str) -> float:
-            victim.tell("clock")
-            return float(await victim.answer()) - time.time()
+            return await ahead_s(victim)
 
     place, fault = Place(victim.process.pid), Fault("clock", "victim", lasting_s=600)
     with begun(fault, place) as (strike, in_effect):
         await effect_of(strike, in_effect)
+        assert await victim.ask("fork") == "done"
+        assert abs(await ahead_s(victim, "clock of the fork") - clock.STEP_S) < 60
         assert abs(time.time() - time.monotonic() - OFFSET_S) < 60, "that of others stays"
         with pytest.raises(NoEffect, match="ahead already"):
             await fault.strike(place, asyncio.Event())
         await cancelled(strike)
     assert abs(await place.clock_ahead_s("victim")) < 60
+    assert abs(await ahead_s(victim, "clock of the fork")) < 60
     proof = await Fault("clock", "victim", lasting_s=0.01).strike(place, asyncio.Event())
     assert abs(proof["ahead_s"] - clock.STEP_S) < 60
+
+
+async def test_a_clock_whose_step_comes_after_its_end_is_set_back(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, write = threading.Event(), clock.write_code
+
+    def late(pid: int, patches: Sequence[clock.Patch], is_over: Callable[[], bool]) -> None:
+        begins.set()
+        while not is_over():
+            time.sleep(0.001)
+        write(pid, patches)
+
+    monkeypatch.setattr(clock, "write_code", late)
+    with begun(Fault("clock", "victim", lasting_s=600), OneProcess(victim.process.pid)) as (strike, _):
+        await asyncio.to_thread(begins.wait, 60)
+        await cancelled(strike)
+    assert abs(await ahead_s(victim)) < 60
+
+
+async def test_a_clock_is_stepped_where_threads_stop_one_after_the_other(victim: Victim) -> None:
+    """They compute in the clock's own code, in which nothing may be changed."""
+    for _ in range(4):
+        assert await victim.ask("spin") == "done"
+    with begun(Fault("clock", "victim", lasting_s=600), OneProcess(victim.process.pid)) as (strike, in_effect):
+        await effect_of(strike, in_effect)
+        await cancelled(strike)
+
+
+def test_code_of_a_process_that_never_stands_still_is_left_in_time(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_code, "LIMIT_S", 0.0)
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    with pytest.raises(OSError, match="did not stand still"):
+        clock_code.write_code(sleeper.pid, ())
 
 
 async def test_a_clock_that_says_it_did_not_move_is_no_effect(victim: Victim) -> None:

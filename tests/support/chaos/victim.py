@@ -16,7 +16,7 @@ from stratos.cli.chaos.faults.fault import Fault
 from tests.support.chaos.places import OneProcess
 
 VICTIM = """
-import fcntl, mmap, os, socket, sys, time
+import fcntl, hashlib, mmap, os, socket, sys, threading, time
 
 def serve():
     import http.server, threading
@@ -27,6 +27,10 @@ def serve():
     server = Quiet(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server.server_port
+
+def spin():
+    while True:
+        hashlib.sha256(bytes(1 << 20))
 
 server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)
@@ -56,6 +60,18 @@ for line in sys.stdin:
         elif word == "clock":
             print(time.time(), flush=True)
             continue
+        elif word == "spin":
+            threading.Thread(target=spin, daemon=True).start()
+        elif word == "fork":
+            asked, ask = os.pipe()
+            if not os.fork():
+                os.close(ask)
+                while os.read(asked, 1):
+                    print(time.time(), flush=True)
+                os._exit(0)
+        elif word == "clock of the fork":
+            os.write(ask, b"?")
+            continue
         print("done", flush=True)
     except OSError as error:
         print(type(error).__name__, error.errno, flush=True)
@@ -67,10 +83,17 @@ class Victim:
 
     def __init__(self, process: subprocess.Popen[str], connection: socket.socket, folder: Path) -> None:
         self.process, self.connection, self.folder = process, connection, folder
+        self._asking = asyncio.Lock()
 
     def tell(self, word: str) -> None:
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
+
+    async def ask(self, word: str) -> str:
+        """Its answer to a word, where a strike may ask it, too."""
+        async with self._asking:
+            self.tell(word)
+            return await self.answer()
 
     def tier(self) -> bytes:
         """Its host tier."""
