@@ -130,9 +130,9 @@ async def test_a_clock_goes_ahead_for_one_process_and_comes_back(victim: Victim)
 async def test_a_clock_whose_step_comes_after_its_end_is_set_back(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begins, write = threading.Event(), clock.write_code
+    begins, write = threading.Event(), clock_code.write_code
 
-    def late(pid: int, patches: Sequence[clock.Patch], is_over: Callable[[], bool]) -> None:
+    def late(pid: int, patches: Sequence[clock_code.Patch], is_over: Callable[[], bool]) -> None:
         begins.set()
         while not is_over():
             time.sleep(0.001)
