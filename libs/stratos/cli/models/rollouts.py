@@ -15,7 +15,7 @@ DEFAULTS = {"steps": "10,50,100", "hold": "5m", "gates": "errors=0.5%"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutAsk:
-    """What a person has written; raises ``BadRequest`` for what cannot be, or what does not go together."""
+    """Options that a person has written; raises ``BadRequest`` for what cannot be, or what does not go together."""
 
     name: str
     to: str
@@ -38,7 +38,7 @@ class RolloutAsk:
 
     @property
     def verb(self) -> str:
-        """What is done to a roll-out that runs; empty for nothing."""
+        """Change of a roll-out that runs; empty for none."""
         return next((verb for verb, is_asked in self.verbs.items() if is_asked), "")
 
     def body(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class ArmCounts:
 
     num_requests: int = 0
     num_errors: int = 0
-    """Those that failed by the platform's fault."""
+    """Requests that failed by the platform's fault."""
     ttfts: Counter[int] = field(default_factory=Counter)
     itls: Counter[int] = field(default_factory=Counter)
 

@@ -5,7 +5,7 @@
                  │  └ paused    └─────────────┴──▶ rolled back, aborted: all requests go to the old revision
 
 Each change is one write of this record.  The weights are an alias of the model's own name, written after it, and
-``is_applied`` says that this has been done: whoever goes on after a crash finds there what is left to do.
+``is_applied`` says that this has been done: the process that goes on after a crash finds there what is left to do.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RolloutRecord:
     """Least time of each step."""
     gates: RolloutGates
     min_requests: Annotated[int, Interval(ge=LEAST_REQUESTS, le=1_000_000)] = LEAST_REQUESTS
-    """Of each arm at each step, below which no gate judges and the next step does not come."""
+    """Number for each arm at each step, below which no gate judges and the next step does not come."""
     sticky: Sticky = Sticky.SESSION
     started_by: str = ""
     started_us: Annotated[int, Ge(0)] = 0
@@ -86,7 +86,7 @@ class RolloutRecord:
     """Number of the count of requests that is judged: a step begins with a count of its own."""
     baseline: Baseline | None = None
     reason: str = ""
-    """What the last change came from."""
+    """Cause of the last change."""
 
     @property
     def is_active(self) -> bool:

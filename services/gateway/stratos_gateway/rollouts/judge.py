@@ -1,4 +1,4 @@
-"""What follows for a roll-out from the requests of both revisions: the next step, the way back, or more waiting.
+"""Consequences for a roll-out of the requests of both revisions: the next step, the way back, or more waiting.
 
     hold runs     ──▶ a gate is broken beyond chance ──▶ back
     hold is over  ──▶ too few requests, no workers   ──▶ wait
@@ -25,8 +25,8 @@ _DEVIATIONS = 3.0
 NO_COUNTS = ArmCounts()
 
 
-class Outcome(StrEnum):
-    """What a gate says."""
+class GateOutcome(StrEnum):
+    """Answer of a gate."""
 
     HOLDS = "holds"
     WAITS = "waits"
@@ -37,22 +37,22 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateVerdict:
     """One gate at one moment."""
 
     gate: str
-    outcome: Outcome
+    outcome: GateOutcome
     text: str
     """Measured and allowed, for people."""
 
     @property
     def is_broken(self) -> bool:
         """Whether it asks for the way back."""
-        return self.outcome in (Outcome.BROKEN, Outcome.CLEARLY_BROKEN)
+        return self.outcome in (GateOutcome.BROKEN, GateOutcome.CLEARLY_BROKEN)
 
 
-def verdicts(rollout: RolloutRecord, counts: Mapping[str, ArmCounts]) -> list[Verdict]:
-    """What the gates of a roll-out say; the first one is whether there are enough requests.
+def verdicts(rollout: RolloutRecord, counts: Mapping[str, ArmCounts]) -> list[GateVerdict]:
+    """Answers of a roll-out's gates; the first one is whether there are enough requests.
 
     Args:
         rollout: its last step goes by the baseline of the step before.
@@ -60,7 +60,7 @@ def verdicts(rollout: RolloutRecord, counts: Mapping[str, ArmCounts]) -> list[Ve
     """
     old, new = counts.get(rollout.old, NO_COUNTS), counts.get(rollout.new, NO_COUNTS)
     enough = _enough(rollout, old, new)
-    if enough.outcome is Outcome.WAITS:
+    if enough.outcome is GateOutcome.WAITS:
         return [enough]
     found, gates, base = [enough], rollout.gates, baseline(rollout, counts)
     if gates.errors is not None:
@@ -95,10 +95,10 @@ def following(
         return None
     found = verdicts(rollout, counts)
     is_held = now_us - rollout.since_us >= 1e6 * rollout.hold_s
-    broken = [v for v in found if v.outcome is Outcome.CLEARLY_BROKEN or (is_held and v.is_broken)]
+    broken = [v for v in found if v.outcome is GateOutcome.CLEARLY_BROKEN or (is_held and v.is_broken)]
     if broken:
         return ended(rollout, RolloutPhase.ROLLED_BACK, now_us, "; ".join(v.text for v in broken))
-    if not is_held or not has_workers or any(v.outcome is not Outcome.HOLDS for v in found):
+    if not is_held or not has_workers or any(v.outcome is not GateOutcome.HOLDS for v in found):
         return None
     reason = "; ".join(v.text for v in found)
     if rollout.is_last_step:
@@ -123,39 +123,39 @@ def applied(rollout: RolloutRecord, now_us: int) -> RolloutRecord:
     return replace(rollout, is_applied=True, since_us=now_us, epoch=rollout.epoch + 1)
 
 
-def _enough(rollout: RolloutRecord, old: ArmCounts, new: ArmCounts) -> Verdict:
+def _enough(rollout: RolloutRecord, old: ArmCounts, new: ArmCounts) -> GateVerdict:
     arms = {"new": new.num_requests} if rollout.is_last_step else {"old": old.num_requests, "new": new.num_requests}
-    outcome = Outcome.HOLDS if min(arms.values()) >= rollout.min_requests else Outcome.WAITS
+    outcome = GateOutcome.HOLDS if min(arms.values()) >= rollout.min_requests else GateOutcome.WAITS
     shown = ", ".join(f"{num} of the {arm} revision" for arm, num in arms.items())
-    return Verdict("requests", outcome, f"requests: {shown}, at least {rollout.min_requests} each")
+    return GateVerdict("requests", outcome, f"requests: {shown}, at least {rollout.min_requests} each")
 
 
-def _errors(new: ArmCounts, percent: float) -> Verdict:
+def _errors(new: ArmCounts, percent: float) -> GateVerdict:
     found = 100 * new.num_errors / new.num_requests
     text = f"errors: {new.num_errors} of {new.num_requests} requests, {found:.2f} %, at most {percent:g} %"
-    return Verdict("errors", _outcome(new.num_errors, new.num_requests, percent / 100), text)
+    return GateVerdict("errors", _outcome(new.num_errors, new.num_requests, percent / 100), text)
 
 
-def _times(gate: str, new: Mapping[int, int], old_us: int | None, percent: float, least: int) -> Verdict:
+def _times(gate: str, new: Mapping[int, int], old_us: int | None, percent: float, least: int) -> GateVerdict:
     """More than one in a hundred beyond the bound is a p99 beyond it."""
     if old_us is None:
         text = f"{gate}: of the old revision there are fewer than {least} times, or its p99 is not known"
-        return Verdict(gate, Outcome.WAITS, text)
+        return GateVerdict(gate, GateOutcome.WAITS, text)
     if (total := sum(new.values())) < least:
-        return Verdict(gate, Outcome.WAITS, f"{gate}: {total} times of the new revision, at least {least}")
+        return GateVerdict(gate, GateOutcome.WAITS, f"{gate}: {total} times of the new revision, at least {least}")
     bound = old_us * (1 + percent / 100)
     over = sum(count for bucket, count in new.items() if bucket > bucket_of(bound))
     bucket = p99_bucket_of(new)
     shown = "beyond all steps" if bucket is None or (us := bound_us(bucket)) is None else f"{us / 1000:.1f} ms"
     text = f"{gate}: {shown}, at most {bound / 1000:.1f} ms ({old_us / 1000:.1f} ms +{percent:g} %)"
-    return Verdict(gate, _outcome(over, total, 1 / ONE_IN), text)
+    return GateVerdict(gate, _outcome(over, total, 1 / ONE_IN), text)
 
 
-def _outcome(num: int, total: int, share: float) -> Outcome:
+def _outcome(num: int, total: int, share: float) -> GateOutcome:
     if num <= share * total:
-        return Outcome.HOLDS
+        return GateOutcome.HOLDS
     by_chance = share * total + _DEVIATIONS * math.sqrt(total * share * (1 - share))
-    return Outcome.CLEARLY_BROKEN if num > by_chance else Outcome.BROKEN
+    return GateOutcome.CLEARLY_BROKEN if num > by_chance else GateOutcome.BROKEN
 
 
 def _p99_us(counts: Mapping[int, int], least: int) -> int | None:
@@ -163,6 +163,6 @@ def _p99_us(counts: Mapping[int, int], least: int) -> int | None:
     return None if bucket is None else bound_us(bucket)
 
 
-def shown(found: Sequence[Verdict]) -> list[dict[str, str]]:
+def shown(found: Sequence[GateVerdict]) -> list[dict[str, str]]:
     """Verdicts as the admin API shows them."""
     return [{"gate": v.gate, "outcome": v.outcome.value, "text": v.text} for v in found]

@@ -1,4 +1,4 @@
-"""What can be rolled out: checks of a start, and the record that it becomes. Refusals are 400 and 404."""
+"""Checks of a start, and the record that it becomes. Refusals are 400 and 404."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from stratos.core.ledger.steps import BEYOND, bucket_of
 from stratos.store.counters.arm_counts import ArmCounts
 from stratos.store.models.rollout_record import Baseline, RolloutGates, RolloutPhase, RolloutRecord
-from stratos_gateway.rollouts.judge import Outcome, following, verdicts
+from stratos_gateway.rollouts.judge import GateOutcome, following, verdicts
 
 OLD, NEW = "a" * 64, "b" * 64
 HOLD_US = 300_000_000
@@ -99,4 +99,4 @@ def test_a_pause_is_not_judged_and_no_error_at_all_can_be_asked_for() -> None:
     assert judged(arm(), arm(errors=1000), phase=RolloutPhase.PAUSED) is None
     strict = replace(ROLLOUT, gates=RolloutGates(errors=0))
     found = verdicts(strict, {OLD: arm(), NEW: arm(errors=1)})
-    assert [verdict.outcome for verdict in found] == [Outcome.HOLDS, Outcome.CLEARLY_BROKEN]
+    assert [verdict.outcome for verdict in found] == [GateOutcome.HOLDS, GateOutcome.CLEARLY_BROKEN]
