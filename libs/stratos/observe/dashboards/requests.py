@@ -63,7 +63,7 @@ MODEL = Dashboard(
             title="Roll-outs",
             text="Share of a model's sessions that its last roll-out sends to the new revision.",
             queries=(Query("max by (model, phase) (stratos_rollout_percent{@})", "{{model}} {{phase}}"),),
-            unit="percent",
+            unit="short",
         ),
         Panel(
             title="Roll-outs: beyond their hold",

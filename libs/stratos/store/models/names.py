@@ -21,7 +21,7 @@ def check_model_place(name: str, same: Iterable[str], known: Iterable[object]) -
         BadRequest: ``param`` says whether the name or the digest is in the way.
     """
     if taken := set(same) - {name}:
-        raise BadRequest(f"this model has the name {min(taken)!r} already", param="digest")
+        raise BadRequest(f"this model is served or recorded as {min(taken)!r} already", param="digest")
     for value in known:
         if isinstance(value, Adapter) and value.name == name:
             raise BadRequest(f"an adapter has the name {name!r}", param="name")
