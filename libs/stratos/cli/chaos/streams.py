@@ -73,7 +73,7 @@ class StreamResult:
     record: str = ""
     """Name of its record, by which any gateway can go on with it."""
     last_id: str = ""
-    """Of the last event, where there is a record."""
+    """Id of the last event, where there is a record."""
     num_returns: int = 0
     """How often its client came back."""
     num_resumed: int = 0
@@ -97,7 +97,7 @@ class StreamResult:
         return max((later - sooner for sooner, later in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
     def go_on_as(self, record: str) -> None:
-        """What comes next is of this record; an answer of another one, or of none, begins again."""
+        """Expect what this record has; an answer of another one, or of none, begins again."""
         if record and record == self.record:
             self.num_resumed += bool(self.last_id)
         else:
