@@ -100,6 +100,39 @@ def test_every_flipped_bit_of_a_slot_is_noticed_before_it_is_read() -> None:
     assert host.start([], [(1, 4)], None, is_fenced=True).damaged == ()
 
 
+class FlippingSlots:
+    """Slots of which one bit flips when the last of them was filled, or is about to be read."""
+
+    def __init__(self, slots: torch.Tensor, *, is_out: bool) -> None:
+        self.slots, self.is_out = slots, is_out
+
+    def __getitem__(self, slot: int) -> torch.Tensor | FlippingSlots:
+        if self.is_out:
+            return self
+        self.flip()
+        return self.slots[slot]
+
+    def copy_(self, content: torch.Tensor, **_: object) -> None:
+        self.slots[-1].copy_(content)
+        self.flip()
+
+    def flip(self) -> None:
+        self.slots[-1].view(torch.uint8).view(-1)[5] ^= 4
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_a_bit_that_flips_during_a_copy_is_noticed(monkeypatch: pytest.MonkeyPatch, is_out: bool) -> None:
+    _, host = make_pages(num_slots=2)
+    slots = FlippingSlots(host.slots, is_out=is_out)
+    with monkeypatch.context() as patched:
+        if is_out:
+            patched.setattr(host, "slots", slots)
+        assert host.swap([(0, 1)], []).damaged == ()
+    if not is_out:
+        monkeypatch.setattr(host, "slots", slots)
+    assert host.swap([], [(1, 3)]).damaged == (1,)
+
+
 def test_slots_are_a_file_of_memory_with_a_name_and_are_given_back() -> None:
     def files() -> list[Path]:
         links = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
