@@ -39,6 +39,8 @@ received, sent = (os.open(path, os.O_RDWR) for path in sys.argv[2:])
 fcntl.flock(received, fcntl.LOCK_EX)
 tier = os.memfd_create("stratos-kv-host")
 os.ftruncate(tier, 1 << 18)
+for place in range(0, 3 << 16, 1 << 16):
+    os.pwrite(tier, bytes(4096), place)
 print("accepted", flush=True)
 kept = []
 for line in sys.stdin:
@@ -96,9 +98,18 @@ class Victim:
             return await self.answer()
 
     def tier(self) -> bytes:
-        """Its host tier."""
+        """Its host tier, of which the last quarter was never written."""
+        return self._tier.read_bytes()
+
+    def write_tier(self, place: int, content: bytes) -> None:
+        with self._tier.open("r+b") as file:
+            file.seek(place)
+            file.write(content)
+
+    @property
+    def _tier(self) -> Path:
         links = Path(f"/proc/{self.process.pid}/fd").iterdir()
-        return next(link for link in links if "stratos-kv-host" in str(link.readlink())).read_bytes()
+        return next(link for link in links if "stratos-kv-host" in str(link.readlink()))
 
     async def answer(self) -> str:
         return (await asyncio.to_thread(self.process.stdout.readline)).strip()

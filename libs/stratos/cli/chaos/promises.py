@@ -52,7 +52,7 @@ PROMISES = (
     ),
     ChaosPromise(text="KV that is damaged on its way changes no stream", pattern=r"corrupt (decode|prefill)-\d+"),
     ChaosPromise(
-        text="KV that is damaged in host memory changes no stream", pattern=r"corrupt-tier (decode|prefill)-\d+"
+        text="KV that is damaged at rest in host memory changes no stream", pattern=r"corrupt-tier (decode|prefill)-\d+"
     ),
     ChaosPromise(text="no room on disk changes no stream", pattern=r"full-disk [\w-]+"),
     ChaosPromise(text="a decode worker that gets no more memory changes no stream", pattern=r"memory decode-\d+"),
@@ -127,7 +127,7 @@ def _observed(promise: ChaosPromise, rows: Sequence[Row]) -> Observed:
 
 
 def _kinds(scenario: str) -> Iterator[str]:
-    """Of the faults in the name of a scenario; one with a name of its own has none."""
+    """Kinds of the faults in the name of a scenario; one with a name of its own has none."""
     for part in scenario.removeprefix("money: ").split(" and "):
         if re.fullmatch(_FAULT, part):
             yield part.split()[0]

@@ -62,7 +62,7 @@ async def clock(strike: Strike) -> Proof:
 
 
 async def _write(pid: int, patches: Sequence[Patch]) -> None:
-    """As ``write_code``. Its thread has ended when this is left, by a cancellation, too; then it is undone."""
+    """Write as ``write_code`` does. Its thread has ended when this is left, by a cancellation, too."""
     is_over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         try:
@@ -89,7 +89,7 @@ while ahead := [one for one in family(pid) if is_ahead(one)]:
         with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
             write_code(one, back)
 """
-"""Program of the child that undoes it, in what was forked meanwhile as well."""
+"""Program of the child that undoes it, in what was forked under it as well."""
 
 
 def _patches(pid: int) -> Iterator[Patch]:

@@ -21,7 +21,7 @@ def write_code(pid: int, patches: Sequence[Patch], is_over: Callable[[], bool] =
     Args:
         pid: of the process.
         patches: what is changed.
-        is_over: nobody wants it any more, so it may be left as it is.
+        is_over: it is not wanted any more.
 
     Raises:
         OSError: its memory may not be written, is not what the patches say, or it does not stand still in time.

@@ -41,12 +41,12 @@ class TcpSocket:
 
     @property
     def local_port(self) -> int:
-        """Its own."""
+        """Port of this end."""
         return int(self.local.rpartition(":")[2], 16)
 
     @property
     def remote_port(self) -> int:
-        """Of its peer."""
+        """Port of the other end."""
         return int(self.remote.rpartition(":")[2], 16)
 
 
