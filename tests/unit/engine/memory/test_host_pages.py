@@ -138,6 +138,7 @@ def test_slots_are_a_file_of_memory_with_a_name_and_are_given_back() -> None:
         links = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
         return [link for link in links if NAME in link.name]
 
+    gc.collect()  # those of other tests
     before = len(files())
     _, host = make_pages(num_slots=3)
     assert len(files()) == before + 1
