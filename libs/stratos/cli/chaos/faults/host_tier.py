@@ -41,9 +41,7 @@ async def corrupt_tier(strike: Strike) -> Proof:
             await asyncio.sleep(PAUSE_S)
             is_over = time.monotonic() >= until_s
     if not num_flips:
-        raise NoEffect(
-            f"{strike.target} has nothing in a host tier (RUNNER__HOST_POOL_BYTES), so no bit was flipped"
-        )
+        raise NoEffect(f"{strike.target} has nothing in a host tier (RUNNER__HOST_POOL_BYTES), so no bit was flipped")
     found = await strike.place.metric(strike.target, TIER_METRIC) - before
     if found <= 0:
         raise NoEffect(f"{num_flips} bits were flipped, but {strike.target} loaded no damaged block")
