@@ -286,6 +286,7 @@ def take_options(
 def _refuse_chat_features(fields: Fields) -> None:
     fields.refuse("modalities", ["text"])
     fields.refuse("verbosity", "medium")
+    fields.refuse("include_reasoning", True)
     fields.ignore("prediction")
     for name in ("audio", "web_search_options", "moderation", "chat_template"):
         fields.refuse(name)
