@@ -81,13 +81,15 @@ class ChunkSender:
         def confirm(fresh: list[ChoiceChunk]) -> None:
             stream.keep_alive = renderer.keep_alive
             output.confirm(fresh)
-            request.note_sent(fresh)
+            if request.when_sent is not None:
+                request.note_sent(fresh)
 
         def send_now(take: TakeChunks) -> bool:
             if not stream.can_write_now:
                 return False
             fresh = take()
-            request.begin_answer(output)  # comments may have begun the stream before
+            if not request.has_answered:
+                request.begin_answer(output)  # comments may have begun the stream before
             stream.write_now(renderer.stream_part(fresh))
             confirm(fresh)
             return True
