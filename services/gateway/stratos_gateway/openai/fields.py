@@ -84,8 +84,8 @@ class Fields:
 
     def numbers(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of some numeric fields that are given, each within the limits of its row."""
-        given = [name for name in names if self._left.get(name) is not None]
-        return {name: self.number(name) for name in given}
+        given = [name for name in names if name in self._left]
+        return {name: value for name in given if (value := self.number(name)) is not None}
 
     def take_metadata(self) -> Mapping[str, str]:
         """Texts that its client attaches to a request; raises ``BadRequest`` for more than the API takes."""

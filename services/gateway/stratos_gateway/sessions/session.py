@@ -252,6 +252,7 @@ class WorkerSession:
             return
         self.is_broken = True
         sinks, self._sinks = self._sinks, {}
+        self._by_number.clear()
         _log.warning("session with %s (%s) is lost: %s", self.worker.worker_id, self.worker.incarnation, reason)
         self._call.cancel()
         for key, sink in sinks.items():
