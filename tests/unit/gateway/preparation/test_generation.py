@@ -25,6 +25,7 @@ from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
+from stratos_gateway.openai.fields import SAMPLING_ROWS
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
@@ -298,6 +299,12 @@ async def test_an_empty_prompt_is_refused() -> None:
 async def test_limits_are_refused_by_the_name_of_their_parameter(prepare: Any, param: str, value: Any) -> None:
     error = await refusal(prepare, **{param: value})
     assert (type(error), error.param) == (BadRequest, param)
+
+
+@ROUTES
+async def test_numbers_that_are_null_are_as_good_as_absent(prepare: Any) -> None:
+    nothing = dict.fromkeys(SAMPLING_ROWS)
+    assert (await prepare(**nothing)).specs[0].sampling == (await prepare()).specs[0].sampling
 
 
 @ROUTES
