@@ -16,8 +16,8 @@ from starlette.types import Receive
 
 from stratos.common.errors import BadRequest, BodyTimeout, RequestTooLarge, UnsupportedEncoding
 from stratos.core.requests.limits import MAX_BODY_BYTES
+from stratos_gateway.access.patience import within
 from stratos_gateway.access.task_end import TaskEnd
-from stratos_gateway.http.patience import within
 
 _DISCARD_TIMEOUT_S = 1.0
 _INLINE_BYTES = 32 * 1024

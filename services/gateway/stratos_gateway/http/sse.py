@@ -12,7 +12,7 @@ import orjson
 from starlette.types import Message, Scope, Send
 
 from stratos.common.background import BackgroundTasks
-from stratos_gateway.http.patience import within
+from stratos_gateway.access.patience import within
 
 DONE = b"data: [DONE]\n\n"
 PARTS = "stratos.parts"

@@ -83,7 +83,7 @@ class Fields:
         return None if value is None else check_number(row or name, value, self.path + name)
 
     def numbers(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of some numeric fields that are given, each within the limits of its row."""
+        """Read those of some numeric fields that are given, each within the limits of its row."""
         given = [name for name in names if name in self._left]
         return {name: value for name in given if (value := self.number(name)) is not None}
 

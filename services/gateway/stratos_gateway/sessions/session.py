@@ -234,7 +234,7 @@ class WorkerSession:
             self._fail(sink)
 
     def _deliver_tokens(self, tokens: decode_pb2.TokenColumns, now_s: float) -> None:
-        """As ``_deliver``; in columns of different lengths what one of them lacks is a gap, which recovery closes."""
+        """Deliver columns; where one is shorter than the others, what it lacks is a gap, which recovery closes."""
         sink_of = self._by_number.get
         for number, offset, token_id in zip(tokens.submits, tokens.offsets, tokens.token_ids):  # noqa: B905 - see above
             if (sink := sink_of(number)) is None:
