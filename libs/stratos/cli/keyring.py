@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stratos.cli.data.credentials import Credentials, load_credentials, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.cli.stores import open_records
+from stratos.cli.stores import StoreTarget, open_records, run_init
 from stratos.core.tenancy.plan import LOCAL, STANDARD
 from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import KeyStore, ListedKey
-from stratos.store.keys import KeyTerms, Peppers, mint_key
+from stratos.store.keys import KeyTerms, Peppers, mint_key, parse_key
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenants import TenantRecord
@@ -82,21 +83,38 @@ async def set_plan(facts: PlatformFacts, data_dir: Path, *, tenant: str, plan: s
         await keys.tenants.set_plan(tenant, plan)
 
 
-async def register_key(
-    redis_url: str,
-    peppers: Peppers,
-    key: str,
-    *,
-    tenant: str,
-    name: str,
-    first_plan: str = STANDARD.name,
-    role: Role = Role.TENANT,
-    prefix: str = "",
-) -> None:
-    """Store a key that exists already, and its tenant if that is new, in the Redis of an installation."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenKey:
+    """A key that was made elsewhere, and whose it is."""
+
+    text: str = field(repr=False)
+    tenant: str
+    name: str
+    first_plan: str = STANDARD.name
+    """Plan of a tenant that is new."""
+    role: Role = Role.TENANT
+
+    @property
+    def key_id(self) -> str:
+        """Part of the text that is no secret. Raises ``InvalidApiKey`` where it is no key."""
+        return parse_key(self.text)
+
+
+async def set_up_with_keys(target: StoreTarget, peppers: Peppers | None, given: Sequence[GivenKey]) -> str:
+    """Set up the store of an installation, with its first keys; returns its id. Doing it again changes nothing."""
+    store_id = await run_init(target)
+    if peppers is not None:
+        await register_keys(target.redis_url, peppers, given, target.prefix)
+    return store_id
+
+
+async def register_keys(redis_url: str, peppers: Peppers, given: Sequence[GivenKey], prefix: str = "") -> None:
+    """Store keys that exist already, and tenants that are new, in the Redis of an installation."""
     async with open_records(redis_url, *([prefix] if prefix else [])) as records:
         keys = KeyStore(RecordWriter(records, actor=_person()), peppers)
-        await keys.create_key(tenant, name, key=key, first_plan=first_plan, terms=KeyTerms(role=role))
+        for key in given:
+            terms = KeyTerms(role=key.role)
+            await keys.create_key(key.tenant, key.name, key=key.text, first_plan=key.first_plan, terms=terms)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
+from stratos.common.errors import DependencyDown
 from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import ListedKey
 from stratos.store.keys import Peppers, mint_key
@@ -40,6 +41,24 @@ def test_a_key_made_elsewhere_is_registered_once(installation: dict[str, str]) -
         status, output = admin(*arguments, **installation, STRATOS_API_KEY=key)
         assert status == 0, output
         assert key not in output
+
+
+def test_a_store_is_set_up_with_its_first_keys(redis_url: str, tmp_path: Path) -> None:
+    first, second = mint_key(), mint_key()
+    keys = {"STRATOS_FIRST_KEY": first, "STRATOS_ADMIN_KEY": second}
+    arguments = ("init-store", f"--object-store=file://{tmp_path}", "--prefix=site", "--tenant=team", "--plan=local")
+    status, output = admin(*arguments, REDIS_URL=redis_url, **keys)
+    assert (status, "needs the pepper" in output) == (1, True)
+    with pytest.raises(DependencyDown, match="never set up"):
+        asyncio.run(list_keys(redis_url))
+    outputs = [admin(*arguments, REDIS_URL=redis_url, STRATOS_KEY_PEPPER=PEPPER, **keys) for _ in range(2)]
+    assert outputs[0] == outputs[1], "again changes nothing"
+    assert outputs[0][0] == 0, outputs[0][1]
+    assert not any(key in outputs[0][1] for key in keys.values())
+    listed = {found.key_id: found for found in asyncio.run(list_keys(redis_url))}
+    roles = {key_id: (found.tenant, found.record and found.record.terms.role) for key_id, found in listed.items()}
+    assert roles == {first[3:15]: ("team", Role.TENANT), second[3:15]: ("platform", Role.ADMIN)}
+    assert asyncio.run(plan_of(redis_url, "team")) == "local"
 
 
 def test_a_new_tenant_gets_the_plan_that_is_named_and_keeps_it(installation: dict[str, str]) -> None:

@@ -72,8 +72,25 @@ def test_accounts_may_what_a_cluster_is_asked_for() -> None:
 
 def test_the_first_key_has_the_role_that_the_values_name(defaults: list[Object]) -> None:
     for objects, role in ((defaults, "tenant"), (checked({"credentials": {"role": "admin"}}), "admin")):
-        (command,) = [c["command"] for p in pods(objects) for c in p.containers if "add-key" in c.get("command", ())]
+        command = store_setup(objects)["command"]
         assert {f"--role={role}", "--plan=local"} <= set(command)
+
+
+@pytest.mark.parametrize("is_supplied", [False, True])
+def test_first_keys_are_in_a_store_before_a_gateway_can_follow_it(*, is_supplied: bool) -> None:
+    """One process sets it up with them. A key that a job makes is waited for, also one that an upgrade adds."""
+    supplied = {"credentials": {"existingSecret": "keys"}} if is_supplied else {}
+    found = store_setup(checked({"gateway": {"admin": {"enabled": True}}, **supplied}))
+    sources = {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in found["env"] if "valueFrom" in entry}
+    keys = {name: sources[name] for name in ("STRATOS_FIRST_KEY", "STRATOS_ADMIN_KEY", "STRATOS_KEY_PEPPER")}
+    assert [source["key"] for source in keys.values()] == ["api-key", "admin-key", "key-pepper"]
+    assert [source.get("optional", False) for source in keys.values()] == [is_supplied, is_supplied, False]
+
+
+def store_setup(objects: list[Object]) -> dict[str, Any]:
+    """The one container that touches the store of an installation."""
+    (found,) = [c for p in pods(objects) for c in p.containers if {"init-store", "add-key"} & set(c.get("command", ()))]
+    return found
 
 
 def test_policies_of_ones_own_may_be_named() -> None:

@@ -78,7 +78,7 @@ def test_a_model_has_pools_of_labelled_workers_beside_its_main_ones() -> None:
         (
             [
                 {"name": "a", "source": {"claim": {"name": "m"}}, "pools": {"b": {"decode": {"replicas": 1}}}},
-                {"name": "a-b", "source": {"claim": {"name": "n"}}},
+                {"name": "a-b", "source": {"claim": {"name": "other"}}},
             ],
             "another pool has the name decode-a-b already",
         ),

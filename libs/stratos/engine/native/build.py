@@ -1,10 +1,11 @@
 """Compiles the kernels: ``python -m stratos.engine.native.build``.
 
 Part of the installation, never of a start.  One library per instruction set; a machine needs the fastest that it can
-run, and the next one where the system may refuse that; ``--all`` adds the others, for tests and packages.  A library
-that comes from the same sources stays.  Without a compiler, or on another processor family, it says so and leaves
-nothing: the engine then runs on pure torch.  The OpenMP run-time is not linked: torch's is found when the library is
-loaded, under any file name, so that both share one pool of threads.
+run, and the next one where the system may refuse that; ``--shipped`` builds for every processor, as an image needs it,
+and ``--all`` the twin that tests compare with, too.  A library that comes from the same sources stays.  Without a
+compiler, or on another processor family, it says so and leaves nothing: the engine then runs on pure torch.  The OpenMP
+run-time is not linked: torch's is found when the library is loaded, under any file name, so that both share one pool of
+threads.
 """
 
 from __future__ import annotations
@@ -87,11 +88,21 @@ def _run(command: list[str]) -> None:
         raise BuildFailed(result.stderr.strip() or f"{command[0]} ended with {result.returncode}")
 
 
+def chosen_sets(*, is_shipped: bool, builds_all: bool) -> tuple[InstructionSet, ...]:
+    """Builds that do not depend on what this machine can run; none where that decides."""
+    if builds_all:
+        return (*INSTRUCTION_SETS, TILE_TWIN)
+    return INSTRUCTION_SETS if is_shipped else ()
+
+
 def main() -> int:
     """Build every library; a machine that cannot is no error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--all", action="store_true", help="build for every instruction set, not for this machine")
-    builds_all = parser.parse_args().all
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--shipped", action="store_true", help="build for every instruction set, not for this machine")
+    which.add_argument("--all", action="store_true", help="the same, and what tests alone run")
+    arguments = parser.parse_args()
+    chosen = chosen_sets(is_shipped=arguments.shipped, builds_all=arguments.all)
     compiler = find_compiler()
     is_other = platform.machine() not in ("x86_64", "AMD64")
     if is_other or compiler is None:
@@ -100,8 +111,8 @@ def main() -> int:
             reason = f"they are written for x86-64, and this processor is {platform.machine()}"
         print(f"native kernels are not built ({reason}); the engine runs on pure torch, which is slower")
         return 0
-    for isa in (*INSTRUCTION_SETS, TILE_TWIN) if builds_all else supported_sets(cpu_flags()):
-        if _provide(isa, compiler) and not builds_all and not isa.needs_permission:
+    for isa in chosen or supported_sets(cpu_flags()):
+        if _provide(isa, compiler) and not chosen and not isa.needs_permission:
             break  # older compilers do not know the newest instruction sets: then the next one serves
     return 0
 

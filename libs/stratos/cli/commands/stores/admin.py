@@ -27,7 +27,7 @@ from stratos.cli.commands.stores.options import (
 )
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest
-from stratos.core.tenancy.plan import STANDARD
+from stratos.core.tenancy.plan import LOCAL, STANDARD
 from stratos.core.tenancy.roles import Role
 from stratos.store.keys import DEFAULT_PEPPER_ID
 
@@ -44,18 +44,44 @@ def init_store(
     wait_s: WaitOption = 0,
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
+    first_key: Annotated[
+        str, typer.Option(envvar="STRATOS_FIRST_KEY", help="A first key, made elsewhere; it needs the pepper.")
+    ] = "",
+    admin_key: Annotated[
+        str, typer.Option(envvar="STRATOS_ADMIN_KEY", help="A first key of the role admin, of the tenant platform.")
+    ] = "",
+    pepper: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER", help="Pepper of the gateways.")] = "",
+    pepper_id: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER_ID")] = DEFAULT_PEPPER_ID,
+    tenant: Annotated[str, typer.Option(help="Tenant of the first key.")] = "default",
+    plan: Annotated[str, typer.Option(help="Plan of that tenant, where it is new.")] = STANDARD.name,
+    role: Annotated[Role, typer.Option(help="What the owner of the first key may do.")] = Role.TENANT,
 ) -> None:
     """Set up the store of a new installation, once; nothing can be written before. Running it again changes nothing.
 
-    Where the object store has outlived its Redis, its store is taken over, and its adapters are put back.
+    Where the object store has outlived its Redis, its store is taken over, and its adapters are put back. Gateways are
+    ready once they have read a store: first keys that are given here are in it by then.
     """
-    from stratos.cli.stores import once_answered, run_init
+    from stratos.cli.keyring import GivenKey, set_up_with_keys
+    from stratos.cli.stores import once_answered
     from stratos.common.clock import SystemClock
+    from stratos.store.keys import Peppers
 
+    keys = [
+        GivenKey(text=first_key, tenant=tenant, name="first", first_plan=plan, role=role),
+        GivenKey(text=admin_key, tenant="platform", name="admin", first_plan=LOCAL.name, role=Role.ADMIN),
+    ]
+    given = [key for key in keys if key.text]
     with explained_errors():
+        key_ids = [key.key_id for key in given]
+        if given and not pepper:
+            raise BadRequest("a first key needs the pepper of the gateways", param="--pepper")
         target = find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
-        store_id = asyncio.run(once_answered(lambda: run_init(target), wait_s, SystemClock()))
-        typer.echo(f"the store is {store_id}")
+        peppers = Peppers(current=pepper, current_id=pepper_id) if given else None
+        set_up = partial(set_up_with_keys, target, peppers, given)
+        store_id = asyncio.run(once_answered(set_up, wait_s, SystemClock()))
+    typer.echo(f"the store is {store_id}")
+    for key_id, key in zip(key_ids, given, strict=True):
+        typer.echo(f"the key {key_id} is one of tenant {key.tenant}")
 
 
 @admin_app.command("add-key")
@@ -72,19 +98,18 @@ def add_key(
     wait_s: WaitOption = 0,
 ) -> None:
     """Register a key that was made elsewhere, such as the first one of an installation; again changes nothing."""
-    from stratos.cli.keyring import register_key
+    from stratos.cli.keyring import GivenKey, register_keys
     from stratos.cli.stores import once_answered
     from stratos.common.clock import SystemClock
-    from stratos.store.keys import Peppers, parse_key
+    from stratos.store.keys import Peppers
 
     if not key:
         return typer.echo("no key is given: none is added")
     with explained_errors():
-        key_id = parse_key(key)
         peppers = Peppers(current=pepper, current_id=pepper_id)
-        register = partial(
-            register_key, redis_url, peppers, key, tenant=tenant, name=name, first_plan=plan, role=role, prefix=prefix
-        )
+        given = GivenKey(text=key, tenant=tenant, name=name, first_plan=plan, role=role)
+        key_id = given.key_id
+        register = partial(register_keys, redis_url, peppers, [given], prefix)
         asyncio.run(once_answered(register, wait_s, SystemClock()))
     typer.echo(f"the key {key_id} is one of tenant {tenant}")
 
