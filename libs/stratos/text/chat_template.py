@@ -44,13 +44,15 @@ class ChatMessage:
     """The call whose result the message is."""
     reasoning: str = ""
     """Reasoning before the content; the template keeps or drops it."""
+    name: str = ""
+    """Name of its author, or of the function whose result it is; the template reads or drops it."""
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Everything in it that a client has written."""
         calls = (text for call in self.tool_calls for text in call.texts)
         role = "" if self.role in KNOWN_ROLES else self.role
-        return (self.content, *calls, *filter(None, (self.reasoning, role)))
+        return (self.content, *calls, *filter(None, (self.reasoning, role, self.name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +252,8 @@ def _mapping(message: ChatMessage, mask: _Mask, *, as_text: bool) -> dict[str, A
         found["tool_calls"] = [_call_mapping(call, mask, as_text=as_text) for call in message.tool_calls]
     if message.tool_call_id:
         found["tool_call_id"] = mask.hide(message.tool_call_id)
+    if message.name:
+        found["name"] = mask.hide(message.name)
     if message.reasoning:
         found["reasoning_content"] = found["reasoning"] = mask.hide(message.reasoning)
         if not (message.content and message.tool_calls):  # gpt-oss's template takes one of both beside calls

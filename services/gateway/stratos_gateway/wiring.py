@@ -53,6 +53,7 @@ from stratos_gateway.receipts.step import ReceiptStep
 from stratos_gateway.response_cache.cache import ResponseCache
 from stratos_gateway.response_cache.source import CacheSource
 from stratos_gateway.responses.state import Responses
+from stratos_gateway.rollouts.step import RolloutStep
 from stratos_gateway.routes.health import DeepHealth
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
@@ -87,6 +88,7 @@ def steps(parts: GatewayParts) -> list[Step]:
         LimitsStep(limiter),
         InputStep(),
         MetricsStep(parts.metrics, parts.recent_load),
+        *([] if (evidence := parts.backends.rollouts) is None else [RolloutStep(evidence)]),
         *([] if billing is None else [AccountStep(billing.meter)]),
         *([] if parts.streams is None else [StreamStep(_stream_join(parts, parts.streams))]),
         *([] if redemptions is None else [ContinuationStep(redemptions, time.time, parts.metrics)]),
@@ -134,11 +136,12 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     embedding, streams = EmbeddingPreparer(catalogue), parts.backends.streams
     begun = no_record if streams is None else BegunAnswers(streams, catalogue)
     scores, workers = ScoreSender(parts.fleet), sources[-1:]
+    verdicts = ModerationSource(parts.admission, parts.surroundings.clock)
     return {
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender, begun) for d in DIALECTS},
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, workers, scores) for d in SCORING_DIALECTS},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
-        "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [ModerationSource()], ReadySender()),
+        "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [verdicts], ReadySender()),
         **ready_endpoints(edge, around, TokenCounting(catalogue=catalogue)),
     }
 

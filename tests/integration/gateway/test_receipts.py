@@ -99,13 +99,14 @@ async def test_a_receipt_says_what_the_first_placements_were_chosen_from(world: 
     assert told == [True] * 4 + [False] * 2, "names are long, and a receipt is bounded"
 
 
-async def test_a_receipt_says_how_an_answer_was_constrained(world: World) -> None:
+async def test_a_receipt_says_how_an_answer_was_constrained_and_what_was_ignored(world: World) -> None:
     for worker in world.workers:
         worker.script = say("ab")
     assert await complete(world, "free") == 200
-    assert await complete(world, "bound", structured_outputs={"regex": "[ab]+"}) == 200
-    assert "constrained" not in (await receipt(world, "free"))["request"]
-    assert (await receipt(world, "bound"))["request"]["constrained"] == "regex"
+    assert await complete(world, "bound", structured_outputs={"regex": "[ab]+"}, prompt_cache_retention="24h") == 200
+    assert not {"constrained", "ignored"} & set((await receipt(world, "free"))["request"])
+    found = (await receipt(world, "bound"))["request"]
+    assert (found["constrained"], found["ignored"]) == ("regex", ["prompt_cache_retention"])
 
 
 async def test_a_recovery_is_told_by_its_attempts(world: World) -> None:

@@ -3,13 +3,16 @@
 Templates that their texts were taken from, for want of the models themselves:
 
 - hermes: Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-8B: name and arguments (tojson) in one object between tags
-- mistral: mistralai/Mistral-Small-3.1-24B-Instruct-2503; the form with [ARGS] is not from a template that was at hand
-- llama: meta-llama/Llama-3.1-8B-Instruct; several objects with semicolons are as models write them, not the template
-- deepseek: deepseek-ai/DeepSeek-V3.1; the fenced form is that of DeepSeek-R1, whose template was not at hand
-- gemma 4: llama.cpp's template for it, models/templates/gemma4.jinja
+- mistral: mistralai/Mistral-Small-3.1-24B-Instruct-2503; with [ARGS] Ministral 3, with [CALL_ID], too, Small 3.2
+- llama 3: meta-llama/Llama-3.1-8B-Instruct; several objects with semicolons are as models write them, not the template
+- llama 4: meta-llama/Llama-4-Scout-17B-16E-Instruct
+- deepseek: deepseek-ai/DeepSeek-V3.1; fenced: vLLM's template for DeepSeek-R1
+- gemma 4: llama.cpp's template for it, models/templates/gemma4.jinja; vLLM's gives the same
 - glm: zai-org/GLM-4.5
 - phi: llama.cpp's template for microsoft/Phi-4-mini-instruct; the list is not from a template
-- qwen 3 coder, pythonic, harmony: written after the families' documents, with no template at hand
+- qwen 3 coder: vLLM's template for it, of which Qwen 3.5 writes the same
+- pythonic: vLLM's template for Llama 4, with a text in single quotes, numbers and lists, which that writes as texts
+- harmony: openai/gpt-oss-20b, with the recipient first; after the channel it stands where the model writes it
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from stratos.text.output.syntaxes.gemma import GEMMA
 from stratos.text.output.syntaxes.glm import GLM
 from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
-from stratos.text.output.syntaxes.llama_json import LLAMA_JSON
+from stratos.text.output.syntaxes.llama_json import LLAMA_4_JSON, LLAMA_JSON
 from stratos.text.output.syntaxes.mistral import MISTRAL, MISTRAL_ARGS
 from stratos.text.output.syntaxes.phi import PHI
 from stratos.text.output.syntaxes.pythonic import PYTHONIC
@@ -124,6 +127,14 @@ TRANSCRIPTS = (
         calls=(("f", '{"a": 1}'), ("g", "{}")),
     ),
     CallTranscript(
+        name="llama 4: text between marks, then two calls",
+        syntax=LLAMA_4_JSON,
+        output='<|python_start|>I look.<|python_end|>{"name": "f", "parameters": {"a": {"b": "}"}}}'
+        '{"name": "g", "parameters": {}}',
+        calls=(("f", '{"a": {"b": "}"}}'), ("g", "{}")),
+        text="I look.",
+    ),
+    CallTranscript(
         name="llama: an answer in JSON",
         syntax=LLAMA_JSON,
         output='{"answer": [1, 2], "name": "x"}',
@@ -142,8 +153,9 @@ TRANSCRIPTS = (
         name="deepseek: fenced",
         syntax=DEEPSEEK_FENCED,
         output="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
-        f"{ARGUMENTS}\n```<｜tool▁call▁end｜>\n<｜tool▁calls▁end｜>",
-        calls=(("f", ARGUMENTS),),
+        f"{ARGUMENTS}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{{}}\n```"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        calls=(("f", ARGUMENTS), ("g", "{}")),
     ),
     CallTranscript(
         name="phi: an object",
@@ -160,7 +172,7 @@ TRANSCRIPTS = (
     CallTranscript(
         name="qwen 3 coder: values of all types",
         syntax=QWEN_CODER,
-        output='I will.\n<tool_call>\n<function=f>\n<parameter=code>\n\nif a < b:\n\tprint("x")\n\n</parameter>\n'
+        output='I will.\n\n<tool_call>\n<function=f>\n<parameter=code>\n\nif a < b:\n\tprint("x")\n\n</parameter>\n'
         "<parameter=n>\n12\n</parameter>\n<parameter=zip>\n0123\n</parameter>\n<parameter=flag>\nTrue\n</parameter>\n"
         '<parameter=list>\n[1, {"a": null}]\n</parameter>\n</function>\n</tool_call>',
         calls=(
@@ -231,7 +243,7 @@ TRANSCRIPTS = (
         name="harmony: the recipient first, and two calls",
         syntax=HARMONY,
         output=" to=functions.f<|channel|>commentary json<|message|>{}<|call|>"
-        '<|start|>assistant to=functions.g<|channel|>commentary json<|message|>{"a": 1}',
+        '<|start|>assistant to=functions.g<|channel|>commentary json<|message|>{"a": 1}<|call|>',
         calls=(("f", "{}"), ("g", '{"a": 1}')),
     ),
     CallTranscript(

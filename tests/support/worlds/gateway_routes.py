@@ -101,7 +101,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
     workers = [WorkersSource(fleet, admission)]
     sender, vectors = ChunkSender(limits), [VectorSource(fleet, admission, unreached, 5.0)]
     embedding = EmbeddingPreparer(catalogue)
-    scores = ScoreSender(fleet)
+    scores, verdicts = ScoreSender(fleet), [ModerationSource(admission, clock)]
     streams = RecordedStreams(edge.authenticate, None)
     resume = StreamResume(streams, {})
     return build_routes(
@@ -109,7 +109,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, sender) for d in DIALECTS},
             **{d.path: Endpoint(edge, GenerationPreparer(tools, d), steps, workers, scores) for d in SCORING_DIALECTS},
             "/v1/embeddings": Endpoint(edge, embedding, steps, vectors, VectorSender()),
-            "/v1/moderations": Endpoint(edge, ModerationPreparer(), steps, [ModerationSource()], ReadySender()),
+            "/v1/moderations": Endpoint(edge, ModerationPreparer(), steps, verdicts, ReadySender()),
             **ready_endpoints(edge, steps, TokenCounting(catalogue=catalogue)),
         },
         authenticate=edge.authenticate,

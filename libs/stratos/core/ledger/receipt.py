@@ -16,7 +16,7 @@ import orjson
 from stratos.core.ledger.usage import UsageCount
 
 SECTIONS: Mapping[str, str] = {
-    "request": "route, model, adapter and its digest, key, plan and class; when it came; how it is constrained",
+    "request": "route, model, adapter and its digest, key, plan and class; when it came; grammar, ignored fields",
     "limits": "each limit of the tenant at the decision: what was claimed of it, what was left",
     "source": "who answered: workers, response_cache, external",
     "generations": "per prompt: prefix match, hand-off path and times, numerics, and every attempt",

@@ -16,13 +16,13 @@ from stratos.core.requests.tools import Tool, ToolCall
 from stratos.text.chat_template import ChatMessage
 from stratos.text.output.parser import ReasoningTags
 from stratos.text.output.syntax import CallSyntax
-from stratos.text.output.syntaxes import deepseek
+from stratos.text.output.syntaxes import deepseek, llama_json
 from stratos.text.output.syntaxes.deepseek import DEEPSEEK, DEEPSEEK_FENCED
 from stratos.text.output.syntaxes.gemma import GEMMA
 from stratos.text.output.syntaxes.glm import GLM
 from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
-from stratos.text.output.syntaxes.llama_json import LLAMA_JSON
+from stratos.text.output.syntaxes.llama_json import LLAMA_4_JSON, LLAMA_JSON
 from stratos.text.output.syntaxes.mistral import MISTRAL, MISTRAL_ARGS
 from stratos.text.output.syntaxes.phi import PHI
 from stratos.text.output.syntaxes.pythonic import PYTHONIC
@@ -39,9 +39,11 @@ _ROWS: Sequence[tuple[tuple[str, ...], CallSyntax]] = (
     (("[TOOL_CALLS]",), MISTRAL),
     (("<|tool_call|>",), PHI),
     (("<tool_call>",), HERMES),
-    (("<|python_start|>",), PYTHONIC),
+    ((llama_json.BEGIN, llama_json.ASKED_FOR), LLAMA_4_JSON),
+    ((llama_json.BEGIN,), PYTHONIC),
     (("func_name1(",), PYTHONIC),
-    (("<|python_tag|>",), LLAMA_JSON),
+    ((llama_json.MARK,), LLAMA_JSON),
+    ((llama_json.ASKED_FOR,), LLAMA_JSON),
 )
 """Spellings that a template has all of, and the syntax that they tell; the first row counts."""
 GENERIC = HERMES

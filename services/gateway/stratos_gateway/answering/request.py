@@ -88,6 +88,11 @@ class Prepared:
     reasoning_budget: int | None = None
     """Most tokens of reasoning, which its output keeps to."""
 
+    @property
+    def ignored(self) -> Sequence[str]:
+        """Fields of its body that mean nothing here, by names of ours."""
+        return ()
+
     def describe(self, exchange: Exchange) -> None:
         """Note in the access log, and in the trace, what is known before it runs."""
         exchange.facts.model, exchange.facts.base_model = self.model, self.base_model
@@ -118,8 +123,13 @@ class PreparedGeneration(Prepared):
     def describe(self, exchange: Exchange) -> None:
         """Its model, and a header with the fields that mean nothing here."""
         super(PreparedGeneration, self).describe(exchange)
-        if self.body.ignored:
-            exchange.headers.append((IGNORED_HEADER, ", ".join(self.body.ignored).encode()))
+        if self.ignored:
+            exchange.headers.append((IGNORED_HEADER, ", ".join(self.ignored).encode()))
+
+    @property
+    def ignored(self) -> Sequence[str]:
+        """Fields that its dialect takes and drops."""
+        return self.body.ignored
 
     @property
     def options(self) -> GenerationOptions:

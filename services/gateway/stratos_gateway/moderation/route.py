@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from stratos.common.errors import BadRequest
+from stratos.common.clock import Clock
+from stratos.common.errors import BadRequest, QueueTimeout
 from stratos.common.ids import new_id
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
-from stratos_gateway.answering.request import ClientRequest, Prepared
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.answering.request import ClientRequest, ContentScreen, Prepared
 from stratos_gateway.moderation.requests import parse_moderation
 from stratos_gateway.tokenization.source import ReadyOutput
 
@@ -48,15 +51,37 @@ class ModerationPreparer:
 
 
 class ModerationSource:
-    """Asks the tenant's policy."""
+    """Asks the tenant's policy; one classifier may be asked for thousands of texts, so it ends as other work does.
+
+    Args:
+        admission: ends requests that lose their place.
+        clock: of their deadlines.
+    """
+
+    def __init__(self, admission: Admission, clock: Clock) -> None:
+        self._admission, self._clock = admission, clock
 
     @asynccontextmanager
     async def open(self, request: ClientRequest[PreparedModeration]) -> AsyncIterator[ReadyOutput]:
-        """Verdicts in the order of the inputs; raises ``ContentCheckDown``."""
+        """Verdicts in the order of the inputs.
+
+        Raises:
+            ContentCheckDown: there is no verdict.
+            QueueTimeout: they were not there in time.
+        """
         prepared, screen = request.prepared, request.screen
         assert screen is not None, "preparation has seen that there is a policy"
-        results = [_result(await screen.verdict(text)) for text in prepared.inputs]
+        left_s = max(0.0, min(request.deadline_s, request.end_s) - self._clock.now())
+        try:
+            async with asyncio.timeout(left_s):
+                results = await self._admission.run_in(request.place, _results(screen, prepared.inputs))
+        except TimeoutError:
+            raise QueueTimeout(f"there was no verdict within {left_s:g} s; send fewer texts at once") from None
         yield ReadyOutput({"id": new_id("modr"), "model": prepared.model, "results": results})
+
+
+async def _results(screen: ContentScreen, texts: Sequence[str]) -> list[dict[str, Any]]:
+    return [_result(await screen.verdict(text)) for text in texts]
 
 
 def _result(verdict: Mapping[str, bool]) -> dict[str, Any]:

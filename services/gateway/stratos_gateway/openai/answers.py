@@ -55,13 +55,12 @@ class ChoicesRenderer(Renderer):
         events = []
         for chunk in chunks:
             parts, num_new = self._parts(chunk), len(chunk.token_ids) + chunk.num_withheld
-            if not parts:
-                self._num_sent_tokens += num_new
             for place, choice in enumerate(parts, start=1):
-                if place == len(parts):  # what comes before it, as the role, has none of the tokens
-                    self._num_sent_tokens += num_new
+                if place == len(parts) and not _tells_role(choice):  # what comes before it has none of the tokens
+                    self._num_sent_tokens, num_new = self._num_sent_tokens + num_new, 0
                 event = self._enveloped(choice)
                 events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
+            self._num_sent_tokens += num_new  # those that show nothing yet are told by the next event
             if chunk.continuation:
                 events[-1] |= continuation_of([chunk])
         return events
@@ -146,6 +145,11 @@ class ChoicesRenderer(Renderer):
     def _is_worth_sending(self, chunk: ChoiceChunk) -> bool:
         tells_tokens = self.answer.wants_logprobs or self.answer.return_token_ids
         return bool(chunk.text or chunk.finish_reason or (tells_tokens and chunk.token_ids))
+
+
+def _tells_role(choice: dict[str, Any]) -> bool:
+    """It is the event that begins a choice of a chat, which shows nothing of its output."""
+    return "role" in choice.get("delta", ())
 
 
 def chat_logprobs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -18,7 +19,7 @@ from stratos.core.requests.tools import (
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
-from stratos_gateway.openai.fields import object_fields
+from stratos_gateway.openai.fields import Fields, object_fields
 
 _DEVELOPER = "developer"
 """To the model it is a system message."""
@@ -26,6 +27,14 @@ _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Whether the model's template has a role is for the template to say."""
 _REASONING = ("reasoning_content", "reasoning")
 """Names that clients have for an assistant's reasoning; they are one text."""
+_OF_ALL = frozenset({"role", "content", "name", "tool_calls", "function_call", "audio"})
+_OF_ROLE = {"assistant": (*_REASONING, "reasoning_details", "refusal"), "tool": ("tool_call_id",)}
+_DROPPED = ("annotations", "cache_control", "images", "parsed", "provider_specific_fields", "thinking_blocks")
+"""Fields that released clients send, of earlier answers for the most part, and that mean nothing here."""
+_PART = frozenset({"type", "text"})
+_DROPPED_OF_PART = ("annotations", "cache_control", "prompt_cache_breakpoint")
+_DROPPED_OF_CALL = ("index", "extra_content", "provider_specific_fields")
+MAX_NAME_CHARS = 64
 
 
 def check_messages(value: Any) -> tuple[ChatMessage, ...]:
@@ -45,6 +54,18 @@ def check_messages(value: Any) -> tuple[ChatMessage, ...]:
     return tuple(_message(entry, f"messages[{index}]", budget) for index, entry in enumerate(value))
 
 
+def ignored_in_messages(value: Any) -> tuple[str, ...]:
+    """Names of fields in messages that mean nothing here, where they ask for something; of checked ``messages``."""
+    found = dict[str, None]()
+    for entry in value:
+        found |= {f"messages.{name}": None for name in _DROPPED if entry.get(name)}
+        content = entry.get("content")
+        for part in content if isinstance(content, list) else ():
+            if len(part) > len(_PART):
+                found |= {f"messages.content.{name}": None for name in _DROPPED_OF_PART if part.get(name)}
+    return tuple(found)
+
+
 def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
     if not isinstance(entry, dict):
         raise BadRequest(f"{param} must be an object", param=param)
@@ -56,8 +77,12 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
         if entry.get(name):
             text = f"{param}.{name} is not supported by this server"
             raise BadRequest(text, param=f"{param}.{name}", code="unsupported_parameter")
+    if rest := entry.keys() - _OF_ALL:
+        _check_rest(entry, rest, (*_DROPPED, *_OF_ROLE.get(role, ())), f"{param}.")
     calls = _calls(entry.get("tool_calls"), f"{param}.tool_calls", budget)
     content = entry.get("content")
+    if content is None and role == "assistant":
+        content = entry.get("refusal")
     is_empty = content is None and bool(calls)
     return ChatMessage(
         "system" if role == _DEVELOPER else role,
@@ -65,7 +90,23 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
         tool_calls=calls,
         tool_call_id=check_call_id(entry.get("tool_call_id"), f"{param}.tool_call_id") if role == "tool" else "",
         reasoning=_reasoning(entry, param) if role == "assistant" else "",
+        name=_name(entry.get("name"), f"{param}.name"),
     )
+
+
+def _check_rest(entry: dict[str, Any], names: Iterable[str], known: Iterable[str], path: str) -> None:
+    """Refuse fields that are none of the known ones and ask for something."""
+    fields = Fields({name: entry[name] for name in names if entry[name] is not None}, path)
+    fields.ignore(*known)
+    for name in ("prefix", "partial"):  # which other servers have for continue_final_message
+        fields.refuse(name, False)
+    fields.end()
+
+
+def _name(value: Any, param: str) -> str:
+    if value is not None and (not isinstance(value, str) or len(value) > MAX_NAME_CHARS):
+        raise BadRequest(f"{param} must be a string of at most {MAX_NAME_CHARS} characters", param=param)
+    return value or ""
 
 
 def _calls(value: Any, param: str, budget: ValueBudget) -> tuple[ToolCall, ...]:
@@ -90,6 +131,10 @@ def _call(value: Any, param: str, budget: ValueBudget) -> ToolCall:
     within = object_fields(function, f"{param}.function")
     name = check_tool_name(within.take("name"), f"{param}.function.name")
     arguments = within.take("arguments")
+    within.ignore("parsed_arguments")
+    fields.ignore(*_DROPPED_OF_CALL)
+    within.end()
+    fields.end()
     return ToolCall(call_id, name, check_arguments(arguments, f"{param}.function.arguments", budget))
 
 
@@ -152,5 +197,7 @@ def _content(value: Any, param: str) -> str:
             )
         if not isinstance(part.get("text"), str):
             raise BadRequest(f"{where}.text must be a string", param=f"{where}.text")
+        if len(part) > len(_PART):
+            _check_rest(part, part.keys() - _PART, _DROPPED_OF_PART, f"{where}.")
         texts.append(part["text"])
     return "".join(texts)

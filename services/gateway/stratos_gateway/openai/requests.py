@@ -33,7 +33,7 @@ from stratos_gateway.openai.fields import (
     ignored_fields,
     take_grammar,
 )
-from stratos_gateway.openai.messages import check_messages
+from stratos_gateway.openai.messages import check_messages, ignored_in_messages
 from stratos_gateway.openai.stream_and_prompt import Truncation, take_stream_options, take_truncation
 from stratos_gateway.openai.template_use import check_effort, take_template_use
 from stratos_gateway.openai.tools import take_tools
@@ -173,7 +173,8 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         BadRequest: says which parameter is wrong, and how.
     """
     fields = Fields(body)
-    messages, tools = check_messages(fields.take("messages")), take_tools(fields)
+    messages, tools = check_messages(body.get("messages")), take_tools(fields)
+    ignored = (*ignored_fields(body), *ignored_in_messages(fields.take("messages")))
     wants, top = fields.flag("logprobs"), fields.number("top_logprobs", "num_logprobs")
     if top is not None and not wants:
         raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
@@ -189,7 +190,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     )
     check_tools_and_grammar(tools, options)
     conversation = Conversation(messages, tools, use, wish=wish)
-    return GenerationBody(options=options, prompts=(conversation,), ignored=ignored_fields(body))
+    return GenerationBody(options=options, prompts=(conversation,), ignored=ignored)
 
 
 def take_budget(fields: Fields) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from stratos.common.errors import StratosError
 from stratos.core.ledger.pricing import Times
+from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos_gateway.answering.draft import outcome_of
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.http.errors import public_error, shed_reason
@@ -16,12 +17,15 @@ def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
     """Terms of the request, and whose key it carried; ``constrained`` says what kind of grammar its output obeys.
 
     ``model`` is the name that was asked for, ``base_model`` and ``revision`` the model that answers.
-    ``reasoning_budget`` is the most tokens of its reasoning, where that is bounded.
+    ``reasoning_budget`` is the most tokens of its reasoning, where that is bounded; ``ignored`` are fields that it had
+    and that mean nothing here, as the header of its answer names them.
     """
     tenant, prepared = request.tenant, request.prepared
-    constrained: dict[str, Any] = {"constrained": prepared.constrained} if prepared.constrained else {}
+    asked: dict[str, Any] = {"constrained": prepared.constrained} if prepared.constrained else {}
     if prepared.reasoning_budget is not None:
-        constrained["reasoning_budget"] = prepared.reasoning_budget
+        asked["reasoning_budget"] = prepared.reasoning_budget
+    if prepared.ignored:
+        asked["ignored"] = list(prepared.ignored[:MAX_ITEMS])
     served = {"base_model": prepared.base_model, "revision": prepared.model_digest} if prepared.model_digest else {}
     return {
         "operation": prepared.operation,
@@ -32,7 +36,7 @@ def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
         "class": tenant.priority_class,
         "sequences": prepared.num_sequences,
         "most_tokens": prepared.num_tokens,
-        **constrained,
+        **asked,
     }
 
 

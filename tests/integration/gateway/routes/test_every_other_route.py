@@ -1,10 +1,14 @@
-"""Computing routes that are no dialects x what acts on every request; a new computing route without a row fails."""
+"""Computing routes that are no dialects x what acts on every request; a new computing route without a row fails.
+
+A lost worker of embeddings is in ``test_embeddings``, a lost classifier in ``test_policies``.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,6 +25,7 @@ from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.preparation.dialects import DIALECTS
 from stratos_gateway.scoring.dialects import SCORING_DIALECTS
 from tests.support.fakes.scripted_embedder import ScriptedEmbedder
+from tests.support.fakes.scripted_http import Asked, Reply, ScriptedHttp, scripted_http
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, PLAN
 from tests.support.worlds.gateway_world import World, gateway_world
@@ -37,6 +42,51 @@ BODIES: Mapping[str, dict[str, Any]] = {
 PRICED = replace(PLAN, prices={"default": Price(prompt=2_000_000, cached=500_000, output=6_000_000)})
 QUICK: dict[str, Any] = {"interval_s": 0.02, "count_wait_s": 0.2, "budget_interval_s": 0.05}
 ROUTES = pytest.mark.parametrize("route", BODIES)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What other processes compute for routes that are none of the dialects; whether they answer is the test's."""
+
+    world: World
+    classifier: ScriptedHttp
+    embedders: list[ScriptedEmbedder]
+    answers: asyncio.Event
+
+    def hang(self) -> None:
+        """Let nobody answer from now on."""
+        self.answers.clear()
+        for embedder in self.embedders:
+            embedder.blocks = True
+
+    def num_asked(self) -> int:
+        return len(self.classifier.asked) + sum(len(embedder.calls) for embedder in self.embedders)
+
+    def num_left(self) -> int:
+        return self.classifier.num_left + sum(embedder.num_cancelled for embedder in self.embedders)
+
+
+@pytest.fixture
+async def elsewhere() -> AsyncIterator[Elsewhere]:
+    answers = asyncio.Event()
+    answers.set()
+
+    async def script(asked: Asked, reply: Reply) -> None:
+        await answers.wait()
+        await reply.send({"results": [{"category_scores": {"a": 0.1}}]})
+
+    async with AsyncExitStack() as stack:
+        classifier = await stack.enter_async_context(scripted_http(script))
+        policies = {"classifier_url": f"{classifier.url}/v1/moderations", "classifier_timeout_s": 60.0}
+        world = await stack.enter_async_context(gateway_world(policies=policies))
+        world.content.policies["judged"] = ContentPolicy(classifier_threshold=0.5, checks_input=False)
+        world.keys.change_plan(KEY, content_policy="judged")
+        embedders = [ScriptedEmbedder(f"prefill-{number}") for number in range(2)]
+        for embedder in embedders:
+            await embedder.start()
+            stack.push_async_callback(embedder.stop)
+        world.router.embedders = [embedder.ref for embedder in embedders]
+        yield Elsewhere(world, classifier, embedders, answers)
 
 
 @pytest.fixture
@@ -109,3 +159,17 @@ async def test_embeddings_are_billed_receipted_and_bounded(world: World) -> None
 
     await eventually(is_receipted, "the receipt is written")
     await eventually(is_spent, "the entry is in the ledger, and the budget is spent")
+
+
+@pytest.mark.parametrize("route", [EMBEDDINGS, MODERATIONS])
+async def test_a_client_that_leaves_and_a_deadline_end_the_work(elsewhere: Elsewhere, route: str) -> None:
+    world = elsewhere.world
+    assert await asked(world, route) == (200, "")
+    elsewhere.hang()
+    before = elsewhere.num_asked()
+    leaving = asyncio.create_task(asked(world, route))
+    await eventually(lambda: elsewhere.num_asked() > before, "the work is begun")
+    leaving.cancel()
+    await eventually(lambda: elsewhere.num_left() == 1, "it ends with its client")
+    assert await asked(world, route, **{"x-stratos-deadline-ms": "300"}) == (503, "queue_timeout")
+    await eventually(lambda: elsewhere.num_left() == elsewhere.num_asked() - 1, "what was begun ends at its deadline")

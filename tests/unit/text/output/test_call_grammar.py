@@ -22,7 +22,7 @@ from stratos.text.output.syntaxes.gemma import GEMMA
 from stratos.text.output.syntaxes.glm import GLM
 from stratos.text.output.syntaxes.harmony import HARMONY
 from stratos.text.output.syntaxes.hermes import HERMES
-from stratos.text.output.syntaxes.llama_json import LLAMA_JSON
+from stratos.text.output.syntaxes.llama_json import LLAMA_4_JSON, LLAMA_JSON
 from stratos.text.output.syntaxes.mistral import MISTRAL, MISTRAL_ARGS
 from stratos.text.output.syntaxes.phi import PHI
 from stratos.text.output.syntaxes.pythonic import PYTHONIC
@@ -39,7 +39,8 @@ CITY = {
 WEATHER, FREE = Tool("get_weather", parameters=CITY, is_strict=True), Tool("now", parameters={"maxProperties": 1})
 TAGS = ReasoningTags("<think>", "</think>")
 SYNTAXES = [
-    HERMES, PHI, MISTRAL, MISTRAL_ARGS, LLAMA_JSON, DEEPSEEK, DEEPSEEK_FENCED, QWEN_CODER, GLM, GEMMA, PYTHONIC, HARMONY
+    HERMES, PHI, MISTRAL, MISTRAL_ARGS, LLAMA_JSON, LLAMA_4_JSON, DEEPSEEK, DEEPSEEK_FENCED, QWEN_CODER, GLM, GEMMA,
+    PYTHONIC, HARMONY,
 ]  # fmt: skip
 MARKED = [s for s in SYNTAXES if s.form.arguments is json_arguments and not (s.starts_with or s.frame)]
 

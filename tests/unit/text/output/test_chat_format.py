@@ -8,6 +8,7 @@ from stratos.common.errors import BadRequest
 from stratos.core.requests.tools import Tool, ToolCall
 from stratos.text.chat_template import ChatMessage, ChatTemplate
 from stratos.text.output.chat_format import chat_format
+from stratos.text.output.syntaxes.llama_json import ASKED_FOR
 from tests.support.reference.shipped_model import shipped_tokenizer
 
 TEMPLATES = {
@@ -19,6 +20,9 @@ TEMPLATES = {
     "{% for tool in tools %}<|tool_call|>{{ tool }}<|/tool_call|>": "phi",
     "{% if tools %}<|tool_call>call:{{ name }}": "gemma 4",
     "{% if tools %}<|python_tag|>": "llama 3 json",
+    f"{{% if tools %}}Respond in the format {ASKED_FOR}.": "llama 3 json without its mark",
+    f"{{% if tools %}}Respond in the format {ASKED_FOR}.<|python_start|>": "llama 4 json",
+    "{% if tools %}<|python_start|>": "pythonic by its mark",
     "{% if tools %}[func_name1(params_name1=params_value1)]": "pythonic",
     "{% if tools %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>": "deepseek",
     "{% if tools %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function\n```json": "deepseek with fences",
@@ -36,7 +40,8 @@ TOOL = Tool("f", "does it <|end|>", {"type": "object", "properties": {"a": {"typ
 @pytest.mark.parametrize(("source", "name"), TEMPLATES.items(), ids=TEMPLATES.values())
 def test_a_template_tells_its_syntax(source: str, name: str) -> None:
     found = chat_format(source)
-    assert (found.syntax.name, found.is_native) == (name, True)
+    assert found.is_native
+    assert found.syntax.name == name.partition(" without ")[0].partition(" by ")[0]
 
 
 def test_a_template_that_knows_no_tools_gets_the_generic_syntax() -> None:
