@@ -25,6 +25,7 @@ from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.flags import with_flags_of
 from stratos.cli.commands.models import models_app
+from stratos.cli.commands.on_demand import on_demand
 from stratos.cli.commands.plan.group import plan_group
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.stores.admin import admin_app
@@ -38,39 +39,42 @@ from stratos.cli.evaluate.quantising import quantize
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption, UpOptions
 from stratos.cli.reproduce.command import reproduce
 
+commands = typer.Typer()
 app = typer.Typer(
     name="stratos",
+    cls=on_demand(lambda: commands),
     help="Run and talk to a StratosServe platform.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(keys_app, name="keys")
-app.add_typer(tenants_app, name="tenants")
+app.callback()(lambda: None)  # typer wants one where it knows of no command
+commands.add_typer(keys_app, name="keys")
+commands.add_typer(tenants_app, name="tenants")
 admin_app.add_typer(tenancy_app)
 admin_app.add_typer(backups_app)
 admin_app.add_typer(declared_app)
 add_cluster_commands(admin_app)
-app.add_typer(admin_app, name="admin")
-app.add_typer(certificates_app, name="certificates")
-app.add_typer(adapters_app, name="adapters")
-app.add_typer(batch_app, name="batch")
-app.add_typer(models_app, name="models")
-app.add_typer(trace_app, name="trace")
-app.add_typer(autoscaler_app, name="autoscaler")
-app.add_typer(plan_group, name="plan")
-app.command()(doctor)
-app.command()(drain)
-app.command()(chaos)
-app.command()(bench)
-app.command()(reproduce)
-app.command()(evaluate)
-app.command()(quantize)
+commands.add_typer(admin_app, name="admin")
+commands.add_typer(certificates_app, name="certificates")
+commands.add_typer(adapters_app, name="adapters")
+commands.add_typer(batch_app, name="batch")
+commands.add_typer(models_app, name="models")
+commands.add_typer(trace_app, name="trace")
+commands.add_typer(autoscaler_app, name="autoscaler")
+commands.add_typer(plan_group, name="plan")
+commands.command()(doctor)
+commands.command()(drain)
+commands.command()(chaos)
+commands.command()(bench)
+commands.command()(reproduce)
+commands.command()(evaluate)
+commands.command()(quantize)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
-app.add_typer(watermark_app, name="watermark")
+commands.add_typer(watermark_app, name="watermark")
 
 
-@app.command()
+@commands.command()
 @with_flags_of(UpOptions)
 def up(
     *,
@@ -107,7 +111,7 @@ def up(
     raise typer.Exit(code)
 
 
-@app.command("sim-worker")
+@commands.command("sim-worker")
 def sim_worker(
     count: Annotated[int, typer.Option(help="Workers in the one process.")] = 1,
     role: Annotated[str, typer.Option(help="prefill or decode.")] = "decode",
@@ -134,7 +138,7 @@ def sim_worker(
     os.execve(argv[0], argv, env)  # noqa: S606 - the arguments are ours, no shell is involved
 
 
-@app.command()
+@commands.command()
 def status(
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
@@ -149,7 +153,7 @@ def status(
     typer.echo(json.dumps(status_json(found), indent=2) if as_json else status_text(found))
 
 
-@app.command()
+@commands.command()
 def chat(
     model: Annotated[str, typer.Option(help="Model or adapter; default: the base model.")] = "",
     system: Annotated[str, typer.Option(help="System message.")] = "",
@@ -172,7 +176,7 @@ def chat(
         client.close()
 
 
-@app.command()
+@commands.command()
 def explain(
     request_id: Annotated[str, typer.Argument(help="The x-request-id of the answer.")],
     url: Annotated[str, typer.Option(help="Gateway with /v1; default: the running platform.")] = "",
