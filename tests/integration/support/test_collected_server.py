@@ -29,12 +29,14 @@ def pytest_xdist_make_scheduler(config, log):
     return RoomScheduling(config, log)
 """
 TESTS = """
-import os
+import os, sys
+ERRORS = sys.stderr
 with open("imports", "a") as file:
     print(__name__, os.environ.get("PYTEST_XDIST_WORKER"), file=file)
 def test_1(): assert os.environ["PYTEST_XDIST_WORKER"]
 def test_crash(): os._exit(1)
 def test_3(): assert not os.read(0, 1)
+def test_4(): print("of the import", file=ERRORS, flush=True)
 """
 ENDS_THE_SERVER = """
 import os
@@ -57,7 +59,7 @@ def run_pytest(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
 
 def test_modules_are_imported_once_also_for_processes_that_come_for_dead_ones(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, test_a=TESTS, test_b=TESTS, test_broken="raise RuntimeError('why')")
-    assert "2 failed, 4 passed, 4 errors" in run.stdout, run.stdout + run.stderr
+    assert "2 failed, 6 passed, 4 errors" in run.stdout, run.stdout + run.stderr
     assert "RuntimeError: why" in run.stdout
     assert (tmp_path / "imports").read_text().splitlines() == ["test_a None", "test_b None"]
 

@@ -50,7 +50,8 @@ def main() -> None:
     """Collect, and then serve until the process that began this one closes its end of the standard input."""
     fd, *paths = sys.argv[1:]
     listener = socket.socket(fileno=int(fd))
-    pytest.main(["--collect-only", "-qq", "-n", "0", "-p", "no:cacheprovider", *paths])
+    # -s: what modules take for their standard files when they are imported is open afterwards, too
+    pytest.main(["--collect-only", "-qq", "-s", "-n", "0", "-p", "no:cacheprovider", *paths])
     assert threading.active_count() == 1, "an import began a thread, and forks have one"
     gc.collect()
     gc.freeze()  # so that collections in forks copy no page of it
