@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
@@ -89,10 +90,10 @@ def _become(channel: socket.socket, files: Sequence[int]) -> int:
         os.dup2(file, place)
         os.close(file)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as the process
-    sys.argv = ["-c"]
+    sys.argv, sys.modules["__main__"] = ["-c"], ModuleType("__main__")
     threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
     channel.send(b"1")
-    exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
+    exec(eval(sys.stdin.readline()), vars(sys.modules["__main__"]))
     return 0
 
 
