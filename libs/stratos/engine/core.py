@@ -12,9 +12,8 @@ Life of an input to embed
 Every request ends in exactly one of: an output with a finish reason for each choice, its embedding, an entry in
 ``StepResult.errors``, or a call of ``abort``.  Ids of ended requests may be used again with a new attempt.
 
-Only ``gather``, ``scatter``, ``pack``, ``unpack``, ``status``, ``match``, ``prepare_grammar``, ``cache_changes``,
-``load_adapter``, ``pin_adapter`` and ``check_weights`` may be called by other threads than the one that owns the
-engine.  State changes under one lock, the runner works without it.
+Other threads than the one that owns the engine may call ``gather``, ``scatter``, ``pack``, ``unpack``, ``status``, and
+what a client calls ``BESIDE_STEPS``.  State changes under one lock, the runner works without it.
 """
 
 from __future__ import annotations
@@ -199,13 +198,9 @@ class EngineCore:
             self._requests.adopt(self._reservations.commit(key))
 
     def commit_part(self, key: RequestKey, num_tokens: int) -> bool:
-        """``commit`` where only tokens ``[0, num_tokens)`` are verified: the rest is computed here, in its own blocks.
-
-        ``False``: nothing of it can stay, and the request is not here; ``add`` begins it anew.
-        """
+        """``commit`` with tokens ``[0, num_tokens)`` alone, the rest is computed here; ``False``: it is gone."""
         with self._changing():
-            state = self._reservations.take_part(key)
-            if state is not None:
+            if state := self._reservations.take_part(key):
                 self._requests.adopt(state, num_tokens)
             return state is not None
 
@@ -313,10 +308,9 @@ class EngineCore:
         """Keep a loaded adapter from being evicted; ``False`` when it is not loaded. Pins count."""
         with self._changing():
             self._adapter_pins[digest] += 1  # before the look: a load in another thread may be choosing a victim
-            if digest in self.runner.resident_adapters():
-                return True
-            self.unpin_adapter(digest)
-            return False
+            if not (is_loaded := digest in self.runner.resident_adapters()):
+                self.unpin_adapter(digest)
+            return is_loaded
 
     def unpin_adapter(self, digest: str) -> None:
         """Take one pin back."""

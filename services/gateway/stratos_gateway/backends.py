@@ -88,6 +88,8 @@ from stratos_gateway.parts import Backends
 from stratos_gateway.policies.source import SnapshotContent
 from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.responses.sweep import ObjectSweep
+from stratos_gateway.rollouts.parts import Rollouts, RolloutStores, SnapshotRollouts
+from stratos_gateway.rollouts.shown import RolloutMetrics
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.settings import GatewaySettings
 
@@ -138,6 +140,13 @@ async def open_backends(
     tasks["redis-state"] = share.run
     objects = _open_objects(settings, stack)
     shelf = open_shelf(settings, models, follower, objects, metrics, clock, stack)
+    status = ModelStatus(shelf, models, routers.live_workers)
+    rolling, at = (
+        SnapshotRollouts(follower.snapshot),
+        RolloutStores(redis=redis, records=store, config=settings.records, store_id=store_id),
+    )
+    rollouts = Rollouts.open(at, rolling, models, lambda: status.live_workers(), settings.rollouts, clock)
+    tasks |= rollouts.tasks
     aliases = SnapshotAliases(follower, models)
     choice, poll_s = AliasChoice(aliases, models, Random()), settings.model_records.live_poll_s
     tasks |= {"model-records": shelf.run, "aliases": MovedAliases(store, aliases, choice, store_id, poll_s).run}
@@ -200,7 +209,8 @@ async def open_backends(
             ledger=ledger,
             readings=readings,
             platform=platform,
-            models=ModelStatus(shelf, models, routers.live_workers),
+            models=status,
+            rollouts=rollouts.access,
         ),
         shared_answers=None if answers is None else shared,
         responses=responses,
@@ -214,6 +224,7 @@ async def open_backends(
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         aliases=aliases,
+        rollouts=rollouts.evidence,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, gateway_name(name, new_incarnation()), store_id),
@@ -227,7 +238,7 @@ async def open_backends(
             readings=readings,
         ),
         tasks=tasks,
-        collectors=(SnapshotMetrics(follower),),
+        collectors=(SnapshotMetrics(follower), RolloutMetrics(rolling.all, time.time)),
         snapshot_text=SnapshotCopies(follower).text,
         first_look=first_look,
         on_change=follower.on_change,

@@ -27,6 +27,7 @@ from stratos_gateway.oidc.settings import OidcConfig, check_oidc
 from stratos_gateway.overflow.settings import OverflowConfig
 from stratos_gateway.policies.settings import ContentPoliciesConfig
 from stratos_gateway.responses.settings import ResponsesConfig
+from stratos_gateway.rollouts.settings import RolloutsConfig
 from stratos_gateway.routers.settings import RoutersConfig
 from stratos_gateway.routes.settings import HealthConfig
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -79,6 +80,7 @@ class GatewaySettings(ServiceSettings):
     """Further base models of this gateway, as JSON: objects with the fields of `model`, of which `path` must be there.
     All gateways of a deployment have the same `model`, which a request without a name means, and the same others."""
     model_records: ModelRecordsConfig = ModelRecordsConfig()
+    rollouts: RolloutsConfig = RolloutsConfig()
     requests: RequestsConfig = RequestsConfig()
     limits: LimitsConfig = LimitsConfig()
     ledger: LedgerConfig = LedgerConfig()

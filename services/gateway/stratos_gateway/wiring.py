@@ -53,6 +53,7 @@ from stratos_gateway.receipts.step import ReceiptStep
 from stratos_gateway.response_cache.cache import ResponseCache
 from stratos_gateway.response_cache.source import CacheSource
 from stratos_gateway.responses.state import Responses
+from stratos_gateway.rollouts.step import RolloutStep
 from stratos_gateway.routes.health import DeepHealth
 from stratos_gateway.routes.receipt import ReceiptRoute
 from stratos_gateway.routes.responses import ResponseRoutes
@@ -87,6 +88,7 @@ def steps(parts: GatewayParts) -> list[Step]:
         LimitsStep(limiter),
         InputStep(),
         MetricsStep(parts.metrics, parts.recent_load),
+        *([] if (evidence := parts.backends.rollouts) is None else [RolloutStep(evidence)]),
         *([] if billing is None else [AccountStep(billing.meter)]),
         *([] if parts.streams is None else [StreamStep(_stream_join(parts, parts.streams))]),
         *([] if redemptions is None else [ContinuationStep(redemptions, time.time, parts.metrics)]),

@@ -55,10 +55,13 @@ ELSEWHERE = {
     "stratos_autoscaler_metrics_api_questions_total",
     "stratos_autoscaler_pool_info",
     "stratos_model_refused",
+    "stratos_rollout_overdue_seconds",
+    "stratos_rollout_percent",
+    "stratos_rollout_phase_age_seconds",
     *OF_A_CLUSTER,
 }
-"""No process of a machine serves Kubernetes' metrics API or has an HPA, and no model of this platform is refused: the
-proofs of the alerts feed these."""
+"""No process of a machine serves Kubernetes' metrics API or has an HPA, and no model of this platform is refused, or
+rolled out: the proofs of the alerts feed these."""
 WINDOW = "1m"
 SHOWN_AFTER_S = 0.5
 """Workers copy their engine's counts into metrics every quarter of a second."""

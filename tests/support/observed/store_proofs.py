@@ -5,6 +5,24 @@ from __future__ import annotations
 from tests.support.observed.proof import HERE, ON_I, OTHER, POOL, RI, Proof, R, labelled, pool
 
 STORE_PROOFS: dict[str, Proof] = {
+    "StratosRolloutStuck": Proof(
+        series={
+            f'stratos_rollout_overdue_seconds{{{R}, model="m", instance="i"}}': "0+0x4 1801+60x5 0+0x10",
+            f'stratos_rollout_overdue_seconds{{{R}, model="other", instance="i"}}': "1800+0x20",
+        },
+        fires_at=6,
+        resolved_at=12,
+        labels=labelled(model="m"),
+    ),
+    "StratosRolloutRolledBack": Proof(
+        series={
+            f'stratos_rollout_phase_age_seconds{{{R}, model="m", phase="rolled_back"}}': "_x2 3300+60x20",
+            f'stratos_rollout_phase_age_seconds{{{R}, model="m", phase="done"}}': "0+60x20",
+        },
+        fires_at=4,
+        resolved_at=12,
+        labels=labelled(model="m"),
+    ),
     "StratosModelRefused": Proof(
         series={f'stratos_model_refused{{{R}, model="m", model_digest="d"}}': "1+0x5 0+0x10"},
         fires_at=4,

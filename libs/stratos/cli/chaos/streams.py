@@ -73,7 +73,7 @@ class StreamResult:
     record: str = ""
     """Name of its record, by which any gateway can go on with it."""
     last_id: str = ""
-    """Of the last event, where there is a record."""
+    """Id of the last event, where there is a record."""
     num_returns: int = 0
     """How often its client came back."""
 
@@ -93,7 +93,7 @@ class StreamResult:
         return max((later - sooner for sooner, later in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
     def go_on_as(self, record: str) -> None:
-        """What comes next is of this record; an answer of another one, or of none, begins again."""
+        """Expect what this record has; an answer of another one, or of none, begins again."""
         if not record or record != self.record:
             self.texts, self.token_ids, self.logprobs, self.finish_reasons = {}, {}, {}, {}
             self.usage, self.error, self.last_id = None, "", ""
@@ -108,7 +108,7 @@ class StreamResult:
             self.usage = (usage["prompt_tokens"], usage["completion_tokens"])
         for choice in event.get("choices", ()):
             index = choice["index"]
-            self.texts[index] = self.texts.get(index, "") + _text_of(choice)
+            self.texts[index] = self.texts.get(index, "") + text_of(choice)
             self.token_ids.setdefault(index, []).extend(choice.get("token_ids") or ())
             if choice.get("logprobs"):
                 self.logprobs.setdefault(index, []).extend(choice["logprobs"]["token_logprobs"])
@@ -116,7 +116,7 @@ class StreamResult:
                 self.finish_reasons[index] = choice["finish_reason"]
 
 
-def _text_of(choice: dict[str, Any]) -> str:
+def text_of(choice: dict[str, Any]) -> str:
     """Text of a completion's choice, or content and calls of a chat's."""
     if "text" in choice:
         return str(choice["text"])
@@ -152,9 +152,9 @@ class StreamRun:
     def __init__(
         self, base_url: str, api_key: str, name: str, models: Sequence[str], *, are_recorded: bool = False
     ) -> None:
-        self.name, self._asks, self._url, self._are_recorded = name, list(bodies(models)), base_url, are_recorded
+        self.name, self.asks, self._url, self._are_recorded = name, list(bodies(models)), base_url, are_recorded
         self._headers = {"authorization": f"Bearer {api_key}"}
-        self.results = {name: StreamResult(name) for name, _ in self._asks}
+        self.results = {name: StreamResult(name) for name, _ in self.asks}
 
     async def run(self, disturb: Disturb) -> None:
         """Run all streams to their end: half, a few just before ``disturb``, the others as soon as it took effect.
@@ -177,17 +177,17 @@ class StreamRun:
             tasks.add(task := asyncio.create_task(work))
             return task
 
-        half = len(self._asks) // 2
-        first, second = self._asks[:half], self._asks[half:]
-        streams = [begin(self._stream(client, name, body)) for name, body in first]
+        half = len(self.asks) // 2
+        first, second = self.asks[:half], self.asks[half:]
+        streams = [begin(self.stream(client, name, body)) for name, body in first]
         async with asyncio.timeout(TIMEOUT_S):
             for name, _ in first:
                 await self._begun(name)
-        streams += [begin(self._stream(client, name, body)) for name, body in second[:NUM_JUST_BEFORE]]
+        streams += [begin(self.stream(client, name, body)) for name, body in second[:NUM_JUST_BEFORE]]
         in_effect = asyncio.Event()
         disturbance, effect = begin(disturb(in_effect)), begin(in_effect.wait())
         await asyncio.wait({disturbance, effect}, return_when=asyncio.FIRST_COMPLETED)
-        streams += [begin(self._stream(client, name, body)) for name, body in second[NUM_JUST_BEFORE:]]
+        streams += [begin(self.stream(client, name, body)) for name, body in second[NUM_JUST_BEFORE:]]
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*streams)
         await disturbance
@@ -206,7 +206,8 @@ class StreamRun:
         """Streams that go on now."""
         return sum(result.is_open for result in self.results.values())
 
-    async def _stream(self, client: httpx.AsyncClient, name: str, body: dict[str, Any]) -> None:
+    async def stream(self, client: httpx.AsyncClient, name: str, body: dict[str, Any]) -> None:
+        """Read one stream to its end."""
         result = self.results[name]
         headers = {**self._headers, "x-request-id": f"{self.name}-{name.split('-')[0]}"}
         if self._are_recorded:

@@ -171,6 +171,51 @@ def unalias(
         typer.echo(f"{client.call('DELETE', f'/aliases/{name}')['removed']} is no alias any more")
 
 
+@models_app.command("rollout")
+def rollout(
+    name: NameArgument,
+    to: Annotated[str, typer.Option(help="Start: the revision, by the first digits of its digest.")] = "",
+    steps: Annotated[str, typer.Option(help="Per cents of the sessions that go to it, one after the other.")] = "",
+    hold: Annotated[str, typer.Option(help="Least time of each step, such as 90s, 5m or 1h.")] = "",
+    gate: Annotated[str, typer.Option(help="What it must hold, as errors=0.5%,ttft_p99=+20%,itl_p99=+20%.")] = "",
+    min_requests: Annotated[
+        int | None, typer.Option("--min-requests", help="Of each revision, before gates judge; at least 200.")
+    ] = None,
+    sticky: Annotated[str, typer.Option(help="As of `alias`; default: what the model's alias has.")] = "",
+    pause: Annotated[bool, typer.Option("--pause", help="Keep the weights, and judge nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Begin the step again.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Send all requests to the old revision.")] = False,
+    url: UrlOption = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Let a model's requests go over to another revision in steps, and back by itself where a gate is broken.
+
+    With --to it starts one, else it shows how the last one stands, or pauses, resumes or aborts it.
+    """
+    from stratos.cli.models.rollouts import RolloutAsk, call_rollout, rollout_text
+
+    given = {"steps": steps, "hold": hold, "gates": gate, "sticky": sticky}
+    verbs = {"pause": pause, "resume": resume, "abort": abort}
+    with explained_errors():
+        ask = RolloutAsk(name=name, to=to, given=given, min_requests=min_requests, verbs=verbs)
+        with admin_client(url, key, data_dir, run) as client:
+            typer.echo(rollout_text(call_rollout(client, ask)))
+
+
+@models_app.command("rollouts")
+def list_rollouts(
+    url: UrlOption = "", key: KeyOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = ""
+) -> None:
+    """List the last roll-out of each model."""
+    from stratos.cli.models.rollouts import rollout_text
+
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        for row in client.call("GET", "/rollouts")["data"]:
+            typer.echo(rollout_text(row))
+
+
 @models_app.command("publish")
 def publish(
     path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],

@@ -20,12 +20,13 @@ from typing import Any
 
 from stratos.cli.stores import StoreTarget, open_records
 from stratos.common.errors import BadRequest, InvalidCheckpoint
-from stratos.core.adapter import Adapter
 from stratos.core.files.model_files import CONFIG_NAME, read_model_files
 from stratos.core.files.model_texts import MAX_TEXT_BYTES, is_text_name
 from stratos.store.models.alias_record import AliasRecord
 from stratos.store.models.forms import model_from_json, model_id, model_to_json
 from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.names import check_model_place
+from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.models.texts import put_texts
 from stratos.store.object_store import ObjectStore
 from stratos.store.records.record import Kind, Record
@@ -70,7 +71,7 @@ async def record_model(target: StoreTarget, model: DeclaredModel, actor: str) ->
         record_id = model_id(model.name, digest)
         value = {**model.terms, "source": model.owner, "text_digest": await put_texts(objects, folder)}
         record = model_from_json(record_id, value)
-        known = await records.records(Kind.MODEL, Kind.ADAPTER, Kind.ALIAS)
+        known = await records.records(Kind.MODEL, Kind.ADAPTER, Kind.ALIAS, Kind.ROLLOUT)
         _check_names(record, known, model.owner if model.digest else None)
         own = sorted((r for r in known if _is_of(r, model.owner)), key=lambda found: found.version, reverse=True)
         named = [found for found in own if _parts(found)[0] == model.name]
@@ -83,6 +84,7 @@ async def record_model(target: StoreTarget, model: DeclaredModel, actor: str) ->
             is_new = await writer.change(Kind.MODEL, record_id, "model.add", edit, takes_malformed=True)
         older = [found for found in named if found.id != record_id]
         pinned = {place.digest for alias in _aliases(known) for place in (*alias.targets, *alias.before)}
+        pinned |= {digest for rollout in _rollouts(known) for digest in (rollout.old, rollout.new)}
         await remove_records(writer, [r for r in older[NUM_REVISIONS - 1 :] if _parts(r)[1] not in pinned])
         return is_new
 
@@ -131,20 +133,19 @@ async def _words_of(objects: ObjectStore, model: DeclaredModel) -> AsyncIterator
 
 def _check_names(record: ModelRecord, known: Sequence[Record], mover: str | None) -> None:
     """Refuse what cannot be; the ``mover``'s own records of the same model under other names are no hindrance."""
-    models = [r.value for r in known if r.kind is Kind.MODEL and not r.is_deleted and not (mover and _is_of(r, mover))]
-    others = {m.name for m in models if isinstance(m, ModelRecord) and m.digest == record.digest} - {record.name}
-    if others:
-        raise BadRequest(f"this model is recorded as {min(others)!r} already", param="digest")
-    adapters = [found.value for found in known if found.kind is Kind.ADAPTER and not found.is_deleted]
-    if any(isinstance(found, Adapter) and found.name == record.name for found in adapters):
-        raise BadRequest(f"an adapter has the name {record.name!r}", param="name")
-    same = (alias for alias in _aliases(known) if alias.name == record.name)
-    if any(target.model != record.name for alias in same for target in alias.targets):
-        raise BadRequest(f"an alias has the name {record.name!r}", param="name")
+    live = [found for found in known if not found.is_deleted]
+    models = (found.value for found in live if not (mover and _is_of(found, mover)))
+    same = [model.name for model in models if isinstance(model, ModelRecord) and model.digest == record.digest]
+    check_model_place(record.name, same, (found.value for found in live))
 
 
 def _aliases(known: Sequence[Record]) -> list[AliasRecord]:
     return [found.value for found in known if not found.is_deleted and isinstance(found.value, AliasRecord)]
+
+
+def _rollouts(known: Sequence[Record]) -> list[RolloutRecord]:
+    values = [found.value for found in known if not found.is_deleted]
+    return [value for value in values if isinstance(value, RolloutRecord) and value.is_active]
 
 
 def _parts(record: Record) -> tuple[str, str]:

@@ -51,6 +51,35 @@ STORE_ALERTS = (
         act=("Restore the right Redis, or take the new one with `stratos admin adopt-store` (docs/operations.md).",),
     ),
     Alert(
+        name="StratosRolloutStuck",
+        expr="max by (release, model) (stratos_rollout_overdue_seconds) > 1800",
+        summary="A roll-out of a model has stood at one step for half an hour beyond its hold.",
+        meaning="Requests are served at the weights of that step. It neither goes on nor back: evidence is missing.",
+        check=(
+            "`stratos models rollout NAME`: too few requests of one revision, or no verdict of a gate?",
+            "`stratos models list`: has the new revision live workers?",
+            "Do all requests of a tenant stay on one revision? Those that name no session go by their tenant.",
+        ),
+        act=(
+            "Start workers, or wait for requests; a roll-out with `--sticky request` needs the fewest.",
+            "Or go back: `stratos models rollout NAME --abort`.",
+        ),
+    ),
+    Alert(
+        name="StratosRolloutRolledBack",
+        expr='min by (release, model) (stratos_rollout_phase_age_seconds{phase="rolled_back"}) < 3600',
+        summary="A gate has sent all requests of a model back to the old revision, within the last hour.",
+        meaning="The new revision failed more often, or was slower, than its roll-out allows. The old one serves.",
+        check=(
+            "`stratos models rollout NAME` says which gate, and what was measured.",
+            "Log and metrics of the new revision's workers, which still run.",
+        ),
+        act=(
+            "Mend the revision, or its pool, and roll it out again; or remove it: `stratos models remove NAME "
+            "--digest FIRST-DIGITS`.",
+        ),
+    ),
+    Alert(
         name="StratosModelRefused",
         expr="max by (release, model) (stratos_model_refused) == 1",
         lasting="2m",

@@ -60,6 +60,18 @@ MODEL = Dashboard(
             unit="s",
         ),
         Panel(
+            title="Roll-outs",
+            text="Share of a model's sessions that its last roll-out sends to the new revision.",
+            queries=(Query("max by (model, phase) (stratos_rollout_percent{@})", "{{model}} {{phase}}"),),
+            unit="short",
+        ),
+        Panel(
+            title="Roll-outs: beyond their hold",
+            text="Time at a step that is over its hold: requests, workers or a clear verdict lack.",
+            queries=(Query("max by (model) (stratos_rollout_overdue_seconds{@})", "{{model}}"),),
+            unit="s",
+        ),
+        Panel(
             title="Queue depth",
             text="Requests that wait for a worker.",
             queries=(Query("sum by (model) (stratos:queue_depth{@})", "{{model}}"),),

@@ -42,6 +42,8 @@ class Kind(StrEnum):
     """A revision of a base model."""
     ALIAS = "alias"
     """A further name of models, or the split of one name."""
+    ROLLOUT = "rollout"
+    """How a model's requests go over to another revision."""
     ADAPTER = "adapter"
     BLOCK = "block"
     """A model or adapter that is refused for now."""
@@ -57,9 +59,9 @@ class Record:
 
     kind: Kind
     id: str
-    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, an alias's name,
-    ``<name>/<digest>`` of a model, ``<owner>/<name>`` of an adapter or a template (the name alone of one of all
-    tenants), ``<scope>/<name>`` of a block."""
+    """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, an alias's name, the
+    name of a roll-out's model, ``<name>/<digest>`` of a model, ``<owner>/<name>`` of an adapter or a template (the name
+    alone of one of all tenants), ``<scope>/<name>`` of a block."""
     version: int
     """Microseconds; a higher one is newer."""
     is_deleted: bool = False

@@ -1,7 +1,7 @@
 """The records in Redis.
 
     <prefix>:store                   hash {id, revision, num_plan, num_tenant, ...}: the marker
-    <prefix>:policy, :template, :plan, :data_key, :tenant, :key, :model, :adapter, :block
+    <prefix>:policy, :template, :plan, :data_key, :tenant, :key, :model, :alias, :rollout, :adapter, :block
                                      hashes, record id -> text of the record; nothing is ever taken out of them
     <prefix>:changes                 stream of the last changes {after, kind, id, text}; its ids are revisions
     <prefix>:audit                   stream of every change by a person {entry}; nothing is ever taken out of it

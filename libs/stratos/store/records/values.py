@@ -22,6 +22,8 @@ from stratos.store.models.alias_forms import alias_from_json
 from stratos.store.models.alias_record import AliasRecord
 from stratos.store.models.forms import model_from_json
 from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.rollout_forms import rollout_from_json
+from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.plans import (
     check_plan_name,
     overrides_from_json,
@@ -50,6 +52,7 @@ RecordValue = (
     | KeyRecord
     | ModelRecord
     | AliasRecord
+    | RolloutRecord
     | Adapter
     | BlockRecord
 )
@@ -257,6 +260,7 @@ _DECODERS: Mapping[str, Callable[[str, Mapping[str, Any]], RecordValue]] = {
     "key": _key,
     "model": model_from_json,
     "alias": alias_from_json,
+    "rollout": rollout_from_json,
     "adapter": _adapter,
     "block": _block,
 }

@@ -11,6 +11,7 @@ from stratos.core.adapter import Adapter
 from stratos.store.models.alias_forms import MIN_DIGITS, split_name
 from stratos.store.models.alias_record import AliasRecord, AliasTarget
 from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind
 from stratos_gateway.models.aliases import MAX_DEPTH, AliasChoice, AliasSource
@@ -122,22 +123,29 @@ def _too_long(ways: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def check_not_alias(name: str, snapshot: FollowedSnapshot) -> None:
-    """Refuse a new model's name that an alias of other models has; raises ``BadRequest``."""
-    alias = aliases_of(snapshot).get(name)
-    if alias is not None and any(target.model != name for target in alias.targets):
-        raise BadRequest(f"an alias has the name {name!r}", param="name")
+def check_not_rolling(name: str, snapshot: FollowedSnapshot) -> None:
+    """Refuse to change by hand what a roll-out moves; raises ``BadRequest``."""
+    rollout = snapshot.get(Kind.ROLLOUT, name)
+    if rollout is not None and isinstance(rollout.value, RolloutRecord) and rollout.value.is_active:
+        raise BadRequest(f"a roll-out of {name!r} is {rollout.value.phase.value}: abort it first", param="name")
 
 
 def check_unnamed(name: str, digests: Collection[str], snapshot: FollowedSnapshot, models: ModelSet) -> None:
-    """Refuse to remove revisions that an alias names, or whose workers still stand in for it; raises ``BadRequest``.
+    """Refuse to remove revisions that an alias or a roll-out names, or whose workers still stand in for it.
 
     Args:
         name: of the model.
         digests: of the revisions.
         snapshot: all records.
         models: of this gateway.
+
+    Raises:
+        BadRequest: it is refused.
     """
+    rollout = snapshot.get(Kind.ROLLOUT, name)
+    moved = rollout.value if rollout is not None else None
+    if isinstance(moved, RolloutRecord) and not {moved.old, moved.new}.isdisjoint(digests):
+        check_not_rolling(name, snapshot)
     choice = choice_of(snapshot, models)
     is_whole = not _remains(name, digests, snapshot, models)
     for alias in choice.source.list():

@@ -12,7 +12,7 @@ from stratos.core.tenancy.roles import Role
 from stratos.store.models.alias_forms import alias_draft, alias_to_json
 from stratos.store.models.alias_record import AliasRecord, AliasTarget
 from stratos.store.records.record import Kind, Record
-from stratos_gateway.admin.alias_checks import aliases_of, checked_alias, choice_of, in_use
+from stratos_gateway.admin.alias_checks import aliases_of, check_not_rolling, checked_alias, choice_of, in_use
 from stratos_gateway.admin.fields import only
 from stratos_gateway.admin.model_routes import Handler, ModelCaller, ModelHandlers, removed
 from stratos_gateway.models.aliases import AliasChoice
@@ -39,6 +39,7 @@ class AliasRoutes(ModelHandlers):
         only(body, "targets", "sticky")
         draft = alias_draft(request.path_params["name"], body)
         models, snapshot = status.models, await self._now()
+        check_not_rolling(draft.name, snapshot)
         made = checked_alias(draft, snapshot, models)
         made = replace(made, created_unix_s=await caller.writer.records.now_us() // 1_000_000)
         await status.look()
@@ -54,6 +55,7 @@ class AliasRoutes(ModelHandlers):
     async def _remove(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         models = self._known.models
         name, snapshot = request.path_params["name"], await self._now()
+        check_not_rolling(name, snapshot)
         choice = choice_of(snapshot, models)
         if choice.source.find(name) is None:
             raise NotFound(f"there is no alias {name[:64]!r}")

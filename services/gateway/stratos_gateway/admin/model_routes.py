@@ -10,15 +10,15 @@ from typing import Any, Protocol
 from starlette.requests import Request
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint, NotFound, StratosError
-from stratos.core.adapter import Adapter
 from stratos.core.placement import WorkerRole
 from stratos.core.tenancy.roles import Role
 from stratos.store.models.forms import model_from_json, model_id, model_to_json
 from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.names import check_model_place
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos_gateway.admin.alias_checks import aliases_of, check_not_alias, check_unnamed, choice_of, names_of
+from stratos_gateway.admin.alias_checks import aliases_of, check_unnamed, choice_of, names_of
 from stratos_gateway.admin.fields import text
 from stratos_gateway.admin.model_terms import check_same, check_size, terms_of
 from stratos_gateway.models.live_revisions import LiveWorkers, can_take, look_at
@@ -180,14 +180,10 @@ def removed(old: Record | None) -> Tombstone | None:
 
 
 def _check_names(record: ModelRecord, snapshot: FollowedSnapshot, models: ModelSet) -> None:
-    """Refuse a digest that has another name, and a name that an adapter has; raises ``BadRequest``."""
-    recorded = [r.value for r in snapshot.of_kind(Kind.MODEL)]
-    others = {m.name for m in recorded if isinstance(m, ModelRecord) and m.digest == record.digest}
+    """Refuse a digest that has another name, and a name that an adapter or an alias has; raises ``BadRequest``."""
+    recorded = [found.value for found in snapshot.of_kind(Kind.MODEL)]
+    same = {m.name for m in recorded if isinstance(m, ModelRecord) and m.digest == record.digest}
     if (served := models.of_digest(record.digest)) is not None:
-        others.add(served.base.name)
-    if others := others - {record.name}:
-        raise BadRequest(f"this model is served as {min(others)!r} already", param="digest")
-    adapters = (r.value for r in snapshot.of_kind(Kind.ADAPTER))
-    if any(isinstance(adapter, Adapter) and adapter.name == record.name for adapter in adapters):
-        raise BadRequest(f"an adapter has the name {record.name!r}", param="name")
-    check_not_alias(record.name, snapshot)
+        same.add(served.base.name)
+    known = [found.value for kind in (Kind.ADAPTER, Kind.ALIAS) for found in snapshot.of_kind(kind)]
+    check_model_place(record.name, same, known)

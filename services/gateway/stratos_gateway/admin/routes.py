@@ -56,6 +56,7 @@ from stratos_gateway.http.body import OrjsonResponse, read_json
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.row_stream import PartStream, Rows, encoded, encoded_sections
 from stratos_gateway.ledger.readings import UsageReadings
+from stratos_gateway.rollouts.routes import RolloutAccess, RolloutRoutes
 
 _BODY_TIMEOUT_S = 10.0
 _DAY_S = 24 * 3600
@@ -77,6 +78,8 @@ class AdminStores:
     """Wraps data keys; without it there are none."""
     models: ModelStatus | None = None
     """How records of models stand at this gateway."""
+    rollouts: RolloutAccess | None = None
+    """Roll-outs of their revisions."""
 
 
 class AdminCaller:
@@ -190,6 +193,7 @@ class AdminRoutes:
         table += LedgerRoutes(self._stores.ledger, self._stores.readings).table()
         table += ModelRoutes(self._stores.models, self._stores.lists.now).table()
         table += AliasRoutes(self._stores.models, self._stores.lists.now).table()
+        table += RolloutRoutes(self._stores.rollouts, self._stores.lists.now).table()
         return [
             Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])
             for method, path, role, handler in table

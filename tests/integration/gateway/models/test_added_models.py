@@ -57,25 +57,25 @@ class Added:
         return {row["digest"]: row for row in (await world.call("GET", "/models")).json()["data"]}
 
 
-@pytest.fixture
-async def added(redis_url: str, tmp_path: Path) -> AsyncIterator[Added]:
-    objects = tmp_path / "objects"
+async def added_worlds(stack: AsyncExitStack, redis_url: str, folder: Path, **overrides: Any) -> Added:
+    """Two gateways that follow records quickly; fields of ``GatewaySettings`` may be overridden."""
+    objects = folder / "objects"
     objects.mkdir()
     store = LocalStore(objects)
-    bodies = [await body_of(store, f) for f in (MODELS / "draft", save_second_model(tmp_path / "second"))]
+    bodies = [await body_of(store, f) for f in (MODELS / "draft", save_second_model(folder / "second"))]
+    settings = {
+        "object_store": {"url": f"file://{objects}"},
+        "model_records": {"live_poll_s": 0.01, "retry_s": 0.01},
+        **overrides,
+    }
+    worlds = [await stack.enter_async_context(admin_world(redis_url, folder, **settings)) for _ in range(2)]
+    return Added(*worlds, objects, bodies)
+
+
+@pytest.fixture
+async def added(redis_url: str, tmp_path: Path) -> AsyncIterator[Added]:
     async with AsyncExitStack() as stack:
-        worlds = [
-            await stack.enter_async_context(
-                admin_world(
-                    redis_url,
-                    tmp_path,
-                    object_store={"url": f"file://{objects}"},
-                    model_records={"live_poll_s": 0.01, "retry_s": 0.01},
-                )
-            )
-            for _ in range(2)
-        ]
-        yield Added(*worlds, objects, bodies)
+        yield await added_worlds(stack, redis_url, tmp_path)
 
 
 async def test_a_model_is_served_by_every_gateway_from_the_call_that_added_it_to_the_one_that_removes_it(

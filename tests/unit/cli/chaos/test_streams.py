@@ -42,9 +42,9 @@ async def streamed(answers: list[httpx.Response], *, are_recorded: bool) -> tupl
         return answers.pop(0)
 
     run = StreamRun("http://platform/v1", "key", "run", ["base"], are_recorded=are_recorded)
-    name, body = run._asks[0]
+    name, body = run.asks[0]
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        await run._stream(client, name, body)
+        await run.stream(client, name, body)
     return run, asked
 
 
@@ -91,7 +91,7 @@ async def test_without_a_record_all_of_it_is_asked_for_again() -> None:
     assert "last-event-id" not in asked[1].headers
 
 
-async def test_where_no_gateway_is_struck_nobody_comes_back() -> None:
+async def test_where_no_gateway_is_struck_no_client_comes_back() -> None:
     run, asked = await streamed([httpx.Response(200, stream=Lost(0, 2))], are_recorded=False)
     (result,) = (one for one in run.results.values() if one.times)
     assert "its gateway is gone" in result.error
@@ -100,5 +100,5 @@ async def test_where_no_gateway_is_struck_nobody_comes_back() -> None:
 
 def test_content_and_calls_of_a_chat_are_its_text() -> None:
     call = {"index": 0, "function": {"name": "plot", "arguments": "{}"}}
-    assert streams._text_of({"delta": {"content": "x", "tool_calls": [call]}}) == "xplot{}"
-    assert streams._text_of({"delta": {}}) == ""
+    assert streams.text_of({"delta": {"content": "x", "tool_calls": [call]}}) == "xplot{}"
+    assert streams.text_of({"delta": {}}) == ""

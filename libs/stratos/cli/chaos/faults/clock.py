@@ -102,7 +102,7 @@ except (ProcessLookupError, FileNotFoundError):  # it has ended
 
 
 def _patches(pid: int) -> Iterator[Patch]:
-    """What is to be changed in a process.
+    """Changes of the code of a process.
 
     Raises:
         NoEffect: this machine, or that process, has not what is changed.
@@ -127,7 +127,7 @@ def _vdso(pid: int | str) -> range:
             if line.endswith("[vdso]"):
                 begin, end = (int(word, 16) for word in line.split()[0].split("-"))
                 return range(begin, end)
-    raise NoEffect(f"process {pid} has no vDSO, or belongs to somebody else")
+    raise NoEffect(f"process {pid} has no vDSO, or is another user's")
 
 
 def _symbols(image: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:

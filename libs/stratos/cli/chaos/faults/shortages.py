@@ -1,7 +1,7 @@
 """Faults of a process that gets no more of something: room on disk, memory.
 
 Both are limits of the kernel for that one process (``prlimit``), so nothing else on the machine suffers.  The proof
-is that the limit held, and what the process missed: threads for the connections that came meanwhile, and lines of its
+is that the limit held, and what the process missed: threads for connections that came under it, and lines of its
 log, which it counts itself.
 """
 
@@ -80,7 +80,7 @@ async def short_memory(strike: Strike) -> Proof:
     def address_space() -> int:
         return int(process.memory_info().vms)
 
-    size = await _hold_limit(strike, process, resource.RLIMIT_AS, limit, address_space, meanwhile=knock)
+    size = await _hold_limit(strike, process, resource.RLIMIT_AS, limit, address_space, beside=knock)
     if size > limit:
         raise NoEffect(f"process {process.pid} grew to {size} bytes beyond its limit of {limit}")
     if num_refused == [0]:
@@ -129,7 +129,7 @@ async def _hold_limit(
     limit: int,
     measured: Callable[[], Measured],
     *,
-    meanwhile: Callable[[], Awaitable[None]] = _nothing,
+    beside: Callable[[], Awaitable[None]] = _nothing,
 ) -> Measured:
     """Returns what is measured at the end, while the limit still holds."""
     with _only_one(process.pid, kind) as place:
@@ -139,7 +139,7 @@ async def _hold_limit(
             hold(place.fileno())
             resource.prlimit(process.pid, kind, (limit, hard))
             strike.in_effect.set()
-            await asyncio.gather(asyncio.sleep(strike.lasting_s), meanwhile())
+            await asyncio.gather(asyncio.sleep(strike.lasting_s), beside())
             result = measured()
             if process.status() == psutil.STATUS_ZOMBIE or resource.prlimit(process.pid, kind)[0] != limit:
                 raise NoEffect(f"process {process.pid} did not live under its limit to the end")

@@ -1,0 +1,134 @@
+"""Requests of the revisions that a roll-out compares, as each gateway has counted them; the sum of all is judged.
+
+<prefix>:rollout_counts:<start in microseconds>:<epoch>:<model>   hash, gateway process -> JSON {digest: counts}
+
+A gateway writes its totals again and again under a name of its own, so a write whose answer is lost counts nothing
+twice.  A gateway that dies takes with it what it counted since its last write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from stratos.core.ledger.steps import NUM_BUCKETS, ONE_IN
+from stratos.store.counters.guard import GuardedReads, GuardedScript, StoreId, any_store
+from stratos.store.models.rollout_record import RolloutRecord
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import translate_redis_errors
+
+_KEPT_S = 8 * 24 * 3600
+"""Since the last write: a day more than the longest hold."""
+_PUT = f"""
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[1], {_KEPT_S})
+"""
+
+
+@dataclass(slots=True)
+class ArmCounts:
+    """Requests of one revision; times by the steps of ``core.ledger.steps``."""
+
+    num_requests: int = 0
+    num_errors: int = 0
+    """Requests that failed by the platform's fault."""
+    ttfts: Counter[int] = field(default_factory=Counter)
+    itls: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: ArmCounts) -> None:
+        """Count what another gateway has counted."""
+        self.num_requests += other.num_requests
+        self.num_errors += other.num_errors
+        self.ttfts.update(other.ttfts)
+        self.itls.update(other.itls)
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts by name; steps that are empty are left out."""
+        return {"requests": self.num_requests, "errors": self.num_errors, "ttfts": self.ttfts, "itls": self.itls}
+
+
+def p99_bucket_of(counts: Mapping[int, int]) -> int | None:
+    """The step with the p99 (nearest rank); ``None`` without any time."""
+    above, seen = sum(counts.values()) // ONE_IN, 0
+    for bucket in sorted(counts, reverse=True):
+        seen += counts[bucket]
+        if seen > above:
+            return bucket
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class CountName:
+    """Which counts of which roll-out."""
+
+    model: str
+    started_us: int
+    epoch: int
+
+    @classmethod
+    def of(cls, rollout: RolloutRecord) -> CountName:
+        """The counts that are judged now."""
+        return cls(rollout.model, rollout.started_us, rollout.epoch)
+
+
+class ArmCountStore:
+    """Writes and sums counts; both raise ``DependencyDown`` where Redis does not answer, or is another store.
+
+    Args:
+        redis: with decoded answers.
+        config: where records lie.
+        gateway: name of this process, never used again.
+        store_id: of the store that takes them; ``None`` before it is known.
+    """
+
+    def __init__(self, redis: Redis, config: RecordStoreConfig, gateway: str, store_id: StoreId = any_store) -> None:
+        self._redis = redis
+        self._head = f"{config.prefix}:rollout_counts"
+        self._gateway = gateway
+        self._put = GuardedScript(redis, config, _PUT, store_id)
+        self._reads = GuardedReads(redis, config, store_id)
+
+    async def put(self, name: CountName, arms: Mapping[str, ArmCounts]) -> None:
+        """Write all that this gateway has counted, by digest."""
+        text = json.dumps({digest: arm.as_json() for digest, arm in arms.items()}, separators=(",", ":"))
+        with translate_redis_errors():
+            await self._put([self._key(name)], [self._gateway, text])
+
+    async def sums(self, name: CountName) -> dict[str, ArmCounts]:
+        """Counts of all gateways by digest."""
+        await self._reads.check()
+        with translate_redis_errors():
+            texts: Any = await self._redis.hvals(self._key(name))
+        return summed(texts)
+
+    def _key(self, name: CountName) -> str:
+        return f"{self._head}:{name.started_us}:{name.epoch}:{name.model}"
+
+
+def summed(texts: Iterable[str]) -> dict[str, ArmCounts]:
+    """The sum of what gateways wrote; what cannot be read, as of a later version, counts as nothing."""
+    found = dict[str, ArmCounts]()
+    for text in texts:
+        try:
+            arms = {digest: _counts(value) for digest, value in json.loads(text).items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        for digest, arm in arms.items():
+            found.setdefault(digest, ArmCounts()).add(arm)
+    return found
+
+
+def _counts(value: Mapping[str, Any]) -> ArmCounts:
+    return ArmCounts(int(value["requests"]), int(value["errors"]), _steps(value["ttfts"]), _steps(value["itls"]))
+
+
+def _steps(value: Mapping[str, int]) -> Counter[int]:
+    found = Counter({int(bucket): int(count) for bucket, count in value.items()})
+    if any(not 0 <= bucket < NUM_BUCKETS or count < 0 for bucket, count in found.items()):
+        raise ValueError("no step of a histogram")
+    return found

@@ -1,0 +1,117 @@
+"""A roll-out: how the requests of one model go over to another revision of it, step by step, and what stops that.
+
+    start ──▶ step 10 % ──▶ step 50 % ──▶ step 100 % ──▶ done
+                 │  ▲           │             │
+                 │  └ paused    └─────────────┴──▶ rolled back, aborted: all requests go to the old revision
+
+Each change is one write of this record.  The weights are an alias of the model's own name, written after it, and
+``is_applied`` says that this has been done: the process that goes on after a crash finds there what is left to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from annotated_types import Ge, Interval
+
+from stratos.store.models.alias_record import WHOLE, AliasTarget, Sticky
+
+LEAST_REQUESTS = 200
+"""Of each arm, below which no gate judges: the p99 of fewer says nothing."""
+
+
+class RolloutPhase(StrEnum):
+    """Standing of a roll-out."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    """Weights stay, and no gate judges."""
+    DONE = "done"
+    ABORTED = "aborted"
+    """By a person."""
+    ROLLED_BACK = "rolled_back"
+    """By a gate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutGates:
+    """Bounds on the new revision, per cent; ``None`` looks at nothing."""
+
+    errors: Annotated[float, Interval(ge=0, le=100)] | None = None
+    """Most of its requests that may fail by the platform's fault."""
+    ttft_p99: Annotated[float, Interval(ge=0, le=1000)] | None = None
+    """Most by which its p99 of times to the first token may be above that of the old revision."""
+    itl_p99: Annotated[float, Interval(ge=0, le=1000)] | None = None
+    """The same of times between tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The old revision's p99s, upper ends of their steps; kept for the last step, at which it gets no requests."""
+
+    ttft_p99_us: Annotated[int, Ge(0)] | None = None
+    itl_p99_us: Annotated[int, Ge(0)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRecord:
+    """The last roll-out of a model."""
+
+    model: str
+    old: str
+    """SHA-256 (hex) of the revision that had all requests."""
+    new: str
+    """SHA-256 (hex) of the revision that is to get them."""
+    steps: tuple[Annotated[int, Interval(ge=1, le=WHOLE)], ...]
+    """Per cent of the sessions that go to the new revision, growing, the last one 100."""
+    hold_s: Annotated[float, Interval(ge=1, le=7 * 24 * 3600)]
+    """Least time of each step."""
+    gates: RolloutGates
+    min_requests: Annotated[int, Interval(ge=LEAST_REQUESTS, le=1_000_000)] = LEAST_REQUESTS
+    """Number for each arm at each step, below which no gate judges and the next step does not come."""
+    sticky: Sticky = Sticky.SESSION
+    started_by: str = ""
+    started_us: Annotated[int, Ge(0)] = 0
+    """Microseconds since the epoch by the store's clock, as are the others."""
+    phase: RolloutPhase = RolloutPhase.RUNNING
+    step: Annotated[int, Ge(0)] = 0
+    """Place in ``steps``."""
+    is_applied: bool = False
+    """The alias has the weights of this step, or of this end."""
+    since_us: Annotated[int, Ge(0)] = 0
+    """When this step, pause or end began; a step begins when its weights are written."""
+    epoch: Annotated[int, Ge(0)] = 0
+    """Number of the count of requests that is judged: a step begins with a count of its own."""
+    baseline: Baseline | None = None
+    reason: str = ""
+    """Cause of the last change."""
+
+    @property
+    def is_active(self) -> bool:
+        """It has not ended."""
+        return self.phase in (RolloutPhase.RUNNING, RolloutPhase.PAUSED)
+
+    @property
+    def is_counted(self) -> bool:
+        """Requests are evidence now."""
+        return self.phase is RolloutPhase.RUNNING and self.is_applied
+
+    @property
+    def percent(self) -> int:
+        """Share of the new revision."""
+        if self.phase in (RolloutPhase.ABORTED, RolloutPhase.ROLLED_BACK):
+            return 0
+        return self.steps[self.step]
+
+    @property
+    def is_last_step(self) -> bool:
+        """All requests go to the new revision."""
+        return self.step == len(self.steps) - 1
+
+    @property
+    def targets(self) -> tuple[AliasTarget, ...]:
+        """Targets that the model's own name has now."""
+        shares = ((self.old, WHOLE - self.percent), (self.new, self.percent))
+        return tuple(AliasTarget(model=self.model, digest=digest, weight=w) for digest, w in shares if w)

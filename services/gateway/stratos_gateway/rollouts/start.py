@@ -1,0 +1,62 @@
+"""Checks of a start, and the record that it becomes. Refusals are 400 and 404."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratos.common.errors import BadRequest, NotFound
+from stratos.store.models.alias_forms import MIN_DIGITS
+from stratos.store.models.alias_record import AliasRecord, Sticky
+from stratos.store.models.rollout_forms import rollout_from_json
+from stratos.store.models.rollout_record import RolloutRecord
+from stratos_gateway.models.model_set import ModelSet
+
+FIELDS = frozenset({"to", "steps", "hold_s", "gates", "min_requests", "sticky"})
+_NEEDED = ("to", "steps", "hold_s", "gates")
+
+
+def planned(
+    model: str, body: Mapping[str, Any], alias: AliasRecord | None, models: ModelSet, by: str, now_us: int
+) -> RolloutRecord:
+    """The roll-out that a body asks for.
+
+    Args:
+        model: whose requests go over.
+        body: ``FIELDS``.
+        alias: that of the model's own name; ``None`` where it has none.
+        models: served by this gateway.
+        by: who asks.
+        now_us: by the store's clock.
+
+    Raises:
+        BadRequest: a field that cannot be, or the model is split already.
+        NotFound: there is no such model, or no such revision at this gateway.
+    """
+    if unknown := sorted(set(body) - FIELDS):
+        raise BadRequest(f"{unknown[0][:64]!r} is no field of a roll-out", param=unknown[0][:64])
+    if missing := [name for name in _NEEDED if name not in body]:
+        raise BadRequest(f"a roll-out needs {missing[0]}", param=missing[0])
+    current = models.get(model)
+    if current is None:
+        raise NotFound(f"there is no model {model[:64]!r}; aliases and adapters are not rolled out")
+    if alias is not None and len(alias.targets) > 1:
+        text = f"{model!r} is split among {len(alias.targets)} revisions: let it stand for one of them first"
+        raise BadRequest(text, param="model")
+    old = current.base.digest if alias is None else alias.targets[0].digest
+    given = {name: body[name] for name in FIELDS - {"to", "sticky"} if name in body}
+    sticky = body.get("sticky", Sticky.SESSION if alias is None else alias.sticky)
+    facts = {"old": old, "new": _revision(model, body["to"], models), "sticky": sticky}
+    return rollout_from_json(model, given | facts | {"started_by": by, "started_us": now_us, "since_us": now_us})
+
+
+def _revision(model: str, digits: object, models: ModelSet) -> str:
+    """The whole digest that begins with some digits."""
+    if not isinstance(digits, str) or len(digits) < MIN_DIGITS:
+        raise BadRequest(f"name the revision by at least {MIN_DIGITS} digits of its digest", param="to")
+    found = models.of_digits(model, digits)
+    if not found:
+        raise NotFound(f"this gateway serves no revision {digits[:64]} of {model!r}; `stratos models list` shows all")
+    if len(found) > 1:
+        raise BadRequest(f"several revisions of {model!r} begin with {digits}", param="to")
+    return found[0].base.digest
