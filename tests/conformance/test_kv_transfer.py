@@ -358,7 +358,7 @@ async def test_a_source_that_restarts_again_and_again_leaves_nothing(world):
         gc.collect()
         files = [_file_size(path) for path in world.directory.iterdir()]
         threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]  # the loop's own pool
-        return _num_descriptors(), len(threads), sum(files)
+        return len(list(Path("/proc/self/fd").iterdir())), len(threads), sum(files)
 
     before = None
 
@@ -384,10 +384,6 @@ def _file_size(path):
         return path.stat().st_size
     except FileNotFoundError:  # a background end has removed it
         return 0
-
-
-def _num_descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_gloo_on_an_address_of_another_machine_says_so(tmp_path):
