@@ -352,7 +352,7 @@ async def test_a_source_that_restarts_again_and_again_leaves_nothing(world):
             world.receiver.end_incarnation(f"inc-{number}")
         await sender.close()
 
-    async def held():
+    def held():
         for _ in range(2):
             world.receiver.end_idle()
         gc.collect()
@@ -362,9 +362,9 @@ async def test_a_source_that_restarts_again_and_again_leaves_nothing(world):
 
     before = None
 
-    async def is_still():
+    def is_still():
         nonlocal before
-        was, before = before, await held()
+        was, before = before, held()
         return was == before
 
     await restart(0)
@@ -372,8 +372,8 @@ async def test_a_source_that_restarts_again_and_again_leaves_nothing(world):
     for number in range(1, NUM_RESTARTS.get(world.transport, 100)):
         await restart(number)
 
-    async def is_as_before():
-        return all(now <= was for now, was in zip(await held(), before, strict=True))
+    def is_as_before():
+        return all(now <= was for now, was in zip(held(), before, strict=True))
 
     await eventually(is_as_before, "descriptors, threads and bytes are those of the first one")  # threads end later
     assert world.receiver.ledger() == StagingLedger()
