@@ -1,10 +1,11 @@
-"""Shared by all tests: Triton's interpreter without a GPU, property tests' profile, collection, order, promises."""
+"""Shared by all tests: Triton's interpreter without a GPU, property tests' profile, collection, processes, promises."""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis.internal.conjecture import providers
 
 from tests.support.examples import IS_THOROUGH, examples
 from tests.support.promises import promised, pytest_terminal_summary
+from tests.support.servers import collected_server
 from tests.support.shared_platforms import RoomScheduling, starts_platform
 
 __all__ = ["promised", "pytest_terminal_summary"]
@@ -60,3 +62,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Files that share a platform run in one process."""
     return RoomScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Processes begin with the tests imported."""
+    if config.getoption("dist") == "loadfile":
+        collected_server.begin(config, specs)

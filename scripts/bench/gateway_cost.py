@@ -7,8 +7,9 @@ A platform of ``stratos up`` with everything on (keys, limits, ledger, receipts,
 engine; prompts are token ids, so that nothing is tokenised.  ``chunk``: streams that are open all the time, every
 token an event.  ``request``: one short stream after the other on each connection, one token each.  ``8 KB prompt``:
 what such a request takes more of the event loop's thread alone when its prompt is 8 KB of text, which another thread
-tokenises.  What the idle gateway takes in the same time is taken off.  CPU time needs no idle machine, though a busy
-one shares its caches.  With ``--beside`` another checkout, which has its own ``.venv``, takes turns with this one.
+tokenises.  ``recorded chunk``: of streams that have a record.  What the idle gateway takes in the same time is taken
+off.  CPU time needs no idle machine, though a busy one shares its caches.  With ``--beside`` another checkout with a
+``.venv`` of its own takes turns with this one: both platforms run all the time, so that both see the same machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -41,6 +42,7 @@ LOOP_REQUESTS = 100
 WARM_CHUNKS = 4
 """Of each stream, before anything is measured."""
 IDLE_S = 5.0
+Measure = Callable[[Platform, float], Coroutine[Any, Any, float]]
 _EVENT = b'data: {"id"'
 _ENGINE = {
     "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "80000",
@@ -262,36 +264,62 @@ def engine_settings(step_ms: float) -> Iterator[None]:
     yield
 
 
-def measure_tree(tree: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Both costs at each number of streams, of one checkout."""
-    found = {}
-    with (
-        engine_settings(args.step_ms),
-        running_platform(*PLATFORM_ARGUMENTS, program=tree / ".venv/bin/stratos") as platform,
-    ):
-        idle = idle_ratio(platform)
-        found["idle, us per s"] = idle * 1e6
-        for num_streams in args.streams:
-            found[f"chunk at {num_streams}"] = asyncio.run(chunk_cost(platform, num_streams, args.chunks, idle))
-            found[f"request at {num_streams}"] = asyncio.run(request_cost(platform, num_streams, args.requests, idle))
-        long, short = (
-            asyncio.run(loop_cost(platform, LOOP_REQUESTS, idle, is_text=is_text)) for is_text in (True, False)
+def measures(args: argparse.Namespace) -> dict[str, Measure]:
+    """Costs by their names; each takes a platform and what it takes idle."""
+    found: dict[str, Measure] = {}
+    for number in args.streams:
+        found[f"chunk at {number}"] = lambda platform, idle, number=number: chunk_cost(
+            platform, number, args.chunks, idle
         )
-        found["8 KB prompt, loop"] = long - short
-    show({"tree": str(tree), **{name: round(value, 1) for name, value in found.items()}})
+        found[f"request at {number}"] = lambda platform, idle, number=number: request_cost(
+            platform, number, args.requests, idle
+        )
+    most = max(args.streams)
+    found[f"recorded chunk at {most}"] = lambda platform, idle: chunk_cost(
+        platform, most, args.chunks, idle, f"bench-{time.time_ns()}"
+    )
+    found["8 KB prompt, loop"] = prompt_cost
     return found
 
 
+async def prompt_cost(platform: Platform, idle: float) -> float:
+    """Microseconds of the event loop's thread that 8 KB of text take more than a few token ids."""
+    long = await loop_cost(platform, LOOP_REQUESTS, idle, is_text=True)
+    return long - await loop_cost(platform, LOOP_REQUESTS, idle, is_text=False)
+
+
 def bench(args: argparse.Namespace) -> dict[str, Any]:
-    """Medians over rounds."""
+    """Medians over rounds, and the median of the ratios within each."""
     trees = {"this": ROOT} | ({"beside": args.beside} if args.beside else {})
-    runs = by_turns(args.rounds, trees, lambda name, _: measure_tree(trees[name], args))
-    rows = {
-        name: {key: round(statistics.median(run[key] for run in found), 1) for key in found[0]}
-        for name, found in runs.items()
+    with engine_settings(args.step_ms), contextlib.ExitStack() as stack:
+        platforms = {
+            name: stack.enter_context(running_platform(*PLATFORM_ARGUMENTS, program=tree / ".venv/bin/stratos"))
+            for name, tree in trees.items()
+        }
+        idle = {name: idle_ratio(platform) for name, platform in platforms.items()}
+        rounds: dict[str, dict[str, list[float]]] = {}
+        for name, measure in measures(args).items():
+
+            def turn(tree: str, _: int, measure: Measure = measure) -> float:
+                return round(asyncio.run(measure(platforms[tree], idle[tree])), 1)
+
+            rounds[name] = by_turns(args.rounds, trees, turn)
+            show({name: rounds[name], "load": round(os.getloadavg()[0], 1)})
+    rows = {name: {tree: statistics.median(found) for tree, found in runs.items()} for name, runs in rounds.items()}
+    ratios = {name: _ratio(runs) for name, runs in rounds.items() if len(runs) > 1}
+    cells = [(name, "", *map(str, row.values()), str(ratios.get(name, ""))) for name, row in rows.items()]
+    titles = ("us of CPU", "", *trees, *(["ratio"] if ratios else []))
+    return {
+        "idle_us_per_s": {name: round(ratio * 1e6, 1) for name, ratio in idle.items()},
+        "cpu_us": rows,
+        "ratio": ratios,
+        "rounds_us": rounds,
+        "table": table(titles, [cell[: len(titles)] for cell in cells]),
     }
-    cells = [(name, *(str(value) for value in row.values())) for name, row in rows.items()]
-    return {"cpu_us": rows, "table": table(("checkout", *next(iter(rows.values()))), cells)}
+
+
+def _ratio(runs: dict[str, list[float]]) -> float:
+    return round(statistics.median(ours / theirs for ours, theirs in zip(*runs.values(), strict=True)), 3)
 
 
 if __name__ == "__main__":

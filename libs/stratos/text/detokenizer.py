@@ -23,7 +23,7 @@ class Detokenizer:
         shown_ids: special tokens that give text all the same.
     """
 
-    __slots__ = ("_bytes_of", "_held", "_hidden", "_strip_blank")
+    __slots__ = ("_bytes_of", "_held", "_hidden", "_strip_blank", "_whole_texts")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Detokenizer:
         shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._bytes_of = tokenizer.token_bytes
+        self._whole_texts = tokenizer.whole_texts
         hidden = tokenizer.special_ids if skip_special else frozenset[int]()
         self._hidden = hidden - shown_ids if shown_ids else hidden
         self._held = b""
@@ -42,12 +43,22 @@ class Detokenizer:
 
     def push(self, ids: Sequence[int]) -> str:
         """Text that is certain after these ids; may be empty."""
+        if len(ids) == 1:
+            return self.push_one(ids[0])
         hidden, bytes_of = self._hidden, self._bytes_of
-        if len(ids) == 1:  # as nearly always
-            raw = b"" if ids[0] in hidden else bytes_of(ids[0])
-        else:
-            raw = b"".join([bytes_of(i) for i in ids if i not in hidden])
-        return self._text(raw)
+        return self._text(b"".join([bytes_of(i) for i in ids if i not in hidden]))
+
+    def push_one(self, token_id: int) -> str:
+        """``push`` of one id, as nearly always."""
+        if token_id in self._hidden:
+            return ""
+        if self._held or self._strip_blank:
+            return self._text(self._bytes_of(token_id))
+        if (text := self._whole_texts.get(token_id)) is None:
+            text = self._text(self._bytes_of(token_id))
+            if text and not self._held:
+                self._whole_texts[token_id] = text
+        return text
 
     def flush(self) -> str:
         """The rest, at the end of the sequence: an unfinished character becomes U+FFFD."""

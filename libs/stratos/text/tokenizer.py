@@ -41,6 +41,8 @@ class Tokenizer:
         parsed = json.loads(definition) if parsed is None else parsed
         self.config = config or {}
         self._bytes = token_bytes_table(parsed)
+        self.whole_texts: dict[int, str] = {}
+        """Texts of tokens that are whole characters, of those that a detokenizer has met."""
         self._max_token_bytes = max(map(len, self._bytes), default=1)
         self.strips_leading_blank = strips_leading_blank(parsed)
         added = parsed.get("added_tokens", ())

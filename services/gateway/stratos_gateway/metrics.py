@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -235,6 +236,11 @@ class GatewayMetrics(Instruments):
         self.batch_window_left.set(DAY_S)
         self.tenants = TenantLabels(max_tenants)
         self._running: dict[tuple[str, int, str], RequestMeters] = {}
+        # What every request counts is looked up once for each set of labels, of which there are few.
+        self.answered = lru_cache(1024)(self.requests.labels)
+        self.ended = lru_cache(1024)(self.outcomes.labels)
+        self._prefills_by = lru_cache(64)(self.prefills.labels)
+        self._prompt_tokens_from = lru_cache(64)(self.prompt_sources.labels)
         self._model_info: Gauge | None = None
         self._shown: set[tuple[str, str]] = set()
         self._refused: set[tuple[str, str]] = set()
@@ -305,7 +311,7 @@ class GatewayMetrics(Instruments):
 
     def observe_receipt(self, receipt: Receipt) -> None:
         """Count where a prompt's KV came from."""
-        self.prefills.labels(receipt.prefill_path).inc()
-        self.prompt_sources.labels("cached").inc(receipt.num_cached_tokens)
-        self.prompt_sources.labels("transferred").inc(receipt.num_transferred_tokens)
-        self.prompt_sources.labels("recomputed").inc(receipt.num_recomputed_tokens)
+        self._prefills_by(receipt.prefill_path).inc()
+        self._prompt_tokens_from("cached").inc(receipt.num_cached_tokens)
+        self._prompt_tokens_from("transferred").inc(receipt.num_transferred_tokens)
+        self._prompt_tokens_from("recomputed").inc(receipt.num_recomputed_tokens)

@@ -237,8 +237,11 @@ async def test_a_wrong_question_is_refused(bench: Bench, params: dict[str, str],
 
 
 async def test_a_tenant_asks_for_its_usage_at_a_rate_that_is_its_own(bench: Bench) -> None:
-    answers = [await bench.world.http.get("/v1/usage") for _ in range(11)]
-    assert [answer.status_code for answer in answers] == [200] * 10 + [429]
+    answers = [await bench.world.http.get("/v1/usage")]
+    while answers[-1].status_code == 200 and len(answers) < 60:  # ten at once, then as many as come in a second
+        answers.append(await bench.world.http.get("/v1/usage"))
+    assert [answer.status_code for answer in answers] == [200] * (len(answers) - 1) + [429]
+    assert len(answers) > 10
     assert answers[-1].json()["error"]["code"] == "rate_limit_exceeded"
     assert answers[-1].headers["retry-after"] == "1"
     other = {"authorization": "Bearer sk-two"}

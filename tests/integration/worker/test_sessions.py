@@ -104,6 +104,17 @@ async def test_attach_replays_what_a_broken_session_missed(world: World) -> None
     assert unknown.error.code == "not_found"
 
 
+async def test_single_tokens_come_in_columns_to_a_gateway_that_reads_them(world: World) -> None:
+    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.002})
+    newer, older = await world.gateway(decode), await world.gateway(decode, takes_columns=False)
+    long = await newer.submit(PROMPT, request_id="long", max_tokens=4000)
+    short = await (await older.submit(PROMPT, request_id="short", max_tokens=20)).over()
+    await eventually(lambda: newer.num_in_columns > 3, "tokens in columns")
+    await newer.cancel("long")
+    assert long.tokens[0] == local(PROMPT, len(long.tokens[0]))
+    assert (short.tokens[0], older.num_in_columns) == (local(PROMPT, 20), 0)
+
+
 async def test_orphans_are_freed_when_nobody_attaches(world: World) -> None:
     decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.005}, orphan_ttl_s=0.1)
     gateway = await world.gateway(decode)

@@ -55,7 +55,7 @@ def random_output(matcher: GrammarMatcher, seed: int, most: int = 300) -> str | 
     """Text of random tokens that are allowed, shorter ones first; ``None`` where it does not end."""
     row, rng, ids = np.zeros((VOCAB_SIZE + 31) // 32, dtype=np.int32), random.Random(seed), list[int]()
     while len(ids) < most:
-        matcher.fill_mask(row)
+        matcher.fill_mask(row.ctypes.data, row.nbytes)
         bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
         allowed = np.flatnonzero(bits).tolist()
         token = END_ID if END_ID in allowed and rng.random() < 0.5 else rng.choice(allowed)

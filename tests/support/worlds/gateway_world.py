@@ -20,8 +20,9 @@ from stratos.common.errors import StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import WorkerRole
+from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import Dialer
-from stratos.rpc.codec.generation import welcome_to_pb
+from stratos.rpc.codec.generation import delta_from_pb, step_to_pb, welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
 from stratos_gateway.ledger.billing import LedgerAccess
@@ -91,8 +92,9 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         self.step = 0
         self.write_lock = asyncio.Lock()
         self.context: Any = None  # of the last session
+        self.submit_of: dict[RequestKey, int] = {}
         self.reset = asyncio.Event()
-        self.running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self.running: dict[RequestKey, asyncio.Task[None]] = {}
 
     async def die(self) -> None:
         for task in self.running.values():
@@ -104,7 +106,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         welcome = welcome_to_pb(self.ref, self.features)
         welcome.protocol_version = self.protocol_version
         await context.write(decode_pb2.SessionResponse(welcome=welcome))
-        self.context = context
+        self.context, self.submit_of = context, {}
         life = asyncio.create_task(self._live(context))
         reads = asyncio.create_task(self._read(context))
         resets = asyncio.create_task(self.reset.wait())
@@ -123,14 +125,15 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         if message.HasField("submit"):
             submit = message.submit
             self.submits.append(submit)
-            key = (submit.request_id, submit.attempt)
+            key = RequestKey(submit.request_id, submit.attempt)
+            self.submit_of[key] = len(self.submit_of) + 1
             self.running[key] = asyncio.create_task(self._serve(submit, context))
             self.running[key].add_done_callback(lambda _: self.running.pop(key, None))
         elif message.HasField("usage_ack"):
             self.acknowledged += message.usage_ack.request_ids
         elif message.HasField("cancel"):
             self.cancels.append(message.cancel)
-            task = self.running.get((message.cancel.request_id, message.cancel.attempt))
+            task = self.running.get(RequestKey(message.cancel.request_id, message.cancel.attempt))
             if task is not None and not message.cancel.choice_indexes:
                 task.cancel()
 
@@ -221,8 +224,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         await self._send(context, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
 
     async def _send(self, context: Any, submit: decode_pb2.Submit, **fields: Any) -> None:
-        output = decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields)
-        outputs = decode_pb2.StepOutputs(engine_step=self.step, outputs=[output], num_submits=len(self.submits))
+        delta = delta_from_pb(decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields))
+        outputs = step_to_pb(self.step, len(self.submits), [delta], self.submit_of if context is self.context else {})
         await self._write(context, decode_pb2.SessionResponse(step_outputs=outputs))
 
     async def _write(self, context: Any, message: decode_pb2.SessionResponse) -> None:

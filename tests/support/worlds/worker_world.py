@@ -172,8 +172,9 @@ class World:
             await wait_serving(peer, timeout_s=LIMIT_S)
         return worker
 
-    async def gateway(self, worker: Worker | str) -> Gateway:
-        gateway = Gateway(worker if isinstance(worker, str) else worker.process.address)
+    async def gateway(self, worker: Worker | str, *, takes_columns: bool = True) -> Gateway:
+        address = worker if isinstance(worker, str) else worker.process.address
+        gateway = Gateway(address, takes_columns=takes_columns)
         await gateway.open()
         self._stack.push_async_callback(gateway.close)
         return gateway
@@ -217,8 +218,12 @@ class Stream:
 class Gateway:
     """One session; collects deltas and checks that offsets leave no hole."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, takes_columns: bool = True) -> None:
         self._channel = channel(address)
+        self._takes_columns = takes_columns
+        self._submitted: list[tuple[str, int]] = []
+        self.num_in_columns = 0
+        """Tokens that came in columns."""
         self.streams: dict[tuple[str, int], Stream] = {}
         self.worker: Any = None
         self.features: frozenset[str] = frozenset()
@@ -230,7 +235,7 @@ class Gateway:
 
     async def open(self) -> None:
         self.call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
-        await self.call.write(generation.hello())
+        await self.call.write(generation.hello(takes_columns=self._takes_columns))
         welcome = (await self.call.read()).welcome
         self.worker, self.features = welcome.worker, frozenset(welcome.features)
         self._reader = asyncio.create_task(self._read())
@@ -244,6 +249,7 @@ class Gateway:
         message = make_submit(prompt, **fields)
         num_choices = sum(not choice.finished for choice in message.choices)
         stream = self.streams[message.request_id, message.attempt] = Stream(num_choices=max(num_choices, 1))
+        self._submitted.append((message.request_id, message.attempt))
         await self.call.write(decode_pb2.SessionRequest(submit=message))
         return stream
 
@@ -271,6 +277,12 @@ class Gateway:
                 self.num_taken = (message.step_outputs if is_outputs else message.progress).num_submits
                 for output in message.step_outputs.outputs:
                     self._take(output)
+                tokens = message.step_outputs.tokens
+                for number, offset, token in zip(tokens.submits, tokens.offsets, tokens.token_ids, strict=True):
+                    request_id, attempt = self._submitted[number - 1]
+                    delta = decode_pb2.ChoiceDelta(offset=offset, token_ids=[token])
+                    self._take(decode_pb2.RequestOutput(request_id=request_id, attempt=attempt, deltas=[delta]))
+                    self.num_in_columns += 1
         except (grpc.aio.AioRpcError, asyncio.CancelledError):
             return
         finally:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
 
 import pytest
 
-from stratos.api.common.v1 import common_pb2
 from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import decode_pb2
-from stratos.common.errors import BadRequest, FeatureUnavailable, Internal
+from stratos.common.errors import BadRequest, Busy, FeatureUnavailable, Internal
 from stratos.core.cache_changes import CacheChanges, CacheLayout
-from stratos.core.generation import Submission
+from stratos.core.generation import ChoiceDelta, DraftUse, Receipt, RequestDelta, Submission
 from stratos.core.placement import Placement
-from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+from stratos.core.requests.records import (
+    ChoiceState,
+    EngineRequest,
+    FinishReason,
+    PositionLogprobs,
+    RequestKey,
+    TokenLogprob,
+)
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.rpc.codec.cache import CACHE_CHANGES, LAYOUT
 from stratos.rpc.codec.fleet import WORKER_STATUS
-from stratos.rpc.codec.generation import delta_from_pb, submit_from_pb, submit_to_pb, tokens_from_pb
+from stratos.rpc.codec.generation import delta_from_pb, delta_to_pb, step_to_pb, submit_from_pb, submit_to_pb
 from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 from tests.support.worlds.fleet_samples import IDENTITY, make_request, make_status
@@ -63,32 +68,45 @@ def test_an_unknown_finish_reason_is_no_open_choice() -> None:
         delta_from_pb(decode_pb2.RequestOutput(request_id="r", deltas=[delta]))
 
 
-TOKENS = decode_pb2.ChoiceDelta(index=1, offset=3, token_ids=[7, 8], finish_reason=decode_pb2.FINISH_REASON_LENGTH)
-
-
-def test_tokens_alone_are_read_as_the_whole_message_would_be() -> None:
-    message = decode_pb2.RequestOutput(request_id="r", attempt=2, deltas=[TOKENS])
-    assert (tokens_from_pb(message),) == delta_from_pb(message).choices
-
-
-MORE: list[dict[str, Any]] = [
-    {"deltas": [TOKENS, TOKENS]},
-    {"deltas": []},
-    {"receipt": decode_pb2.Receipt()},
-    {"error": common_pb2.ErrorDetail(code="busy")},
-    {"prompt_logprobs": [decode_pb2.PositionLogprobs()]},
-    {"drafts": decode_pb2.DraftUse(num_drafted=1)},
+KEY = RequestKey("r", 2)
+TOKEN = ChoiceDelta(index=0, offset=3, token_ids=[7])
+MORE: list[RequestDelta] = [
+    RequestDelta(key=KEY, choices=(TOKEN, TOKEN)),
+    RequestDelta(key=KEY),
+    RequestDelta(key=KEY, choices=(replace(TOKEN, index=1),)),
+    RequestDelta(key=KEY, choices=(replace(TOKEN, token_ids=[7, 8]),)),
+    RequestDelta(key=KEY, choices=(replace(TOKEN, token_ids=[]),)),
+    RequestDelta(key=KEY, choices=(replace(TOKEN, finish_reason=FinishReason.LENGTH),)),
+    RequestDelta(key=KEY, choices=(replace(TOKEN, logprobs=[PositionLogprobs(TokenLogprob(7, -1.0, 1))]),)),
+    RequestDelta(key=KEY, choices=(TOKEN,), receipt=Receipt()),
+    RequestDelta(key=KEY, choices=(TOKEN,), error=Busy("full")),
+    RequestDelta(key=KEY, choices=(TOKEN,), prompt_logprobs=(PositionLogprobs(TokenLogprob(7, -1.0, 1)),)),
+    RequestDelta(key=KEY, choices=(TOKEN,), drafts=DraftUse(num_drafted=1)),
 ]
 
 
-def test_every_field_that_is_no_key_has_a_row() -> None:
-    fields = {field.name for field in decode_pb2.RequestOutput.DESCRIPTOR.fields} - {"request_id", "attempt"}
-    assert {name for more in MORE for name in more} == fields
+def test_a_token_of_choice_0_goes_into_the_columns_of_a_gateway_that_reads_them() -> None:
+    delta = RequestDelta(key=KEY, choices=(TOKEN,))
+    message = step_to_pb(9, 4, [delta], {KEY: 4})
+    columns = message.tokens
+    assert (list(columns.submits), list(columns.offsets), list(columns.token_ids)) == ([4], [3], [7])
+    assert (message.engine_step, message.num_submits, len(message.outputs)) == (9, 4, 0)
+    for submit_of in ({}, {RequestKey("r", 3): 4}):
+        message = step_to_pb(9, 4, [delta], submit_of)
+        assert not message.HasField("tokens")
+        assert [delta_from_pb(output) for output in message.outputs] == [delta_from_pb(delta_to_pb(delta))]
 
 
-@pytest.mark.parametrize("more", MORE, ids=lambda more: next(iter(more)))
-def test_a_message_with_more_than_tokens_is_not_read_as_tokens(more: dict[str, Any]) -> None:
-    assert tokens_from_pb(decode_pb2.RequestOutput(**{"request_id": "r", "deltas": [TOKENS], **more})) is None
+def test_every_fact_of_news_keeps_them_out_of_the_columns() -> None:
+    message = step_to_pb(9, 4, MORE, {KEY: 4})
+    assert list(message.outputs) == [delta_to_pb(delta) for delta in MORE]
+    assert not message.HasField("tokens")
+    changed = {field.name for more in MORE for field in fields(more) if getattr(more, field.name)}
+    assert changed == {field.name for field in fields(RequestDelta)}
+    plain = ChoiceDelta(index=0, offset=3, token_ids=[7])
+    choices = [choice for more in MORE for choice in more.choices]
+    differing = {f.name for c in choices for f in fields(c) if getattr(c, f.name) != getattr(plain, f.name)}
+    assert differing | {"offset"} == {field.name for field in fields(ChoiceDelta)}
 
 
 def test_an_attempt_says_how_much_of_it_is_an_earlier_answer() -> None:

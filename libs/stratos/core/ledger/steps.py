@@ -13,17 +13,18 @@ NUM_BUCKETS = 756
 BEYOND = NUM_BUCKETS - 1
 ONE_IN = 100
 """Times of which one may be beyond a p99."""
-_BOUNDS = tuple(FIRST_BOUND_US * STEP**bucket for bucket in range(BEYOND))
+BOUNDS = tuple(FIRST_BOUND_US * STEP**bucket for bucket in range(BEYOND))
+"""Upper ends, in microseconds, of all but the last."""
 
 
 def bucket_of(measured_us: float) -> int:
     """The step of the histogram that a time is in."""
-    return bisect_left(_BOUNDS, measured_us)
+    return bisect_left(BOUNDS, measured_us)
 
 
 def bound_us(bucket: int) -> int | None:
     """Upper end of a step, rounded up; ``None`` for the last one."""
-    return None if bucket >= BEYOND else math.ceil(_BOUNDS[bucket])
+    return None if bucket >= BEYOND else math.ceil(BOUNDS[bucket])
 
 
 def p99_bucket(counts: Sequence[int]) -> int | None:

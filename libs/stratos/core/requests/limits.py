@@ -53,6 +53,7 @@ MAX_BAD_SEQUENCES = MAX_BAD_TOKEN_IDS + 2 * MAX_BAD_WORDS
 """Single tokens, and each word as the beginning of a text and after a blank."""
 MAX_LOGIT_BIAS = 300
 MAX_SHOWN_KEY = 40
+MAX_SHOWN_KEYS = 4
 _MAX_EXACT_FLOAT = 2**53
 """Beyond it a number that JSON had as a float is one of several integers."""
 MAX_TOKEN_ID_DIGITS = 10
@@ -209,15 +210,20 @@ def check_logit_bias(bias: object, vocab_size: int) -> dict[int, float]:
         return {}
     if not isinstance(bias, Mapping) or len(bias) > MAX_LOGIT_BIAS:
         raise BadRequest(f"logit_bias must be an object of at most {MAX_LOGIT_BIAS} entries", param="logit_bias")
-    checked: dict[int, float] = {}
-    for key, value in bias.items():
-        name = str(key)
-        is_id = len(name) <= MAX_TOKEN_ID_DIGITS and name.isascii() and name.isdigit() and int(name) < vocab_size
-        if not is_id:
-            text = f"logit_bias has the key {name[:MAX_SHOWN_KEY]!a}, which is no token id in [0, {vocab_size})"
-            raise BadRequest(text, param="logit_bias")
-        checked[int(name)] = float(_check(LOGIT_BIAS_LIMIT, value, "logit_bias", f"logit_bias[{name!r}]"))
-    return checked
+    names = {str(key): value for key, value in bias.items()}
+    if strange := [name for name in names if not _is_token_id(name, vocab_size)]:
+        shown = ", ".join(f"{name[:MAX_SHOWN_KEY]!a}" for name in strange[:MAX_SHOWN_KEYS])
+        text = f"logit_bias has the key {shown}, which is no token id in [0, {vocab_size})"
+        raise BadRequest(text, param="logit_bias")
+    checks = (
+        (int(name), _check(LOGIT_BIAS_LIMIT, value, "logit_bias", f"logit_bias[{name!r}]"))
+        for name, value in names.items()
+    )
+    return {token_id: float(value) for token_id, value in checks}
+
+
+def _is_token_id(name: str, vocab_size: int) -> bool:
+    return len(name) <= MAX_TOKEN_ID_DIGITS and name.isascii() and name.isdigit() and int(name) < vocab_size
 
 
 def check_num_choices(num_prompts: int, num_choices_each: int, param: str = "n") -> None:

@@ -66,7 +66,8 @@ class RequestTerms:
 
     def for_router(self) -> RequestTerms:
         """The part that placement needs: the router knows no salts and no names."""
-        return replace(self, tenant_name="", cache_salt=b"", adapter=replace(self.adapter, uri=""))
+        adapter = replace(self.adapter, uri="") if self.adapter.uri else self.adapter
+        return replace(self, tenant_name="", cache_salt=b"", adapter=adapter)
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; ``None`` without a deadline."""

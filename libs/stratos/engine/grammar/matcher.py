@@ -12,8 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher
 
 from stratos.common.errors import BadRequest
@@ -85,10 +83,10 @@ class GrammarMatcher:
         if self._num_slow > MAX_SLOW_TOKENS:
             raise BadRequest("the grammar cannot go on: it is ambiguous and takes too long", param="grammar")
 
-    def fill_mask(self, row: npt.NDArray[np.int32]) -> None:
-        """Fill the mask of the next token, watching the time; any thread, one at a time."""
+    def fill_mask(self, address: int, size: int) -> None:
+        """Fill the mask of the next token, ``size`` bytes in memory, watching the time; any thread, one at a time."""
         begin = self._cpu_time()
-        self.compiled.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self.compiled.unsafe_compute_mask_ptr(address, size)
         self._num_slow += self._cpu_time() - begin > SLOW_MASK_S
 
     def replay(self, token_ids: Sequence[int]) -> None:

@@ -82,6 +82,7 @@ class NativeSampler(Sampler):
     ) -> None:
         super().__init__(eos_token_ids, vocab_size, torch.device("cpu"), ops)
         self._library, self._vocab_size = library, vocab_size
+        self._num_words = -(-vocab_size // 32)
         self._thread_bytes = library.sample_bytes(vocab_size)
         self._scratch = np.empty(0, dtype=np.uint8)
         self._parts: OrderedDict[int, RequestPart] = OrderedDict()
@@ -137,8 +138,7 @@ class NativeSampler(Sampler):
             row.num_banned, row.banned = len(banned), array.ctypes.data
             held.append(array)
         if mask is not None:
-            allowed = allowed_tokens((), self._vocab_size, mask)
-            assert allowed is not None
+            allowed = np.ascontiguousarray(mask[: self._num_words])
             if part.allowed is not None:
                 allowed = allowed & part.allowed
             row.allowed = allowed.ctypes.data

@@ -5,7 +5,7 @@ Malformed enums are refused here; ranges are the receiver's to check.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import Internal
@@ -60,8 +60,6 @@ SAMPLING = FlatCodec(
         "watermark": optional(_WATERMARK),
     },
 )
-_ONCE = ("receipt", "error", "drafts")
-"""Fields of a message with news that hardly any has."""
 _DRAFTS = FlatCodec(DraftUse, decode_pb2.DraftUse)
 _RECEIPT = FlatCodec(
     Receipt,
@@ -73,9 +71,11 @@ _RECEIPT = FlatCodec(
 # -- up ----------------------------------------------------------------------------------------------
 
 
-def hello() -> decode_pb2.SessionRequest:
-    """First message up: what this build speaks and knows."""
-    message = decode_pb2.Hello(protocol_version=PROTOCOL_VERSION, features=sorted(Feature))
+def hello(*, takes_columns: bool = False) -> decode_pb2.SessionRequest:
+    """First message up: what this build speaks and knows, and whether it reads single tokens from columns."""
+    message = decode_pb2.Hello(
+        protocol_version=PROTOCOL_VERSION, features=sorted(Feature), takes_token_columns=takes_columns
+    )
     return decode_pb2.SessionRequest(hello=message)
 
 
@@ -172,12 +172,38 @@ def delta_from_pb(message: decode_pb2.RequestOutput, key: RequestKey | None = No
     )
 
 
-def tokens_from_pb(message: decode_pb2.RequestOutput) -> ChoiceDelta | None:
-    """New tokens of one choice from a message that has nothing else, as nearly every one; ``None`` for any other."""
-    deltas = message.deltas
-    if len(deltas) != 1 or message.prompt_logprobs or any(map(message.HasField, _ONCE)):
-        return None
-    return _choice_from_pb(deltas[0])
+def step_to_pb(
+    step: int, num_submits: int, deltas: Iterable[RequestDelta], submit_of: Mapping[RequestKey, int]
+) -> decode_pb2.StepOutputs:
+    """News of one step as a message.
+
+    Args:
+        step: of the engine.
+        num_submits: that the session has taken.
+        deltas: news of its requests.
+        submit_of: number of the Submit of each request that may be in the columns; empty for a gateway without them.
+    """
+    outputs, submits, offsets, token_ids = [], [], [], []
+    for delta in deltas:
+        number = submit_of.get(delta.key)
+        if number is None or not _is_one_token(delta):
+            outputs.append(delta_to_pb(delta))
+            continue
+        [choice] = delta.choices
+        submits.append(number)
+        offsets.append(choice.offset)
+        token_ids.append(choice.token_ids[0])
+    columns = decode_pb2.TokenColumns(submits=submits, offsets=offsets, token_ids=token_ids) if submits else None
+    return decode_pb2.StepOutputs(engine_step=step, outputs=outputs, num_submits=num_submits, tokens=columns)
+
+
+def _is_one_token(delta: RequestDelta) -> bool:
+    """It says no more than the next token of choice 0, as nearly all do."""
+    choices = delta.choices
+    if len(choices) != 1 or delta.error or delta.receipt or delta.prompt_logprobs or delta.drafts:
+        return False
+    choice = choices[0]
+    return not (choice.index or choice.logprobs or choice.finish_reason) and len(choice.token_ids) == 1
 
 
 def _choice_to_pb(choice: ChoiceDelta) -> decode_pb2.ChoiceDelta:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import enum
+from binascii import b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -269,7 +270,7 @@ class StreamStore:
 
 
 def _text(cipher: PlaceCipher, plain: bytes, place: str) -> str:
-    return base64.b64encode(cipher.seal(plain, place.encode())).decode()
+    return b2a_base64(cipher.seal(plain, place.encode()), newline=False).decode()  # ``b64encode``, without its checks
 
 
 def _sealed(key: bytes, plain: bytes, tenant_id: str, stream_id: str, field: object) -> str:

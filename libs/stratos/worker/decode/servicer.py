@@ -14,7 +14,7 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import BadRequest, StratosError
 from stratos.core.features import name_features
 from stratos.core.requests.records import RequestKey
-from stratos.rpc.codec.generation import delta_to_pb, submit_from_pb, welcome_to_pb
+from stratos.rpc.codec.generation import step_to_pb, submit_from_pb, welcome_to_pb
 from stratos.rpc.codec.usage import counts_to_pb
 from stratos.worker.context import WorkerContext
 from stratos.worker.decode import session as sessions
@@ -45,7 +45,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         check_protocol(hello.hello.protocol_version)
         if unknown := shared.features - frozenset(hello.hello.features):
             _log.info("a gateway of another build never asks for: %s", name_features(unknown))
-        session = sessions.OutputSession(shared.engine, shared.clock)
+        session = sessions.OutputSession(shared.engine, shared.clock, has_columns=hello.hello.takes_token_columns)
         self._sessions.add(session)
         table.usage.join(session)
         reader = asyncio.create_task(self._read(session, context))
@@ -53,7 +53,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             yield decode_pb2.SessionResponse(welcome=welcome_to_pb(shared.me(), shared.features))
             async with aclosing(session.messages()) as messages:
                 async for message in messages:
-                    yield _to_pb(message)
+                    yield _to_pb(message, session)
                     if isinstance(message, StepDeltas):
                         table.discard_sent([delta.key for delta in message.deltas])
             if reader.done():
@@ -89,6 +89,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
                 try:
                     submission = submit_from_pb(submit, shared.clock.now())
                     table.submit(session, check_submission(submission, shared.engine.info, shared.features))
+                    session.note_submit(submission.request.key)
                 except StratosError as error:
                     session.refuse(RequestKey(submit.request_id, submit.attempt), error)
             case "cancel":
@@ -107,7 +108,9 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
                 raise BadRequest("a Session takes Submit, Cancel, Attach and UsageAck after its Hello")
 
 
-def _to_pb(message: StepDeltas | StepProgress | StepCounts) -> decode_pb2.SessionResponse:
+def _to_pb(
+    message: StepDeltas | StepProgress | StepCounts, session: sessions.OutputSession
+) -> decode_pb2.SessionResponse:
     if isinstance(message, StepCounts):
         return decode_pb2.SessionResponse(usage_counts=counts_to_pb(message.counts))
     if isinstance(message, StepProgress):
@@ -118,10 +121,5 @@ def _to_pb(message: StepDeltas | StepProgress | StepCounts) -> decode_pb2.Sessio
             num_submits=message.num_submits,
         )
         return decode_pb2.SessionResponse(progress=progress)
-    return decode_pb2.SessionResponse(
-        step_outputs=decode_pb2.StepOutputs(
-            engine_step=message.step,
-            outputs=[delta_to_pb(delta) for delta in message.deltas],
-            num_submits=message.num_submits,
-        )
-    )
+    outputs = step_to_pb(message.step, message.num_submits, message.deltas, session.submit_of)
+    return decode_pb2.SessionResponse(step_outputs=outputs)

@@ -53,11 +53,20 @@ class StepCounts:
 
 
 class OutputSession:
-    """Outgoing side of one bidirectional stream. Belongs to the event loop."""
+    """Outgoing side of one bidirectional stream. Belongs to the event loop.
 
-    def __init__(self, engine: EngineClient, clock: Clock) -> None:
+    Args:
+        engine: of the worker.
+        clock: of the worker.
+        has_columns: its gateway reads single tokens from columns.
+    """
+
+    def __init__(self, engine: EngineClient, clock: Clock, *, has_columns: bool = False) -> None:
         self._engine = engine
         self._clock = clock
+        self._has_columns = has_columns
+        self.submit_of: dict[RequestKey, int] = {}
+        """Number of the Submit that each open request of this session came with, where its gateway knows it by that."""
         self._dirty: dict[RequestKey, RequestRecord] = {}
         self._refusals: list[RequestDelta] = []
         self._counts: list[UsageCount] = []
@@ -65,6 +74,11 @@ class OutputSession:
         self.is_closed = False
         self.num_submits = 0
         """Taken so far; sent along with every message."""
+
+    def note_submit(self, key: RequestKey) -> None:
+        """The request of the last Submit is open here."""
+        if self._has_columns:
+            self.submit_of[key] = self.num_submits
 
     def mark(self, record: RequestRecord) -> None:
         """``record`` has something to send."""
@@ -84,6 +98,7 @@ class OutputSession:
     def forget(self, record: RequestRecord) -> None:
         """``record`` belongs to another session, or to none, from now on."""
         self._dirty.pop(record.key, None)
+        self.submit_of.pop(record.key, None)
 
     def close(self) -> None:
         """Send what is there, then end."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from stratos.core.tenant import Tenant
@@ -38,16 +40,39 @@ class Preparer(Protocol[P_co]):
 class Step(Protocol):
     """One concern of every request, around the search for its answer."""
 
-    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None]:
-        """Refuse on the way in, settle on the way out, however the request ends."""
+    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
+        """Refuse on the way in, settle on the way out, however the request ends; ``None`` does neither.
+
+        Most requests need few of the steps, and a context costs each as much as a chunk of its answer.
+        """
         ...
+
+
+class AtEnd(AbstractAsyncContextManager[None]):
+    """A step that only settles.
+
+    Args:
+        settle: called on the way out, however the request ended.
+    """
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        self._settle = settle
+
+    async def __aenter__(self) -> None:
+        """Let the request in."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Settle."""
+        self._settle()
 
 
 class Source(Protocol[O_co]):
     """One way to get an answer."""
 
-    def open(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[O_co | None]:
-        """The answer while it is written; ``None`` leaves the request to the next source.
+    def open(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[O_co | None] | None:
+        """The answer while it is written; ``None``, at once or as the answer, leaves the request to the next source.
 
         A source whose answer fails before the client has got anything may suppress the error on the way out: the next
         one follows.
@@ -58,8 +83,8 @@ class Source(Protocol[O_co]):
 class AnswerSender(Protocol[O_contra]):
     """Writes answers in the form of a route."""
 
-    def waiting(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None]:
-        """Context of the search for an answer: comments that its client hears until then."""
+    def waiting(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
+        """Context of the search for an answer: comments that its client hears until then; ``None`` says nothing."""
         ...
 
     async def send(self, request: ClientRequest[Any], output: O_contra) -> None:

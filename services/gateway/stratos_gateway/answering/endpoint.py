@@ -127,8 +127,10 @@ class Endpoint(Generic[O]):
             try:
                 with ends_task():
                     for step in self._steps:
-                        await stack.enter_async_context(step.around(request))
-                await stack.enter_async_context(self._sender.waiting(request))
+                        if (around := step.around(request)) is not None:
+                            await stack.enter_async_context(around)
+                if (waiting := self._sender.waiting(request)) is not None:
+                    await stack.enter_async_context(waiting)
                 with bugs_told(request.exchange.request_id):
                     await self._send_first_answer(request)
             except BaseException as error:
@@ -148,7 +150,9 @@ class Endpoint(Generic[O]):
 
     async def _send_first_answer(self, request: ClientRequest[Any]) -> None:
         for source in self._sources:
-            async with source.open(request) as output:
+            if (opened := source.open(request)) is None:
+                continue
+            async with opened as output:
                 if output is not None:
                     request.output = output
                     return await self._sender.send(request, output)

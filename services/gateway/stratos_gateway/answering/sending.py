@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from types import TracebackType
 
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks, TakeChunks
@@ -13,7 +13,7 @@ from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.answering.whole import send_whole
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.http.sse import EventStream
+from stratos_gateway.http.sse import EventStream, KeptAlive
 from stratos_gateway.openai.chunks import ChoiceChunk
 
 _log = logging.getLogger(__name__)
@@ -37,23 +37,15 @@ class ChunkSender:
         else:
             await self._send_whole(request, output, chunks)
 
-    @asynccontextmanager
-    async def waiting(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[None]:
-        """Inside, a silent stream gets comments, whichever source its answer is sought at.
+    def waiting(self, request: ClientRequest[PreparedGeneration]) -> AbstractAsyncContextManager[None] | None:
+        """Inside, a silent stream gets comments, whichever source its answer is sought at; ``None`` for whole answers.
 
         An error of what comes between two sources is the last event of a stream that a comment has begun.
         """
         if not request.prepared.options.stream:
-            yield
-            return
+            return None
         stream = request.exchange.stream = EventStream(request.send, request.http.scope)
-        try:
-            async with stream.kept_alive(self._limits.sse_keepalive_s):
-                yield
-        except StratosError as error:
-            if not stream.is_started:
-                raise
-            await _end_with(request, stream, error)
+        return _StreamWaiting(request, stream, stream.kept_alive(self._limits.sse_keepalive_s))
 
     async def _send_whole(
         self, request: ClientRequest[PreparedGeneration], output: ChunkOutput, chunks: Chunks
@@ -81,13 +73,15 @@ class ChunkSender:
         def confirm(fresh: list[ChoiceChunk]) -> None:
             stream.keep_alive = renderer.keep_alive
             output.confirm(fresh)
-            request.note_sent(fresh)
+            if request.when_sent is not None:
+                request.note_sent(fresh)
 
         def send_now(take: TakeChunks) -> bool:
             if not stream.can_write_now:
                 return False
             fresh = take()
-            request.begin_answer(output)  # comments may have begun the stream before
+            if not request.has_answered:
+                request.begin_answer(output)  # comments may have begun the stream before
             stream.write_now(renderer.stream_part(fresh))
             confirm(fresh)
             return True
@@ -108,6 +102,25 @@ class ChunkSender:
             return await _end_with(request, stream, error)
         await stream.end(last)
         request.end_whole()
+
+
+class _StreamWaiting(AbstractAsyncContextManager[None]):
+    def __init__(self, request: ClientRequest[PreparedGeneration], stream: EventStream, alive: KeptAlive) -> None:
+        self._request = request
+        self._stream = stream
+        self._alive = alive
+
+    async def __aenter__(self) -> None:
+        await self._alive.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        await self._alive.__aexit__(kind, error, trace)
+        if not (isinstance(error, StratosError) and self._stream.is_started):
+            return False
+        await _end_with(self._request, self._stream, error)
+        return True
 
 
 async def _end_with(request: ClientRequest[PreparedGeneration], stream: EventStream, error: StratosError) -> None:

@@ -186,7 +186,7 @@ class MessageReader:
         return found
 
     def _end(self, fields: Fields) -> None:
-        self.ignored.take(fields, "cache_control")
+        self.ignored.take_cache_control(fields, f"{fields.path}cache_control")
         fields.end()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from stratos.common.errors import BadRequest
 from stratos_gateway.openai.fields import Fields
+
+_TTLS = ("5m", "1h")
 
 
 class Ignored:
@@ -20,6 +23,17 @@ class Ignored:
         for name in names:
             if fields.take(name) is not None:
                 self.add(name)
+
+    def take_cache_control(self, fields: Fields, param: str) -> None:
+        """Take a mark of what is to be cached: nothing pins it, but a mark that is none is told."""
+        value = fields.take("cache_control")
+        if value is None:
+            return
+        if not isinstance(value, dict) or value.get("type") != "ephemeral":
+            raise BadRequest(f"{param}.type must be ephemeral", param=f"{param}.type")
+        if value.get("ttl") not in (None, *_TTLS):
+            raise BadRequest(f"{param}.ttl must be one of {', '.join(_TTLS)}", param=f"{param}.ttl")
+        self.add("cache_control")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -158,4 +158,5 @@ def _refuse_features(fields: Fields, ignored: Ignored) -> None:
     fields.refuse("speed", "standard")
     for name in ("container", "inference_geo", "stop", "n"):
         fields.refuse(name)
-    ignored.take(fields, "cache_control", "diagnostics", "user_profile_id")
+    ignored.take_cache_control(fields, "cache_control")
+    ignored.take(fields, "diagnostics", "user_profile_id")

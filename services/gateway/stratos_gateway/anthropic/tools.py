@@ -39,7 +39,7 @@ def _tool(value: Any, path: str, budget: ValueBudget, *, ignored: Ignored) -> To
     fields.refuse("defer_loading", False)
     fields.refuse("allowed_callers", ["direct"], [])
     fields.refuse("input_examples", [])
-    ignored.take(fields, "cache_control")
+    ignored.take_cache_control(fields, f"{path}.cache_control")
     return check_function(fields, path, budget, schema_name="input_schema", max_name_chars=MAX_NAME_CHARS)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,16 @@ from stratos_gateway.streams.asking import derived_id, derived_seed
 class LineStep(Step):
     """Gives a line of a batch its identity: the same tokens and the same bill, however often it runs."""
 
-    @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
-        """Fix it before the answer is sought."""
+    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
+        """Fix it before the answer is sought; other requests have one of their own."""
         line: BatchLine | None = request.http.scope.get(LINE)
-        if line is not None:
-            _fix(request, line)
-        yield
+        return None if line is None else _fixed(request, line)
+
+
+@asynccontextmanager
+async def _fixed(request: ClientRequest[Any], line: BatchLine) -> AsyncIterator[None]:
+    _fix(request, line)
+    yield
 
 
 def _fix(request: ClientRequest[Any], line: BatchLine) -> None:

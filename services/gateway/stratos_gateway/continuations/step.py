@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -39,9 +39,8 @@ class ContinuationStep(Step):
         self._wall_clock = wall_clock
         self._metrics = metrics
 
-    @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
-        """Redeem the token; a request that has given its client nothing gives it back.
+    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
+        """Redeem the token of a request that has one; a request that has given its client nothing gives it back.
 
         One whose answer has a record redeems it again, before there is output or once it goes on with that answer here,
         and gives nothing back: earlier requests may have given their clients something, and what they have no more may
@@ -52,9 +51,10 @@ class ContinuationStep(Step):
         """
         prepared = request.prepared
         state = prepared.continued if isinstance(prepared, PreparedGeneration) else None
-        if state is None:
-            yield
-            return
+        return None if state is None else self._redeemed(request, state)
+
+    @asynccontextmanager
+    async def _redeemed(self, request: ClientRequest[Any], state: ContinuationState) -> AsyncIterator[None]:
         line: BatchLine | None = request.http.scope.get(LINE)
         name = request.stream_id if line is None else line.name
         redeemer = Redeemer(name or new_id("redeem"), new_id("try"))

@@ -88,9 +88,14 @@ class Attempt:
             self._fail_there(output.error)
         self._tell()
 
-    def on_tokens(self, delta: ChoiceDelta) -> None:
-        """Take news that are tokens of one choice and nothing else."""
-        self._accept(delta)
+    def on_token(self, offset: int, token_id: int, now_s: float) -> None:
+        """Take one more token of choice 0, and nothing else."""
+        if not self._end.done():
+            try:
+                if self._transcript.accept_token(offset, token_id, now_s):
+                    self._session.cancel(self._key, (0,))
+            except JournalConflict as error:
+                self._contradict(error)
         self._tell()
 
     def _tell(self) -> None:
@@ -127,8 +132,11 @@ class Attempt:
             if self._transcript.accept(choice):
                 self._session.cancel(self._key, (choice.index,))
         except JournalConflict as error:
-            _log.error("attempt %d of %s: %s", self._key.attempt, self.label, error)
-            self._settle(Cause.CONFLICT)
+            self._contradict(error)
+
+    def _contradict(self, error: JournalConflict) -> None:
+        _log.error("attempt %d of %s: %s", self._key.attempt, self.label, error)
+        self._settle(Cause.CONFLICT)
 
     def _fail_there(self, error: StratosError) -> None:
         self._is_over_there = True

@@ -63,6 +63,8 @@ class Fanout(ChunkOutput):
                 specs, journals or [fresh_journals(spec, num_choices, stop, tokenizer) for spec in specs], strict=True
             )
         ]
+        self._only = self.generations[0].transcript.choices[0] if len(specs) == num_choices == 1 else None
+        """The one choice of the one prompt, as of nearly every request."""
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self.generations[0].run())]
@@ -85,6 +87,9 @@ class Fanout(ChunkOutput):
 
     def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
         """These have been written to the client."""
+        if self._only is not None and len(chunks) == 1:
+            self._only.num_delivered += len(chunks[0].token_ids) + chunks[0].num_withheld
+            return
         for chunk in chunks:
             position, index = divmod(chunk.index, self._num_choices)
             self.generations[position].transcript.choices[index].num_delivered += (
@@ -155,6 +160,20 @@ class Fanout(ChunkOutput):
 
     def take(self) -> list[ChoiceChunk]:
         """News of all choices, numbered for the client."""
+        if (only := self._only) is None or only.has_cuts:
+            chunks = self._take_all()
+        else:
+            chunk = only.take()
+            chunks = [] if chunk is None else [chunk]
+            if chunk is None or not (chunk.is_first or chunk.finish_reason):
+                return chunks
+            if chunk.is_first:
+                chunk.prompt_logprobs = self.generations[0].transcript.prompt_logprobs
+        if note_continuation(chunks, [g.transcript.choices for g in self.generations], self._token_of):
+            self._continuations.labels("issued").inc()
+        return chunks
+
+    def _take_all(self) -> list[ChoiceChunk]:
         chunks = []
         for position, generation in enumerate(self.generations):
             for choice in generation.transcript.choices:
@@ -165,8 +184,6 @@ class Fanout(ChunkOutput):
                         chunk.prompt_logprobs = generation.transcript.prompt_logprobs
                     chunks.append(chunk)
                     chunk = choice.take() if choice.has_cuts else None
-        if note_continuation(chunks, [g.transcript.choices for g in self.generations], self._token_of):
-            self._continuations.labels("issued").inc()
         return chunks
 
     @property

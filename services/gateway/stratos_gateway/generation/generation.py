@@ -277,6 +277,8 @@ class Generation:
         if tag is None:
             return None
         num_cached, num_prior = self.transcript.num_cached_tokens, spec.num_prior_tokens
+        if (num_cached, num_prior) == (tag.num_cached_tokens, tag.num_prior_tokens):
+            return tag
         return replace(tag, num_cached_tokens=num_cached, num_prior_tokens=num_prior)
 
     def _engine_request(self, sampling: SamplingParams, attempt: int = 0) -> EngineRequest:

@@ -133,6 +133,16 @@ class ChoiceJournal:
                 self._finish(reason)
         return len(self.ids) - before
 
+    def accept_token(self, offset: int, token_id: int) -> int:
+        """``accept`` of one token and nothing else, as nearly all are."""
+        ids = self.ids
+        if offset != len(ids) or self._is_matched or self.cuts or self.finish_reason is not None:
+            return self.accept(ChoiceDelta(index=self.index, offset=offset, token_ids=(token_id,)))
+        ids.append(token_id)
+        if text := self._detokenizer.push_one(token_id):
+            self._pending.text.append(text)
+        return 1
+
     def _accept_cut(self, delta: ChoiceDelta) -> int:
         """Accept the part of a delta up to the next cut, then the rest."""
         cut, cuts = self.cuts[0], self.cuts[1:]
@@ -162,19 +172,15 @@ class ChoiceJournal:
         begin = pending.num_taken
         if begin == len(ids) and (reason is None or pending.is_finish_taken):
             return None
-        chunk = ChoiceChunk(
-            self.index,
-            "".join(pending.text),
-            ids[begin:],
-            pending.entries,
-            reason,
-            not pending.is_started,
-            stop=self.matched_stop,
-            cause=self.cause,
-            is_open=self.is_open,
-        )
-        pending.text, pending.entries, pending.num_taken = [], [], len(ids)
-        pending.is_finish_taken, pending.is_started = reason is not None, True
+        entries, text = pending.entries, "".join(pending.text)
+        if entries:
+            pending.entries = []
+        chunk = ChoiceChunk(self.index, text, ids[begin:], entries or [], reason, not pending.is_started)
+        pending.text.clear()
+        pending.num_taken, pending.is_started = len(ids), True
+        if reason is not None:
+            chunk.stop, chunk.cause, chunk.is_open = self.matched_stop, self.cause, self.is_open
+            pending.is_finish_taken = True
         return chunk
 
     def _take_cut(self) -> ChoiceChunk | None:

@@ -281,7 +281,10 @@ class Attempts:
         return self._reconnects and await self._fleet.sessions.has_moved(victim.worker, victim.step)
 
     def _placement_request(self, num_emitted: int, trace: TraceContext) -> PlacementRequest:
-        request = self._request
+        request, waited_ms = self._request, round((self._fleet.clock.now() - self._queued_since_s) * 1000)
+        is_first = not (self.number or num_emitted or waited_ms or self._excluded or self._refusals)
+        if is_first and trace is request.trace and not self._suspicion.is_suspect:
+            return request  # as nearly all
         num_left = request.max_output_tokens_total - num_emitted
         return replace(
             request,
@@ -291,7 +294,7 @@ class Attempts:
             max_output_tokens_total=max(num_left, 1) if request.max_output_tokens_total else 0,
             excluded_incarnations=frozenset(self._excluded),
             hung_incarnations=frozenset(name for name, is_hung in self._excluded.items() if is_hung),
-            waited_ms=round((self._fleet.clock.now() - self._queued_since_s) * 1000),
+            waited_ms=waited_ms,
             num_emitted_tokens=num_emitted,
             is_move=self.number > 0,
             overflow_after_ms=0 if self.number else request.overflow_after_ms,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -121,21 +121,22 @@ class WorkersSource:
         self._admission = admission
         self._patience = patience
 
-    @asynccontextmanager
-    async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[GeneratedOutput | None]:
+    def open(self, request: ClientRequest[PreparedGeneration]) -> AbstractAsyncContextManager[GeneratedOutput] | None:
         """Run the generations; they are cancelled at the end."""
-        after_s = 0.0 if self._patience is None else self._patience(request)
-        if self._patience is not None and not after_s:
-            yield None
-            return
         since_s = None if request.declined is None else request.arrival_s
-        waiting = Waiting(overflow_after_s=after_s, since_s=since_s)
+        if self._patience is None:
+            return self.resumed(request, Waiting(since_s=since_s))
+        after_s = self._patience(request)
+        return self._patient(request, Waiting(overflow_after_s=after_s, since_s=since_s)) if after_s else None
+
+    @asynccontextmanager
+    async def _patient(
+        self, request: ClientRequest[PreparedGeneration], waiting: Waiting
+    ) -> AsyncIterator[GeneratedOutput]:
         try:
             async with self.resumed(request, waiting) as output:
                 yield output
         except WaitTooLong as error:
-            if not after_s:
-                raise
             request.declined = error  # nothing was computed or sent
 
     @asynccontextmanager

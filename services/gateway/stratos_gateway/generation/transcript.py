@@ -134,8 +134,26 @@ class Transcript:
             raise JournalConflict(f"the worker gave up choice {delta.index}")
         num_new = choice.accept(delta)
         if num_new:
-            self._measure(delta.index, num_new)
+            self._measure(delta.index, num_new, self._clock.now())
         return choice.finish_reason is not None and delta.finish_reason is None
+
+    def accept_token(self, offset: int, token_id: int, now_s: float) -> bool:
+        """Journal one token of choice 0, as ``accept`` does.
+
+        Args:
+            offset: its position among the choice's tokens.
+            token_id: of the token.
+            now_s: when it came, monotonic.
+
+        Raises:
+            JournalConflict: the attempt must end.
+        """
+        choice = self.choices[0]
+        if choice.finish_reason is not None:
+            return False
+        if choice.accept_token(offset, token_id):
+            self._measure(0, 1, now_s)
+        return choice.finish_reason is not None
 
     def accept_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:
         """Keep those of the first attempt that got so far; later ones do not ask for them."""
@@ -164,8 +182,7 @@ class Transcript:
         self._notify()
         return self.is_complete
 
-    def _measure(self, index: int, num_new: int) -> None:
-        now_s = self._clock.now()
+    def _measure(self, index: int, num_new: int, now_s: float) -> None:
         self._meters.output_tokens.inc(num_new)
         last_s = self._token_s.get(index)
         if last_s is not None:

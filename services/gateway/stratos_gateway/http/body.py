@@ -16,6 +16,7 @@ from starlette.types import Receive
 
 from stratos.common.errors import BadRequest, BodyTimeout, RequestTooLarge, UnsupportedEncoding
 from stratos.core.requests.limits import MAX_BODY_BYTES
+from stratos_gateway.access.patience import within
 from stratos_gateway.access.task_end import TaskEnd
 
 _DISCARD_TIMEOUT_S = 1.0
@@ -58,8 +59,7 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
     if content_type != "application/json":
         raise BadRequest("the content type must be application/json", code="unsupported_content_type")
     try:
-        async with asyncio.timeout(timeout_s):
-            body = await _read(request, max_bytes)
+        body = await within(_read(request, max_bytes), timeout_s)
     except TimeoutError as error:
         raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from error
     return await parsed(body, partial(parse_object, max_bytes=max_bytes))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from collections.abc import Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, suppress
+from types import TracebackType
 from typing import Any, Protocol, cast
 
 import orjson
 from starlette.types import Message, Scope, Send
 
 from stratos.common.background import BackgroundTasks
+from stratos_gateway.access.patience import within
 
 DONE = b"data: [DONE]\n\n"
 PARTS = "stratos.parts"
@@ -73,34 +73,12 @@ def patient_send(send: Send, timeout_s: float) -> Send:
     """
 
     async def pass_on(message: Message) -> None:
-        work = cast("Coroutine[Any, Any, None]", send(message))
         try:
-            awaited = work.send(None)
-        except StopIteration:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await _rest(work, awaited)
+            await within(cast("Coroutine[Any, Any, None]", send(message)), timeout_s)
         except TimeoutError as error:
             raise SlowClient from error
 
     return pass_on
-
-
-@types.coroutine
-def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
-    """Run a coroutine to its end that has begun and waits for ``awaited``."""
-    while True:
-        try:
-            found = yield awaited
-        except BaseException as error:
-            step = partial(work.throw, error)
-        else:
-            step = partial(work.send, found)
-        try:
-            awaited = step()
-        except StopIteration:
-            return
 
 
 class EventStream:
@@ -149,33 +127,16 @@ class EventStream:
             self._parts.write(data)
             self._wrote_s = self._now()
 
-    @asynccontextmanager
-    async def kept_alive(self, idle_s: float) -> AsyncIterator[None]:
-        """Inside, a comment is sent whenever nothing was for ``idle_s``; 0 sends none.
+    def kept_alive(self, idle_s: float) -> KeptAlive:
+        """Inside, a comment is sent whenever nothing was for ``idle_s``; 0 sends none."""
+        return KeptAlive(self, idle_s)
 
-        A timer, not a task: most streams never need the comment.
-        """
-        loop, comments = asyncio.get_running_loop(), BackgroundTasks()
-        timer: asyncio.TimerHandle | None = None
+    def silent_s(self) -> float:
+        """Seconds since something was written, or since it was made."""
+        return self._now() - self._wrote_s
 
-        def look() -> None:
-            nonlocal timer
-            left_s = self._wrote_s + idle_s - loop.time()
-            if left_s <= 0:
-                comments.spawn(self._comment(), name="keep-alive")
-                left_s = idle_s
-            timer = loop.call_later(left_s, look)
-
-        if idle_s:
-            timer = loop.call_later(idle_s, look)
-        try:
-            yield
-        finally:
-            if timer is not None:
-                timer.cancel()
-            await comments.close()  # bounded by the time that a write gets
-
-    async def _comment(self) -> None:
+    async def comment(self) -> None:
+        """Send the comment, unless something is being sent or the stream has ended."""
         # Where full buffers hold a write up the client would hear of a comment no sooner, perhaps after the end.
         if not (self._is_ended or self._num_writing):
             with suppress(SlowClient):  # the next event's write finds out as well
@@ -191,3 +152,43 @@ class EventStream:
         if not self.is_started:
             self.is_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+
+
+class KeptAlive(AbstractAsyncContextManager[None]):
+    """Comments of a stream that is silent: by a timer, not a task, since most streams never need one.
+
+    Args:
+        stream: gets them.
+        idle_s: of silence before each; 0 sends none.
+    """
+
+    def __init__(self, stream: EventStream, idle_s: float) -> None:
+        self._stream = stream
+        self._idle_s = idle_s
+        self._comments: BackgroundTasks | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        """Watch from now on."""
+        if self._idle_s:
+            self._look_in(self._idle_s)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Watch no more; a comment that is being sent gets the time of a write."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._comments is not None:
+            await self._comments.close()
+
+    def _look(self) -> None:
+        left_s = self._idle_s - self._stream.silent_s()
+        if left_s <= 0:
+            self._comments = self._comments or BackgroundTasks()
+            self._comments.spawn(self._stream.comment(), name="keep-alive")
+            left_s = self._idle_s
+        self._look_in(left_s)
+
+    def _look_in(self, left_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._look)

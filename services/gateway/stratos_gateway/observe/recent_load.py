@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from stratos.common.clock import Clock
@@ -53,6 +53,10 @@ class _Model:
             self.seconds.popleft()
 
 
+def _nothing() -> None:
+    """Nothing was begun."""
+
+
 class RecentLoad:
     """Belongs to the event loop.
 
@@ -76,19 +80,17 @@ class RecentLoad:
         """So many lines of batches wait, at whichever gateway, and so many of them are due within an hour."""
         self._backlog = self._clock.now(), num_lines, num_due
 
-    @contextmanager
-    def open(self, model_digest: str) -> Iterator[None]:
-        """A request for tokens or vectors of a model is open; without a digest none is."""
+    def begin(self, model_digest: str) -> Callable[[], None]:
+        """A request for tokens or vectors of a model is open until the result is called; without a digest none is."""
         if not model_digest:
-            yield
-            return
+            return _nothing
         model = self._models.setdefault(model_digest, _Model())
         model.num_open += 1
-        try:
-            yield
-        finally:
-            model.num_open -= 1
-            model.second(self._clock.now())  # told until the window is over, so that its end is seen
+        return partial(self._end, model)
+
+    def _end(self, model: _Model) -> None:
+        model.num_open -= 1
+        model.second(self._clock.now())  # told until the window is over, so that its end is seen
 
     def note(self, model_digest: str, times: Times, kept: Mapping[str, bool]) -> None:
         """An answer has ended.

@@ -50,7 +50,7 @@ class RequestBook:
     def end(self, request: EndedRequest, facts: RequestFacts) -> None:
         """Note a request; what no tenant asked for is counted by route and status alone."""
         duration_s = self.clock.now() - request.started_s
-        self._metrics.requests.labels(request.route, str(request.status)).inc()
+        self._metrics.answered(request.route, str(request.status)).inc()
         if facts.shed_reason:
             self._metrics.shed.labels(facts.shed_reason).inc()
         outcome = _outcome(request, facts)
@@ -58,7 +58,7 @@ class RequestBook:
             model = facts.base_model or self._metrics.model
             meters = self._metrics.running(facts.tenant, facts.priority_class, model)
             meters.duration.observe(duration_s)
-            self._metrics.outcomes.labels(model, str(facts.priority_class), outcome).inc()
+            self._metrics.ended(model, str(facts.priority_class), outcome).inc()
             if facts.error in LIMIT_CODES and facts.tenant:
                 self._metrics.limited.labels(self._metrics.tenants.label_of(facts.tenant), facts.error).inc()
         is_probe = request.method == "GET" and not facts.tenant and request.status < HTTPStatus.BAD_REQUEST

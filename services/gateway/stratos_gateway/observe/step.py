@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.rpc.tracing import PROVIDER
-from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.contract import AtEnd, Step
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.http.exchange import RequestFacts
@@ -29,15 +29,14 @@ class MetricsStep(Step):
         self._metrics = metrics
         self._recent_load = recent_load
 
-    @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+    def around(self, request: ClientRequest[Any]) -> AtEnd:
         """Count the answer, however it ends; a request that was not answered took nothing."""
-        try:
-            with self._recent_load.open(request.prepared.model_digest):
-                yield
-        finally:
-            if request.output is not None:
-                self._count(request, request.output)
+        return AtEnd(partial(self._end, request, self._recent_load.begin(request.prepared.model_digest)))
+
+    def _end(self, request: ClientRequest[Any], end_load: Callable[[], None]) -> None:
+        end_load()
+        if request.output is not None:
+            self._count(request, request.output)
 
     def _count(self, request: ClientRequest[Any], output: Output) -> None:
         tenant, facts, usage = request.tenant, request.exchange.facts, output.usage

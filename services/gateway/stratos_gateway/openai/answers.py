@@ -71,10 +71,6 @@ class ChoicesRenderer(Renderer):
             event["usage"] = self._usage_so_far() if self.answer.continuous_usage else None
         return event
 
-    def is_text_alone(self, chunk: ChoiceChunk) -> bool:
-        """Its one event differs from others of the choice in the text alone."""
-        return self.is_inner(chunk) and bool(chunk.text)
-
     def is_inner(self, chunk: ChoiceChunk) -> bool:
         """Its events tell nothing but what its text says."""
         return self._tells_text_alone and not chunk.is_first and chunk.finish_reason is None
@@ -84,8 +80,9 @@ class ChoicesRenderer(Renderer):
         return self._event(chunks[0]) if len(chunks) == 1 else b"".join(map(self._event, chunks))
 
     def _event(self, chunk: ChoiceChunk) -> bytes:
-        if not self.is_text_alone(chunk):
+        if not (chunk.text and self.is_inner(chunk)):
             return encode_events(self.events([chunk]))
+        # From here on events of a choice differ in the text alone.
         if (template := self._templates.get(chunk.index)) is None:
             marked = ChoiceChunk(chunk.index, MARK, [], [], None, is_first=False)
             template = self._templates[chunk.index] = TextTemplate(encode_events(self.events([marked])))

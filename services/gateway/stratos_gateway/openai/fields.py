@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,11 @@ class Fields:
         value = self.take(name)
         return None if value is None else check_number(row or name, value, self.path + name)
 
+    def numbers(self, names: Iterable[str]) -> dict[str, Any]:
+        """Read those of some numeric fields that are given, each within the limits of its row."""
+        given = [name for name in names if name in self._left]
+        return {name: value for name in given if (value := self.number(name)) is not None}
+
     def take_metadata(self) -> Mapping[str, str]:
         """Texts that its client attaches to a request; raises ``BadRequest`` for more than the API takes."""
         return check_metadata(self.take("metadata"))
@@ -93,7 +98,7 @@ class Fields:
     def ignore(self, *names: str) -> None:
         """Fields that are accepted and mean nothing here."""
         for name in names:
-            self.take(name)
+            self._left.pop(name, None)
 
     def refuse(self, name: str, *neutral: Any) -> None:
         """A field of a feature that is not supported, unless its value does not ask for the feature."""

@@ -249,7 +249,7 @@ def take_options(
     Raises:
         BadRequest: says which parameter is wrong, and how.
     """
-    sampling: dict[str, Any] = {name: value for name in SAMPLING_ROWS if (value := fields.number(name)) is not None}
+    sampling = fields.numbers(SAMPLING_ROWS)
     sampling["logit_bias"] = check_logit_bias(fields.take("logit_bias"), vocab_size)
     sampling["stop_token_ids"] = check_stop_token_ids(fields.take("stop_token_ids"), vocab_size)
     sampling["allowed_token_ids"] = check_token_id_list(
@@ -286,6 +286,7 @@ def take_options(
 def _refuse_chat_features(fields: Fields) -> None:
     fields.refuse("modalities", ["text"])
     fields.refuse("verbosity", "medium")
+    fields.refuse("include_reasoning", True)
     fields.ignore("prediction")
     for name in ("audio", "web_search_options", "moderation", "chat_template"):
         fields.refuse(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,22 +62,22 @@ class PolicyStep(Step):
         self._metrics = metrics
         self._compiled: dict[str, tuple[ContentPolicy, Rules]] = {}
 
+    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
+        """Give the request its screen, where its plan names a policy; raises ``ContentCheckDown``."""
+        name = request.tenant.plan.content_policy
+        return self._screened(request, name) if name else None
+
     @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
-        """Give the request its screen; raises ``ContentCheckDown``."""
-        screen = await self._screen(request.tenant)
-        request.screen = None if screen is None else RequestScreen(screen)
+    async def _screened(self, request: ClientRequest[Any], name: str) -> AsyncIterator[None]:
+        request.screen = RequestScreen(await self._screen(request.tenant, name))
         yield
 
-    async def _screen(self, tenant: Tenant) -> Screen | None:
-        """The screen of a tenant's request; ``None`` where its plan names no policy.
+    async def _screen(self, tenant: Tenant, name: str) -> Screen:
+        """The screen of a tenant's request.
 
         Raises:
             ContentCheckDown: the policy is not known here, or cannot be used by this build.
         """
-        name = tenant.plan.content_policy
-        if not name:
-            return None
         policy = self._source.policy(name)
         if policy is None:
             raise ContentCheckDown(f"content policy {name!r} of tenant {tenant.name} is not known")
@@ -104,11 +104,13 @@ class PolicyStep(Step):
 class InputStep(Step):
     """Checks the input; a request that is refused takes no tokens of its tenant's limits."""
 
-    @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
         """Refuse the policy's hits; raises ``ContentRefused`` or ``ContentCheckDown``."""
-        if request.screen is not None:
-            claimed, request.num_claimed_tokens = request.num_claimed_tokens, 0
-            await request.screen.check_input(request.prepared.texts, request.exchange.prompt_param)
-            request.num_claimed_tokens = claimed
+        return None if request.screen is None else self._checked(request, request.screen)
+
+    @asynccontextmanager
+    async def _checked(self, request: ClientRequest[Any], screen: ContentScreen) -> AsyncIterator[None]:
+        claimed, request.num_claimed_tokens = request.num_claimed_tokens, 0
+        await screen.check_input(request.prepared.texts, request.exchange.prompt_param)
+        request.num_claimed_tokens = claimed
         yield

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from stratos.common.clock import Clock
 from stratos.core.ledger.receipt import request_receipt
-from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.contract import AtEnd, Step
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.receipts.desk import ReceiptDesk
 from stratos_gateway.receipts.sections import answer_section, request_section
@@ -26,19 +25,19 @@ class ReceiptStep(Step):
         self._desk = desk
         self._clock = clock
 
-    @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+    def around(self, request: ClientRequest[Any]) -> AtEnd:
         """Gather at the end what was noted on the way."""
-        try:
-            yield
-        finally:
-            now_s = self._clock.now()
-            if request.output is not None or self._desk.takes_refusal(now_s):
-                output = {} if request.output is None else request.output.sections()
-                sections = {
-                    **request.trail,
-                    **output,
-                    "request": request_section(request),
-                    "answer": answer_section(request, now_s),
-                }
-                self._desk.put(request_receipt(request.tenant.id, request.exchange.request_id, sections))
+        return AtEnd(partial(self._gather, request))
+
+    def _gather(self, request: ClientRequest[Any]) -> None:
+        now_s = self._clock.now()
+        if request.output is None and not self._desk.takes_refusal(now_s):
+            return
+        output = {} if request.output is None else request.output.sections()
+        sections = {
+            **request.trail,
+            **output,
+            "request": request_section(request),
+            "answer": answer_section(request, now_s),
+        }
+        self._desk.put(request_receipt(request.tenant.id, request.exchange.request_id, sections))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -96,19 +96,23 @@ class CacheSource:
         self._cache = cache
         self._shared = shared
 
-    @asynccontextmanager
-    async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[KeptOutput | None]:
+    def open(self, request: ClientRequest[PreparedGeneration]) -> AbstractAsyncContextManager[KeptOutput | None] | None:
         """The kept answer; without one, that of the next source is kept once it was sent."""
-        prepared, plan = request.prepared, request.tenant.plan
-        is_plain = request.screen is None and not request.is_exact
-        key = None if not is_plain else response_key(plan, prepared.options, prepared.specs)
-        answer = None if key is None else await self._find(key, request.tenant.id)
-        if key is None or answer is None:
-            request.when_sent = None if key is None else partial(self._keep, key, request)
+        prepared, request.when_sent = request.prepared, None
+        if request.screen is not None or request.is_exact:
+            return None
+        key = response_key(request.tenant.plan, prepared.options, prepared.specs)
+        return None if key is None else self._kept(key, request)
+
+    @asynccontextmanager
+    async def _kept(self, key: bytes, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[KeptOutput | None]:
+        answer = await self._find(key, request.tenant.id)
+        if answer is None:
+            request.when_sent = partial(self._keep, key, request)
             yield None
             return
         try:
-            yield KeptOutput(answer, plan, prepared.specs)
+            yield KeptOutput(answer, request.tenant.plan, request.prepared.specs)
         except BaseException:
             request.output, request.num_claimed_tokens = None, 0  # it counts once it was taken
             raise

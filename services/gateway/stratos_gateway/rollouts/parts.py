@@ -15,7 +15,7 @@ from stratos.store.counters.arm_counts import ArmCountStore
 from stratos.store.counters.guard import StoreId
 from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
-from stratos.store.records.record import Kind
+from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos_gateway.models.live_revisions import LiveWorkers
@@ -27,28 +27,35 @@ from stratos_gateway.rollouts.settings import RolloutsConfig
 
 
 class SnapshotRollouts:
-    """Roll-outs of a followed snapshot.
+    """Roll-outs of a followed snapshot; other threads may read them.
 
     Args:
         snapshot: of the process.
     """
 
     def __init__(self, snapshot: FollowedSnapshot) -> None:
-        self._snapshot = snapshot
+        self._found: dict[str, RolloutRecord] = {}
+        for record in snapshot.of_kind(Kind.ROLLOUT):  # of a restored copy
+            self._note(record)
+        snapshot.on_record(Kind.ROLLOUT, self._note)
 
     def find(self, model: str) -> RolloutRecord | None:
         """The last one of a model; ``None`` where there is none."""
-        record = self._snapshot.get(Kind.ROLLOUT, model)
-        return record.value if record is not None and isinstance(record.value, RolloutRecord) else None
+        return self._found.get(model)
 
     def all(self) -> Sequence[RolloutRecord]:
         """The last one of every model."""
-        found = (record.value for record in self._snapshot.of_kind(Kind.ROLLOUT))
-        return [value for value in found if isinstance(value, RolloutRecord)]
+        return list(self._found.values())
 
     def unfinished(self) -> list[str]:
         """Models of which something is left to do."""
         return [rollout.model for rollout in self.all() if rollout.is_active or not rollout.is_applied]
+
+    def _note(self, record: Record) -> None:
+        if isinstance(record.value, RolloutRecord):
+            self._found[record.id] = record.value
+        else:
+            self._found.pop(record.id, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

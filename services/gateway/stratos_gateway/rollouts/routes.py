@@ -18,12 +18,12 @@ from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.writer import Edit, RecordWriter
 from stratos_gateway.models.model_set import ModelSet
-from stratos_gateway.rollouts.controller import RolloutController
+from stratos_gateway.rollouts.controller import RolloutController, read_rollout
 from stratos_gateway.rollouts.judge import ended, shown, verdicts
 from stratos_gateway.rollouts.start import planned
 
-_WRITES = 3
-"""Of the controller behind a change by a person: weights, and that they are written."""
+_MOST_TURNS = 5
+"""Of the controller behind a change by a person, which leaves it two writes: weights, and that they are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class RolloutRoutes:
             return rollout_to_json(made)
 
         await caller.writer.change(Kind.ROLLOUT, name, "rollout.start", edit)
-        return await self._settled(name)
+        return await self._settled(caller, name)
 
     async def _turn(self, caller: RolloutCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Pause, resume or abort."""
@@ -112,14 +112,19 @@ class RolloutRoutes:
 
         edit = turned(verb, name, now_us, f"{verb} by {actor}")
         await caller.writer.change(Kind.ROLLOUT, name, f"rollout.{verb}", edit)
-        return await self._settled(name)
+        return await self._settled(caller, name)
 
-    async def _settled(self, name: str) -> dict[str, Any]:
-        """The roll-out, once its weights are written, if the store lets that be done now."""
+    async def _settled(self, caller: RolloutCaller, name: str) -> dict[str, Any]:
+        """The roll-out, once its weights are written, if the store lets that be done now.
+
+        A turn that does nothing was overtaken by another controller, which has done the same.
+        """
         with contextlib.suppress(StratosError):
-            for _ in range(_WRITES):
-                if not await self._known.controller.turn(name):
+            for _ in range(_MOST_TURNS):
+                _, rollout = await read_rollout(caller.writer, name)
+                if rollout is None or rollout.is_applied:
                     break
+                await self._known.controller.turn(name)
         return rollout_view(await self._find(name))
 
     async def _find(self, name: str) -> RolloutRecord:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from stratos_gateway.answering.contract import Step
+from stratos_gateway.answering.contract import AtEnd, Step
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.rollouts.evidence import RolloutEvidence
 
@@ -21,10 +20,6 @@ class RolloutStep(Step):
     def __init__(self, evidence: RolloutEvidence) -> None:
         self._evidence = evidence
 
-    @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+    def around(self, request: ClientRequest[Any]) -> AtEnd:
         """Count the request at its end; what outer steps refuse, such as a tenant's limits, is not seen here."""
-        try:
-            yield
-        finally:
-            self._evidence.note(request)
+        return AtEnd(partial(self._evidence.note, request))

@@ -78,6 +78,7 @@ class WorkerSession:
         """By request and attempt, as ``RequestKey`` has them."""
         self._number_of: dict[tuple[str, int], int] = {}
         """Number of each attempt's Submit, from 1 on."""
+        self._by_number: dict[int, AttemptSink] = {}
         self._num_submits = self._num_taken = 0
         """Submits so far, and how many of them the worker says that it took."""
         self._outbox: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue(MAX_OUTBOX)
@@ -99,7 +100,7 @@ class WorkerSession:
         try:
             async with asyncio.timeout(timeout_s):
                 self._call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
-                await self._call.write(codec.hello())
+                await self._call.write(codec.hello(takes_columns=True))
                 first = await self._call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
             await self.close()
@@ -140,6 +141,7 @@ class WorkerSession:
         self._num_submits += 1
         self._sinks[submission.request.key] = sink
         self._number_of[submission.request.key] = self._num_submits
+        self._by_number[self._num_submits] = sink
 
     def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
         """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more."""
@@ -161,7 +163,7 @@ class WorkerSession:
     def release(self, key: RequestKey) -> None:
         """The attempt ended at the worker: forget its sink."""
         self._sinks.pop(key, None)
-        self._number_of.pop(key, None)
+        self._by_number.pop(self._number_of.pop(key, 0), None)
 
     def check(self) -> None:
         """Break the session if the worker hangs; called often."""
@@ -203,11 +205,14 @@ class WorkerSession:
     def _handle(self, message: decode_pb2.SessionResponse) -> None:
         kind, now_s = message.WhichOneof("message"), self._clock.now()
         if kind == "step_outputs":
-            self._liveness.heard(message.step_outputs.engine_step, now_s)
-            self._num_taken = message.step_outputs.num_submits
-            for output in message.step_outputs.outputs:
+            step = message.step_outputs
+            self._liveness.heard(step.engine_step, now_s)
+            self._num_taken = step.num_submits
+            for output in step.outputs:
                 if (sink := self._sinks.get((output.request_id, output.attempt))) is not None:
                     self._deliver(output, sink)
+            if step.HasField("tokens"):
+                self._deliver_tokens(step.tokens, now_s)
         elif kind == "usage_counts":
             if self._meter is not None:
                 self._meter.on_counts(self, counts_from_pb(message.usage_counts))
@@ -224,18 +229,30 @@ class WorkerSession:
     def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
         """A message that cannot be handled ends its own request: the session belongs to many."""
         try:
-            if (tokens := codec.tokens_from_pb(output)) is not None:
-                sink.on_tokens(tokens)
-            else:
-                sink.on_output(codec.delta_from_pb(output))
+            sink.on_output(codec.delta_from_pb(output))
         except Exception:
-            sink.on_failure(report_bug(_log, f"in an output of {self.worker.worker_id} for {sink.label}"))
+            self._fail(sink)
+
+    def _deliver_tokens(self, tokens: decode_pb2.TokenColumns, now_s: float) -> None:
+        """Deliver columns; where one is shorter than the others, what it lacks is a gap, which recovery closes."""
+        sink_of = self._by_number.get
+        for number, offset, token_id in zip(tokens.submits, tokens.offsets, tokens.token_ids):  # noqa: B905 - see above
+            if (sink := sink_of(number)) is None:
+                continue
+            try:
+                sink.on_token(offset, token_id, now_s)
+            except Exception:
+                self._fail(sink)
+
+    def _fail(self, sink: AttemptSink) -> None:
+        sink.on_failure(report_bug(_log, f"in an output of {self.worker.worker_id} for {sink.label}"))
 
     def _break(self, cause: str, reason: str) -> None:
         if self.is_broken:
             return
         self.is_broken = True
         sinks, self._sinks = self._sinks, {}
+        self._by_number.clear()
         _log.warning("session with %s (%s) is lost: %s", self.worker.worker_id, self.worker.incarnation, reason)
         self._call.cancel()
         for key, sink in sinks.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from stratos.common.errors import StratosError
-from stratos.core.generation import ChoiceDelta, RequestDelta
+from stratos.core.generation import RequestDelta
 
 
 class AttemptSink(Protocol):
@@ -18,8 +18,14 @@ class AttemptSink(Protocol):
     def on_output(self, output: RequestDelta) -> None:
         """Take news of the request; with ``error`` it is over at the worker."""
 
-    def on_tokens(self, delta: ChoiceDelta) -> None:
-        """Take new tokens of one choice, which are all the news there are."""
+    def on_token(self, offset: int, token_id: int, now_s: float) -> None:
+        """Take one more token of choice 0, which is all the news there is.
+
+        Args:
+            offset: its position among the choice's emitted tokens.
+            token_id: of the token.
+            now_s: when the message came, monotonic.
+        """
 
     def on_failure(self, error: StratosError) -> None:
         """A message could not be handled; the worker still runs the attempt."""

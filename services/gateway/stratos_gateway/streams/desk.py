@@ -115,9 +115,9 @@ class StreamDesk:
         due = [stream for stream in self._owned if stream.is_due or stream.renew_s <= now_s]
         for begin in range(0, len(due), _MAX_WRITES):
             part = due[begin : begin + _MAX_WRITES]
+            ends, writes = [stream.ends for stream in part], [stream.write() for stream in part]
             sizes = [stream.num_bytes for stream in part]
-            ends = [stream.ends for stream in part]
-            found = await self.store.write([stream.write() for stream in part])
+            found = await self.store.write(writes)
             renew_s = self._clock.now() + self.store.bounds.lease_s / 3
             for stream, size, end, what in zip(part, sizes, ends, found, strict=True):
                 if what is WriteOutcome.OK:

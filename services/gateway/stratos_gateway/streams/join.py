@@ -54,6 +54,7 @@ SEEN_EVENTS = "stratos.seen_events"
 """Key of an ASGI scope whose client says how many events of the record it has."""
 NO_STREAM = b"none"
 """Value of the header where a record was wanted and there is none."""
+_UNREAD = "the record of this stream cannot be read or written"
 
 
 @dataclass(slots=True)
@@ -123,10 +124,14 @@ class StreamJoin:
         """
         http, tenant, is_background = request.http, request.tenant, request.prepared.body.is_background
         key, resumed = idempotency_key(http.headers), http.scope.get(RESUMED, "")
+        # Who has seen a part of an answer is never given all of it once more.
+        has_seen = bool(resumed or (key and last_event_id(http.headers)))
         identity, sub_key = new_identity(request, key), self._desk.store.key(tenant.id)
         if sub_key is None or not can_be_recorded(request) or len(request.body_text) > self._config.max_body_bytes:
             if is_background:
                 raise self._no_background(sub_key)
+            if sub_key is None and has_seen:
+                raise DependencyDown(_UNREAD)
             self._without(request, identity)
             return None
         stream = resumed or stream_id(sub_key, key)
@@ -157,11 +162,11 @@ class StreamJoin:
             async with asyncio.timeout(self._config.call_s):
                 found = await self._desk.store.open(ask)
         except (DependencyDown, RedisError, TimeoutError) as error:
-            if resumed or is_background:
-                raise DependencyDown("the record of this stream cannot be read or written") from error
+            if has_seen or is_background:
+                raise DependencyDown(_UNREAD) from error
             self._without(request, identity)
             return None
-        if found.found is Found.NONE and not (resumed or is_background):
+        if found.found is Found.NONE and not (has_seen or is_background):
             self._without(request, identity)  # the tenant's data key has gone in between
             return None
         return await self._joined(request, place, found, identity)

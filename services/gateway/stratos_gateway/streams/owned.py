@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from stratos.common.errors import StratosError
 from stratos.store.sealed.stream_store import StreamWrite
 from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.streams.codec import Piece, add_piece, add_token, encode_block, encode_end
+from stratos_gateway.streams.codec import Piece, add_piece, add_tokens, encode_block, encode_end
 
 BLOCK_BYTES = 1024
 """A block is written again, longer, until it has so many: about 300 tokens."""
@@ -48,13 +48,15 @@ class OwnedStream:
         self._is_plain = num_choices == 1
         """All tokens that come are to be recorded, and of one choice."""
         self._pieces = bytearray()
+        self._plain: list[int] = []
+        """Tokens behind the pieces, each a piece of its own: a chunk costs no more than its place here."""
         self._num_written = 0
         self._ended_unix_s = 0
 
     @property
     def is_due(self) -> bool:
         """Something of it is not recorded."""
-        return bool(self.ends) or len(self._pieces) > self._num_written
+        return bool(self.ends or self._plain) or len(self._pieces) > self._num_written
 
     def skip(self, num_tokens: Sequence[int]) -> None:
         """The next tokens of each choice are in older blocks: their chunk waits for a place that its client has."""
@@ -65,9 +67,11 @@ class OwnedStream:
         """A chunk, about to be sent."""
         if self.is_lost:
             return
-        if self._is_plain and chunk.finish_reason is None and len(chunk.token_ids) == 1:
-            return add_token(self._pieces, chunk.token_ids[0])
-        ids, num_skipped = chunk.token_ids, self._num_skipped[chunk.index]
+        ids = chunk.token_ids
+        if self._is_plain and chunk.finish_reason is None and len(ids) == 1:
+            return self._plain.append(ids[0])
+        self._add_plain()
+        num_skipped = self._num_skipped[chunk.index]
         if num_skipped:
             self._num_skipped[chunk.index] = max(0, num_skipped - len(ids))
             self._is_plain = self._num_choices == 1 and not any(self._num_skipped)
@@ -81,8 +85,14 @@ class OwnedStream:
         """Everything has come."""
         self.ends = DONE
 
+    def _add_plain(self) -> None:
+        if self._plain:
+            add_tokens(self._pieces, self._plain)
+            self._plain.clear()
+
     def write(self) -> StreamWrite:
         """News to be written now."""
+        self._add_plain()
         is_new, ends, end = len(self._pieces) > self._num_written, self.ends, b""
         if ends == DONE:
             end = encode_end(self.num_cached())
@@ -105,5 +115,5 @@ class OwnedStream:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the pieces of its last block."""
+        """Bytes of the pieces of its last block, as they were last written."""
         return len(self._pieces)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from stratos_gateway.answering.contract import Source, Step
@@ -22,12 +22,14 @@ class StreamStep(Step):
     def __init__(self, join: StreamJoin) -> None:
         self._join = join
 
-    @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
         """Join the request with the record that it wants; raises like ``StreamJoin.join``."""
-        joined = None
-        if request.body_text and isinstance(request.prepared, PreparedGeneration):
-            joined = await self._join.join(request)
+        is_wanted = request.body_text and isinstance(request.prepared, PreparedGeneration)
+        return self._joined(request) if is_wanted else None
+
+    @asynccontextmanager
+    async def _joined(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+        joined = await self._join.join(request)
         try:
             yield
         finally:
@@ -38,11 +40,6 @@ class StreamStep(Step):
 class RecordedSource(Source[ChunkOutput]):
     """Answers requests whose answer has a record already."""
 
-    @asynccontextmanager
-    async def open(self, request: ClientRequest[Any]) -> AsyncIterator[ChunkOutput | None]:
+    def open(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[ChunkOutput] | None:
         """The recorded answer, or ``None`` where there is none."""
-        if request.followed is None:
-            yield None
-            return
-        async with request.followed.open(request) as output:
-            yield output
+        return None if request.followed is None else request.followed.open(request)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from stratos.common.errors import DependencyDown
 from stratos.store.redis import open_redis
+from stratos.store.sealed.stream_store import StreamStore
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
 from tests.support.worlds.stream_world import ASKED, Read, code_of, contents, num_submits, read, stream_worlds, texts
@@ -54,6 +57,22 @@ async def test_a_client_that_comes_back_gets_the_rest(worlds: list[AdminWorld], 
     begun = await read(one, "POST", path, body(path), most=most, idempotency_key="cut")
     rest = await read(two, "GET", f"/v1/streams/{begun.stream}", last_event_id=begun.last_id)
     assert rest.status == 200, rest.events
+    assert contents(begun, rest) == expected
+
+
+async def test_who_has_seen_a_part_is_not_given_all_of_it_without_the_record(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer would begin again, and its client would have its first part twice."""
+    one, two = worlds
+    path = "/v1/completions"
+    expected = contents(await whole(one, path, "undisturbed"))
+    begun = await read(one, "POST", path, body(path), most=3, idempotency_key="cut")
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamStore, "open", AsyncMock(side_effect=DependencyDown("Redis does not answer")))
+        refused = await read(two, "POST", path, body(path), idempotency_key="cut", last_event_id=begun.last_id)
+    assert code_of(refused) == (503, "dependency_unavailable")
+    rest = await read(two, "POST", path, body(path), idempotency_key="cut", last_event_id=begun.last_id)
     assert contents(begun, rest) == expected
 
 

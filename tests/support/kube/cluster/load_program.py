@@ -125,6 +125,8 @@ class Load:
             self.num_came_back += 1
             await asyncio.sleep(PAUSE_S)
             found |= {"error": "", "code": ""}
+            if not found["cursor"]:  # no event had an id: there is no record, and the answer begins again
+                found |= {"tokens": [], "text": "", "reason": None}
             await self._connect(body, headers | ({"last-event-id": found["cursor"]} if found["cursor"] else {}), found)
         return found
 

@@ -152,21 +152,29 @@ def test_slots_are_a_file_of_memory_with_a_name_and_are_given_back() -> None:
 def test_memory_of_a_device_is_registered_in_the_size_that_was_asked(
     monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    calls = list[tuple[object, ...]]()
+    calls, errors = list[tuple[object, ...]](), list[int]()
 
     class Runtime:
         def cudaHostRegister(self, *arguments: int) -> int:
             calls.append(arguments)
+            errors.extend([code] if code else [])
             return code
 
         def cudaHostUnregister(self, address: int) -> None:
             calls.append((address,))
 
+    def launch(size: int, *, device: str) -> None:
+        """As on a device: the check after a launch raises what the thread's last error was, and takes it."""
+        if errors:
+            raise RuntimeError(f"CUDA error {errors.pop()}")
+
     empty = torch.empty
+    monkeypatch.setattr(torch, "zeros", launch)
     monkeypatch.setattr(torch.cuda, "cudart", Runtime)
     monkeypatch.setattr(torch, "empty", lambda size, *, dtype, pin_memory: empty(size, dtype=dtype))
     memory = NamedMemory("test", (1 << 20) + 4096, is_pinned=True)
     assert memory.tensor.nbytes == (1 << 20) + 4096
+    assert not errors, "the next launch would raise the refusal"
     ((address, num_bytes, _),) = calls
     assert num_bytes == (1 << 20) + 4096
     assert (address == memory.tensor.data_ptr()) == (code == 0)

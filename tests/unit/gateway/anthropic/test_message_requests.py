@@ -223,6 +223,8 @@ DEEP: Any = functools.reduce(lambda inner, _: {"a": inner}, range(70), {})
         ({"messages": [user(*[text("x")] * 257)]}, "messages[0].content"),
         ({"messages": [user(*[text("x")] * 250)] * 17}, "messages"),
         ({"messages": [USER] * 1025}, "messages"),
+        ({"system": [text("x", cache_control={"type": "ephemeral", "ttl": "7d"})]}, "system[0].cache_control.ttl"),
+        ({"tools": [{**TOOL, "cache_control": "yes"}]}, "tools[0].cache_control.type"),
         ({"system": 5}, "system"),
         ({"system": [IMAGE]}, "system[0]"),
         ({"tools": {}}, "tools"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.journal import JournalConflict
 from stratos_gateway.generation.recovery import Cause, cause_of
 from tests.support.fakes.gateway_fakes import FakeSession, output
+from tests.support.worlds.deltas import delta
 
 KEY = RequestKey("r", 1)
 
@@ -36,6 +38,9 @@ class Transcript:
         self.tokens += delta.token_ids
         self.is_complete = self.stops or delta.finish_reason is not None
         return self.stops
+
+    def accept_token(self, offset: int, token_id: int, now_s: float) -> bool:
+        return self.accept(delta(offset, [token_id]))
 
     def accept_receipt(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
@@ -62,26 +67,40 @@ async def test_an_attempt_that_ended_there_is_released_and_not_cancelled() -> No
     assert (session.released, session.cancelled) == ([KEY], [])
 
 
-async def test_a_stop_string_cancels_its_choice_at_the_worker() -> None:
+def say_all(attempt: Attempt, offset: int) -> None:
+    attempt.on_output(output(KEY, offset, (1,)))
+
+
+def say_token(attempt: Attempt, offset: int) -> None:
+    attempt.on_token(offset, 1, 0.0)
+
+
+both_ways = pytest.mark.parametrize("say", [say_all, say_token])
+
+
+@both_ways
+async def test_a_stop_string_cancels_its_choice_at_the_worker(say: Callable[[Attempt, int], None]) -> None:
     attempt, _, session = make(stops=True)
-    attempt.on_output(output(KEY, 0, (1,)))
+    say(attempt, 0)
     assert await attempt.wait() is None
     assert session.cancelled == [(KEY, (0,))]
 
 
-async def test_nothing_is_journalled_after_the_end() -> None:
+@both_ways
+async def test_nothing_is_journalled_after_the_end(say: Callable[[Attempt, int], None]) -> None:
     attempt, transcript, session = make()
     attempt.on_lost("hang")
-    attempt.on_output(output(KEY, 0, (1,)))
+    say(attempt, 0)
     assert await attempt.wait() is Cause.HANG
     assert not transcript.tokens
     attempt.close()
     assert (session.released, session.cancelled) == ([KEY], [])
 
 
-async def test_a_conflict_ends_the_attempt_and_the_worker_is_told() -> None:
+@both_ways
+async def test_a_conflict_ends_the_attempt_and_the_worker_is_told(say: Callable[[Attempt, int], None]) -> None:
     attempt, _, session = make(conflicts=True)
-    attempt.on_output(output(KEY, 5, (1,)))
+    say(attempt, 5)
     assert await attempt.wait() is Cause.CONFLICT
     attempt.close()
     assert session.cancelled == [(KEY, ())]

@@ -20,6 +20,14 @@ def make(*stops: str, min_tokens: int = 0) -> ChoiceJournal:
     return ChoiceJournal(0, Detokenizer(shipped_tokenizer()), StopMatcher(stops, min_tokens=min_tokens))
 
 
+def say(journal: ChoiceJournal, offset: int, ids: list[int], reason: FinishReason | None) -> None:
+    """As a session does: a token that is all the news comes by itself."""
+    if len(ids) == 1 and reason is None:
+        journal.accept_token(offset, ids[0])
+    else:
+        journal.accept(delta(offset, ids, finish_reason=reason))
+
+
 def drain(journal: ChoiceJournal) -> tuple[str, list[int]]:
     text, ids = "", []
     while (chunk := journal.take()) is not None:
@@ -33,7 +41,7 @@ def test_any_deltas_with_repeats_give_each_token_once(ids: list[int], deltas: li
     for begin, length, is_taken in [*deltas, (0, len(ids), True)]:
         begin = min(begin, len(journal.ids))
         end = min(begin + length, len(ids))
-        journal.accept(delta(begin, ids[begin:end], finish_reason=FinishReason.LENGTH if end == len(ids) else None))
+        say(journal, begin, ids[begin:end], FinishReason.LENGTH if end == len(ids) else None)
         if is_taken:
             part, part_ids = drain(journal)
             text, taken = text + part, taken + part_ids
@@ -50,7 +58,7 @@ def test_cuts_do_not_change_where_a_stop_string_ends_the_choice(ids: list[int], 
     def run(edges: list[int]) -> tuple[str, list[int], str | None]:
         journal = make(stop)
         for begin, end in itertools.pairwise(edges):
-            journal.accept(delta(begin, ids[begin:end], finish_reason=FinishReason.LENGTH if end == len(ids) else None))
+            say(journal, begin, ids[begin:end], FinishReason.LENGTH if end == len(ids) else None)
         return (*drain(journal), journal.finish_reason)
 
     whole = run([0, len(ids)])
@@ -65,7 +73,7 @@ def test_gaps_and_contradictions_are_conflicts() -> None:
     journal.accept(delta(0, [10, 11]))
     for offset, ids in ((3, [12]), (1, [99]), (0, [10, 99, 12])):
         with pytest.raises(JournalConflict):
-            journal.accept(delta(offset, ids))
+            say(journal, offset, ids, None)
     assert journal.ids == [10, 11]
 
 

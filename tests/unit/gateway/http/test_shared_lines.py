@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
-from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
+from stratos.core.generation import RequestDelta, Submission
 from stratos.core.placement import WorkerRole
 from stratos_gateway.http.sse import KEEP_ALIVE, EventStream, SlowClient, patient_send
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -30,27 +31,30 @@ class Sink:
     def __init__(self, *, is_broken: bool = False) -> None:
         self.is_broken = is_broken
         self.tokens: list[int] = []
-        self.failure: StratosError | None = None
+        self.failures: list[StratosError] = []
         self.heard = asyncio.Event()
 
     def on_output(self, output: RequestDelta) -> None:
         for choice in output.choices:
-            self.on_tokens(choice)
+            self._take(choice.token_ids)
 
-    def on_tokens(self, delta: ChoiceDelta) -> None:
+    def on_token(self, offset: int, token_id: int, now_s: float) -> None:
+        self._take([token_id])
+
+    def _take(self, token_ids: Sequence[int]) -> None:
         if self.is_broken:
             raise IndexError("a bug")
-        self.tokens += delta.token_ids
+        self.tokens += token_ids
         self.heard.set()
 
     def on_lost(self, cause: str, *, was_taken: bool = True) -> None: ...
 
     def on_failure(self, error: StratosError) -> None:
-        self.failure = error
+        self.failures.append(error)
 
 
 class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
-    """Says one thing about three requests, of which the gateway submitted two."""
+    """Says two things about three requests, of which the gateway submitted two: in entries, then in columns."""
 
     role = WorkerRole.DECODE
 
@@ -65,6 +69,8 @@ class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             for name in ("bad", "unknown", "good")
         ]
         await context.write(decode_pb2.SessionResponse(step_outputs=decode_pb2.StepOutputs(outputs=outputs)))
+        columns = decode_pb2.TokenColumns(submits=[1, 3, 2, 0], offsets=[1] * 4, token_ids=[8] * 4)
+        await context.write(decode_pb2.SessionResponse(step_outputs=decode_pb2.StepOutputs(tokens=columns)))
         await asyncio.Event().wait()
 
 
@@ -80,9 +86,8 @@ async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
         await session.open(10.0)
         for name, sink in sinks.items():
             session.submit(Submission(request=make_request([1], name), model_digest="fake"), sink)
-        await sinks["good"].heard.wait()
-        assert isinstance(sinks["bad"].failure, Internal)
-        assert sinks["good"].tokens == [7]
+        await eventually(lambda: sinks["good"].tokens == [7, 8], "both ways are heard")
+        assert [type(failure) for failure in sinks["bad"].failures] == [Internal, Internal]
         assert not session.is_broken
     finally:
         await session.close()
@@ -104,7 +109,7 @@ async def test_what_a_worker_says_waits_while_the_gate_is_shut() -> None:
         assert [sink.tokens for sink in sinks.values()] == [[], []]
         gate.open()
         await asyncio.gather(*(sink.heard.wait() for sink in sinks.values()))
-        assert [sink.tokens for sink in sinks.values()] == [[7], [7]]
+        await eventually(lambda: [sink.tokens for sink in sinks.values()] == [[7, 8], [7, 8]], "nothing was lost")
     finally:
         await session.close()
         await worker.server.stop(0)

@@ -20,8 +20,10 @@ def test_a_report_holds_what_is_open_and_the_answers_of_the_last_minute() -> Non
     recent.note("digest", Times(ttft_us=100_000, itl_us=None), {"ttft": True})
     recent.note("digest", Times(ttft_us=100_000, itl_us=None), {})
     recent.note("digest", Times(), {})
-    with recent.open("digest"), recent.open("digest"), recent.open(""):
-        [report] = recent.now()
+    ends = [recent.begin("digest"), recent.begin("digest"), recent.begin("")]
+    [report] = recent.now()
+    for end in ends:
+        end()
     assert (report.gateway, report.model_digest, report.num_open) == ("inc-1", "digest", 2)
     assert (report.num_judged, report.num_violations, sum(report.first_tokens)) == (3, 2, 4)
     assert ttft_percentile([report], 0.95) == 2.0
@@ -35,12 +37,13 @@ def test_a_report_holds_what_is_open_and_the_answers_of_the_last_minute() -> Non
 def test_each_model_has_a_report_of_its_own_until_its_end_was_told() -> None:
     clock = FakeClock()
     recent = RecentLoad("inc-1", clock)
-    with recent.open("a"):
-        recent.note("b", Times(ttft_us=100_000, itl_us=None), {})
-        assert {load.model_digest: (load.num_open, sum(load.first_tokens)) for load in recent.now()} == {
-            "a": (1, 0),
-            "b": (0, 1),
-        }
+    end = recent.begin("a")
+    recent.note("b", Times(ttft_us=100_000, itl_us=None), {})
+    assert {load.model_digest: (load.num_open, sum(load.first_tokens)) for load in recent.now()} == {
+        "a": (1, 0),
+        "b": (0, 1),
+    }
+    end()
     assert {load.model_digest: load.num_open for load in recent.now()} == {"a": 0, "b": 0}
     clock.advance(61)
     assert not recent.now()
@@ -59,8 +62,9 @@ def test_an_idle_model_is_told_as_0_before_routers_forget_its_gateway() -> None:
     times = sorted({at for at, *_ in told})
     assert max(later - earlier for earlier, later in pairwise(times)) < KEPT_S / 3 + 0.1
     assert len(told) == 2 * 10, "and not every second"
-    with recent.open("a"):
-        assert [(load.model_digest, load.num_open) for load in recent.now()] == [("a", 1), ("b", 0)]
+    end = recent.begin("a")
+    assert [(load.model_digest, load.num_open) for load in recent.now()] == [("a", 1), ("b", 0)]
+    end()
 
 
 def test_batches_belong_to_the_first_model_and_are_told_while_they_are_known() -> None:

@@ -25,6 +25,7 @@ from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
+from stratos_gateway.openai.fields import SAMPLING_ROWS
 from stratos_gateway.preparation.dialects import CHAT, COMPLETION
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
@@ -306,6 +307,7 @@ async def test_parameters_reach_the_sampler(prepare: Any) -> None:
     [spec] = (await prepare(**wanted, logit_bias={"5": 1}, stop_token_ids=[9])).specs
     assert {name: getattr(spec.sampling, name) for name in wanted} == wanted
     assert (spec.sampling.logit_bias, spec.sampling.stop_token_ids) == ({5: 1}, (9,))
+    assert (await prepare(**dict.fromkeys(SAMPLING_ROWS))).specs[0].sampling == (await prepare()).specs[0].sampling
 
 
 @ROUTES

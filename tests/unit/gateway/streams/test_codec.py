@@ -15,6 +15,7 @@ from stratos_gateway.streams.codec import (
     Piece,
     StreamHead,
     add_piece,
+    add_tokens,
     decode_block,
     decode_head,
     encode_block,
@@ -41,6 +42,14 @@ def test_a_block_is_what_was_written(written: list[Piece], cached: list[int], en
         add_piece(buffer, piece, 6)
     found = decode_block(encode_block(cached, ended, bytes(buffer)), 3, 6)
     assert (list(found.num_cached), found.ended_unix_s, list(found.pieces)) == (cached, ended, written)
+
+
+def test_tokens_alone_are_written_as_pieces_are() -> None:
+    ids, quick, slow = [0, 1, 0x7F, 0x80, 0x3FFF, 0x4000, 0x1F_FFFF, 0x20_0000], bytearray(), bytearray()
+    add_tokens(quick, ids)
+    for token_id in ids:
+        add_piece(slow, Piece(0, [token_id]), 1)
+    assert quick == slow
 
 
 def test_a_token_takes_less_than_four_bytes() -> None:

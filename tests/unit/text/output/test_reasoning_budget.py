@@ -55,7 +55,7 @@ def qwen_tokenizer() -> LLTokenizer:
 
 def allowed(state: GrammarMatcher) -> list[int]:
     row = np.zeros((VOCAB_SIZE + 31) // 32, dtype=np.int32)
-    state.fill_mask(row)
+    state.fill_mask(row.ctypes.data, row.nbytes)
     found: list[int] = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[:VOCAB_SIZE]).tolist()
     return found
 

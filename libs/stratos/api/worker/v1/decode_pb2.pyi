@@ -71,12 +71,14 @@ class SessionResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., usage_counts: _Optional[_Union[UsageCounts, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "features")
+    __slots__ = ("protocol_version", "features", "takes_token_columns")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    TAKES_TOKEN_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    takes_token_columns: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., takes_token_columns: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("worker", "protocol_version", "features")
@@ -389,15 +391,27 @@ class RequestOutput(_message.Message):
     drafts: DraftUse
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., deltas: _Optional[_Iterable[_Union[ChoiceDelta, _Mapping]]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PositionLogprobs, _Mapping]]] = ..., drafts: _Optional[_Union[DraftUse, _Mapping]] = ...) -> None: ...
 
+class TokenColumns(_message.Message):
+    __slots__ = ("submits", "offsets", "token_ids")
+    SUBMITS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    submits: _containers.RepeatedScalarFieldContainer[int]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, submits: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StepOutputs(_message.Message):
-    __slots__ = ("engine_step", "outputs", "num_submits")
+    __slots__ = ("engine_step", "outputs", "num_submits", "tokens")
     ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     NUM_SUBMITS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     engine_step: int
     outputs: _containers.RepeatedCompositeFieldContainer[RequestOutput]
     num_submits: int
-    def __init__(self, engine_step: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[RequestOutput, _Mapping]]] = ..., num_submits: _Optional[int] = ...) -> None: ...
+    tokens: TokenColumns
+    def __init__(self, engine_step: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[RequestOutput, _Mapping]]] = ..., num_submits: _Optional[int] = ..., tokens: _Optional[_Union[TokenColumns, _Mapping]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("engine_step", "is_computing", "slow_step_ms", "num_submits")
