@@ -69,7 +69,7 @@ class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             for name in ("bad", "unknown", "good")
         ]
         await context.write(decode_pb2.SessionResponse(step_outputs=decode_pb2.StepOutputs(outputs=outputs)))
-        columns = decode_pb2.TokenColumns(submits=[1, 3, 2, 0], offsets=[1] * 4, token_ids=[8] * 4)
+        columns = decode_pb2.TokenColumns(submits=[1, 2], offsets=[1, 1], token_ids=[8, 8])
         await context.write(decode_pb2.SessionResponse(step_outputs=decode_pb2.StepOutputs(tokens=columns)))
         await asyncio.Event().wait()
 
