@@ -211,7 +211,7 @@ class WorkerSession:
             self._note_taken(step.num_submits)
             for output in step.outputs:
                 if (sink := self._sinks.get((output.request_id, output.attempt))) is not None:
-                    self._deliver(output, sink)
+                    self._deliver(output, sink, now_s)
             if step.HasField("tokens"):
                 self._deliver_tokens(step.tokens, now_s)
         elif kind == "usage_counts":
@@ -232,10 +232,13 @@ class WorkerSession:
             raise ValueError(f"the worker says that it took {num_submits} Submits of {self._num_submits}")
         self._num_taken = num_submits
 
-    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
+    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink, now_s: float) -> None:
         """A message that cannot be handled ends its own request: the session belongs to many."""
         try:
-            sink.on_output(codec.delta_from_pb(output))
+            if (tokens := codec.tokens_from_pb(output)) is not None:
+                sink.on_tokens(tokens, now_s)
+            else:
+                sink.on_output(codec.delta_from_pb(output), now_s)
         except Exception:
             self._fail(sink)
 

@@ -151,3 +151,17 @@ async def test_an_attempt_that_is_over_gets_no_token_and_is_kept_by_nothing(ends
     del gone
     gc.collect()
     assert seen() is None
+
+
+async def test_a_message_has_one_time_and_tokens_alone_go_the_short_way() -> None:
+    opened = Opened()
+    pair = decode_pb2.ChoiceDelta(offset=0, token_ids=[7, 8])
+    receipt = decode_pb2.Receipt(num_prompt_tokens=1)
+    message = columns([1], [2], [9])
+    message.step_outputs.outputs.add(request_id="a", deltas=[pair])
+    message.step_outputs.outputs.add(request_id="b", deltas=[pair], receipt=receipt)
+    await opened.hear(message)
+    first, second = opened.sinks
+    assert [list(delta.token_ids) for delta in first.short] == [[7, 8]]
+    assert (len(first.outputs), len(second.outputs), second.short) == (0, 1, [])
+    assert len({*first.times_s, *second.times_s}) == 1
