@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from stratos_gateway.parts import Backends
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
+from tests.support.fakes.output_session import FakeOutputSession
 from tests.support.fakes.router import FakeRouter
 from tests.support.fakes.scripted_worker import ScriptedWorker
 from tests.support.paths import BASE_MODEL
@@ -51,24 +51,6 @@ def say(text: str) -> Script:
     """Every choice says ``text`` and ends."""
     ids = [*shipped_tokenizer().encode_plain(text), END_ID]
     return lambda submit, choice: ids
-
-
-class FakeOutputSession:
-    """What a worker knows of one session."""
-
-    def __init__(self, context: Any, *, has_columns: bool) -> None:
-        self.context = context
-        self.has_columns = has_columns
-        self.num_submits = 0
-        self.num_in_columns = 0
-        """Tokens that were said in columns."""
-        self.submit_of: dict[RequestKey, int] = {}
-
-    def count_submit(self, message: decode_pb2.SessionRequest) -> None:
-        self.num_submits += 1
-        assert message.submit_number == self.num_submits
-        if self.has_columns:
-            self.submit_of[RequestKey(message.submit.request_id, message.submit.attempt)] = message.submit_number
 
 
 @dataclass
@@ -111,7 +93,6 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         self.listen()
         decode_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
         self.step = 0
-        self.write_lock = asyncio.Lock()
         self.reset = asyncio.Event()
         self.running: dict[RequestKey, asyncio.Task[None]] = {}
 
@@ -163,7 +144,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             progress = decode_pb2.Progress(
                 engine_step=self.step, is_computing=bool(self.running), num_submits=session.num_submits
             )
-            await self._write(session, decode_pb2.SessionResponse(progress=progress))
+            await session.write(decode_pb2.SessionResponse(progress=progress))
             await asyncio.sleep(0.05)
 
     async def _serve(self, submit: decode_pb2.Submit, session: FakeOutputSession) -> None:
@@ -192,7 +173,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             request_id=submit.request_id, attempt=submit.attempt, tenant=submit.terms.tenant, meter=submit.meter,
             num_prompt_tokens=len(submit.prompt_ids), num_output_tokens=num_output, device_ns=5_000_000, **fields,
         )  # fmt: skip
-        await self._write(session, decode_pb2.SessionResponse(usage_counts=decode_pb2.UsageCounts(counts=[count])))
+        await session.write(decode_pb2.SessionResponse(usage_counts=decode_pb2.UsageCounts(counts=[count])))
 
     async def _faulty(self, position: int, submit: decode_pb2.Submit, session: FakeOutputSession) -> bool:
         if self.drain_after is not None and position >= self.drain_after:
@@ -254,12 +235,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         delta = delta_from_pb(decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields))
         outputs = step_to_pb(self.step, session.num_submits, [delta], session.submit_of)
         session.num_in_columns += len(outputs.tokens.submits)
-        await self._write(session, decode_pb2.SessionResponse(step_outputs=outputs))
-
-    async def _write(self, session: FakeOutputSession, message: decode_pb2.SessionResponse) -> None:
-        with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
-            async with self.write_lock:  # grpc takes one write at a time
-                await session.context.write(message)
+        await session.write(decode_pb2.SessionResponse(step_outputs=outputs))
 
 
 def _tell(delta: decode_pb2.ChoiceDelta, token: int, logprobs: Sequence[float], num_top: int) -> None:

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
-from stratos.api.worker.v1 import decode_pb2
+from stratos.api.common.v1 import common_pb2
+from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError
 from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
-from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey, SamplingParams
+from stratos.core.placement import WorkerRole
+from stratos.core.requests.records import RequestKey
 from stratos_gateway.sessions.liveness import SessionConfig
 from stratos_gateway.sessions.session import WorkerSession
-from tests.support.fakes.gateway_fakes import worker
+from tests.support.fakes.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
+from tests.support.worlds.engine_driver import make_request
 
 
 class Sink:
@@ -51,20 +55,24 @@ class Sink:
         self.lost.append(cause)
 
 
-class Call:
-    """A worker that says the messages of a test, and then nothing."""
+class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
+    """Says what a test says."""
+
+    role = WorkerRole.DECODE
 
     def __init__(self) -> None:
-        self.messages: list[decode_pb2.SessionResponse] = []
-        self.has_said_all = asyncio.Event()
+        super().__init__("w")
+        self.heard: list[decode_pb2.SessionRequest] = []
+        self.down: asyncio.Queue[decode_pb2.SessionResponse] = asyncio.Queue()
 
-    async def read(self) -> decode_pb2.SessionResponse:
-        if not self.messages:
-            self.has_said_all.set()
-            await asyncio.Event().wait()
-        return self.messages.pop(0)
-
-    def cancel(self) -> None: ...
+    async def Session(self, request_iterator: Any, context: Any) -> None:
+        await context.read()
+        ref = common_pb2.WorkerRef(worker_id=self.worker_id, incarnation=self.ref.incarnation)
+        await context.write(decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref)))
+        for _ in range(2):
+            self.heard.append(await context.read())
+        while True:
+            await context.write(await self.down.get())
 
 
 class Ticking(FakeClock):
@@ -75,13 +83,6 @@ class Ticking(FakeClock):
         return super().now()
 
 
-def submission(name: str) -> Submission:
-    request = EngineRequest(
-        key=RequestKey(name, 0), prompt_ids=(1,), choices=(ChoiceState(index=0),), sampling=SamplingParams(), seed=1
-    )
-    return Submission(request=request, model_digest="m", handoff_id="h")
-
-
 def columns(
     submits: Sequence[int], offsets: Sequence[int], token_ids: Sequence[int], *, num_submits: int = 2
 ) -> decode_pb2.SessionResponse:
@@ -90,34 +91,33 @@ def columns(
 
 
 class Opened:
-    """A session whose worker is a list of messages, and two attempts."""
+    """A session whose worker says what it is told to, and two attempts."""
 
     def __init__(self) -> None:
-        self.call = Call()
-        self.session = WorkerSession(worker(1), Ticking(), SessionConfig(silence_timeout_s=9.0, step_timeout_s=9.0))
-        self.session._call = self.call
+        self.worker = Worker()
         self.sinks = (Sink(), Sink())
+
+    async def __aenter__(self) -> Opened:
+        self.worker.listen()
+        decode_pb2_grpc.add_DecodeServiceServicer_to_server(self.worker, self.worker.server)
+        await self.worker.server.start()
+        self.session = WorkerSession(self.worker.ref, Ticking(), SessionConfig(silence_timeout_s=9, step_timeout_s=9))
+        await self.session.open(30.0)
         for name, sink in zip("ab", self.sinks, strict=True):
-            self.session.submit(submission(name), sink)
+            self.session.submit(Submission(request=make_request([1], name), model_digest="fake"), sink)
+        return self
 
-    def sent(self) -> list[decode_pb2.SessionRequest]:
-        return [self.session._outbox.get_nowait() for _ in range(self.session._outbox.qsize())]
-
-    async def hear(self, *messages: decode_pb2.SessionResponse) -> None:
-        self.call.messages += messages
-        tasks = [asyncio.create_task(self.session._read()), asyncio.create_task(self.call.has_said_all.wait())]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+        await self.worker.server.stop(0)
 
 
 async def test_submits_say_their_numbers_and_columns_name_them() -> None:
-    opened = Opened()
-    assert [(m.submit.request_id, m.submit_number) for m in opened.sent()] == [("a", 1), ("b", 2)]
-    await opened.hear(columns([2, 1], [0, 0], [7, 8]))
-    assert [sink.tokens for sink in opened.sinks] == [[(0, 8)], [(0, 7)]]
-    assert not opened.session.is_broken
+    async with Opened() as opened:
+        opened.worker.down.put_nowait(columns([2, 1], [0, 0], [7, 8]))
+        await eventually(lambda: [sink.tokens for sink in opened.sinks] == [[(0, 8)], [(0, 7)]], "tokens")
+        assert [(m.submit.request_id, m.submit_number) for m in opened.worker.heard] == [("a", 1), ("b", 2)]
+        assert not opened.session.is_broken
 
 
 @pytest.mark.parametrize(
@@ -133,35 +133,38 @@ async def test_submits_say_their_numbers_and_columns_name_them() -> None:
     ],
 )
 async def test_a_worker_that_does_not_agree_on_whose_tokens_are_loses_the_session(message: Any) -> None:
-    opened = Opened()
-    await opened.hear(message)
-    assert opened.session.is_broken
-    assert [(sink.tokens, sink.lost) for sink in opened.sinks] == [([], ["broken"])] * 2, "nobody gets a neighbour's"
+    async with Opened() as opened:
+        opened.worker.down.put_nowait(message)
+        await eventually(lambda: opened.session.is_broken, "the end of the session")
+        assert [(sink.tokens, sink.lost) for sink in opened.sinks] == [([], ["broken"])] * 2, (
+            "nobody gets a neighbour's"
+        )
 
 
 @pytest.mark.parametrize("ends", ["cancel", "release"])
 async def test_an_attempt_that_is_over_gets_no_token_and_is_kept_by_nothing(ends: str) -> None:
-    opened = Opened()
-    gone, stays = opened.sinks
-    getattr(opened.session, ends)(RequestKey("a", 0))
-    await opened.hear(columns([1, 2], [0, 0], [7, 8]))
-    assert (gone.tokens, stays.tokens, opened.session.is_broken) == ([], [(0, 8)], False)
-    seen = weakref.ref(gone)
-    opened.sinks = (stays, stays)
-    del gone
-    gc.collect()
-    assert seen() is None
+    async with Opened() as opened:
+        gone, stays = opened.sinks
+        getattr(opened.session, ends)(RequestKey("a", 0))
+        opened.worker.down.put_nowait(columns([1, 2], [0, 0], [7, 8]))
+        await eventually(lambda: stays.tokens == [(0, 8)], "a token of the one that stays")
+        assert (gone.tokens, opened.session.is_broken) == ([], False)
+        seen = weakref.ref(gone)
+        opened.sinks = (stays, stays)
+        del gone
+        gc.collect()
+        assert seen() is None
 
 
 async def test_a_message_has_one_time_and_tokens_alone_go_the_short_way() -> None:
-    opened = Opened()
     pair = decode_pb2.ChoiceDelta(offset=0, token_ids=[7, 8])
-    receipt = decode_pb2.Receipt(num_prompt_tokens=1)
     message = columns([1], [2], [9])
     message.step_outputs.outputs.add(request_id="a", deltas=[pair])
-    message.step_outputs.outputs.add(request_id="b", deltas=[pair], receipt=receipt)
-    await opened.hear(message)
-    first, second = opened.sinks
-    assert [list(delta.token_ids) for delta in first.short] == [[7, 8]]
-    assert (len(first.outputs), len(second.outputs), second.short) == (0, 1, [])
-    assert len({*first.times_s, *second.times_s}) == 1
+    message.step_outputs.outputs.add(request_id="b", deltas=[pair], receipt=decode_pb2.Receipt(num_prompt_tokens=1))
+    async with Opened() as opened:
+        opened.worker.down.put_nowait(message)
+        first, second = opened.sinks
+        await eventually(lambda: first.tokens == [(2, 9)], "the column")
+        assert [list(delta.token_ids) for delta in first.short] == [[7, 8]]
+        assert (len(first.outputs), len(second.outputs), second.short) == (0, 1, [])
+        assert len({*first.times_s, *second.times_s}) == 1
