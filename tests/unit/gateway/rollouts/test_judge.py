@@ -29,7 +29,7 @@ ROLLOUT = RolloutRecord(
 def arm(num: int = 1000, *, errors: int = 0, slow: int = 0, slow_us: int = 500_000) -> ArmCounts:
     """Requests of 100 ms to the first token and 10 ms between two, of which some are slow."""
     ttfts = Counter({bucket_of(100_000): num - slow, bucket_of(slow_us): slow})
-    return ArmCounts(num, errors, ttfts, Counter({bucket_of(10_000): 5 * num}))
+    return ArmCounts(num, errors, ttfts=ttfts, itls=Counter({bucket_of(10_000): 5 * num}))
 
 
 def judged(
