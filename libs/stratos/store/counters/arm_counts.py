@@ -40,13 +40,13 @@ class ArmCounts:
     """Requests that got a token, ended, or failed."""
     num_errors: int = 0
     """Requests among them that failed by the revision's fault, or may have."""
-    num_missed: int = 0
-    """Requests beside them that it had no room for: refused, or answered by an external endpoint."""
     ttfts: Counter[int] = field(default_factory=Counter)
     itls: Counter[int] = field(default_factory=Counter)
     """The p99 of each request's own times between tokens."""
     left: Counter[int] = field(default_factory=Counter)
     """Waits of requests beside them whose clients left before the first token: no TTFT, but one that is not shorter."""
+    num_missed: int = 0
+    """Requests beside them that it had no room for: refused, or answered by an external endpoint."""
 
     def add(self, other: ArmCounts) -> None:
         """Count what another gateway has counted."""
