@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from redis.asyncio import Redis
@@ -24,6 +25,7 @@ from stratos.store.redis import translate_redis_errors
 
 _KEPT_S = 8 * 24 * 3600
 """Since the last write: a day more than the longest hold."""
+NONE_LEFT: Mapping[int, int] = MappingProxyType({})
 _PUT = f"""
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('EXPIRE', KEYS[1], {_KEPT_S})
@@ -32,32 +34,53 @@ redis.call('EXPIRE', KEYS[1], {_KEPT_S})
 
 @dataclass(slots=True)
 class ArmCounts:
-    """Requests of one revision; times by the steps of ``core.ledger.steps``."""
+    """Requests of one revision; one time of each request, by the steps of ``core.ledger.steps``."""
 
     num_requests: int = 0
+    """Requests that got a token, ended, or failed."""
     num_errors: int = 0
-    """Requests that failed by the platform's fault."""
+    """Requests among them that failed by the revision's fault, or may have."""
     ttfts: Counter[int] = field(default_factory=Counter)
     itls: Counter[int] = field(default_factory=Counter)
+    """The p99 of each request's own times between tokens."""
+    left: Counter[int] = field(default_factory=Counter)
+    """Waits of requests beside them whose clients left before the first token: no TTFT, but one that is not shorter."""
+    num_missed: int = 0
+    """Requests beside them that it had no room for: refused, or answered by an external endpoint."""
 
     def add(self, other: ArmCounts) -> None:
         """Count what another gateway has counted."""
         self.num_requests += other.num_requests
         self.num_errors += other.num_errors
+        self.num_missed += other.num_missed
         self.ttfts.update(other.ttfts)
         self.itls.update(other.itls)
+        self.left.update(other.left)
 
     def as_json(self) -> dict[str, Any]:
         """Counts by name; steps that are empty are left out."""
-        return {"requests": self.num_requests, "errors": self.num_errors, "ttfts": self.ttfts, "itls": self.itls}
+        return {
+            "requests": self.num_requests,
+            "errors": self.num_errors,
+            "missed": self.num_missed,
+            "ttfts": self.ttfts,
+            "itls": self.itls,
+            "left": self.left,
+        }
 
 
-def p99_bucket_of(counts: Mapping[int, int]) -> int | None:
-    """The step with the p99 (nearest rank); ``None`` without any time."""
-    above, seen = sum(counts.values()) // ONE_IN, 0
-    for bucket in sorted(counts, reverse=True):
-        seen += counts[bucket]
-        if seen > above:
+def p99_bucket_of(counts: Mapping[int, int], left: Mapping[int, int] = NONE_LEFT) -> int | None:
+    """The step with the p99 (nearest rank); ``None`` without any time.
+
+    Args:
+        counts: of times.
+        left: of waits that ended without a time.  One that is not below the p99 counts, a shorter one says nothing.
+    """
+    total, seen = sum(counts.values()), 0
+    for bucket in sorted({*counts, *left}, reverse=True):
+        seen += counts.get(bucket, 0) + left.get(bucket, 0)
+        total += left.get(bucket, 0)
+        if seen > total // ONE_IN and counts:
             return bucket
     return None
 
@@ -124,7 +147,14 @@ def summed(texts: Iterable[str]) -> dict[str, ArmCounts]:
 
 
 def _counts(value: Mapping[str, Any]) -> ArmCounts:
-    return ArmCounts(int(value["requests"]), int(value["errors"]), _steps(value["ttfts"]), _steps(value["itls"]))
+    return ArmCounts(
+        num_requests=int(value["requests"]),
+        num_errors=int(value["errors"]),
+        num_missed=int(value["missed"]),
+        ttfts=_steps(value["ttfts"]),
+        itls=_steps(value["itls"]),
+        left=_steps(value["left"]),
+    )
 
 
 def _steps(value: Mapping[str, int]) -> Counter[int]:

@@ -52,7 +52,13 @@ class Baseline:
     """The old revision's p99s, upper ends of their steps; kept for the last step, at which it gets no requests."""
 
     ttft_p99_us: Annotated[int, Ge(0)] | None = None
+    num_ttfts: Annotated[int, Ge(0)] = 0
+    """Times that a p99 is of."""
     itl_p99_us: Annotated[int, Ge(0)] | None = None
+    num_itls: Annotated[int, Ge(0)] = 0
+    num_requests: Annotated[int, Ge(0)] = 0
+    num_unanswered: Annotated[int, Ge(0)] = 0
+    """Beside them: refused for want of room, answered elsewhere, or left after more than the p99 of TTFTs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

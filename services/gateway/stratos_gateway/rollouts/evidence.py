@@ -1,29 +1,31 @@
 """Counts the requests of both revisions of a roll-out at this gateway, and publishes the totals.
 
-A request counts at its end, for the step that runs then.  One that the client left before its first token counts with
-the time that it waited, and one that the platform failed with a time beyond all steps: what hangs or breaks must not
-look fast.  Left out are pins, adapters, answers that no worker of the revision gave, and errors of clients.
+A request counts at its end, for the step that runs then, once however many tokens or prompts it has.  One that failed
+has a time beyond all steps: what breaks must not look fast.  One that its client left before the first token is
+no evidence for the revision, only that it was no faster.  Left out are pins, adapters, cached answers, and what the
+revision is not to blame for (``blame``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
-from stratos.common.errors import DependencyDown, StratosError
+from stratos.common.errors import DependencyDown
 from stratos.core.adapter import BASE_MODEL
 from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.steps import BEYOND, bucket_of
-from stratos.store.counters.arm_counts import ArmCounts, ArmCountStore, CountName
+from stratos.store.counters.arm_counts import ArmCounts, ArmCountStore, CountName, p99_bucket_of
 from stratos.store.models.alias_forms import pinned
 from stratos.store.models.rollout_record import RolloutRecord
-from stratos_gateway.answering.draft import is_platform_failure
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.rollouts.blame import Ending, ending_of
 
 _log = logging.getLogger(__name__)
 FindRollout = Callable[[str], RolloutRecord | None]
@@ -89,25 +91,35 @@ class RolloutEvidence:
 
     def _counted(self, request: ClientRequest[Any]) -> ArmCounts | None:
         """One request; ``None`` for one that says nothing of the revision."""
-        output, error = request.output, request.error
-        has_failed = is_platform_failure(error)
-        if not has_failed and isinstance(error, StratosError):
+        ending, output = ending_of(request), request.output
+        if ending is Ending.NOTHING:
             return None
-        if output is not None and output.sections().get("source") != "workers":
-            return None
-        waited_us = 1e6 * max(0.0, self._clock.now() - request.received_s)
-        counts = ArmCounts(num_requests=1, num_errors=int(has_failed))
+        if ending is Ending.MISSED:
+            return ArmCounts(num_missed=1)
         times = () if output is None else output.times(request.received_s)
-        for measured in times or (Times(),):
-            _add_times(counts, measured, waited_us, has_failed=has_failed, is_whole=error is None)
+        has_failed, ttft = ending is Ending.FAILED, _ttft_bucket(times, is_whole=request.error is None)
+        if ending is Ending.LEFT and ttft is None:
+            return ArmCounts(left=Counter([bucket_of(1e6 * max(0.0, self._clock.now() - request.received_s))]))
+        counts = ArmCounts(num_requests=1, num_errors=int(has_failed))
+        if ttft is not None or has_failed:
+            counts.ttfts[BEYOND if ttft is None else ttft] += 1
+        if ttft is not None and has_failed:
+            counts.itls[BEYOND] += 1
+        elif (itl := p99_bucket_of(_gaps(times))) is not None:
+            counts.itls[itl] += 1
         return counts
 
 
-def _add_times(counts: ArmCounts, times: Times, waited_us: float, *, has_failed: bool, is_whole: bool) -> None:
-    if times.ttft_us is not None:
-        counts.ttfts[bucket_of(times.ttft_us)] += 1
-        counts.itls.update(dict(times.itls.with_endless().steps if has_failed else times.itls.steps))
-    elif has_failed:
-        counts.ttfts[BEYOND] += 1
-    elif not is_whole:
-        counts.ttfts[bucket_of(waited_us)] += 1
+def _ttft_bucket(times: Sequence[Times], *, is_whole: bool) -> int | None:
+    """Step of the prompt that waited longest; ``None`` where one that is not whole has a prompt without a token."""
+    known = [measured.ttft_us for measured in times if measured.ttft_us is not None]
+    if not known or (len(known) < len(times) and not is_whole):
+        return None
+    return bucket_of(max(known))
+
+
+def _gaps(times: Sequence[Times]) -> Counter[int]:
+    found = Counter[int]()
+    for measured in times:
+        found.update(dict(measured.itls.steps))
+    return found

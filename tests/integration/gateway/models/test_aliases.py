@@ -42,7 +42,10 @@ async def both_are_served(added: Added, *, new_has_workers: bool = True) -> tupl
 
 
 async def _are_served(world: AdminWorld, current: str) -> bool:
-    rows = [row for row in (await world.call("GET", "/models")).json()["data"] if row["name"] == "small"]
+    answer = await world.call("GET", "/models")
+    if not answer.is_success:
+        return False  # a loaded Redis answers later
+    rows = [row for row in answer.json()["data"] if row["name"] == "small"]
     is_current = any(row["digest"] == current and row["current"] for row in rows)
     return is_current and [row["state"] for row in rows] == ["serving"] * 2
 

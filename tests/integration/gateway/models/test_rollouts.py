@@ -55,7 +55,7 @@ async def load(added: Added, until: Callable[[dict[str, Any]], bool], redis_url:
         while not until(seen := await shown(added.one)):
             if seen["phase"] == "running":
                 arms = {seen["old"]: 5000, seen["new"]: 198}
-                counted = {arm: ArmCounts(n, 0, Counter({bucket_of(500_000): n})) for arm, n in arms.items()}
+                counted = {arm: ArmCounts(n, ttfts=Counter({bucket_of(500_000): n})) for arm, n in arms.items()}
                 await third.put(CountName("small", seen["started_us"], seen["epoch"]), counted)
             asked = [added.ask(next(worlds), "small") for _ in range(12)]
             statuses.update(answer.status_code for answer in await asyncio.gather(*asked))
@@ -151,7 +151,7 @@ def _plant(world: AdminWorld, digest: str, fault: str) -> None:
         if request.model_digest == digest:
             if fault == "errors":
                 raise Overloaded("planted")
-            await asyncio.sleep(0.9)
+            await asyncio.sleep(0.7)
         return await schedule(request, timeout_s=timeout_s)
 
     world.router.schedule = faulty  # type: ignore[method-assign]

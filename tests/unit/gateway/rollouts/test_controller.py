@@ -33,7 +33,8 @@ HOLD_US = 10_000_000
 STEPS = (10, 50, 100)
 START = RolloutRecord(model="base", old=OLD, new=NEW, steps=STEPS, hold_s=10, gates=RolloutGates(errors=1, ttft_p99=20))
 GOOD, BAD = (
-    ArmCounts(300, errors, Counter({bucket_of(ttft_us): 300})) for errors, ttft_us in ((0, 100_000), (30, 300_000))
+    ArmCounts(300, errors, ttfts=Counter({bucket_of(ttft_us): 300}))
+    for errors, ttft_us in ((0, 100_000), (30, 300_000))
 )
 
 
