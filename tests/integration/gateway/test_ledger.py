@@ -295,13 +295,14 @@ async def test_an_equal_request_gets_the_answer_again_at_the_discount_of_its_pla
 async def test_only_equal_requests_with_a_determined_output_share_an_answer(bench: Bench) -> None:
     worker = bench.world.worker
     bench.world.keys.change_plan(KEY, response_cache=True)
-    seen, fields = 0, dict[str, Any]()
-    for fields, is_hit in [
+    seen = 0
+    cases: list[tuple[dict[str, Any], bool]] = [
         ({}, False), ({}, True), ({"prompt": [5, 6]}, False), ({"stop": ["x"]}, False), ({"temperature": 0.5}, False),
         ({"temperature": 0.5}, False), ({"temperature": 0.5, "seed": 1}, False),
         ({"temperature": 0.5, "seed": 1}, True),
         ({"temperature": 0.5, "seed": 2}, False), ({"seed": 9}, True),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for fields, is_hit in cases:
         await bench.complete(max_tokens=3, **fields)
         seen += not is_hit
         assert len(worker.submits) == seen, fields

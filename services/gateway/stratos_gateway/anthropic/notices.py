@@ -44,7 +44,7 @@ class Ignored:
 
 
 def _fault(value: Any) -> str:
-    """What is wrong with a mark, with the field's name first; "" where nothing is."""
+    """Fault of a mark, with the field's name first; "" where there is none."""
     if not isinstance(value, dict) or value.get("type") != "ephemeral":
         return "type must be ephemeral"
     return "" if value.get("ttl") in (None, *_TTLS) else f"ttl must be one of {', '.join(_TTLS)}"
