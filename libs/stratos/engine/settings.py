@@ -155,8 +155,9 @@ class RunnerConfig:
     num_threads: Annotated[int, Ge(0)] = 0
     """Threads of one operation; 0 measures at start, and again when steps are slow, what is fastest on this machine.
     In exact mode without the C++ kernels, workers pair only with equal numbers."""
-    max_resident_adapters: Annotated[int, Ge(1)] = 8
-    """Adapters in the runner at once; the least recently used one without a sequence makes room."""
+    max_resident_adapters: Annotated[int, Ge(0)] = 8
+    """Adapters in the runner at once; the least recently used one without a sequence makes room. 0: none, and none of
+    the memory is kept for them."""
     host_adapter_bytes: Annotated[int, Ge(0)] = 1 << 30
     """Host memory for copies of adapters, those in the runner included: loading one again touches no disk; 0 keeps
     none."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 
 MAX_WAITING = 8192
@@ -34,7 +35,8 @@ class LogThread(logging.Handler):
         super().__init__()
         self._num_without_room = self._num_failed = 0
         self._num_told = 0
-        self._target = target
+        self._is_telling = self._is_told = False
+        self._target, self._show_error = target, target.handleError
         target.handleError = self._note_failure  # type: ignore[method-assign] # it would say so on the same stderr
         self._max_waiting = max_waiting
         self._waiting: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
@@ -49,7 +51,8 @@ class LogThread(logging.Handler):
         elif self._waiting.qsize() >= self._max_waiting:
             self._num_without_room += 1
         else:
-            record.msg, record.args = record.getMessage(), None  # its arguments may change before it is written
+            with suppress(Exception):  # the thread shows what is wrong with it
+                record.msg, record.args = record.getMessage(), None  # its arguments may change before it is written
             self._waiting.put(record)
 
     def close(self) -> None:
@@ -61,11 +64,17 @@ class LogThread(logging.Handler):
 
     @property
     def num_lost(self) -> int:
-        """Records so far that found no room, or that could not be written."""
+        """Records so far that found no room, or that could not be written; never fewer than before."""
         return self._num_without_room + self._num_failed
 
     def _note_failure(self, record: logging.LogRecord) -> None:
-        self._num_failed += 1
+        if not isinstance(sys.exception(), OSError):  # a fault of the record or of its formatter
+            with suppress(OSError, ValueError):  # a stderr that is closed
+                self._show_error(record)
+        elif self._is_telling:
+            self._is_told = False
+        else:
+            self._num_failed += 1
 
     def _run(self) -> None:
         while (record := self._waiting.get()) is not None:
@@ -77,12 +86,12 @@ class LogThread(logging.Handler):
     def _tell_lost(self) -> None:
         if (num_lost := self.num_lost) > self._num_told:
             text = f"{num_lost - self._num_told} log lines were lost: stderr is read too slowly, or takes nothing"
-            num_failed = self._num_failed
+            self._is_telling = self._is_told = True
             self._target.handle(logging.makeLogRecord({"name": __name__, "levelno": logging.WARNING,
                 "levelname": "WARNING", "msg": text}))  # fmt: skip
-            if self._num_failed == num_failed:
+            self._is_telling = False
+            if self._is_told:  # else it is said again with the next line
                 self._num_told = num_lost
-            self._num_failed = num_failed  # this line is said again with the next one
 
 
 @contextmanager

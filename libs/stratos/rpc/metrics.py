@@ -71,9 +71,9 @@ class LoopMetrics(Instruments):
         self._delay.observe(max(0.0, delay_s))
 
     def show_lost_lines(self, num_lost: int) -> None:
-        """Count lines of the log, of which ``num_lost`` were lost so far."""
-        self._lost_lines.inc(num_lost - self._num_lost_before)
-        self._num_lost_before = num_lost
+        """Count lines of the log, of which ``num_lost`` were lost so far; handlers that have ended may make it less."""
+        self._lost_lines.inc(max(0, num_lost - self._num_lost_before))
+        self._num_lost_before = max(num_lost, self._num_lost_before)
 
 
 def register_process_metrics(registry: CollectorRegistry) -> None:

@@ -23,7 +23,7 @@ class Detokenizer:
         shown_ids: special tokens that give text all the same.
     """
 
-    __slots__ = ("_bytes_of", "_held", "_hidden", "_strip_blank", "_whole_texts")
+    __slots__ = ("_bytes_of", "_held", "_hidden", "_strip_blank", "_whole_text")
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Detokenizer:
         shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._bytes_of = tokenizer.token_bytes
-        self._whole_texts = tokenizer.whole_texts
+        self._whole_text = tokenizer.whole_text
         hidden = tokenizer.special_ids if skip_special else frozenset[int]()
         self._hidden = hidden - shown_ids if shown_ids else hidden
         self._held = b""
@@ -52,13 +52,9 @@ class Detokenizer:
         """``push`` of one id, as nearly always."""
         if token_id in self._hidden:
             return ""
-        if self._held or self._strip_blank:
-            return self._text(self._bytes_of(token_id))
-        if (text := self._whole_texts.get(token_id)) is None:
-            text = self._text(self._bytes_of(token_id))
-            if text and not self._held:
-                self._whole_texts[token_id] = text
-        return text
+        if not (self._held or self._strip_blank) and (text := self._whole_text(token_id)):
+            return text
+        return self._text(self._bytes_of(token_id))
 
     def flush(self) -> str:
         """The rest, at the end of the sequence: an unfinished character becomes U+FFFD."""

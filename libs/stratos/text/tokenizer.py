@@ -8,6 +8,7 @@ and ``decode`` cannot differ.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 from collections.abc import Iterable
@@ -41,8 +42,8 @@ class Tokenizer:
         parsed = json.loads(definition) if parsed is None else parsed
         self.config = config or {}
         self._bytes = token_bytes_table(parsed)
-        self.whole_texts: dict[int, str] = {}
-        """Texts of tokens that are whole characters, of those that a detokenizer has met."""
+        self._whole_texts: dict[int, str] = {}
+        """Of tokens that ``whole_text`` was asked for; empty for those that end inside of a character."""
         self._max_token_bytes = max(map(len, self._bytes), default=1)
         self.strips_leading_blank = strips_leading_blank(parsed)
         added = parsed.get("added_tokens", ())
@@ -93,6 +94,16 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes of one token; empty for an id without a token (padding of the vocabulary)."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def whole_text(self, token_id: int) -> str:
+        """Text of a token whose bytes are whole characters, where it comes after whole ones; empty for any other."""
+        if (text := self._whole_texts.get(token_id)) is None:
+            raw = self.token_bytes(token_id)
+            text, num_used = codecs.utf_8_decode(raw, "replace", False)
+            text = text if num_used == len(raw) else ""
+            if raw:  # so that ids without a token do not fill it
+                self._whole_texts[token_id] = text
+        return text
 
     def token_text(self, token_id: int, mark: str = "bytes:") -> str:
         r"""Name of one token for logprobs: its text, or ``mark`` and ``\x..`` where it is part of a character."""

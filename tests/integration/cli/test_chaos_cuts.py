@@ -109,6 +109,17 @@ def test_both_ends_of_a_connection_are_known_where_one_takes_both_families() -> 
         assert (near.local, near.remote) == (far.remote, far.local)
 
 
+async def test_a_port_that_let_nobody_in_before_proves_no_partition(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> None:
+        raise OSError("a firewall")
+
+    monkeypatch.setattr(asyncio, "open_connection", refused)
+    proof = await Fault("partition", "victim", lasting_s=0.01).strike(OneProcess(victim.process.pid), asyncio.Event())
+    assert proof["refused_at_ports"] == 0
+
+
 async def test_a_drain_is_believed_only_where_the_process_has_ended(victim: Victim) -> None:
     with pytest.raises(NoEffect, match="has not left"):
         await Fault("drain", "victim").strike(OneProcess(victim.process.pid), asyncio.Event())

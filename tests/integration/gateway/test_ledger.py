@@ -141,7 +141,7 @@ async def test_a_client_that_leaves_during_the_prefill_pays_for_what_was_compute
     await eventually(lambda: worker.submits, "the worker has it")
     asking.cancel()
     await eventually(lambda: worker.cancels, "the worker is told")
-    await worker.count(worker.context, worker.submits[-1], 0, num_computed_tokens=3)
+    await worker.count(worker.sessions[-1], worker.submits[-1], 0, num_computed_tokens=3)
     (entry,) = await bench.wait_entries(1)
     assert (entry.outcome, entry.counts) == (RequestOutcome.ABORTED, TokenCounts(num_prompt=3))
     assert entry.amounts.due == 3 * 2
@@ -155,7 +155,7 @@ async def test_a_count_that_comes_after_the_entry_adds_its_device_time(bench: Be
     late = worker.submits[-1].__class__()
     late.CopyFrom(worker.submits[-1])
     late.attempt = 1
-    await worker.count(worker.context, late, 2)
+    await worker.count(worker.sessions[-1], late, 2)
 
     async def device_us() -> int:
         return (await bench.entries())[0].stages.device_us
@@ -196,13 +196,13 @@ async def test_counts_of_another_gateway_are_taken_over_once(bench: Bench) -> No
     lost.CopyFrom(worker.submits[-1])
     lost.request_id, lost.attempt = "gen-lost", 1
     for num_output in (7, 7):
-        await worker.count(worker.context, lost, num_output)
+        await worker.count(worker.sessions[-1], lost, num_output)
     entries = {entry.request_id: entry for entry in await bench.wait_entries(2)}
     assert entries["gen-lost"].outcome is RequestOutcome.RECOVERED
     assert entries["gen-lost"].counts == TokenCounts(num_prompt=4, num_output=7)
     assert entries["gen-lost"].amounts.due == 8 + 42
     await eventually(lambda: "gen-lost" in worker.acknowledged, "acknowledged")
-    await worker.count(worker.context, lost, 9)
+    await worker.count(worker.sessions[-1], lost, 9)
     await eventually(lambda: worker.acknowledged.count("gen-lost") > 1, "acknowledged again")
     assert {e.request_id: e.counts for e in await bench.entries()}["gen-lost"].num_output == 7
 

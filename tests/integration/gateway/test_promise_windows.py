@@ -143,7 +143,7 @@ async def test_what_a_dead_gateway_left_is_part_of_the_charge_and_not_judged(pai
     lost = worker.submits[-1].__class__()
     lost.CopyFrom(worker.submits[-1])
     lost.request_id, lost.attempt = "gen-lost", 1
-    await worker.count(worker.context, lost, 7)
+    await worker.count(worker.sessions[-1], lost, 7)
     entries = {entry.request_id: entry for entry in await pair.entries(2)}
     share = entries["gen-lost"].window
     assert entries["gen-lost"].outcome is RequestOutcome.RECOVERED

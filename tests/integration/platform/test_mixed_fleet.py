@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,17 @@ async def test_a_worker_from_before_features_gets_plain_requests_alone() -> None
         assert not world.worker.submits
         assert (await world.http.post("/v1/completions", json={"model": "base", "prompt": "x"})).status_code == 200
         assert len(world.worker.submits) == 1
+
+
+@pytest.mark.parametrize("knows_columns", [True, False])
+async def test_a_worker_from_before_columns_says_each_token_in_an_entry(knows_columns: bool) -> None:
+    async with gateway_world(1) as world:
+        world.worker.knows_columns = knows_columns
+        answers = [world.http.post("/v1/completions", json={"model": "base", "prompt": text}) for text in ("x", "y")]
+        for answer in await asyncio.gather(*answers):
+            assert answer.json()["choices"][0]["text"] == "hello world"
+        assert bool(sum(session.num_in_columns for session in world.worker.sessions)) == knows_columns
+        assert not world.metric("stratos_recoveries_total", cause="conflict")
 
 
 async def test_a_request_that_no_worker_understands_ends_with_a_reason_and_no_text() -> None:
@@ -141,6 +153,16 @@ async def test_a_worker_refuses_fields_that_it_does_not_know(tmp_path: Path) -> 
             await eventually(lambda key=key: key in gateway.streams, "an answer")
             error = (await gateway.streams[key].over()).error
             assert (error.code, "field 1023" in error.message) == ("feature_unavailable", True), place
+
+
+async def test_a_worker_ignores_what_a_later_gateway_says_around_a_submit(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        gateway = await world.gateway(await world.start(DECODE))
+        message = decode_pb2.SessionRequest(submit=make_submit(PROMPT, request_id="later"), submit_number=1)
+        message.MergeFromString(UNKNOWN_FIELD)
+        await gateway.call.write(message)
+        await eventually(lambda: ("later", 0) in gateway.streams, "an answer")
+        assert (await gateway.streams["later", 0].over()).error is None
 
 
 async def greet(address: str, version: int) -> Any:

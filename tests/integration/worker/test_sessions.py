@@ -21,7 +21,7 @@ from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.worker.adapter_cache import NoStore
 from tests.support.waiting import eventually
-from tests.support.worlds.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, open_world
+from tests.support.worlds.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, make_submit, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(40)]
 
@@ -105,14 +105,27 @@ async def test_attach_replays_what_a_broken_session_missed(world: World) -> None
 
 
 async def test_single_tokens_come_in_columns_to_a_gateway_that_reads_them(world: World) -> None:
-    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.002})
+    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.02})
     newer, older = await world.gateway(decode), await world.gateway(decode, takes_columns=False)
-    long = await newer.submit(PROMPT, request_id="long", max_tokens=4000)
-    short = await (await older.submit(PROMPT, request_id="short", max_tokens=20)).over()
-    await eventually(lambda: newer.num_in_columns > 3, "tokens in columns")
+    unnumbered = await world.gateway(decode, numbers_submits=False)
+    long = await newer.submit(PROMPT, request_id="long", max_tokens=4000)  # 80 s: it never ends before its Cancel
+    for number, gateway in enumerate((older, unnumbered)):
+        short = await (await gateway.submit(PROMPT, request_id=f"short-{number}", max_tokens=6)).over()
+        assert (short.tokens[0], gateway.num_in_columns) == (local(PROMPT, 6), 0)
+    await eventually(lambda: newer.num_in_columns > 1, "tokens in columns")
     await newer.cancel("long")
     assert long.tokens[0] == local(PROMPT, len(long.tokens[0]))
-    assert (short.tokens[0], older.num_in_columns) == (local(PROMPT, 20), 0)
+
+
+async def test_a_gateway_whose_numbers_do_not_fit_loses_its_session_and_nobody_else(world: World) -> None:
+    decode = await world.start(WorkerRole.DECODE)
+    odd, sound = await world.gateway(decode), await world.gateway(decode)
+    message = decode_pb2.SessionRequest(submit=make_submit(PROMPT, request_id="odd"), submit_number=2)
+    await odd.call.write(message)
+    await eventually(lambda: odd.is_ended, "the end of the session")
+    assert not odd.streams
+    assert (await (await sound.submit(PROMPT)).over()).tokens[0] == local(PROMPT, 4)
+    await decode.wait_baseline()
 
 
 async def test_orphans_are_freed_when_nobody_attaches(world: World) -> None:

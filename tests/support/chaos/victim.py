@@ -16,7 +16,7 @@ from stratos.cli.chaos.faults.fault import Fault
 from tests.support.chaos.places import OneProcess
 
 VICTIM = """
-import fcntl, mmap, os, socket, sys, time
+import fcntl, hashlib, mmap, os, socket, sys, threading, time
 
 def serve():
     import http.server, threading
@@ -28,6 +28,10 @@ def serve():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server.server_port
 
+def spin():
+    while True:
+        hashlib.sha256(bytes(1 << 20))
+
 server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)
 connection, _ = server.accept()
@@ -35,6 +39,8 @@ received, sent = (os.open(path, os.O_RDWR) for path in sys.argv[2:])
 fcntl.flock(received, fcntl.LOCK_EX)
 tier = os.memfd_create("stratos-kv-host")
 os.ftruncate(tier, 1 << 18)
+for place in range(0, 3 << 16, 1 << 16):
+    os.pwrite(tier, bytes(4096), place)
 print("accepted", flush=True)
 kept = []
 for line in sys.stdin:
@@ -56,6 +62,18 @@ for line in sys.stdin:
         elif word == "clock":
             print(time.time(), flush=True)
             continue
+        elif word == "spin":
+            threading.Thread(target=spin, daemon=True).start()
+        elif word == "fork":
+            asked, ask = os.pipe()
+            if not os.fork():
+                os.close(ask)
+                while os.read(asked, 1):
+                    print(time.time(), flush=True)
+                os._exit(0)
+        elif word == "clock of the fork":
+            os.write(ask, b"?")
+            continue
         print("done", flush=True)
     except OSError as error:
         print(type(error).__name__, error.errno, flush=True)
@@ -67,15 +85,31 @@ class Victim:
 
     def __init__(self, process: subprocess.Popen[str], connection: socket.socket, folder: Path) -> None:
         self.process, self.connection, self.folder = process, connection, folder
+        self._asking = asyncio.Lock()
 
     def tell(self, word: str) -> None:
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
+    async def ask(self, word: str) -> str:
+        """Its answer to a word, where a strike may ask it, too."""
+        async with self._asking:
+            self.tell(word)
+            return await self.answer()
+
     def tier(self) -> bytes:
-        """Its host tier."""
+        """Its host tier, of which the last quarter was never written."""
+        return self._tier.read_bytes()
+
+    def write_tier(self, place: int, content: bytes) -> None:
+        with self._tier.open("r+b") as file:
+            file.seek(place)
+            file.write(content)
+
+    @property
+    def _tier(self) -> Path:
         links = Path(f"/proc/{self.process.pid}/fd").iterdir()
-        return next(link for link in links if "stratos-kv-host" in str(link.readlink())).read_bytes()
+        return next(link for link in links if "stratos-kv-host" in str(link.readlink()))
 
     async def answer(self) -> str:
         return (await asyncio.to_thread(self.process.stdout.readline)).strip()

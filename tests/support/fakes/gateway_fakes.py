@@ -19,7 +19,7 @@ from stratos_gateway.generation.prompt_names import PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.sink import AttemptSink
 
-Play = Callable[[AttemptSink, Submission], None]
+Play = Callable[["SteppedSink", Submission], None]
 """What a worker does with an attempt."""
 
 
@@ -96,9 +96,17 @@ class SteppedSink:
     def label(self) -> str:
         return self.sink.label
 
-    def on_output(self, output: RequestDelta) -> None:
+    def on_output(self, output: RequestDelta, now_s: float | None = None) -> None:
         self.session.step += 1
-        self.sink.on_output(output)
+        self.sink.on_output(output, self.session.clock.now() if now_s is None else now_s)
+
+    def on_tokens(self, delta: ChoiceDelta, now_s: float) -> None:
+        self.session.step += 1
+        self.sink.on_tokens(delta, now_s)
+
+    def on_token(self, offset: int, token_id: int, now_s: float) -> None:
+        self.session.step += 1
+        self.sink.on_token(offset, token_id, now_s)
 
     def on_failure(self, error: StratosError) -> None:
         self.sink.on_failure(error)
@@ -112,6 +120,7 @@ class FakeSession:
     """Plays an attempt as soon as the loop is free."""
 
     play: Play
+    clock: FakeClock = field(default_factory=FakeClock)
     submissions: list[Submission] = field(default_factory=list)
     cancelled: list[tuple[RequestKey, tuple[int, ...]]] = field(default_factory=list)
     released: list[RequestKey] = field(default_factory=list)
@@ -135,13 +144,14 @@ class FakeSessions:
 
     plays: list[Play | None]
     opened: list[FakeSession] = field(default_factory=list)
+    clock: FakeClock = field(default_factory=FakeClock)
     back: frozenset[str] = frozenset()
     """Incarnations that take a new session at once."""
 
     async def get(self, ref: WorkerRef) -> FakeSession:
         if (play := self.plays.pop(0)) is None:
             raise WorkerLost("cannot be reached")
-        self.opened.append(FakeSession(play))
+        self.opened.append(FakeSession(play, self.clock))
         return self.opened[-1]
 
     async def is_back(self, ref: WorkerRef) -> bool:
@@ -152,11 +162,12 @@ class FakeSessions:
 
 
 def make_platform(router: FakeRouter, sessions: FakeSessions, clock: FakeClock | None = None) -> FleetAccess:
+    sessions.clock = clock or sessions.clock
     return FleetAccess(
         routers=router,
         prompt_digests=PromptDigests(b"secret"),
         sessions=sessions,  # type: ignore[arg-type]
-        clock=clock or FakeClock(),
+        clock=sessions.clock,
         metrics=GatewayMetrics(CollectorRegistry()),
         placement_timeout_s=10.0,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from stratos_gateway.parts import Backends
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
+from tests.support.fakes.output_session import FakeOutputSession
 from tests.support.fakes.router import FakeRouter
 from tests.support.fakes.scripted_worker import ScriptedWorker
 from tests.support.paths import BASE_MODEL
@@ -85,14 +85,14 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     acknowledged: list[str] = field(default_factory=list)
     is_hung: bool = False
     is_frozen: bool = False
+    knows_columns: bool = True
+    """Its build does; one from before them says each token in an entry of its own."""
+    sessions: list[FakeOutputSession] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.listen()
         decode_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
         self.step = 0
-        self.write_lock = asyncio.Lock()
-        self.context: Any = None  # of the last session
-        self.submit_of: dict[RequestKey, int] = {}
         self.reset = asyncio.Event()
         self.running: dict[RequestKey, asyncio.Task[None]] = {}
 
@@ -102,13 +102,15 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         await self.server.stop(0)
 
     async def Session(self, request_iterator: Any, context: Any) -> None:
-        assert (await context.read()).WhichOneof("message") == "hello"
+        hello = await context.read()
+        assert hello.WhichOneof("message") == "hello"
+        session = FakeOutputSession(context, has_columns=self.knows_columns and hello.hello.takes_token_columns)
+        self.sessions.append(session)
         welcome = welcome_to_pb(self.ref, self.features)
         welcome.protocol_version = self.protocol_version
         await context.write(decode_pb2.SessionResponse(welcome=welcome))
-        self.context, self.submit_of = context, {}
-        life = asyncio.create_task(self._live(context))
-        reads = asyncio.create_task(self._read(context))
+        life = asyncio.create_task(self._live(session))
+        reads = asyncio.create_task(self._read(session))
         resets = asyncio.create_task(self.reset.wait())
         try:
             await asyncio.wait({reads, resets}, return_when=asyncio.FIRST_COMPLETED)
@@ -117,17 +119,17 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
                 task.cancel()
             self.reset.clear()
 
-    async def _read(self, context: Any) -> None:
-        while (message := await context.read()) is not grpc.aio.EOF:
-            self._handle(message, context)
+    async def _read(self, session: FakeOutputSession) -> None:
+        while (message := await session.context.read()) is not grpc.aio.EOF:
+            self._handle(message, session)
 
-    def _handle(self, message: decode_pb2.SessionRequest, context: Any) -> None:
+    def _handle(self, message: decode_pb2.SessionRequest, session: FakeOutputSession) -> None:
         if message.HasField("submit"):
             submit = message.submit
             self.submits.append(submit)
             key = RequestKey(submit.request_id, submit.attempt)
-            self.submit_of[key] = len(self.submit_of) + 1
-            self.running[key] = asyncio.create_task(self._serve(submit, context))
+            session.count_submit(message)
+            self.running[key] = asyncio.create_task(self._serve(submit, session))
             self.running[key].add_done_callback(lambda _: self.running.pop(key, None))
         elif message.HasField("usage_ack"):
             self.acknowledged += message.usage_ack.request_ids
@@ -137,43 +139,45 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             if task is not None and not message.cancel.choice_indexes:
                 task.cancel()
 
-    async def _live(self, context: Any) -> None:
+    async def _live(self, session: FakeOutputSession) -> None:
         while not self.is_hung:
             progress = decode_pb2.Progress(
-                engine_step=self.step, is_computing=bool(self.running), num_submits=len(self.submits)
+                engine_step=self.step, is_computing=bool(self.running), num_submits=session.num_submits
             )
-            await self._write(context, decode_pb2.SessionResponse(progress=progress))
+            await session.write(decode_pb2.SessionResponse(progress=progress))
             await asyncio.sleep(0.05)
 
-    async def _serve(self, submit: decode_pb2.Submit, context: Any) -> None:
+    async def _serve(self, submit: decode_pb2.Submit, session: FakeOutputSession) -> None:
         error = self.error
         if self.busy_times:
             self.busy_times -= 1
             error = StratosError("no room")
             error.code = "busy"
         if error is not None:
-            return await self._send(context, submit, error=to_error_detail(error))
+            return await self._send(session, submit, error=to_error_detail(error))
         state = {c.index: len(c.emitted_ids) for c in submit.choices if not c.finished}
         scripts = {index: list(self.script(submit, index)) for index in state}
         while state:
             await asyncio.sleep(self.step_s)
-            if await self._faulty(max(state.values()), submit, context):
+            if await self._faulty(max(state.values()), submit, session):
                 return None
-            await self._step(state, scripts, submit, context)
+            await self._step(state, scripts, submit, session)
         if submit.HasField("meter"):
-            await self.count(context, submit, sum(len(scripts[index]) for index in scripts))
+            await self.count(session, submit, sum(len(scripts[index]) for index in scripts))
         return None
 
-    async def count(self, context: Any, submit: decode_pb2.Submit, num_output: int, **fields: Any) -> None:
+    async def count(
+        self, session: FakeOutputSession, submit: decode_pb2.Submit, num_output: int, **fields: Any
+    ) -> None:
         count = decode_pb2.UsageCount(
             request_id=submit.request_id, attempt=submit.attempt, tenant=submit.terms.tenant, meter=submit.meter,
             num_prompt_tokens=len(submit.prompt_ids), num_output_tokens=num_output, device_ns=5_000_000, **fields,
         )  # fmt: skip
-        await self._write(context, decode_pb2.SessionResponse(usage_counts=decode_pb2.UsageCounts(counts=[count])))
+        await session.write(decode_pb2.SessionResponse(usage_counts=decode_pb2.UsageCounts(counts=[count])))
 
-    async def _faulty(self, position: int, submit: decode_pb2.Submit, context: Any) -> bool:
+    async def _faulty(self, position: int, submit: decode_pb2.Submit, session: FakeOutputSession) -> bool:
         if self.drain_after is not None and position >= self.drain_after:
-            await self._send(context, submit, error=common_pb2.ErrorDetail(code="draining", message="leaving"))
+            await self._send(session, submit, error=common_pb2.ErrorDetail(code="draining", message="leaving"))
             return True
         if self.die_after is not None and position >= self.die_after:
             task = asyncio.create_task(self.die())
@@ -192,7 +196,11 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         return False
 
     async def _step(
-        self, state: dict[int, int], scripts: dict[int, list[int]], submit: decode_pb2.Submit, context: Any
+        self,
+        state: dict[int, int],
+        scripts: dict[int, list[int]],
+        submit: decode_pb2.Submit,
+        session: FakeOutputSession,
     ) -> None:
         self.step += 1
         is_first = all(state[c.index] == len(c.emitted_ids) for c in submit.choices if c.index in state)
@@ -221,17 +229,13 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             deltas.append(delta)
         receipt = decode_pb2.Receipt(num_cached_tokens=self.cached_tokens) if is_first else None
         prompt = _prompt_logprobs(submit) if is_first and submit.sampling.HasField("num_prompt_logprobs") else []
-        await self._send(context, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
+        await self._send(session, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
 
-    async def _send(self, context: Any, submit: decode_pb2.Submit, **fields: Any) -> None:
+    async def _send(self, session: FakeOutputSession, submit: decode_pb2.Submit, **fields: Any) -> None:
         delta = delta_from_pb(decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields))
-        outputs = step_to_pb(self.step, len(self.submits), [delta], self.submit_of if context is self.context else {})
-        await self._write(context, decode_pb2.SessionResponse(step_outputs=outputs))
-
-    async def _write(self, context: Any, message: decode_pb2.SessionResponse) -> None:
-        with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
-            async with self.write_lock:  # grpc takes one write at a time
-                await context.write(message)
+        outputs = step_to_pb(self.step, session.num_submits, [delta], session.submit_of)
+        session.num_in_columns += len(outputs.tokens.submits)
+        await session.write(decode_pb2.SessionResponse(step_outputs=outputs))
 
 
 def _tell(delta: decode_pb2.ChoiceDelta, token: int, logprobs: Sequence[float], num_top: int) -> None:

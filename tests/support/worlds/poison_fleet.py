@@ -206,15 +206,15 @@ class PoisonFleet:
             if one.age >= PREFILL_STEPS and request.key in worker.running:
                 self._emit(worker, one)
 
-    @staticmethod
-    def _emit(worker: SimWorker, one: _Running) -> None:
+    def _emit(self, worker: SimWorker, one: _Running) -> None:
         """The token at each position is its position: an exact stream counts up."""
         request, offset = one.submission.request, one.num_tokens
         one.num_tokens += 1
         is_last = one.num_tokens == request.sampling.max_tokens
         if is_last:
             del worker.running[request.key]
-        one.sink.on_output(output(request.key, offset, (offset,), FinishReason.LENGTH if is_last else None))
+        news = output(request.key, offset, (offset,), FinishReason.LENGTH if is_last else None)
+        one.sink.on_output(news, self.clock.now())
 
     def _tell_router(self, worker: SimWorker) -> None:
         now_s = self.clock.now()

@@ -172,9 +172,11 @@ class World:
             await wait_serving(peer, timeout_s=LIMIT_S)
         return worker
 
-    async def gateway(self, worker: Worker | str, *, takes_columns: bool = True) -> Gateway:
+    async def gateway(
+        self, worker: Worker | str, *, takes_columns: bool = True, numbers_submits: bool = True
+    ) -> Gateway:
         address = worker if isinstance(worker, str) else worker.process.address
-        gateway = Gateway(address, takes_columns=takes_columns)
+        gateway = Gateway(address, takes_columns=takes_columns, numbers_submits=numbers_submits)
         await gateway.open()
         self._stack.push_async_callback(gateway.close)
         return gateway
@@ -218,9 +220,10 @@ class Stream:
 class Gateway:
     """One session; collects deltas and checks that offsets leave no hole."""
 
-    def __init__(self, address: str, *, takes_columns: bool = True) -> None:
+    def __init__(self, address: str, *, takes_columns: bool = True, numbers_submits: bool = True) -> None:
         self._channel = channel(address)
         self._takes_columns = takes_columns
+        self._numbers_submits = numbers_submits
         self._submitted: list[tuple[str, int]] = []
         self.num_in_columns = 0
         """Tokens that came in columns."""
@@ -250,7 +253,8 @@ class Gateway:
         num_choices = sum(not choice.finished for choice in message.choices)
         stream = self.streams[message.request_id, message.attempt] = Stream(num_choices=max(num_choices, 1))
         self._submitted.append((message.request_id, message.attempt))
-        await self.call.write(decode_pb2.SessionRequest(submit=message))
+        number = len(self._submitted) if self._numbers_submits else 0
+        await self.call.write(decode_pb2.SessionRequest(submit=message, submit_number=number))
         return stream
 
     async def cancel(self, request_id: str, attempt: int = 0, indexes: tuple[int, ...] = ()) -> None:

@@ -23,7 +23,14 @@ from stratos.core.requests.records import (
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.rpc.codec.cache import CACHE_CHANGES, LAYOUT
 from stratos.rpc.codec.fleet import WORKER_STATUS
-from stratos.rpc.codec.generation import delta_from_pb, delta_to_pb, step_to_pb, submit_from_pb, submit_to_pb
+from stratos.rpc.codec.generation import (
+    delta_from_pb,
+    delta_to_pb,
+    step_to_pb,
+    submit_from_pb,
+    submit_to_pb,
+    tokens_from_pb,
+)
 from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 from tests.support.worlds.fleet_samples import IDENTITY, make_request, make_status
@@ -107,6 +114,15 @@ def test_every_fact_of_news_keeps_them_out_of_the_columns() -> None:
     choices = [choice for more in MORE for choice in more.choices]
     differing = {f.name for c in choices for f in fields(c) if getattr(c, f.name) != getattr(plain, f.name)}
     assert differing | {"offset"} == {field.name for field in fields(ChoiceDelta)}
+
+
+def test_tokens_alone_are_read_as_the_whole_message_would_be() -> None:
+    for delta in (RequestDelta(key=KEY, choices=(TOKEN,)), *MORE):
+        message, whole = delta_to_pb(delta), delta_from_pb(delta_to_pb(delta))
+        if len(delta.choices) == 1 and replace(whole, choices=()) == RequestDelta(key=KEY):
+            assert (tokens_from_pb(message),) == whole.choices
+        else:
+            assert tokens_from_pb(message) is None, delta
 
 
 def test_an_attempt_says_how_much_of_it_is_an_earlier_answer() -> None:

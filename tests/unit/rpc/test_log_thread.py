@@ -6,7 +6,11 @@ import io
 import logging
 import threading
 
+import pytest
+from prometheus_client import CollectorRegistry
+
 from stratos.rpc.log_thread import LogThread, log_by_thread, num_lost_lines
+from stratos.rpc.metrics import LoopMetrics
 from tests.support.waiting import wait_until
 
 
@@ -66,6 +70,52 @@ def test_what_cannot_be_written_is_counted_and_told_once_lines_can_be_written_ag
     handler.close()
     assert set(disk.getvalue().splitlines()) == {"third", told(2)}
     assert handler.num_lost == 2
+
+
+def test_the_number_of_lost_lines_never_falls() -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    seen = list[int]()
+
+    class Watched(logging.StreamHandler[Full]):
+        def emit(self, record: logging.LogRecord) -> None:
+            super().emit(record)
+            seen.append(handler.num_lost)
+
+    handler = LogThread(Watched(Full()))
+    for _ in range(3):
+        handler.handle(record("x"))
+    wait_until(lambda: len(seen) == 6, "three lines and what is told of them")
+    handler.close()
+    assert seen == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_record_that_cannot_be_formatted_is_a_fault_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    class Wrong(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            if record.msg == "x":
+                raise ZeroDivisionError
+            return super().format(record)
+
+    target = logging.StreamHandler(io.StringIO())
+    target.setFormatter(Wrong())
+    handler = LogThread(target)
+    handler.handle(record("%d", "no number"))
+    handler.handle(record("x"))
+    handler.close()
+    assert handler.num_lost == 0
+    shown = capsys.readouterr().err
+    assert "ZeroDivisionError" in shown
+    assert "TypeError" in shown
+
+
+def test_the_metric_of_lost_lines_takes_a_number_that_falls() -> None:
+    metrics = LoopMetrics(registry := CollectorRegistry())
+    for num_lost in (3, 2, 4):
+        metrics.show_lost_lines(num_lost)
+    assert registry.get_sample_value("stratos_log_lines_lost_total") == 4
 
 
 def test_a_line_is_that_of_the_moment_when_it_was_logged() -> None:

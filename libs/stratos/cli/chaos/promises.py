@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +39,7 @@ class ChaosPromise:
     """Longest pause of a stream; on a machine with cores left for it."""
 
 
+_FAULT = r"[a-z-]+ [\w-]+"
 _LOST = "(kill|stop|slow|reset|partition)"
 PROMISES = (
     ChaosPromise(text="SIGKILL of a decode worker changes no stream", pattern=r"kill decode-\d+", max_gap_s=1.0),
@@ -51,7 +52,7 @@ PROMISES = (
     ),
     ChaosPromise(text="KV that is damaged on its way changes no stream", pattern=r"corrupt (decode|prefill)-\d+"),
     ChaosPromise(
-        text="KV that is damaged in host memory changes no stream", pattern=r"corrupt-tier (decode|prefill)-\d+"
+        text="KV that is damaged at rest in host memory changes no stream", pattern=r"corrupt-tier (decode|prefill)-\d+"
     ),
     ChaosPromise(text="no room on disk changes no stream", pattern=r"full-disk [\w-]+"),
     ChaosPromise(text="a decode worker that gets no more memory changes no stream", pattern=r"memory decode-\d+"),
@@ -64,7 +65,12 @@ PROMISES = (
     ChaosPromise(text="streams go on without Redis", pattern=rf"{_LOST} redis"),
     ChaosPromise(text="streams go on without the object store", pattern=r"gone object-store"),
     ChaosPromise(text="streams go on without registry and autoscaler", pattern=rf"{_LOST} (lora-registry|autoscaler)"),
-    ChaosPromise(text="several faults at once change no stream", pattern=r".+ and .+"),
+    ChaosPromise(text="several faults at once change no stream", pattern=rf"{_FAULT}( and {_FAULT})+"),
+    ChaosPromise(text="bills are what clients got, whatever ends", pattern=r"money: .+"),
+    ChaosPromise(text="streams go on ten minutes without Redis and objects", pattern=r"redis and object store gone"),
+    ChaosPromise(
+        text="an emptied Redis changes no stream, and its new keys open nothing", pattern=r"redis back empty, .+"
+    ),
 )
 
 
@@ -115,9 +121,16 @@ def _observed(promise: ChaosPromise, rows: Sequence[Row]) -> Observed:
         num_felt=sum(row.is_felt for row in rows),
         num_failed_scenarios=sum(not row.passed and row.had_effect for row in rows),
         num_without_effect=sum(not row.had_effect for row in rows),
-        kinds=tuple(sorted({part.split()[0] for row in rows for part in row.scenario.split(" and ")})),
+        kinds=tuple(sorted({kind for row in rows for kind in _kinds(row.scenario)})),
         longest_gap_s=max((row.longest_gap_s for row in rows), default=0.0),
     )
+
+
+def _kinds(scenario: str) -> Iterator[str]:
+    """Kinds of the faults in the name of a scenario; one with a name of its own has none."""
+    for part in scenario.removeprefix("money: ").split(" and "):
+        if re.fullmatch(_FAULT, part):
+            yield part.split()[0]
 
 
 def promise_table(observed: Iterable[Observed]) -> list[str]:

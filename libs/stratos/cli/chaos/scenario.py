@@ -16,7 +16,14 @@ import httpx
 from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import LOSING, MOVING, Fault
 from stratos.cli.chaos.report import ChaosRow
-from stratos.cli.chaos.streams import TIMEOUT_S, StreamResult, StreamRun, differences
+from stratos.cli.chaos.streams import (
+    TIMEOUT_S,
+    StreamResult,
+    StreamRun,
+    differences,
+    lost_records,
+    refused_features,
+)
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.drain.worker import DrainOutcome, drain_worker
@@ -44,6 +51,8 @@ class ChaosTarget:
     """Live ones before the first fault."""
     tenants: list[str] = field(default_factory=list, init=False)
     """Made here."""
+    without: tuple[str, ...] = field(default=(), init=False)
+    """Features of streams that the model refuses."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -184,7 +193,9 @@ async def undisturbed_streams(target: ChaosTarget) -> Streams:
     Raises:
         DependencyDown: one of them fails without a fault.
     """
-    run = StreamRun(target.facts.base_url, await target.new_key(), "undisturbed", target.models)
+    url, key = target.facts.base_url, await target.new_key()
+    target.without = await refused_features(url, key, target.facts.model)
+    run = StreamRun(url, key, "undisturbed", target.models, without=target.without)
 
     async def nothing(_: asyncio.Event) -> None:
         return
@@ -198,17 +209,17 @@ async def undisturbed_streams(target: ChaosTarget) -> Streams:
 async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed: Streams) -> ChaosRow:
     """Faults at once under streams, and the platform's return from them; without any, the streams alone."""
     gateway_faults = [fault.kind for fault in faults if fault.target.startswith("gateway")]
-    key, name = await target.new_key(), f"s{time.monotonic_ns()}"
-    run = StreamRun(target.facts.base_url, key, name, target.models, are_recorded=bool(gateway_faults))
-    proofs: list[str] = []
+    key, name, are_recorded = await target.new_key(), f"s{time.monotonic_ns()}", bool(gateway_faults)
+    run = StreamRun(target.facts.base_url, key, name, target.models, are_recorded=are_recorded, without=target.without)
+    proofs = [f"without {', '.join(target.without)}, which the model refuses"] if target.without else []
     problems: list[str] = []
     open_at_fault: list[int] = []
-    was_busy: list[bool] = []
+    was_felt: list[bool] = []
     had_effect: list[bool] = []
 
     async def strike(in_effect: asyncio.Event) -> None:
         workers = {fault.target for fault in faults if fault.target.startswith(("decode", "prefill"))}
-        was_busy.append(not workers or await target.is_busy(workers))
+        was_felt.append(not workers or await target.is_busy(workers))
         open_at_fault.append(run.num_open())
         strikes = (fault.strike(target, in_effect) for fault in faults)
         for fault, proof in zip(faults, await asyncio.gather(*strikes, return_exceptions=True), strict=True):
@@ -228,14 +239,20 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         problems.append(f"not every stream began, and ended, in {TIMEOUT_S:.0f} s")
     problems += [text for name, got in run.results.items() for text in differences(undisturbed[name], got)]
     num_moved = len(target.moved(run.name))
-    num_returns = sum(result.num_returns for result in run.results.values())
+    had_to_move = any(fault.target.startswith("decode") and fault.kind in MOVING for fault in faults)
+    if had_to_move and num_moved:  # work that came between the look and the fault
+        was_felt = [True]
     if gateway_faults:
-        proofs.append(f"{num_returns} times a client came back")
-        was_busy.append(num_returns > 0 or not any(kind in LOSING for kind in gateway_faults))
+        num_returns = sum(result.num_returns for result in run.results.values())
+        num_resumed = sum(result.num_resumed for result in run.results.values())
+        proofs.append(f"{num_returns} times a client came back, {num_resumed} times to the rest of its record")
+        was_felt.append(num_resumed > 0 or not any(kind in LOSING for kind in gateway_faults))
+        if not any(fault.target == "redis" for fault in faults):
+            problems += lost_records(run.results.values())
     if not sum(open_at_fault):
         problems.append("no stream was open when the fault came")
-    if any(fault.target.startswith("decode") and fault.kind in MOVING for fault in faults) and not num_moved:
-        problems.append("no stream had to move, so the fault was not felt")
+    if had_to_move and not num_moved and all(was_felt):
+        problems.append("no stream had to move, though a worker that was disturbed had work")
         had_effect.append(False)
     try:
         await target.wait_whole()
@@ -250,7 +267,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         moved=num_moved,
         longest_gap_s=round(max(result.longest_gap_s for result in run.results.values()), 2),
         effect="; ".join([f"{sum(open_at_fault)} streams open", *proofs]),
-        is_felt=all(was_busy),
+        is_felt=all(was_felt),
         had_effect=all(had_effect),
         problems=tuple(problems),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,8 @@ TIMEOUT_S = 300.0
 POLL_S, RETURN_PAUSE_S = 0.01, 0.1
 MOVED = "stream_moved"
 """Code of the error by which a gateway says that another connection has taken a stream over."""
-COMING_BACK = (409, 503)
-"""Statuses by which a gateway says that it cannot go on with a stream of another one yet."""
+COMING_BACK = (MOVED, "dependency_unavailable", "draining")
+"""Codes by which a gateway says that it cannot go on with a stream of another one yet; any other refusal is final."""
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n" * 4
 """Long enough to be computed at a prefill worker."""
 NUMBERS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}, "minItems": 60}
@@ -76,6 +76,10 @@ class StreamResult:
     """Id of the last event, where there is a record."""
     num_returns: int = 0
     """How often its client came back."""
+    num_resumed: int = 0
+    """How often it then got the rest of its record."""
+    num_begun_anew: int = 0
+    """How often it began again, so that it is computed and billed again."""
 
     @property
     def num_tokens(self) -> int:
@@ -94,7 +98,10 @@ class StreamResult:
 
     def go_on_as(self, record: str) -> None:
         """Expect what this record has; an answer of another one, or of none, begins again."""
-        if not record or record != self.record:
+        if record and record == self.record:
+            self.num_resumed += bool(self.last_id)
+        else:
+            self.num_begun_anew += bool(self.times)
             self.texts, self.token_ids, self.logprobs, self.finish_reasons = {}, {}, {}, {}
             self.usage, self.error, self.last_id = None, "", ""
         self.record = record
@@ -125,9 +132,11 @@ def text_of(choice: dict[str, Any]) -> str:
     return (delta.get("content") or "") + "".join(call.get("name", "") + call.get("arguments", "") for call in calls)
 
 
-def bodies(models: Sequence[str], num_streams: int = NUM_STREAMS) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and body of each stream: every feature with several models, every model with several features."""
-    features = list(FEATURES.items())
+def bodies(
+    models: Sequence[str], num_streams: int = NUM_STREAMS, without: Collection[str] = ()
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and body of each stream: every feature but some with several models, every model with several features."""
+    features = [(name, fields) for name, fields in FEATURES.items() if name not in without]
     for index in range(num_streams):
         feature, fields = features[index % len(features)]
         model = models[(index + index // len(features)) % len(models)]
@@ -147,14 +156,27 @@ class StreamRun:
         name: begins the request ids, by which logs are searched.
         models: that are asked, adapters too.
         are_recorded: clients come back where they lose their gateway.
+        without: features that are left out.
+        num_streams: how many.
+        transport: by which they are sent, if not over the network.
     """
 
     def __init__(
-        self, base_url: str, api_key: str, name: str, models: Sequence[str], *, are_recorded: bool = False
+        self,
+        base_url: str,
+        api_key: str,
+        name: str,
+        models: Sequence[str],
+        *,
+        are_recorded: bool = False,
+        without: Collection[str] = (),
+        num_streams: int = NUM_STREAMS,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.name, self.asks, self._url, self._are_recorded = name, list(bodies(models)), base_url, are_recorded
+        self.name, self._url, self._are_recorded, self._transport = name, base_url, are_recorded, transport
+        self._asks = list(bodies(models, num_streams, without))
         self._headers = {"authorization": f"Bearer {api_key}"}
-        self.results = {name: StreamResult(name) for name, _ in self.asks}
+        self.results = {name: StreamResult(name) for name, _ in self._asks}
 
     async def run(self, disturb: Disturb) -> None:
         """Run all streams to their end: half, a few just before ``disturb``, the others as soon as it took effect.
@@ -162,9 +184,8 @@ class StreamRun:
         Raises:
             TimeoutError: some take too long.
         """
-        limits = httpx.Limits(max_connections=None)
         tasks: set[asyncio.Task[Any]] = set()
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client:
+        async with _client(self._transport) as client:
             try:
                 await self._run(client, disturb, tasks)
             finally:
@@ -177,20 +198,21 @@ class StreamRun:
             tasks.add(task := asyncio.create_task(work))
             return task
 
-        half = len(self.asks) // 2
-        first, second = self.asks[:half], self.asks[half:]
-        streams = [begin(self.stream(client, name, body)) for name, body in first]
+        half = len(self._asks) // 2
+        first, second = self._asks[:half], self._asks[half:]
+        streams = [begin(self._stream(client, name, body)) for name, body in first]
         async with asyncio.timeout(TIMEOUT_S):
             for name, _ in first:
                 await self._begun(name)
-        streams += [begin(self.stream(client, name, body)) for name, body in second[:NUM_JUST_BEFORE]]
+        streams += [begin(self._stream(client, name, body)) for name, body in second[:NUM_JUST_BEFORE]]
         in_effect = asyncio.Event()
         disturbance, effect = begin(disturb(in_effect)), begin(in_effect.wait())
-        await asyncio.wait({disturbance, effect}, return_when=asyncio.FIRST_COMPLETED)
-        streams += [begin(self.stream(client, name, body)) for name, body in second[NUM_JUST_BEFORE:]]
+        await asyncio.wait({disturbance, effect}, return_when=asyncio.FIRST_COMPLETED, timeout=TIMEOUT_S)
+        streams += [begin(self._stream(client, name, body)) for name, body in second[NUM_JUST_BEFORE:]]
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*streams)
-        await disturbance
+        async with asyncio.timeout(TIMEOUT_S):
+            await disturbance
 
     async def _begun(self, name: str) -> None:
         while True:
@@ -206,8 +228,7 @@ class StreamRun:
         """Streams that go on now."""
         return sum(result.is_open for result in self.results.values())
 
-    async def stream(self, client: httpx.AsyncClient, name: str, body: dict[str, Any]) -> None:
-        """Read one stream to its end."""
+    async def _stream(self, client: httpx.AsyncClient, name: str, body: dict[str, Any]) -> None:
         result = self.results[name]
         headers = {**self._headers, "x-request-id": f"{self.name}-{name.split('-')[0]}"}
         if self._are_recorded:
@@ -228,12 +249,13 @@ class StreamRun:
         self, client: httpx.AsyncClient, result: StreamResult, body: dict[str, Any], headers: dict[str, str]
     ) -> str:
         """Read until the stream has ended, or failed for good; returns why it ended before."""
-        url, event_id = f"{self._url}/{'chat/' if 'messages' in body else ''}completions", ""
+        event_id = ""
         try:
-            async with client.stream("POST", url, json=body, headers=headers) as answer:
+            async with client.stream("POST", _url_of(self._url, body), json=body, headers=headers) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    text = f"{answer.status_code}: {(await answer.aread()).decode()}"
-                    if answer.status_code in COMING_BACK:
+                    content = await answer.aread()
+                    text = f"{answer.status_code}: {content.decode()}"
+                    if _code_of(content) in COMING_BACK:
                         return text
                     result.error = text
                     return ""
@@ -250,6 +272,48 @@ class StreamRun:
         except httpx.HTTPError as error:
             return "" if result.usage else f"{type(error).__name__}: {error}"
         return "" if result.usage or result.error else "the stream ended without usage"
+
+
+def _url_of(base_url: str, body: dict[str, Any]) -> str:
+    return f"{base_url}/{'chat/' if 'messages' in body else ''}completions"
+
+
+def _client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=None)
+    return httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False, transport=transport)
+
+
+def _code_of(content: bytes) -> str:
+    """Code of the error that is the body of an answer, or ""."""
+    try:
+        return str(json.loads(content)["error"]["code"])
+    except (ValueError, TypeError, LookupError):
+        return ""
+
+
+async def refused_features(
+    base_url: str, api_key: str, model: str, transport: httpx.AsyncBaseTransport | None = None
+) -> tuple[str, ...]:
+    """Features that a model refuses with 400: one without a chat template takes no messages."""
+    refused = []
+    async with _client(transport) as client:
+        for feature, (_, body) in zip(FEATURES, bodies([model], len(FEATURES)), strict=True):
+            short = {name: value for name, value in body.items() if name != "stream_options"} | {"stream": False}
+            answer = await client.post(
+                _url_of(base_url, body), json=short | {"max_tokens": 1}, headers={"authorization": f"Bearer {api_key}"}
+            )
+            if answer.status_code == httpx.codes.BAD_REQUEST:
+                refused.append(feature)
+    return tuple(refused)
+
+
+def lost_records(results: Iterable[StreamResult]) -> list[str]:
+    """Streams that began again where they should have gone on, in words; log probabilities have no record."""
+    return [
+        f"{one.name}: began again {one.num_begun_anew} times, so it was computed and billed again"
+        for one in results
+        if one.num_begun_anew and one.name.split("-")[1] != "logprobs"
+    ]
 
 
 def differences(expected: StreamResult, got: StreamResult) -> list[str]:

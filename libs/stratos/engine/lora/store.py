@@ -24,7 +24,7 @@ class LoraStore:
     """Loaded adapters by digest; safe to use from several threads.
 
     Args:
-        capacity: slots: maximum number of adapters on the device.
+        capacity: slots: maximum number of adapters on the device; 0 takes none.
         host_bytes: maximum memory of the copies kept on the host, those of adapters in slots included; 0 keeps none.
         read: reads one adapter from its folder; may raise ``InvalidAdapter``.
         lay_out: makes one ready on the device.
@@ -80,6 +80,8 @@ class LoraStore:
         for digest in self._slots:
             if not is_pinned(digest):
                 return digest
+        if not self._capacity:
+            raise AdapterUnavailable("this worker takes no adapters: max_resident_adapters is 0")
         raise AdapterUnavailable(
             f"all {self._capacity} adapter slots hold adapters in use; raise max_resident_adapters"
         )

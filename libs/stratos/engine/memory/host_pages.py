@@ -57,8 +57,10 @@ class HostSwap:
 class HostPages:
     """``num_slots`` blocks in host memory, for copies of ``pages``; without any it costs nothing.
 
-    Of each slot the sum of its 64-bit words is kept when it is filled, and compared before it is read: one flipped bit
-    always changes it.
+    Of each slot the sum of its 64-bit words is kept when it is filled, and compared when it is read: one flipped bit
+    always changes it.  Sums are of the device pages, before they leave and when they have come, where these are host
+    memory as well: so a bit that flips during a copy is seen, too.  Where a DMA copies, sums are of the slots, after it
+    and before it: a bit that flips while a copy is under way is not seen there.
     """
 
     def __init__(self, pages: KvPages, num_slots: int, clock: Clock) -> None:
@@ -75,6 +77,7 @@ class HostPages:
         self.slots = raw.view(pages.tensor.dtype).view(shape)
         word = torch.uint8 if pages.tensor[0].nbytes % 8 else torch.int64
         self._words = self.slots.view(num_slots, pages.tensor[0].numel()).view(word)
+        self._block_words = pages.tensor.view(len(pages.tensor), pages.tensor[0].numel()).view(word)
         self._sums = [0] * num_slots
 
     def note_content(self, slots: Iterable[int]) -> float:
@@ -98,15 +101,29 @@ class HostPages:
         if not outs and not ins:
             return HostSwap(self)
         start = self._clock.now()
+        if not self._pages.is_cuda:
+            damaged = self._swap_in_host_memory(outs, ins)
+            return HostSwap(self, damaged=damaged, seconds=self._clock.now() - start)
         damaged = self._damaged(outs, ins)
         for block, slot in outs:
             self.slots[slot].copy_(self._pages[block], non_blocking=True)
         for slot, block in ins:
             self._pages[block].copy_(self.slots[slot], non_blocking=True)
-        if self._pages.is_cuda:
-            torch.cuda.current_stream(self._pages.device).synchronize()
+        torch.cuda.current_stream(self._pages.device).synchronize()
         self.note_content(slot for _, slot in outs)
         return HostSwap(self, damaged=damaged, seconds=self._clock.now() - start)
+
+    def _swap_in_host_memory(self, outs: Sequence[tuple[int, int]], ins: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Do as ``swap``; returns the slots whose content had changed when it came."""
+        for block, slot in outs:
+            self._sums[slot] = int(self._block_words[block].sum())
+            self.slots[slot].copy_(self._pages[block])
+        damaged = []
+        for slot, block in ins:
+            self._pages[block].copy_(self.slots[slot])
+            if int(self._block_words[block].sum()) != self._sums[slot]:
+                damaged.append(slot)
+        return tuple(damaged)
 
     def start(
         self,

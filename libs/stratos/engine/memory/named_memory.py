@@ -6,6 +6,7 @@ size up to a power of two, so that a pool of 33 GiB pins 64.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -56,7 +57,15 @@ class NamedMemory:
     def _register(self) -> None:
         runtime, address = torch.cuda.cudart(), self.tensor.data_ptr()  # type: ignore[no-untyped-call]
         if code := int(runtime.cudaHostRegister(address, self.num_bytes, 0)):
+            _clear_error()
             _log.warning("the driver registers no memory (error %d); torch pins it, rounded up", code)
             self.tensor = torch.empty(self.num_bytes, dtype=torch.uint8, pin_memory=True)
             return
         weakref.finalize(self, runtime.cudaHostUnregister, address)
+
+
+def _clear_error() -> None:
+    """Let a launch that does nothing take the blame: the runtime keeps a refusal as this thread's last error, and the
+    check after the next launch raises it, whatever that launch was."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")

@@ -74,7 +74,7 @@ class SizingCase:
         return self.transport_bytes + (0 if self.room.is_gpu else self.config.host_pool_bytes)
 
     def fixed_bytes(self, dtype: str) -> dict[str, int]:
-        """Parts of the memory that are not the pool."""
+        """Parts of the memory that are neither the pool nor adapters."""
         need, num_seqs = self.need, self.scheduler.max_num_seqs
         tokens = self.scheduler.for_device("cuda" if self.room.is_gpu else "cpu").token_budget
         copies = GPU_LOGIT_COPIES if self.room.is_gpu else CPU_LOGIT_COPIES
@@ -83,13 +83,19 @@ class SizingCase:
         loading = max(model.load_bytes for model in (need, self.draft) if model is not None)
         transient = max(activations, loading)  # no step runs while weights are read
         parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + transient}
-        num_adapters = self.config.max_resident_adapters + LOADING_ADAPTERS
-        if adapters := num_adapters * EXPECTED_RANK * need.rank_elements * DTYPE_BYTES[dtype]:
-            parts[f"adapters of rank {EXPECTED_RANK}"] = adapters
         if self.draft is not None:
             parts["draft model and its KV"] = self.draft.weight_bytes("float32") + self.draft_pool_bytes
         name = STAGING_RINGS if self.room.is_gpu else "staging and host pool"
         return parts | ({name: self.held_bytes} if self.held_bytes else {})
+
+    def adapter_bytes(self, dtype: str) -> int:
+        """Memory of as many adapters as the settings allow, as expected; on a CPU their host copies lie in it, too."""
+        number = self.config.max_resident_adapters
+        if not number:
+            return 0
+        one = EXPECTED_RANK * self.need.rank_elements * DTYPE_BYTES[dtype]
+        copies = 0 if self.room.is_gpu else min(self.config.host_adapter_bytes, number * one)
+        return (number + LOADING_ADAPTERS) * one + copies
 
     @property
     def draft_pool_bytes(self) -> int:
@@ -103,7 +109,7 @@ class SizingCase:
         kernels = self.config.kernels
         if not kernels.cuda_graphs:
             return 0
-        num_sets = 2 if kernels.captures_adapters else 1
+        num_sets = 2 if kernels.captures_adapters and self.config.max_resident_adapters else 1
         return self.config.max_graph_batch * (num_sets * GRAPH_ROW_BYTES + self.need.vocab_size * 4)
 
     def tokens_for(self, length: int) -> int:

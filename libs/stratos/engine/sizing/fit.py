@@ -72,6 +72,7 @@ def draft_config(config: RunnerConfig, scheduler: SchedulerConfig) -> RunnerConf
         kv_pool_bytes=pool_bytes,
         num_threads=config.num_threads,
         native_isa=config.native_isa,
+        max_resident_adapters=0,
         kernels=config.kernels,
     )
 

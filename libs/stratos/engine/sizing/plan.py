@@ -6,6 +6,9 @@
       x share (CPU), or up to gpu_memory_utilization of the device         = the largest KV pool
     the pool is what the batch is expected to use, at least one whole context; on a GPU all that is left
 
+Adapters come later than all that was set and than the least pool: where those leave less, they get less, and the plan
+says so instead of refusing.
+
 A CPU's memory belongs to other programs as well, and a pool is touched at start, so a pool that no batch fills would
 only cost time there.
 """
@@ -15,7 +18,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.sizing.case import EXPECTED_TOKENS, GIB, MIB, STAGING_RINGS, Room, SizingCase
+from stratos.engine.sizing.case import (
+    EXPECTED_RANK,
+    EXPECTED_TOKENS,
+    GIB,
+    LOADING_ADAPTERS,
+    MIB,
+    STAGING_RINGS,
+    Room,
+    SizingCase,
+)
 from stratos.engine.sizing.need import ModelNeed
 
 SMALL_FLOAT32_BYTES = 256 * MIB
@@ -60,10 +72,13 @@ def plan_engine(case: SizingCase) -> EnginePlan:
     fixed = case.fixed_bytes(dtype)
     if room.free_bytes and sum(fixed.values()) + least > room.share_bytes:
         raise InvalidCheckpoint(_refusal(fixed | {_pool_name(least, token_bytes): least}, room, dtype))
+    adapters = case.adapter_bytes(dtype)
+    if room.free_bytes:
+        adapters = min(adapters, room.share_bytes - sum(fixed.values()) - least)
     if config.kv_pool_bytes:
         pool, why_pool = config.kv_pool_bytes, "as set"
     else:
-        pool, why_pool = _choose_pool(case, least, longest, token_bytes, sum(fixed.values()))
+        pool, why_pool = _choose_pool(case, least, longest, token_bytes, sum(fixed.values()) + adapters)
     held = int(pool // token_bytes * case.scheduler.kv_watermark)
     is_cut = held < longest and case.bounds_context and not config.kv_pool_bytes
     why_len = "as set" if case.set_model_len else "the model's"
@@ -77,6 +92,7 @@ def plan_engine(case: SizingCase) -> EnginePlan:
             SizingChoice("dtype", dtype, why_dtype),
             SizingChoice("weights", size(need.weight_bytes(dtype)), _why_weights(need)),
             SizingChoice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
+            *_adapter_choice(case, dtype, adapters),
             *_draft_choice(case),
             *_staging_choice(case),
             SizingChoice("context", f"{longest:,}", why_len),
@@ -100,6 +116,18 @@ def _why_weights(need: ModelNeed) -> str:
     codes = f"; {size(need.code_bytes)} of them stay quantised" if need.code_bytes else ""
     floats = f"; quantised in the file and floats in memory: {', '.join(need.widened)}" if need.widened else ""
     return f"copies for the products included{codes}{floats}"
+
+
+def _adapter_choice(case: SizingCase, dtype: str, num_bytes: int) -> tuple[SizingChoice, ...]:
+    number, whole = case.config.max_resident_adapters, case.adapter_bytes(dtype)
+    if not case.need.rank_elements:
+        return ()
+    if not number:
+        return (SizingChoice("adapters", "none", "max_resident_adapters is 0"),)
+    why = f"{number} of rank {EXPECTED_RANK} and {LOADING_ADAPTERS} that load; set max_resident_adapters, 0 for none"
+    if num_bytes < whole:
+        why = f"not the {size(whole)} of {why}, or lower kv_pool_bytes or max_model_len"
+    return (SizingChoice("adapters", size(num_bytes), why),)
 
 
 def _draft_choice(case: SizingCase) -> tuple[SizingChoice, ...]:

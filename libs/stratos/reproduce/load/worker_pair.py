@@ -119,7 +119,7 @@ class PairSession:
     """Session with a decode worker, one request at a time."""
 
     def __init__(self, call: Any, model: Path) -> None:
-        self._call, self._digest, self._numbers = call, read_model_files(model).digest, itertools.count()
+        self._call, self._digest, self._numbers = call, read_model_files(model).digest, itertools.count(1)
 
     async def run(self, prompt_ids: Sequence[int], prefill: tuple[WorkerRef, ...], *, max_tokens: int) -> SubmitTimes:
         """Submit a request and wait for its end.
@@ -128,7 +128,8 @@ class PairSession:
             RuntimeError: a source was named, and the prompt was not handed over.
             StratosError: it failed.
         """
-        name = str(next(self._numbers))
+        number = next(self._numbers)
+        name = str(number)
         request = EngineRequest(
             key=RequestKey(f"r{name}", 0),
             prompt_ids=tuple(prompt_ids),
@@ -140,20 +141,20 @@ class PairSession:
         submission = Submission(request=request, model_digest=self._digest, handoff_id=f"h{name}", prefill=prefill)
         message = generation.submit_to_pb(submission, time.monotonic())
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            done = await self._until_end(message)
+            done = await self._until_end(decode_pb2.SessionRequest(submit=message, submit_number=number))
         if prefill and done.receipt.prefill_path is not PrefillPath.HANDOFF:
             raise RuntimeError(f"the prompt was not handed over: {done.receipt}")
         return done
 
-    async def _until_end(self, message: decode_pb2.Submit) -> SubmitTimes:
+    async def _until_end(self, message: decode_pb2.SessionRequest) -> SubmitTimes:
         begin_s = time.perf_counter()
-        await self._call.write(decode_pb2.SessionRequest(submit=message))
+        await self._call.write(message)
         first_s, receipt = 0.0, Receipt()
         while True:
             answer = await self._call.read()
             if answer is grpc.aio.EOF:
                 raise RuntimeError("the session ended")
-            for output in answer.step_outputs.outputs:
+            for output in answer.step_outputs.outputs:  # of tokens in columns none is the first or the last
                 delta = generation.delta_from_pb(output)
                 if delta.error is not None:
                     raise delta.error
@@ -170,7 +171,7 @@ async def session(target: PairWorker, model: Path, dialer: Dialer = PLAIN) -> As
     async with dialer.channel(target.ref.address, ANY_WORKER) as channel:
         call = decode_pb2_grpc.DecodeServiceStub(channel).Session()
         try:
-            await call.write(generation.hello())
+            await call.write(generation.hello(takes_columns=True))
             if await call.read() is grpc.aio.EOF:
                 raise RuntimeError("the decode worker takes no session")
             yield PairSession(call, model)

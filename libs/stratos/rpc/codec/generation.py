@@ -60,6 +60,8 @@ SAMPLING = FlatCodec(
         "watermark": optional(_WATERMARK),
     },
 )
+_ONCE = ("receipt", "error", "drafts")
+"""Fields of a message with news that hardly any has."""
 _DRAFTS = FlatCodec(DraftUse, decode_pb2.DraftUse)
 _RECEIPT = FlatCodec(
     Receipt,
@@ -170,6 +172,14 @@ def delta_from_pb(message: decode_pb2.RequestOutput, key: RequestKey | None = No
         prompt_logprobs=_positions_from_pb(message.prompt_logprobs) if message.prompt_logprobs else (),
         drafts=_DRAFTS.from_pb(message.drafts) if message.HasField("drafts") else None,
     )
+
+
+def tokens_from_pb(message: decode_pb2.RequestOutput) -> ChoiceDelta | None:
+    """New tokens of one choice from a message that has nothing else, as most have; ``None`` for any other."""
+    deltas = message.deltas
+    if len(deltas) != 1 or message.prompt_logprobs or any(map(message.HasField, _ONCE)):
+        return None
+    return _choice_from_pb(deltas[0])
 
 
 def step_to_pb(

@@ -85,11 +85,11 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         match message.WhichOneof("message"):
             case "submit":
                 submit = message.submit
-                session.num_submits += 1
+                session.count_submit(message.submit_number)
                 try:
                     submission = submit_from_pb(submit, shared.clock.now())
                     table.submit(session, check_submission(submission, shared.engine.info, shared.features))
-                    session.note_submit(submission.request.key)
+                    session.note_submit(submission.request.key, message.submit_number)
                 except StratosError as error:
                     session.refuse(RequestKey(submit.request_id, submit.attempt), error)
             case "cancel":

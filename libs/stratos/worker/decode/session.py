@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stratos.common.clock import Clock
-from stratos.common.errors import StratosError
+from stratos.common.errors import BadRequest, StratosError
 from stratos.core.generation import RequestDelta
 from stratos.core.ledger.usage import UsageCount
 from stratos.core.requests.records import RequestKey
@@ -75,10 +75,23 @@ class OutputSession:
         self.num_submits = 0
         """Taken so far; sent along with every message."""
 
-    def note_submit(self, key: RequestKey) -> None:
-        """The request of the last Submit is open here."""
-        if self._has_columns:
-            self.submit_of[key] = self.num_submits
+    def count_submit(self, number: int) -> None:
+        """A Submit came.
+
+        Args:
+            number: that its gateway gave it; 0 from a build that does not number them.
+
+        Raises:
+            BadRequest: it is not the next one. The session must end: a number in the columns might mean two requests.
+        """
+        self.num_submits += 1
+        if number not in (0, self.num_submits):
+            raise BadRequest(f"the Submit that came as number {self.num_submits} says that it is number {number}")
+
+    def note_submit(self, key: RequestKey, number: int) -> None:
+        """The request of a Submit is open here; columns name it as its gateway did, and not at all where it did not."""
+        if self._has_columns and number:
+            self.submit_of[key] = number
 
     def mark(self, record: RequestRecord) -> None:
         """``record`` has something to send."""

@@ -20,8 +20,10 @@ from stratos.engine.contract.runner import RunnerInfo
 from stratos.kv_transfer.port.base import DataPort
 
 STOPPED = "the engine of this worker has stopped"
-BESIDE_STEPS = frozenset({"load_adapter", "prepare_grammar", "cache_changes", "check_weights", "match", "pin_adapter"})
-"""Methods that do not wait for the step loop; the first four may take long without anything being wrong."""
+MAY_TAKE_LONG = frozenset({"load_adapter", "prepare_grammar", "cache_changes", "check_weights"})
+"""Methods that may take long without anything being wrong."""
+BESIDE_STEPS = MAY_TAKE_LONG | {"match", "pin_adapter"}
+"""Methods that do not wait for the step loop."""
 StepCallback = Callable[[StepResult], None]
 
 

@@ -5,7 +5,7 @@ instead of the end of the worker.  Calls, results and snapshots go over a socket
 come here, the data port is in the child.  The child is started without fork of this process' state and without pickle.
 
 The snapshot is the last one that arrived.  An engine that hangs sends none, so its step counter stands still; calls
-that wait for its step loop count as computing, so that the hang shows although no step runs.
+that wait for its step loop, or for what it may hold, count as computing, so that the hang shows although no step runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 
 from stratos.common.errors import WorkerLost
 from stratos.engine.contract.results import EngineStatus
-from stratos.worker.engine_client.base import BESIDE_STEPS, STOPPED, EngineClient
+from stratos.worker.engine_client.base import MAY_TAKE_LONG, STOPPED, EngineClient
 from stratos.worker.engine_client.remote_port import RemotePort
 from stratos.worker.engine_client.wire import (
     METHODS,
@@ -99,7 +99,7 @@ class ProcessEngine(EngineClient):
         self._calls: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._last_call = 0
         self._num_awaited = 0
-        """Open calls that the step loop has to answer."""
+        """Open calls that a sound engine answers at once, or with its next step."""
         self._is_closing = False
         self._reason: Exception | None = None
         self._status: EngineStatus | None = None
@@ -249,7 +249,7 @@ class ProcessEngine(EngineClient):
         self._check_open()
         self._last_call = call_id = self._last_call + 1
         future = self._calls[call_id] = self._loop.create_future()
-        is_awaited = method not in BESIDE_STEPS and not method.startswith(PORT)
+        is_awaited = method not in MAY_TAKE_LONG and not method.startswith(PORT)
         self._num_awaited += is_awaited
         send(self._writer, Call(call_id, method, msgspec.Raw(encode(arguments))))
         try:

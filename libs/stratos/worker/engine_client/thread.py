@@ -1,8 +1,8 @@
 """An engine whose step loop owns a thread of this process; native operations release the GIL.
 
 The event loop posts commands, the step thread runs them between steps and hands results back with
-``call_soon_threadsafe``.  ``gather`` and ``scatter`` run in a small pool beside the step loop, ``load_adapter``
-in another, as the engine contract allows.
+``call_soon_threadsafe``.  Some run beside the step loop, as the engine contract allows, in small pools of this
+engine: the event loop's own pool is full where slow disks are read.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from stratos.worker.engine_client.base import STOPPED, EngineClient
 
 NUM_COPY_THREADS = 2
 NUM_LOAD_THREADS = 2
+NUM_LOOK_THREADS = 2
 IDLE_POLL_S = 0.02
 
 
@@ -60,7 +61,8 @@ class ThreadEngine(EngineClient):
         self._wake = threading.Condition()
         self._is_closing = False
         copies = ThreadPoolExecutor(NUM_COPY_THREADS, "kv-copy")
-        self._pools: dict[str, ThreadPoolExecutor | None] = {
+        looks = ThreadPoolExecutor(NUM_LOOK_THREADS, "engine-look")
+        self._pools: dict[str, ThreadPoolExecutor] = {
             "scatter": copies,
             "gather": copies,
             "pack": copies,
@@ -68,11 +70,11 @@ class ThreadEngine(EngineClient):
             "load_adapter": ThreadPoolExecutor(NUM_LOAD_THREADS, "adapter-load"),  # a slow disk holds up no transfer
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
             "check_weights": ThreadPoolExecutor(1, "weight-check"),  # of no lower priority: steps wait for its lock
-            "cache_changes": None,
-            "match": None,
-            "pin_adapter": None,
+            "cache_changes": ThreadPoolExecutor(1, "cache-changes"),
+            "match": looks,
+            "pin_adapter": looks,
         }
-        """By method: what runs beside the step loop; ``None`` is the event loop's own pool."""
+        """By method: what runs beside the step loop."""
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -91,8 +93,7 @@ class ThreadEngine(EngineClient):
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
         for pool in self._pools.values():
-            if pool is not None:
-                pool.shutdown(wait=True)
+            pool.shutdown(wait=True)
         if self._failed is not None:
             self._failed.cancel()
 

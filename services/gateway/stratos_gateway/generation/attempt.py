@@ -74,18 +74,23 @@ class Attempt:
             if self._transcript.is_complete:
                 self._settle(None)
 
-    def on_output(self, output: RequestDelta) -> None:
+    def on_output(self, output: RequestDelta, now_s: float) -> None:
         """Take news of the request; nothing is journalled after the end."""
         if output.prompt_logprobs and not self._end.done():
             self._transcript.accept_prompt_logprobs(output.prompt_logprobs)
         for choice in output.choices:
-            self._accept(choice)
+            self._accept(choice, now_s)
         if output.receipt is not None:
             self._transcript.accept_receipt(output.receipt)
         if output.drafts is not None:
             self._transcript.accept_drafts(self._key.attempt, output.drafts)
         if output.error is not None:
             self._fail_there(output.error)
+        self._tell()
+
+    def on_tokens(self, delta: ChoiceDelta, now_s: float) -> None:
+        """Take news that are tokens of one choice and nothing else."""
+        self._accept(delta, now_s)
         self._tell()
 
     def on_token(self, offset: int, token_id: int, now_s: float) -> None:
@@ -125,11 +130,11 @@ class Attempt:
             self.is_settled = True
             self._on_settled()
 
-    def _accept(self, choice: ChoiceDelta) -> None:
+    def _accept(self, choice: ChoiceDelta, now_s: float) -> None:
         if self._end.done():
             return
         try:
-            if self._transcript.accept(choice):
+            if self._transcript.accept(choice, now_s):
                 self._session.cancel(self._key, (choice.index,))
         except JournalConflict as error:
             self._contradict(error)

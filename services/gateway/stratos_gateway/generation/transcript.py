@@ -119,8 +119,12 @@ class Transcript:
         """Where the next attempt resumes."""
         return tuple(ChoiceState(index=c.index, emitted_ids=tuple(c.ids), finished=c.is_finished) for c in self.choices)
 
-    def accept(self, delta: ChoiceDelta) -> bool:
+    def accept(self, delta: ChoiceDelta, now_s: float) -> bool:
         """Journal a delta; returns whether this ended the choice by a stop string.
+
+        Args:
+            delta: tokens of one choice, or its end.
+            now_s: when they came, monotonic.
 
         Raises:
             JournalConflict: the attempt must end.
@@ -134,7 +138,7 @@ class Transcript:
             raise JournalConflict(f"the worker gave up choice {delta.index}")
         num_new = choice.accept(delta)
         if num_new:
-            self._measure(delta.index, num_new, self._clock.now())
+            self._measure(delta.index, num_new, now_s)
         return choice.finish_reason is not None and delta.finish_reason is None
 
     def accept_token(self, offset: int, token_id: int, now_s: float) -> bool:

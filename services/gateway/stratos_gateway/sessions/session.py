@@ -79,6 +79,7 @@ class WorkerSession:
         self._number_of: dict[tuple[str, int], int] = {}
         """Number of each attempt's Submit, from 1 on."""
         self._by_number: dict[int, AttemptSink] = {}
+        """The same sinks by the numbers that their Submits said."""
         self._num_submits = self._num_taken = 0
         """Submits so far, and how many of them the worker says that it took."""
         self._outbox: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue(MAX_OUTBOX)
@@ -131,17 +132,17 @@ class WorkerSession:
             raise WorkerLost(f"the session with {self.worker.worker_id} broke")
         if lacking := submission.required_features - self._features:
             raise FeatureUnavailable(f"{self.worker.worker_id} does not offer: {name_features(lacking)}")
+        key, number = submission.request.key, self._num_submits + 1
         message = codec.submit_to_pb(submission, self._clock.now())
         try:
-            self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message))
+            self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message, submit_number=number))
         except asyncio.QueueFull as error:
             raise Overloaded(f"{self.worker.worker_id} does not take messages") from error
+        self._num_submits = number
+        self._sinks[key] = self._by_number[number] = sink
+        self._number_of[key] = number
         if self._meter is not None and submission.meter is not None:
-            self._meter.begin(submission.request.key.request_id)
-        self._num_submits += 1
-        self._sinks[submission.request.key] = sink
-        self._number_of[submission.request.key] = self._num_submits
-        self._by_number[self._num_submits] = sink
+            self._meter.begin(key.request_id)
 
     def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
         """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more."""
@@ -207,10 +208,10 @@ class WorkerSession:
         if kind == "step_outputs":
             step = message.step_outputs
             self._liveness.heard(step.engine_step, now_s)
-            self._num_taken = step.num_submits
+            self._note_taken(step.num_submits)
             for output in step.outputs:
                 if (sink := self._sinks.get((output.request_id, output.attempt))) is not None:
-                    self._deliver(output, sink)
+                    self._deliver(output, sink, now_s)
             if step.HasField("tokens"):
                 self._deliver_tokens(step.tokens, now_s)
         elif kind == "usage_counts":
@@ -218,7 +219,7 @@ class WorkerSession:
                 self._meter.on_counts(self, counts_from_pb(message.usage_counts))
         elif kind == "progress":
             progress = message.progress
-            self._num_taken = progress.num_submits
+            self._note_taken(progress.num_submits)
             self._liveness.heard(
                 progress.engine_step,
                 now_s,
@@ -226,18 +227,35 @@ class WorkerSession:
                 slow_step_s=progress.slow_step_ms / 1000,
             )
 
-    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
+    def _note_taken(self, num_submits: int) -> None:
+        if num_submits > self._num_submits:
+            raise ValueError(f"the worker says that it took {num_submits} Submits of {self._num_submits}")
+        self._num_taken = num_submits
+
+    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink, now_s: float) -> None:
         """A message that cannot be handled ends its own request: the session belongs to many."""
         try:
-            sink.on_output(codec.delta_from_pb(output))
+            if (tokens := codec.tokens_from_pb(output)) is not None:
+                sink.on_tokens(tokens, now_s)
+            else:
+                sink.on_output(codec.delta_from_pb(output), now_s)
         except Exception:
             self._fail(sink)
 
     def _deliver_tokens(self, tokens: decode_pb2.TokenColumns, now_s: float) -> None:
-        """Deliver columns; where one is shorter than the others, what it lacks is a gap, which recovery closes."""
+        """Deliver columns.
+
+        Raises:
+            ValueError: it is not certain whose each token is, so none of the session's can be trusted.
+        """
+        submits, offsets, token_ids = tokens.submits, tokens.offsets, tokens.token_ids
+        if not len(submits) == len(offsets) == len(token_ids):
+            raise ValueError(f"columns of {len(submits)}, {len(offsets)} and {len(token_ids)} tokens")
+        if submits and not 0 < min(submits) <= max(submits) <= self._num_submits:
+            raise ValueError(f"columns name Submits beyond the {self._num_submits} of the session")
         sink_of = self._by_number.get
-        for number, offset, token_id in zip(tokens.submits, tokens.offsets, tokens.token_ids):  # noqa: B905 - see above
-            if (sink := sink_of(number)) is None:
+        for number, offset, token_id in zip(submits, offsets, token_ids, strict=True):
+            if (sink := sink_of(number)) is None:  # its attempt has ended here
                 continue
             try:
                 sink.on_token(offset, token_id, now_s)

@@ -11,6 +11,8 @@ from stratos_gateway.streams.codec import Piece, add_piece, add_tokens, encode_b
 
 BLOCK_BYTES = 1024
 """A block is written again, longer, until it has so many: about 300 tokens."""
+_MAX_PLAIN = 64
+"""Tokens that wait to be packed: one takes 0.3 us, and a turn of the desk packs those of 500 streams at once."""
 DONE, GIVEN_UP = "d", "r"
 
 
@@ -69,7 +71,10 @@ class OwnedStream:
             return
         ids = chunk.token_ids
         if self._is_plain and chunk.finish_reason is None and len(ids) == 1:
-            return self._plain.append(ids[0])
+            self._plain.append(ids[0])
+            if len(self._plain) >= _MAX_PLAIN:
+                self._add_plain()
+            return
         self._add_plain()
         num_skipped = self._num_skipped[chunk.index]
         if num_skipped:

@@ -82,17 +82,23 @@ def test_rows_are_held_against_promises(tmp_path: Path) -> None:
         row("kill prefill-0", is_felt=False),
         row("partition decode-0", had_effect=False, problems=("partition decode-0 had no effect: ...",)),
         row("memory redis"),
+        row("money: kill gateway-0 and kill redis"),
+        row("redis and object store gone", different=1, problems=("outage 1: other texts",)),
+        row("redis back empty, one key written"),
     ]
     verdicts = {one.promise.pattern: one.verdict for one in observed_promises(rows)}
     assert verdicts == {promise.pattern: "not tried" for promise in PROMISES} | {
         r"kill decode-\d+": "kept",
         r"stop decode-\d+": "kept, late",
         r"(kill|stop|slow|reset|partition) router-\d+": "**broken**",
-        r".+ and .+": "kept",
+        r"[a-z-]+ [\w-]+( and [a-z-]+ [\w-]+)+": "kept",
+        r"money: .+": "kept",
+        r"redis and object store gone": "**broken**",
+        r"redis back empty, .+": "kept",
         r"(kill|stop|slow|reset|partition) prefill-\d+": "not felt",
         r"partition decode-\d+": "no effect",
     }
-    assert [one.kinds for one in observed_promises(rows) if one.num_scenarios][-2:] == [("kill",), ("kill",)]
+    assert [one.kinds for one in observed_promises(rows)][-4:] == [("kill",), ("kill",), (), ()]
     report = ChaosReport(tmp_path / "new" / "chaos.json")
     for one in rows:
         report.add(one)

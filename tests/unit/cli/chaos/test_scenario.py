@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ class FakeRun:
     """Streams that are all right."""
 
     error: Exception | None = None
+    fields: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(self, *_: object, are_recorded: bool) -> None:
-        self.name, self.results = "run", {"0": StreamResult("0")}
+    def __init__(self, *_: object, **__: object) -> None:
+        self.name, self.results = "run", {"0": StreamResult("0-greedy-base", **self.fields)}
 
     def num_open(self) -> int:
         return 1
@@ -36,7 +38,10 @@ class FakeRun:
 class FakeTarget:
     """A platform that stays away."""
 
-    facts, models = SimpleNamespace(base_url=""), ()
+    facts, models, without = SimpleNamespace(base_url=""), (), ()
+
+    def __init__(self, *, moved: int = 0) -> None:
+        self.num_moved = moved
 
     async def new_key(self) -> str:
         return "key"
@@ -48,10 +53,10 @@ class FakeTarget:
         raise DependencyDown("not every process has come back")
 
     async def is_busy(self, names: Any) -> bool:
-        return names != {"prefill-0"}
+        return not names & {"prefill-0", "decode-0"}
 
     def moved(self, name: str) -> set[str]:
-        return set()
+        return {f"{name}-{index}" for index in range(self.num_moved)}
 
 
 @pytest.mark.parametrize("error", [None, TimeoutError()])
@@ -80,13 +85,37 @@ async def test_a_fault_of_an_idle_worker_is_not_felt(
     assert row.is_felt is is_felt
 
 
-async def test_a_gateway_that_is_lost_without_a_client_that_came_back_is_not_felt(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("num_moved", [0, 3])
+async def test_a_worker_that_streams_moved_away_from_felt_its_fault(
+    monkeypatch: pytest.MonkeyPatch, num_moved: int
+) -> None:
+    """It may have had nothing to do when routers were asked, just before; where nothing moved, that is no problem."""
+    monkeypatch.setattr(scenario, "StreamRun", FakeRun)
+    target: Any = FakeTarget(moved=num_moved)
+    row = await run_scenario(target, [Fault("stop", "decode-0")], {"0": StreamResult("0")})
+    assert row.is_felt is (num_moved > 0)
+    assert not any("had to move" in problem for problem in row.problems)
+
+
+@pytest.mark.parametrize(
+    ("faults", "counts", "is_felt", "is_problem"),
+    [
+        ("kill gateway-0", {}, False, False),
+        ("kill gateway-0", {"num_returns": 2}, False, False),
+        ("kill gateway-0", {"num_returns": 2, "num_resumed": 1}, True, False),
+        ("stop gateway-0", {"num_returns": 1, "num_begun_anew": 1}, True, True),
+        ("kill gateway-0 and kill redis", {"num_returns": 1, "num_begun_anew": 1}, False, False),
+    ],
+)
+async def test_a_gateway_is_lost_for_nothing_only_where_clients_get_the_rest_of_their_records(
+    monkeypatch: pytest.MonkeyPatch, faults: str, counts: dict[str, int], is_felt: bool, is_problem: bool
 ) -> None:
     monkeypatch.setattr(scenario, "StreamRun", FakeRun)
+    monkeypatch.setattr(FakeRun, "fields", counts)
     target: Any = FakeTarget()
-    row = await run_scenario(target, [Fault("kill", "gateway-0")], {"0": StreamResult("0")})
-    assert not row.is_felt
+    row = await run_scenario(target, [Fault.parse(one) for one in faults.split(" and ")], {"0": StreamResult("0")})
+    assert row.is_felt is is_felt
+    assert any("billed again" in problem for problem in row.problems) is is_problem
 
 
 async def test_tenants_are_deleted_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

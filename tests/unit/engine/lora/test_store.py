@@ -7,8 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from stratos.common.errors import AdapterUnavailable
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, EngineRequest, PrefillJob, RequestKey
@@ -52,6 +54,14 @@ def make_store(capacity: int, host_bytes: int, reads: list[str]) -> LoraStore:
         return HostAdapter(files.digest, {(0, "q_proj", "A"): torch.zeros(num_values)})
 
     return LoraStore(capacity, host_bytes, read, lambda copy: LoraWeights(copy.digest, {}))
+
+
+def test_a_store_without_slots_says_which_setting_gives_it_some() -> None:
+    reads = list[str]()
+    store = make_store(0, 1 << 30, reads)
+    with pytest.raises(AdapterUnavailable, match="takes no adapters: max_resident_adapters is 0"):
+        store.load(adapter("A"))
+    assert (reads, store.digests()) == ([], ())
 
 
 def test_an_adapter_pinned_while_another_loads_stays() -> None:

@@ -100,11 +100,45 @@ def test_every_flipped_bit_of_a_slot_is_noticed_before_it_is_read() -> None:
     assert host.start([], [(1, 4)], None, is_fenced=True).damaged == ()
 
 
+class FlippingSlots:
+    """Slots of which one bit flips when the last of them was filled, or is about to be read."""
+
+    def __init__(self, slots: torch.Tensor, *, is_out: bool) -> None:
+        self.slots, self.is_out = slots, is_out
+
+    def __getitem__(self, slot: int) -> torch.Tensor | FlippingSlots:
+        if self.is_out:
+            return self
+        self.flip()
+        return self.slots[slot]
+
+    def copy_(self, content: torch.Tensor, **_: object) -> None:
+        self.slots[-1].copy_(content)
+        self.flip()
+
+    def flip(self) -> None:
+        self.slots[-1].view(torch.uint8).view(-1)[5] ^= 4
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_a_bit_that_flips_during_a_copy_is_noticed(monkeypatch: pytest.MonkeyPatch, is_out: bool) -> None:
+    _, host = make_pages(num_slots=2)
+    slots = FlippingSlots(host.slots, is_out=is_out)
+    with monkeypatch.context() as patched:
+        if is_out:
+            patched.setattr(host, "slots", slots)
+        assert host.swap([(0, 1)], []).damaged == ()
+    if not is_out:
+        monkeypatch.setattr(host, "slots", slots)
+    assert host.swap([], [(1, 3)]).damaged == (1,)
+
+
 def test_slots_are_a_file_of_memory_with_a_name_and_are_given_back() -> None:
     def files() -> list[Path]:
         links = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
         return [link for link in links if NAME in link.name]
 
+    gc.collect()  # those of other tests
     before = len(files())
     _, host = make_pages(num_slots=3)
     assert len(files()) == before + 1
@@ -118,21 +152,29 @@ def test_slots_are_a_file_of_memory_with_a_name_and_are_given_back() -> None:
 def test_memory_of_a_device_is_registered_in_the_size_that_was_asked(
     monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    calls = list[tuple[object, ...]]()
+    calls, errors = list[tuple[object, ...]](), list[int]()
 
     class Runtime:
         def cudaHostRegister(self, *arguments: int) -> int:
             calls.append(arguments)
+            errors.extend([code] if code else [])
             return code
 
         def cudaHostUnregister(self, address: int) -> None:
             calls.append((address,))
 
+    def launch(size: int, *, device: str) -> None:
+        """As on a device: the check after a launch raises what the thread's last error was, and takes it."""
+        if errors:
+            raise RuntimeError(f"CUDA error {errors.pop()}")
+
     empty = torch.empty
+    monkeypatch.setattr(torch, "zeros", launch)
     monkeypatch.setattr(torch.cuda, "cudart", Runtime)
     monkeypatch.setattr(torch, "empty", lambda size, *, dtype, pin_memory: empty(size, dtype=dtype))
     memory = NamedMemory("test", (1 << 20) + 4096, is_pinned=True)
     assert memory.tensor.nbytes == (1 << 20) + 4096
+    assert not errors, "the next launch would raise the refusal"
     ((address, num_bytes, _),) = calls
     assert num_bytes == (1 << 20) + 4096
     assert (address == memory.tensor.data_ptr()) == (code == 0)

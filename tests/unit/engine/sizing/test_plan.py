@@ -177,14 +177,47 @@ def test_copies_of_codes_while_they_are_loaded_are_planned_where_they_are_larger
     assert taken(loading) == taken(SMALL, loading) == taken(replace(SMALL, load_bytes=GIB)) + GIB
 
 
-def test_adapters_have_their_part_of_the_memory() -> None:
-    wide = replace(LARGE, rank_elements=2_600_000)
-    sizes = {}
-    for count in (8, 24):
-        config = runner_config(max_resident_adapters=count)
-        case = SizingCase(need=wide, room=GPU, config=config, scheduler=SchedulerConfig())
-        sizes[count] = case.fixed_bytes("bfloat16")["adapters of rank 16"]
-    assert sizes[8] == 10 * 16 * 2_600_000 * 2
-    assert sizes[24] - sizes[8] == 16 * 16 * 2_600_000 * 2
-    fewer = plan(wide, GPU, max_resident_adapters=24).kv_pool_bytes - plan(wide, GPU).kv_pool_bytes
-    assert -fewer == pytest.approx(sizes[24] - sizes[8], abs=MIB * 4)
+WIDE = replace(LARGE, rank_elements=2_600_000)
+ADAPTER_BYTES = 16 * 2_600_000 * 2
+
+
+def adapter_line(chosen: EnginePlan) -> tuple[str, str]:
+    (line,) = [choice for choice in chosen.choices if choice.name == "adapters"]
+    return line.value, line.reason
+
+
+def test_as_many_adapters_are_planned_as_the_settings_allow() -> None:
+    none, few, many = (plan(WIDE, GPU, cuda_graphs=False, max_resident_adapters=count) for count in (0, 8, 24))
+    assert none.kv_pool_bytes == plan(LARGE, GPU, cuda_graphs=False).kv_pool_bytes
+    assert none.kv_pool_bytes - few.kv_pool_bytes == pytest.approx(10 * ADAPTER_BYTES, abs=MIB * 4)
+    assert few.kv_pool_bytes - many.kv_pool_bytes == pytest.approx(16 * ADAPTER_BYTES, abs=MIB * 4)
+    assert adapter_line(none) == ("none", "max_resident_adapters is 0")
+    why = "8 of rank 16 and 2 that load; set max_resident_adapters, 0 for none"
+    assert adapter_line(few) == ("793.5 MiB", why)
+
+
+@pytest.mark.parametrize(("host_bytes", "num_copies"), [(0, 0), (1 << 40, 8), (3 * ADAPTER_BYTES, 3)])
+def test_copies_of_adapters_on_the_host_are_planned_on_a_cpu_alone(host_bytes: int, num_copies: int) -> None:
+    config = runner_config(host_adapter_bytes=host_bytes)
+    on_cpu, on_gpu = (
+        SizingCase(need=WIDE, room=room, config=config, scheduler=SchedulerConfig()) for room in (SERVER, GPU)
+    )
+    assert on_cpu.adapter_bytes("bfloat16") == (10 + num_copies) * ADAPTER_BYTES
+    assert on_gpu.adapter_bytes("bfloat16") == 10 * ADAPTER_BYTES
+
+
+@pytest.mark.parametrize("tight", [{"kv_pool_bytes": 62 * GIB}, {"max_model_len": 131072}])
+def test_what_fits_without_adapters_is_not_refused_for_their_sake(tight: dict[str, int]) -> None:
+    tight |= {"cuda_graphs": False}
+    free = GPU.free_bytes if "kv_pool_bytes" in tight else 36 * GIB
+    room = replace(GPU, free_bytes=free)
+    alone, planned = (plan(need, room, max_resident_adapters=96, **tight) for need in (LARGE, WIDE))
+    assert (planned.max_model_len, planned.dtype) == (alone.max_model_len, alone.dtype)
+    value, reason = adapter_line(planned)
+    assert reason.startswith("not the 7.6 GiB of 96 of rank 16 and 2 that load; set max_resident_adapters, 0 for none")
+    assert reason.endswith("or lower kv_pool_bytes or max_model_len")
+    assert value < "7"
+    if "kv_pool_bytes" in tight:
+        assert planned.kv_pool_bytes == 62 * GIB
+    else:
+        assert planned.kv_pool_bytes <= alone.kv_pool_bytes

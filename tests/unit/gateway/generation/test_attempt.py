@@ -32,7 +32,7 @@ class Transcript:
     def num_output_tokens(self) -> int:
         return len(self.tokens)
 
-    def accept(self, delta: Any) -> bool:
+    def accept(self, delta: Any, now_s: float) -> bool:
         if self.conflicts:
             raise JournalConflict("skipped")
         self.tokens += delta.token_ids
@@ -40,7 +40,7 @@ class Transcript:
         return self.stops
 
     def accept_token(self, offset: int, token_id: int, now_s: float) -> bool:
-        return self.accept(delta(offset, [token_id]))
+        return self.accept(delta(offset, [token_id]), now_s)
 
     def accept_receipt(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
@@ -58,8 +58,8 @@ def make(**changes: bool) -> tuple[Attempt, Transcript, FakeSession]:
 
 async def test_an_attempt_that_ended_there_is_released_and_not_cancelled() -> None:
     attempt, transcript, session = make()
-    attempt.on_output(output(KEY, 0, (1, 2), receipt=Receipt(queue_ns=3)))
-    attempt.on_output(output(KEY, 2, (3,), FinishReason.LENGTH))
+    attempt.on_output(output(KEY, 0, (1, 2), receipt=Receipt(queue_ns=3)), 0.0)
+    attempt.on_output(output(KEY, 2, (3,), FinishReason.LENGTH), 0.0)
     assert await attempt.wait() is None
     attempt.close()
     assert (transcript.tokens, transcript.num_published) == ([1, 2, 3], 2)
@@ -68,17 +68,21 @@ async def test_an_attempt_that_ended_there_is_released_and_not_cancelled() -> No
 
 
 def say_all(attempt: Attempt, offset: int) -> None:
-    attempt.on_output(output(KEY, offset, (1,)))
+    attempt.on_output(output(KEY, offset, (1,)), 0.0)
 
 
 def say_token(attempt: Attempt, offset: int) -> None:
     attempt.on_token(offset, 1, 0.0)
 
 
-both_ways = pytest.mark.parametrize("say", [say_all, say_token])
+def say_tokens(attempt: Attempt, offset: int) -> None:
+    attempt.on_tokens(delta(offset, [1]), 0.0)
 
 
-@both_ways
+every_way = pytest.mark.parametrize("say", [say_all, say_tokens, say_token])
+
+
+@every_way
 async def test_a_stop_string_cancels_its_choice_at_the_worker(say: Callable[[Attempt, int], None]) -> None:
     attempt, _, session = make(stops=True)
     say(attempt, 0)
@@ -86,7 +90,7 @@ async def test_a_stop_string_cancels_its_choice_at_the_worker(say: Callable[[Att
     assert session.cancelled == [(KEY, (0,))]
 
 
-@both_ways
+@every_way
 async def test_nothing_is_journalled_after_the_end(say: Callable[[Attempt, int], None]) -> None:
     attempt, transcript, session = make()
     attempt.on_lost("hang")
@@ -97,7 +101,7 @@ async def test_nothing_is_journalled_after_the_end(say: Callable[[Attempt, int],
     assert (session.released, session.cancelled) == ([KEY], [])
 
 
-@both_ways
+@every_way
 async def test_a_conflict_ends_the_attempt_and_the_worker_is_told(say: Callable[[Attempt, int], None]) -> None:
     attempt, _, session = make(conflicts=True)
     say(attempt, 5)
@@ -128,7 +132,7 @@ async def test_a_failure_of_this_side_is_the_clients_answer_and_the_worker_is_to
 async def test_an_error_of_the_worker_is_a_cause_or_an_answer(error: StratosError, cause: Cause | None) -> None:
     assert cause_of(error) is cause
     attempt, _, _ = make()
-    attempt.on_output(output(KEY, error=error))
+    attempt.on_output(output(KEY, error=error), 0.0)
     if cause is not None:
         assert await attempt.wait() is cause
         return
@@ -141,14 +145,14 @@ async def test_an_attempt_settles_some_steps_after_its_first_token() -> None:
     session = FakeSession(lambda sink, submission: None, step=70)
     attempt = Attempt(Transcript(), session, KEY, "r", lambda: settled.append(True))  # type: ignore[arg-type]
     session.step = 90
-    attempt.on_output(output(KEY, receipt=Receipt()))
+    attempt.on_output(output(KEY, receipt=Receipt()), 0.0)
     session.step = 100
-    attempt.on_output(output(KEY, 0, (1,)))
+    attempt.on_output(output(KEY, 0, (1,)), 0.0)
     for offset, step in enumerate((101, 102, 103), start=1):
         session.step = step
-        attempt.on_output(output(KEY, offset, (1,)))
+        attempt.on_output(output(KEY, offset, (1,)), 0.0)
         assert not attempt.is_settled
     session.step = 104
-    attempt.on_output(output(KEY, 4, (1,)))
-    attempt.on_output(output(KEY, 5, (1,)))
+    attempt.on_output(output(KEY, 4, (1,)), 0.0)
+    attempt.on_output(output(KEY, 5, (1,)), 0.0)
     assert (attempt.is_settled, settled) == (True, [True])

@@ -25,8 +25,15 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.journal import ChoiceJournal
-from stratos_gateway.sessions.sink import AttemptSink
-from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, PlainText, Play, make_platform, output
+from tests.support.fakes.gateway_fakes import (
+    FakeRouter,
+    FakeSessions,
+    PlainText,
+    Play,
+    SteppedSink,
+    make_platform,
+    output,
+)
 from tests.support.worlds.terms import make_terms
 
 LENGTH = FinishReason.LENGTH
@@ -76,7 +83,7 @@ async def run(
 def says(*token_ids: int, ends: bool = False, slowly: bool = False, loss: str = "broken") -> Play:
     """The worker adds tokens to what it was given, ``slowly`` a step each, and ends the choice or is lost."""
 
-    def play(sink: AttemptSink, submission: Submission) -> None:
+    def play(sink: SteppedSink, submission: Submission) -> None:
         offset = len(submission.request.choices[0].emitted_ids)
         steps = [(token_id,) for token_id in token_ids] if slowly else [token_ids]
         for ids in steps:
@@ -208,7 +215,7 @@ async def test_a_worker_that_is_named_again_is_avoided_no_longer() -> None:
 
 
 async def test_a_request_that_two_workers_contradict_is_refused() -> None:
-    def skips(sink: AttemptSink, submission: Submission) -> None:
+    def skips(sink: SteppedSink, submission: Submission) -> None:
         sink.on_output(output(submission.request.key, 3, (9,)))
 
     ran = await run(skips, skips)
@@ -219,7 +226,7 @@ async def test_a_request_that_two_workers_contradict_is_refused() -> None:
 def after(seconds: float, play: Play, clock: FakeClock) -> Play:
     """The worker does it later."""
 
-    def later(sink: AttemptSink, submission: Submission) -> None:
+    def later(sink: SteppedSink, submission: Submission) -> None:
         clock.advance(seconds)
         play(sink, submission)
 
@@ -243,7 +250,7 @@ async def test_drain_goes_elsewhere_without_counting_as_a_death() -> None:
 
 
 async def test_the_kv_of_a_stream_that_was_handed_back_is_fetched_where_it_is() -> None:
-    def hands_back(sink: AttemptSink, submission: Submission) -> None:
+    def hands_back(sink: SteppedSink, submission: Submission) -> None:
         says(5, loss="drain")(sink, submission)
 
     ran = await run(hands_back, fails(Draining("leaving, too")), says(6), says(7, ends=True))
@@ -307,7 +314,7 @@ async def test_a_bug_is_reported_by_its_id() -> None:
 async def test_the_receipt_is_kept_whole_and_prompt_logprobs_are_asked_for_once() -> None:
     scores = (PositionLogprobs(TokenLogprob(2, -0.5, 1)),)
 
-    def first(sink: AttemptSink, submission: Submission) -> None:
+    def first(sink: SteppedSink, submission: Submission) -> None:
         receipt = Receipt(num_cached_tokens=99, queue_ns=5, prefill_worker_id="p", numerics_id="cpu")
         sink.on_output(output(submission.request.key, 0, (5,), receipt=receipt, prompt_logprobs=scores))
         sink.on_lost("broken")
@@ -333,7 +340,7 @@ async def test_the_receipt_says_whether_all_attempts_computed_the_same_bits(
     numerics: tuple[str, str], is_exact: bool
 ) -> None:
     def attempt(numerics_id: str, *, is_lost: bool) -> Play:
-        def emit(sink: AttemptSink, submission: Submission) -> None:
+        def emit(sink: SteppedSink, submission: Submission) -> None:
             receipt, start = Receipt(numerics_id=numerics_id), len(submission.request.choices[0].emitted_ids)
             reason = None if is_lost else LENGTH
             sink.on_output(output(submission.request.key, start, (5,), reason, receipt=receipt))
@@ -359,7 +366,7 @@ async def test_the_deadline_travels_until_there_is_output_and_ends_a_wait_before
 async def test_the_time_of_the_whole_answer_ends_a_stream_in_the_middle_and_cancels_it_there() -> None:
     clock = FakeClock()
 
-    def begins(sink: AttemptSink, submission: Submission) -> None:
+    def begins(sink: SteppedSink, submission: Submission) -> None:
         sink.on_output(output(submission.request.key, 0, (5,)))
 
     ran = await run(begins, clock=clock, end_s=clock.now() + 0.05)

@@ -6,8 +6,7 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import QueueTimeout
 from stratos.core.features import Feature
 from stratos.core.generation import Submission
-from stratos_gateway.sessions.sink import AttemptSink
-from tests.support.fakes.gateway_fakes import output
+from tests.support.fakes.gateway_fakes import SteppedSink, output
 from tests.unit.gateway.generation.test_generation import run, says
 
 
@@ -15,7 +14,7 @@ async def test_the_rest_of_an_answer_is_a_new_request_until_it_has_a_token() -> 
     """It pays for its prompt, keeps its deadline and its plan's share, and its times are those of its own tokens."""
     clock = FakeClock()
 
-    def talks(sink: AttemptSink, submission: Submission) -> None:
+    def talks(sink: SteppedSink, submission: Submission) -> None:
         for place, token_id in enumerate((7, 8, 9), 4):
             sink.on_output(output(submission.request.key, place, (token_id,)))
             clock.advance(0.5)

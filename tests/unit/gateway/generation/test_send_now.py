@@ -52,7 +52,7 @@ class Answer:
     def token(self, token_id: int, prompt: int = 0, reason: FinishReason | None = None) -> None:
         transcript = self.output.generations[prompt].transcript
         offset = len(transcript.choices[0].ids)
-        transcript.accept(ChoiceDelta(index=0, offset=offset, token_ids=[token_id], finish_reason=reason))
+        transcript.accept(ChoiceDelta(index=0, offset=offset, token_ids=[token_id], finish_reason=reason), 0.0)
         transcript.publish()
 
 

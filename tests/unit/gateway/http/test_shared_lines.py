@@ -12,7 +12,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
-from stratos.core.generation import RequestDelta, Submission
+from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
 from stratos.core.placement import WorkerRole
 from stratos_gateway.http.sse import KEEP_ALIVE, EventStream, SlowClient, patient_send
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -34,9 +34,12 @@ class Sink:
         self.failures: list[StratosError] = []
         self.heard = asyncio.Event()
 
-    def on_output(self, output: RequestDelta) -> None:
+    def on_output(self, output: RequestDelta, now_s: float) -> None:
         for choice in output.choices:
-            self._take(choice.token_ids)
+            self.on_tokens(choice, now_s)
+
+    def on_tokens(self, delta: ChoiceDelta, now_s: float) -> None:
+        self._take(delta.token_ids)
 
     def on_token(self, offset: int, token_id: int, now_s: float) -> None:
         self._take([token_id])
@@ -69,7 +72,7 @@ class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             for name in ("bad", "unknown", "good")
         ]
         await context.write(decode_pb2.SessionResponse(step_outputs=decode_pb2.StepOutputs(outputs=outputs)))
-        columns = decode_pb2.TokenColumns(submits=[1, 3, 2, 0], offsets=[1] * 4, token_ids=[8] * 4)
+        columns = decode_pb2.TokenColumns(submits=[1, 2], offsets=[1, 1], token_ids=[8, 8])
         await context.write(decode_pb2.SessionResponse(step_outputs=decode_pb2.StepOutputs(tokens=columns)))
         await asyncio.Event().wait()
 

@@ -97,7 +97,7 @@ async def test_an_answer_that_memory_cut_short_is_not_kept_whatever_the_other_pr
         assert found is None
         for generation, number in zip(output.generations, (10, num_second), strict=True):
             delta = ChoiceDelta(index=0, offset=0, token_ids=[7] * number, finish_reason=FinishReason.LENGTH)
-            generation.transcript.accept(delta)
+            generation.transcript.accept(delta, 0.0)
         request.when_sent(output.take())
     async with CacheSource(cache).open(request) as found:
         assert (found is not None) == is_kept

@@ -66,8 +66,8 @@ class Bench:
         )  # type: ignore[arg-type]
         self.engine.subscribe(self.table.on_step)
 
-    def session(self) -> OutputSession:
-        return OutputSession(self.engine, self.clock)
+    def session(self, *, has_columns: bool = False) -> OutputSession:
+        return OutputSession(self.engine, self.clock, has_columns=has_columns)
 
 
 @pytest.fixture
@@ -164,6 +164,39 @@ async def test_attached_orphan_is_not_reaped(bench: Bench) -> None:
     assert await read_tokens(other) == fake_generate(PROMPT, 3, prefill_weight=2, decode_weight=2)
     with pytest.raises(NotFound):
         bench.table.attach(other, RequestKey("r", 1), {})
+
+
+async def test_a_session_forgets_the_number_of_each_request_that_is_over_or_elsewhere(bench: Bench) -> None:
+    session, other = bench.session(has_columns=True), bench.session(has_columns=True)
+    names = ("ends", "cancelled", "newer", "attached", "orphaned")
+    for number, name in enumerate(names, 1):
+        session.count_submit(number)
+        bench.table.submit(session, submission(name, max_tokens=1 if name == "ends" else 3000))
+        session.note_submit(RequestKey(name, 0), number)
+    assert list(session.submit_of.values()) == [1, 2, 3, 4, 5]
+    await eventually(lambda: bench.table.num_open_tasks == 4, "the first one has ended")
+    await read_tokens(session)
+    bench.table.discard_sent([RequestKey("ends", 0)])
+    bench.table.cancel(RequestKey("cancelled", 0))
+    bench.table.submit(other, submission("newer", attempt=1))
+    bench.table.attach(other, RequestKey("attached", 0), {})
+    assert session.submit_of == {RequestKey("orphaned", 0): 5}
+    bench.table.release(session)
+    assert (session.submit_of, other.submit_of) == ({}, {}), "a gateway that attaches knows no number of it"
+
+
+async def test_numbers_of_submits_have_no_gap_and_no_repeat(bench: Bench) -> None:
+    for numbers, wrong in (([1], 1), ([], 2), ([1], 3)):
+        session = bench.session(has_columns=True)
+        for number in numbers:
+            session.count_submit(number)
+        with pytest.raises(BadRequest, match=f"says that it is number {wrong}"):
+            session.count_submit(wrong)
+    older = bench.session(has_columns=True)
+    for number in range(3):
+        older.count_submit(0)
+        older.note_submit(RequestKey(f"r{number}", 0), 0)
+    assert (older.num_submits, older.submit_of) == (3, {})
 
 
 async def test_what_is_refused(bench: Bench) -> None:

@@ -45,18 +45,20 @@ PREFILL_PATH_LOCAL_TAIL: PrefillPath
 PREFILL_PATH_LOCAL_SPILL: PrefillPath
 
 class SessionRequest(_message.Message):
-    __slots__ = ("hello", "submit", "cancel", "attach", "usage_ack")
+    __slots__ = ("hello", "submit", "cancel", "attach", "usage_ack", "submit_number")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     USAGE_ACK_FIELD_NUMBER: _ClassVar[int]
+    SUBMIT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     cancel: Cancel
     attach: Attach
     usage_ack: UsageAck
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., usage_ack: _Optional[_Union[UsageAck, _Mapping]] = ...) -> None: ...
+    submit_number: int
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., usage_ack: _Optional[_Union[UsageAck, _Mapping]] = ..., submit_number: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("welcome", "step_outputs", "progress", "usage_counts")

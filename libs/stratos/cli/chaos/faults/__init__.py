@@ -1,6 +1,7 @@
 """Faults of a running platform, each with a proof that it took effect; none needs root.
 
 Read in this order: ``fault`` (names of all), ``contract``, ``processes`` (``kill``, ``stop``, ``slow``), ``leaving``
-(``drain``), ``cuts`` (``reset``, ``partition``) over ``sockets``, ``kv_bytes`` (``corrupt``), ``shortages``
-(``full-disk``, ``memory``), ``store_away`` (``gone``), ``waking`` (what undoes them in the end).
+(``drain``), ``clock`` over ``clock_code``, ``cuts`` (``reset``, ``partition``) over ``sockets``, ``kv_bytes``
+(``corrupt``), ``host_tier`` (``corrupt-tier``), ``shortages`` (``full-disk``, ``memory``), ``store_away`` (``gone``),
+``waking`` (what undoes them in the end).
 """

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import inspect
-import os
 import platform
-import signal
 import struct
-import time
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
+from stratos.cli.chaos.faults import clock_code
+from stratos.cli.chaos.faults.clock_code import Patch, write_code
+from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike, only_one
 from stratos.cli.chaos.faults.waking import undone_in_the_end
 
 STEP_S = 3600
@@ -33,21 +34,23 @@ _CODE = {
     b"__vdso_time": ("b8c9000000 0f05 4805", "4885ff 7403 488907 c3"),
 }
 """Machine code of the functions on x86-64, before and after the step's 32 bits: the system call, and an addition."""
-Patch = tuple[int, str, str]
-"""Address, bytes that are there, bytes that come there, both in hexadecimal digits."""
 
 
 async def clock(strike: Strike) -> Proof:
     """The process reads an hour more on its wall clock, for a while; it must say so itself."""
     process = await strike.process()
     patches = list(_patches(process.pid))
-    back = [word for address, before, after in patches for word in (address, after, before)]
+    words = [word for patch in patches for word in patch]
     by_hand = f"the clock of process {process.pid} is {STEP_S} s ahead; start it again"
     difference_s = await strike.place.clock_ahead_s(strike.target)
     if abs(difference_s) > TOLERANCE_S:
         raise NoEffect(f"the clock of process {process.pid} is {difference_s:.0f} s ahead already")
-    with undone_in_the_end(_step_back(), process.pid, *back, by_hand=by_hand):
-        await asyncio.to_thread(write_code, process.pid, patches)
+    with (
+        only_one(process.pid, "clock") as place,
+        undone_in_the_end(_STEP_BACK, process.pid, *words, by_hand=by_hand) as hold,
+    ):
+        hold(place.fileno())
+        await _write(process.pid, patches)
         strike.in_effect.set()
         difference_s = await strike.place.clock_ahead_s(strike.target)
         await asyncio.sleep(strike.lasting_s)
@@ -58,47 +61,35 @@ async def clock(strike: Strike) -> Proof:
     return {"pid": process.pid, "ahead_s": round(difference_s), "lasted_s": strike.lasting_s}
 
 
-def write_code(pid: int, patches: Sequence[Patch]) -> None:
-    """Change code of a process that stands still outside of it; it goes on afterwards.
-
-    It needs the standard library alone: the child that undoes it runs the same text.
-
-    Raises:
-        OSError: its memory may not be written, or is not what the patches say.
-    """
-    ranges = [range(address, address + len(after) // 2) for address, _, after in patches]
-    while True:
-        os.kill(pid, signal.SIGSTOP)
+async def _write(pid: int, patches: Sequence[Patch]) -> None:
+    """Write as ``write_code`` does. Its thread has ended when this is left, by a cancellation, too."""
+    is_over = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
         try:
-            places = []
-            for path in Path(f"/proc/{pid}/task").glob("*/syscall"):
-                words = path.read_text().split()
-                places.append(-1 if words == ["running"] else int(words[-1], 16))
-            if -1 not in places and not any(place in code for place in places for code in ranges):
-                with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
-                    for address, before, after in patches:
-                        found = os.pread(memory.fileno(), len(before) // 2, address).hex()
-                        if found not in (before, after):
-                            raise OSError(f"the clock functions of process {pid} are not those of this kernel")
-                        os.pwrite(memory.fileno(), bytes.fromhex(after), address)
-                return
+            await asyncio.wrap_future(pool.submit(write_code, pid, patches, is_over.is_set))
         finally:
-            os.kill(pid, signal.SIGCONT)
-        time.sleep(0.001)
+            is_over.set()
 
 
-def _step_back() -> str:
-    """Program of the child that undoes it."""
-    return f"""
-import signal, time
-from pathlib import Path
-{inspect.getsource(write_code).replace(": Sequence[Patch]", "")}
+_STEP_BACK = f"""{inspect.getsource(clock_code)}
 pid, words = int(sys.argv[1]), sys.argv[2:]
-try:
-    write_code(pid, [(int(words[i]), words[i + 1], words[i + 2]) for i in range(0, len(words), 3)])
-except (ProcessLookupError, FileNotFoundError):  # it has ended
-    pass
+patches = [(int(words[i]), words[i + 1], words[i + 2]) for i in range(0, len(words), 3)]
+back = [(address, after, before) for address, before, after in patches]
+
+def is_ahead(one):
+    try:
+        return has_code(one, patches)
+    except PermissionError:
+        if one == pid:
+            raise
+        return False
+
+while ahead := [one for one in family(pid) if is_ahead(one)]:
+    for one in ahead:
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
+            write_code(one, back)
 """
+"""Program of the child that undoes it, in what was forked under it as well."""
 
 
 def _patches(pid: int) -> Iterator[Patch]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,6 +76,20 @@ def ended_pid() -> int:
     process = subprocess.Popen(["true"])  # noqa: S607
     process.wait()
     return process.pid
+
+
+@contextmanager
+def only_one(pid: int, what: object) -> Iterator[socket.socket]:
+    """Place of the one fault that may change a thing of a process: a second one would take its value for the true one.
+
+    A name of the kernel's, no file; it is free again when each process that has the socket has closed it.
+    """
+    with socket.socket(socket.AF_UNIX) as place:
+        try:
+            place.bind(f"\0stratos-chaos-{pid}-{what}")
+        except OSError:
+            raise NoEffect(f"another fault holds the same limit or clock of process {pid}") from None
+        yield place
 
 
 async def until(is_so: Callable[[], bool], otherwise: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
@@ -25,6 +25,8 @@ from stratos.cli.chaos.faults.waking import undone_in_the_end
 
 LOOK_S = 0.01
 """A connection that is made during a partition passes data for so long at most, on an idle machine."""
+KNOCK_S = 30.0
+"""Most time in which a port lets in, where nothing is in the way."""
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Where this machine reaches what listens at every address."""
 _LET_THROUGH = """
@@ -57,23 +59,24 @@ async def reset(strike: Strike) -> Proof:
 async def partition(strike: Strike) -> Proof:
     """No packet reaches a process, nor anything that it has sent its peers; then all goes on."""
     pid = (await strike.process()).pid
+    doors = [place for place in _listens_at(pid) if await _is_let_in(*place, KNOCK_S)]
     by_hand = f"connections of process {pid} may still drop what arrives; start it again"
     with undone_in_the_end(_LET_THROUGH, by_hand=by_hand) as hold:
         wall = _Wall(pid, hold)
         try:
-            return await _hold_apart(strike, wall)
+            return await _hold_apart(strike, wall, doors)
         finally:
             wall.close()
 
 
-async def _hold_apart(strike: Strike, wall: _Wall) -> Proof:
+async def _hold_apart(strike: Strike, wall: _Wall, doors: Sequence[tuple[str, int]]) -> Proof:
     loop = asyncio.get_running_loop()
     wall.extend()
     if not wall.own:
         raise NoEffect(f"process {wall.pid} has no connection, and listens for none")
     num_before = len(wall.own)
     strike.in_effect.set()
-    knocks = [asyncio.ensure_future(_is_let_in(*place, strike.lasting_s)) for place in wall.listens_at()]
+    knocks = [asyncio.ensure_future(_is_let_in(*place, strike.lasting_s)) for place in doors]
     until_s = loop.time() + strike.lasting_s
     while loop.time() < until_s:
         await asyncio.sleep(LOOK_S)
@@ -93,6 +96,16 @@ async def _hold_apart(strike: Strike, wall: _Wall) -> Proof:
         "refused_at_ports": len(knocks),
         "peers_out_of_reach": wall.num_strangers,
     }
+
+
+def _listens_at(pid: int) -> list[tuple[str, int]]:
+    """Hosts and ports at which a process takes connections."""
+    table, names = tcp_sockets(), set[tuple[str, int]]()
+    for inode, fd in descriptors(pid).items():
+        if inode in table and table[inode].state == LISTEN and (sock := take(pid, fd, inode)):
+            with sock:
+                names.add(sock.getsockname()[:2])
+    return [(_LOOPBACK.get(host, host), port) for host, port in sorted(names)]
 
 
 async def _is_let_in(host: str, port: int, wait_s: float) -> bool:
@@ -136,11 +149,6 @@ class _Wall:
     def num_strangers(self) -> int:
         """Peers that are other users' processes: what the process sends still reaches them."""
         return len(self._stranger)
-
-    def listens_at(self) -> list[tuple[str, int]]:
-        """Hosts and ports at which the process takes connections."""
-        names = {self.own[inode].getsockname()[:2] for inode in self._listening}
-        return [(_LOOPBACK.get(host, host), port) for host, port in sorted(names)]
 
     def extend(self) -> None:
         """Block what there is by now of the process, and of its peers."""

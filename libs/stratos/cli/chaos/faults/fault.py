@@ -13,7 +13,8 @@ import psutil
 from stratos.cli.chaos.faults.clock import clock
 from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.cuts import partition, reset
-from stratos.cli.chaos.faults.kv_bytes import corrupt, corrupt_tier
+from stratos.cli.chaos.faults.host_tier import corrupt_tier
+from stratos.cli.chaos.faults.kv_bytes import corrupt
 from stratos.cli.chaos.faults.leaving import drain
 from stratos.cli.chaos.faults.processes import kill, slow, stop
 from stratos.cli.chaos.faults.shortages import full_disk, short_memory

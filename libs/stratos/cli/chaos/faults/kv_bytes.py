@@ -1,4 +1,4 @@
-"""Damage to KV: bits are flipped in the staging rings of a receiver while frames lie in them, or in the host tier."""
+"""Damage to KV on its way: bits are flipped in the staging rings of a receiver while frames lie in them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ from stratos.cli.chaos.faults.processes import hold_still
 from stratos.cli.chaos.faults.waking import woken_in_the_end
 
 INTEGRITY_METRIC = "stratos_kv_integrity_failures_total"
-TIER_METRIC = "stratos_kv_host_damaged_blocks_total"
-TIER_PAUSE_S = 0.2
 STILL_S, MOVING_S = 0.05, 0.02
 """Frames are read within a millisecond; those that come while their receiver stands still lie there to be damaged."""
 STRIDE, FIRST_BYTES = 65536, 4096
 """Slots begin at multiples of the one; a bit of the other is flipped in each."""
 _RING = re.compile(r".*/kv-[0-9a-f]{32}\.ring( \(deleted\))?")
-_TIER = re.compile(r"/memfd:stratos-kv-host( \(deleted\))?")
-"""As ``engine.memory.host_pages`` calls it, which this module does not import for torch's sake."""
 
 
 async def corrupt(strike: Strike) -> Proof:
@@ -39,8 +35,8 @@ async def corrupt(strike: Strike) -> Proof:
         while not is_over:
             await hold_still(process)
             await asyncio.sleep(STILL_S)
-            for fd in _received_by(process.pid):
-                memory.add(f"/proc/{process.pid}/fd/{fd}")
+            for path in _received_by(process.pid):
+                memory.add(path)
             num_flips += memory.flip()
             os.kill(process.pid, signal.SIGCONT)
             if num_flips:
@@ -55,49 +51,18 @@ async def corrupt(strike: Strike) -> Proof:
     return {"pid": process.pid, "bits_flipped": num_flips, "frames_refused": int(refused)}
 
 
-async def corrupt_tier(strike: Strike) -> Proof:
-    """Flip bits of what lies in host memory; the worker must say that it loaded damaged blocks.
-
-    Each region has a bit of its own, so that no two flips within a block can hide each other from a sum; and it is the
-    same each time, so that a second flip heals.
-    """
-    process = await strike.process()
-    before = await strike.place.metric(strike.target, TIER_METRIC)
-    num_flips, is_over, until_s = 0, False, time.monotonic() + strike.lasting_s
-    with _mapped() as memory:
-        for one in (process, *process.children(recursive=True)):
-            for fd in _open_as(one.pid, _TIER):
-                memory.add(f"/proc/{one.pid}/fd/{fd}")
-        while not is_over:
-            num_flips += memory.flip(is_fixed=True)
-            if num_flips:
-                strike.in_effect.set()
-            await asyncio.sleep(TIER_PAUSE_S)
-            is_over = time.monotonic() >= until_s
-    if not num_flips:
-        raise NoEffect(f"{strike.target} has no host tier (RUNNER__HOST_POOL_BYTES), so no bit was flipped")
-    found = await strike.place.metric(strike.target, TIER_METRIC) - before
-    if found <= 0:
-        raise NoEffect(f"{num_flips} bits were flipped, but {strike.target} loaded no damaged block")
-    return {"pid": process.pid, "bits_flipped": num_flips, "damaged_blocks": int(found)}
-
-
 class _Memory:
     """Files of memory of a process, shared with it."""
 
     def __init__(self) -> None:
         self._memory: dict[int, mmap.mmap] = {}
 
-    def flip(self, *, is_fixed: bool = False) -> int:
+    def flip(self) -> int:
         """Flip a bit in every region; returns how many."""
         num_flips = 0
         for memory in self._memory.values():
-            for index, begin in enumerate(range(0, len(memory), STRIDE)):
-                if is_fixed:
-                    word, bit = divmod(index % 64, 8)
-                    place = begin + word
-                else:
-                    place, bit = begin + secrets.randbelow(min(FIRST_BYTES, len(memory) - begin)), secrets.randbelow(8)
+            for begin in range(0, len(memory), STRIDE):
+                place, bit = begin + secrets.randbelow(min(FIRST_BYTES, len(memory) - begin)), secrets.randbelow(8)
                 memory[place] ^= 1 << bit
                 num_flips += 1
         return num_flips
@@ -121,23 +86,23 @@ class _Memory:
 
 
 def _received_by(pid: int) -> list[str]:
-    """Descriptors of rings that a process holds the lock of, as receivers do; it has those of its peers open, too."""
+    """Rings that a process holds the lock of, as receivers do; it has those of its peers open, too."""
     found = []
-    for fd in _open_as(pid, _RING):
+    for path in open_as(pid, _RING):
         with suppress(OSError):
-            if " FLOCK " in Path(f"/proc/{pid}/fdinfo/{fd}").read_text():
-                found.append(fd)
+            if " FLOCK " in Path(path.replace("/fd/", "/fdinfo/")).read_text():
+                found.append(path)
     return found
 
 
-def _open_as(pid: int, name: re.Pattern[str]) -> list[str]:
-    """Descriptors of files of a name; none of a process that has ended."""
+def open_as(pid: int, name: re.Pattern[str]) -> list[str]:
+    """Paths of a process's open files of a name; none of one that has ended."""
     found = []
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 if name.fullmatch(str(Path(entry.path).readlink())):
-                    found.append(entry.name)
+                    found.append(entry.path)
     return found
 
 

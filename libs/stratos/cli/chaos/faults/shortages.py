@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
-import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
-from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
+from stratos.cli.chaos.faults.contract import POLL_S, NoEffect, Proof, Strike, only_one
+from stratos.cli.chaos.faults.sockets import tcp_sockets
 from stratos.cli.chaos.faults.waking import undone_in_the_end
 from stratos.common.errors import StratosError
 
@@ -27,21 +27,15 @@ LINES_METRIC = "stratos_log_lines_lost_total"
 COUNTED_S = 0.5
 """Within this time a process has counted what it lost."""
 NUM_HELD, HELD_S = 24, 0.5
-"""Connections at once: more than a process keeps stacks of ended threads for."""
+"""Connections at once: more than a process keeps stacks of ended threads for. The last may be closed so much later."""
+TAKEN_S = 60.0
+"""Within this time all of them are taken, or closed."""
 SPARE_BYTES = 1 << 20
 """Address space that a process short of memory may still take."""
 _SET_BACK = """
 import resource
 pid, kind, limit, soft, hard = map(int, sys.argv[1:])
-parents, found = {}, [pid]
-for name in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        with open(f"/proc/{name}/stat") as file:
-            parents.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
-    except OSError:  # it has ended
-        pass
-for one in found:
-    found += parents.get(one, [])
+for one in family(pid):
     try:
         if one == pid or resource.prlimit(one, kind)[0] == limit:
             resource.prlimit(one, kind, (soft, hard))
@@ -93,21 +87,42 @@ async def _num_refused(strike: Strike) -> int | None:
     """Connections that a process closed at once, for want of a thread, of so many that it was to hold; none answers.
 
     ``None`` for a process that has no thread for each of its probes.
+
+    Raises:
+        NoEffect: it does not take them in time.
     """
     try:
         host, _, port = (await strike.place.metrics_address(strike.target)).rpartition(":")
     except StratosError:
         return None
     async with AsyncExitStack() as stack:
-        readers = []
-        for _ in range(NUM_HELD):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            stack.callback(writer.close)
-            readers.append(asyncio.ensure_future(reader.read(1)))
-        done, waiting = await asyncio.wait(readers, timeout=HELD_S)
-        for one in waiting:
-            one.cancel()
-        return len(done)
+        closed: dict[int, asyncio.Task[None]] = {}
+        try:
+            async with asyncio.timeout(TAKEN_S):
+                for _ in range(NUM_HELD):
+                    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+                    stack.callback(writer.close)
+                    closed[writer.get_extra_info("sockname")[1]] = task = asyncio.create_task(_end_of(reader))
+                    stack.callback(task.cancel)
+                await _all_taken(closed, int(port))
+        except TimeoutError:
+            raise NoEffect(f"{strike.target} did not take, or close, {NUM_HELD} connections in {TAKEN_S:g} s") from None
+        await asyncio.wait(closed.values(), timeout=HELD_S)
+        return sum(task.done() for task in closed.values())
+
+
+async def _end_of(reader: asyncio.StreamReader) -> None:
+    with suppress(OSError):  # a reset
+        await reader.read(1)
+
+
+async def _all_taken(closed: Mapping[int, asyncio.Task[None]], port: int) -> None:
+    """Wait until no connection waits at a port, where it has no inode yet; those that are closed are known by us."""
+    while True:
+        waiting = {own for own, task in closed.items() if not task.done()}
+        if waiting <= {one.remote_port for one in tcp_sockets().values() if one.local_port == port}:
+            return
+        await asyncio.sleep(POLL_S)
 
 
 async def _num_lost_lines(strike: Strike) -> int | None:
@@ -132,7 +147,7 @@ async def _hold_limit(
     beside: Callable[[], Awaitable[None]] = _nothing,
 ) -> Measured:
     """Returns what is measured at the end, while the limit still holds."""
-    with _only_one(process.pid, kind) as place:
+    with only_one(process.pid, kind) as place:
         soft, hard = resource.prlimit(process.pid, kind)
         by_hand = f"limit {kind} of process {process.pid} must be {soft}; set it by prlimit, or start the process again"
         with undone_in_the_end(_SET_BACK, process.pid, kind, limit, soft, hard, by_hand=by_hand) as hold:
@@ -144,20 +159,6 @@ async def _hold_limit(
             if process.status() == psutil.STATUS_ZOMBIE or resource.prlimit(process.pid, kind)[0] != limit:
                 raise NoEffect(f"process {process.pid} did not live under its limit to the end")
             return result
-
-
-@contextmanager
-def _only_one(pid: int, kind: int) -> Iterator[socket.socket]:
-    """Place of the one fault that may change a limit: a second one would take its value for the true one.
-
-    A name of the kernel's, no file; it is free again when each process that has the socket has closed it.
-    """
-    with socket.socket(socket.AF_UNIX) as place:
-        try:
-            place.bind(f"\0stratos-chaos-{pid}-{kind}")
-        except OSError:
-            raise NoEffect(f"another fault holds the same limit of process {pid}") from None
-        yield place
 
 
 def _survives(pid: int, number: signal.Signals) -> bool:

@@ -39,6 +39,16 @@ class TcpSocket:
     """Addresses as the table writes them, IPv4 ones without their prefix."""
     state: str
 
+    @property
+    def local_port(self) -> int:
+        """Port of this end."""
+        return int(self.local.rpartition(":")[2], 16)
+
+    @property
+    def remote_port(self) -> int:
+        """Port of the other end."""
+        return int(self.remote.rpartition(":")[2], 16)
+
 
 def tcp_sockets() -> dict[int, TcpSocket]:
     """All TCP sockets of this machine (of its network namespace) by inode."""

@@ -37,7 +37,8 @@ def undone_in_the_end(program: str, *arguments: object, by_hand: str) -> Iterato
     """A child runs ``program`` when this is left, or when this process has ended; waits for it on leaving.
 
     Args:
-        program: Python, of the standard library alone; it finds ``held``, a list of file descriptors.
+        program: Python, of the standard library alone; it finds ``held``, a list of file descriptors, and ``family``:
+            a process and all that descend from it.
         arguments: its ``sys.argv[1:]``.
         by_hand: what a person has to do where the program fails; the child writes it to stderr, too.
 
@@ -82,6 +83,17 @@ _HOLD = """
 import os, socket, sys
 source, held = socket.socket(fileno=int(sys.argv.pop())), []
 by_hand, program = sys.argv.pop(), sys.argv.pop()
+def family(pid):
+    parents, found = {}, [pid]
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                parents.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
+        except OSError:  # it has ended
+            pass
+    for one in found:
+        found += parents.get(one, [])
+    return found
 while True:
     data, fds, _, _ = socket.recv_fds(source, 1, 1)
     if not data:

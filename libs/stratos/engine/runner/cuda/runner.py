@@ -151,8 +151,9 @@ class CudaRunner(TorchRunner):
         )
         self._gpu_sampler: Any = _sampler(config, info, device)
         # one by one in exact mode, whose products all have one shape
-        if kernels.grouped_lora and kernels.sorted_adapters and not self.attention.is_exact:
-            self.grouped = GroupedAdapters(self.decoder.config, config.max_resident_adapters, largest, device)
+        num_adapters = config.max_resident_adapters
+        if num_adapters and kernels.grouped_lora and kernels.sorted_adapters and not self.attention.is_exact:
+            self.grouped = GroupedAdapters(self.decoder.config, num_adapters, largest, device)
         if info.can_generate and not self.decoder.waits_for_host:
             if device.type == "cuda":
                 measure_products(self.decoder.linears(), padded_sizes(largest), graph_seconds)
