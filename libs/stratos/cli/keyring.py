@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +14,12 @@ from stratos.cli.data.credentials import Credentials, load_credentials, save_cre
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.stores import StoreTarget, open_records, open_stores
-from stratos.core.tenancy.plan import LOCAL, STANDARD
+from stratos.common.errors import BadRequest
+from stratos.core.tenancy.plan import BUILT_IN_PLANS, LOCAL, STANDARD
 from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import KeyStore, ListedKey
 from stratos.store.keys import KeyTerms, Peppers, mint_key, parse_key
 from stratos.store.records.adoption import init_store
-from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenants import TenantRecord
@@ -102,27 +102,46 @@ class GivenKey:
         return parse_key(self.text)
 
 
-async def set_up_with_keys(target: StoreTarget, peppers: Peppers | None, given: Sequence[GivenKey]) -> str:
-    """Set up the store of an installation, with its first keys; returns its id. Doing it again changes nothing.
+async def set_up_with_keys(
+    target: StoreTarget, peppers: Peppers | None, given: Sequence[GivenKey]
+) -> tuple[str, Collection[str]]:
+    """Set up the store of an installation, with its first keys. Doing it again changes nothing.
 
     Both go over one connection: gateways follow the store as soon as it is marked, and a name that has to be looked up
-    in between could keep the keys from them.
+    in between could keep the keys from them. The keys are written moments after it.
+
+    Returns:
+        The store's id, and the ids of given keys that were revoked since: they stay so, and keep no other key out.
+
+    Raises:
+        BadRequest: a new store would have no such plan.
     """
     async with open_stores(target) as (records, manifests):
+        if await records.marker() is None:
+            _check_first_plans(given)
         store_id = await init_store(records, manifests)
-        if peppers is not None:
-            await _register(records, peppers, given)
-    return store_id
+        keys = None if peppers is None else KeyStore(RecordWriter(records, actor=_person()), peppers)
+        revoked = [] if keys is None else [key.key_id for key in given if await keys.is_revoked(key.text)]
+        if keys is not None:
+            await _register(keys, [key for key in given if key.key_id not in revoked])
+    return store_id, revoked
+
+
+def _check_first_plans(given: Sequence[GivenKey]) -> None:
+    """Refuse plans that no new store has, before gateways follow it without the keys."""
+    for key in given:
+        if key.first_plan not in BUILT_IN_PLANS:
+            names = ", ".join(sorted(BUILT_IN_PLANS))
+            raise BadRequest(f"a new store has no plan {key.first_plan[:64]!r}; it has {names}", param="plan")
 
 
 async def register_keys(redis_url: str, peppers: Peppers, given: Sequence[GivenKey], prefix: str = "") -> None:
     """Store keys that exist already, and tenants that are new, in the Redis of an installation."""
     async with open_records(redis_url, *([prefix] if prefix else [])) as records:
-        await _register(records, peppers, given)
+        await _register(KeyStore(RecordWriter(records, actor=_person()), peppers), given)
 
 
-async def _register(records: RecordStore, peppers: Peppers, given: Sequence[GivenKey]) -> None:
-    keys = KeyStore(RecordWriter(records, actor=_person()), peppers)
+async def _register(keys: KeyStore, given: Sequence[GivenKey]) -> None:
     for key in given:
         terms = KeyTerms(role=key.role)
         await keys.create_key(key.tenant, key.name, key=key.text, first_plan=key.first_plan, terms=terms)

@@ -101,6 +101,8 @@ class KeyStore:
             NotFound: there is no such tenant, or it was deleted since.
         """
         check_tenant(tenant)
+        if key is not None and await self.is_revoked(key):
+            raise BadRequest(_REVOKED, param="key")  # before its tenant, which may be deleted, is made again
         made = self.tenants.ensure(tenant, plan, first_plan=first_plan) if makes_tenant else self.tenants.ref(tenant)
         owner = await made
         text = key or mint_key()

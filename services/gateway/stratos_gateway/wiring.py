@@ -134,7 +134,7 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
         parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s, settle
     )
     embedding, streams = EmbeddingPreparer(catalogue), parts.backends.streams
-    begun = no_record if streams is None else BegunAnswers(streams, catalogue)
+    begun = no_record if streams is None else BegunAnswers(streams)
     scores, workers = ScoreSender(parts.fleet), sources[-1:]
     verdicts = ModerationSource(parts.admission, parts.surroundings.clock)
     return {

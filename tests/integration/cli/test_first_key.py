@@ -15,7 +15,9 @@ from stratos.store.key_store import ListedKey
 from stratos.store.keys import Peppers, mint_key
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
+from stratos.store.tenancy.deletion import delete_tenant
 from tests.support.servers.record_stores import key_store
 from tests.support.servers.redis_server import RedisServer
 
@@ -45,7 +47,7 @@ def test_a_key_made_elsewhere_is_registered_once(installation: dict[str, str]) -
 
 def test_a_store_is_set_up_with_its_first_keys(redis_url: str, tmp_path: Path) -> None:
     first, second = mint_key(), mint_key()
-    keys = {"STRATOS_FIRST_KEY": first, "STRATOS_ADMIN_KEY": second}
+    keys = {"STRATOS_FIRST_KEY": first, "STRATOS_FIRST_ADMIN_KEY": second}
     arguments = ("init-store", f"--object-store=file://{tmp_path}", "--prefix=site", "--tenant=team", "--plan=local")
     status, output = admin(*arguments, REDIS_URL=redis_url, **keys)
     assert (status, "needs the pepper" in output) == (1, True)
@@ -59,6 +61,31 @@ def test_a_store_is_set_up_with_its_first_keys(redis_url: str, tmp_path: Path) -
     roles = {key_id: (found.tenant, found.record and found.record.terms.role) for key_id, found in listed.items()}
     assert roles == {first[3:15]: ("team", Role.TENANT), second[3:15]: ("platform", Role.ADMIN)}
     assert asyncio.run(plan_of(redis_url, "team")) == "local"
+
+
+def test_a_first_key_that_was_revoked_stays_so_and_keeps_no_other_out(redis_url: str, tmp_path: Path) -> None:
+    """An upgrade sets up again: the tenant may be deleted since, and the admin key may be new."""
+    first, second = mint_key(), mint_key()
+    arguments = ("init-store", f"--object-store=file://{tmp_path}", "--prefix=site", "--tenant=team")
+    variables = {"REDIS_URL": redis_url, "STRATOS_KEY_PEPPER": PEPPER, "STRATOS_FIRST_KEY": first}
+    assert admin(*arguments, **variables)[0] == 0
+    asyncio.run(delete_team(redis_url))
+    own = {"STRATOS_ADMIN_KEY": mint_key()}  # what admin commands call with is not registered
+    status, output = admin(*arguments, **variables, **own, STRATOS_FIRST_ADMIN_KEY=second)
+    assert (status, f"the key {first[3:15]} was revoked: it stays so" in output) == (0, True), output
+    listed = {found.key_id: found.disabled for found in asyncio.run(list_keys(redis_url))}
+    assert listed == {first[3:15]: True, second[3:15]: False}
+    status, output = admin("add-key", "--tenant=team", "--prefix=site", **variables, STRATOS_API_KEY=first)
+    assert (status, "was revoked" in output) == (1, True)
+    assert asyncio.run(tenants_of(redis_url)) == ["platform"]
+
+
+def test_a_plan_that_a_new_store_has_not_is_refused_before_gateways_follow_it(redis_url: str, tmp_path: Path) -> None:
+    arguments = ("init-store", f"--object-store=file://{tmp_path}", "--prefix=site", "--plan=gold")
+    status, output = admin(*arguments, REDIS_URL=redis_url, STRATOS_KEY_PEPPER=PEPPER, STRATOS_FIRST_KEY=mint_key())
+    assert (status, "has no plan 'gold'" in output) == (1, True)
+    with pytest.raises(DependencyDown, match="never set up"):
+        asyncio.run(list_keys(redis_url))
 
 
 def test_a_new_tenant_gets_the_plan_that_is_named_and_keeps_it(installation: dict[str, str]) -> None:
@@ -75,6 +102,18 @@ async def plan_of(redis_url: str, tenant: str) -> str:
     async with open_redis(redis_url) as redis:
         records = RecordStore(redis, RecordStoreConfig(prefix="site"))
         return (await key_store(records, Peppers(current=PEPPER)).tenants.get(tenant)).plan
+
+
+async def tenants_of(redis_url: str) -> list[str]:
+    async with open_redis(redis_url) as redis:
+        records = RecordStore(redis, RecordStoreConfig(prefix="site"))
+        return [tenant.name for tenant in await key_store(records, Peppers(current=PEPPER)).tenants.list()]
+
+
+async def delete_team(redis_url: str) -> None:
+    async with open_redis(redis_url) as redis:
+        records = RecordStore(redis, RecordStoreConfig(prefix="site"))
+        await delete_tenant(RecordWriter(records, actor="test"), "team")
 
 
 async def list_keys(redis_url: str) -> list[ListedKey]:

@@ -82,7 +82,7 @@ def test_first_keys_are_in_a_store_before_a_gateway_can_follow_it(*, is_supplied
     supplied = {"credentials": {"existingSecret": "keys"}} if is_supplied else {}
     found = store_setup(checked({"gateway": {"admin": {"enabled": True}}, **supplied}))
     sources = {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in found["env"] if "valueFrom" in entry}
-    keys = {name: sources[name] for name in ("STRATOS_FIRST_KEY", "STRATOS_ADMIN_KEY", "STRATOS_KEY_PEPPER")}
+    keys = {name: sources[name] for name in ("STRATOS_FIRST_KEY", "STRATOS_FIRST_ADMIN_KEY", "STRATOS_KEY_PEPPER")}
     assert [source["key"] for source in keys.values()] == ["api-key", "admin-key", "key-pepper"]
     assert [source.get("optional", False) for source in keys.values()] == [is_supplied, is_supplied, False]
 

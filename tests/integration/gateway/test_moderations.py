@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import openai
 import pytest
 
 from stratos.core.tenancy.content import ContentPolicy
+from stratos_gateway.moderation.route import judged_by_s
 from tests.support.fakes.scripted_http import Asked, Reply, scripted_http
 from tests.support.worlds.gateway_keys import KEY
 from tests.support.worlds.gateway_world import World, gateway_world
@@ -54,6 +57,40 @@ async def test_the_classifier_has_a_category_of_its_own() -> None:
         world.keys.change_plan(KEY, content_policy="judged")
         answer = (await world.http.post("/v1/moderations", json={"input": ["vile", "fine"]})).json()
         assert [result["category_scores"] for result in answer["results"]] == [{"classifier": 1.0}, {"classifier": 0.0}]
+
+
+async def test_some_texts_are_judged_at_once_and_too_many_are_refused_by_name_for_good() -> None:
+    hangs, num_open, most_open = asyncio.Event(), 0, 0
+
+    async def script(asked: Asked, reply: Reply) -> None:
+        nonlocal num_open, most_open
+        num_open += 1
+        most_open = max(most_open, num_open)
+        if asked.body["input"] == "4":
+            await hangs.wait()
+        await asyncio.sleep(0)
+        num_open -= 1
+        await reply.send({"results": [{"category_scores": {"a": 0.9 if asked.body["input"] == "2" else 0.1}}]})
+
+    async with (
+        scripted_http(script) as classifier,
+        gateway_world(policies={"classifier_url": f"{classifier.url}/v1", "classifier_timeout_s": 60.0}) as world,
+    ):
+        world.content.policies["judged"] = ContentPolicy(classifier_threshold=0.5)
+        world.keys.change_plan(KEY, content_policy="judged")
+        first = await world.http.post("/v1/moderations", json={"input": [*"0123"]})
+        assert [result["flagged"] for result in first.json()["results"]] == [False, False, True, False]
+        assert 1 < most_open <= 4
+        headers = {"x-stratos-deadline-ms": "1000"}
+        refused = await world.http.post("/v1/moderations", json={"input": [*"01234"]}, headers=headers)
+        hangs.set()
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input"), "SDKs do not try it again"
+    assert "4 of 5 texts" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("num_texts", "until_s"), [(1, 60.0), (2048, 571.75), (20_000, 3600.0)])
+def test_more_texts_have_more_time(num_texts: int, until_s: float) -> None:
+    assert judged_by_s(cast("Any", SimpleNamespace(deadline_s=60.0, end_s=3600.0)), num_texts) == until_s
 
 
 async def test_without_a_policy_there_is_no_verdict(world: World) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -185,7 +186,7 @@ async def stream_worlds(
             world.worker.script = say(TEXT)
             found.append(world)
         for world in found:
-            await eventually(lambda world=world: is_known(world), "the tenants have data keys")
+            await eventually(partial(is_known, world), "the tenants have data keys")
         yield found
 
 

@@ -27,11 +27,11 @@ from stratos_gateway.answering.request import RESUMED, ClientRequest, Prepared, 
 from stratos_gateway.http.body import until_disconnect
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
-BegunOf = Callable[[Request, Tenant, object], Awaitable[str]]
-"""Digest of the model that the recorded answer to a request began with, by its tenant and its name; "" without one."""
+BegunOf = Callable[[Request, Tenant], Awaitable[str]]
+"""Digest of the model that the recorded answer to a request of a tenant began with; "" without one."""
 
 
-async def no_record(http: Request, tenant: Tenant, name: object) -> str:
+async def no_record(http: Request, tenant: Tenant) -> str:
     """Answers of this route have none."""
     return ""
 
@@ -117,7 +117,7 @@ class Endpoint(Generic[O]):
         ends_task = partial(self._edge.admission.ends_task, request.place)
         is_recorded = RESUMED in request.http.scope
         with ends_task(), self._edge.reading(is_recorded=is_recorded) as unknown:
-            prepared = await self._prepared(request, body, revision)
+            prepared = await self._prepared(request, body, revision, unknown)
         del body
         prepared.describe(request.exchange)
         note_unknown(request.exchange, unknown)
@@ -137,16 +137,24 @@ class Endpoint(Generic[O]):
                 request.error = error
                 raise
 
-    async def _prepared(self, request: ClientRequest[Any], body: dict[str, Any], revision: str) -> Prepared:
-        """The request as its name stands now; one that comes back, and cannot be that, as its answer began."""
-        tenant, trace, name = request.tenant, request.exchange.span.trace, body.get("model")
+    async def _prepared(
+        self, request: ClientRequest[Any], body: dict[str, Any], revision: str, unknown: list[str]
+    ) -> Prepared:
+        """The request as its name stands now; one that comes back, and cannot be that, as its answer began.
+
+        The gateway that took it then may have known fields that are refused now: they are added to ``unknown``.
+        """
+        tenant, trace = request.tenant, request.exchange.span.trace
         try:
             return await self._preparer.prepare(body, tenant, trace, revision)
         except StratosError:
-            begun = "" if revision else await self._begun(request.http, tenant, name)
+            begun = "" if revision else await self._begun(request.http, tenant)
             if not begun:
                 raise
-        return await self._preparer.prepare(orjson.loads(request.body_text), tenant, trace, begun)
+        with self._edge.reading(is_recorded=True) as listed:
+            prepared = await self._preparer.prepare(orjson.loads(request.body_text), tenant, trace, begun)
+        unknown += listed
+        return prepared
 
     async def _send_first_answer(self, request: ClientRequest[Any]) -> None:
         for source in self._sources:

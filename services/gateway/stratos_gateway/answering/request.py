@@ -94,8 +94,10 @@ class Prepared:
         return ()
 
     def describe(self, exchange: Exchange) -> None:
-        """Note in the access log, and in the trace, what is known before it runs."""
+        """Note in the access log, in the trace and in a header what is known before it runs."""
         exchange.facts.model, exchange.facts.base_model = self.model, self.base_model
+        if self.ignored:
+            exchange.headers.append((IGNORED_HEADER, ", ".join(self.ignored).encode()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +121,6 @@ class PreparedGeneration(Prepared):
     """``None`` where no other answer can go on behind this one."""
     continued: ContinuationState | None = None
     """The earlier answer that this one goes on from."""
-
-    def describe(self, exchange: Exchange) -> None:
-        """Its model, and a header with the fields that mean nothing here."""
-        super(PreparedGeneration, self).describe(exchange)
-        if self.ignored:
-            exchange.headers.append((IGNORED_HEADER, ", ".join(self.ignored).encode()))
 
     @property
     def ignored(self) -> Sequence[str]:

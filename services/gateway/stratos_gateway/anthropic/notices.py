@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stratos.common.errors import BadRequest
-from stratos_gateway.openai.fields import Fields
+from stratos_gateway.openai.fields import Fields, is_listed
 
 _TTLS = ("5m", "1h")
 
@@ -29,13 +31,20 @@ class Ignored:
         value = fields.take("cache_control")
         if value is None:
             return
-        if not isinstance(value, dict) or value.get("type") != "ephemeral":
-            raise BadRequest(f"{param}.type must be ephemeral", param=f"{param}.type")
-        if value.get("ttl") not in (None, *_TTLS):
-            raise BadRequest(f"{param}.ttl must be one of {', '.join(_TTLS)}", param=f"{param}.ttl")
+        if text := _fault(value):
+            if is_listed(param):
+                return
+            raise BadRequest(f"{param}.{text}", param=f"{param}.{text.partition(' ')[0]}")
         self.add("cache_control")
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them, in the order of the request."""
         return tuple(self._names)
+
+
+def _fault(value: Any) -> str:
+    """Fault of a mark, with the field's name first; "" where there is none."""
+    if not isinstance(value, dict) or value.get("type") != "ephemeral":
+        return "type must be ephemeral"
+    return "" if value.get("ttl") in (None, *_TTLS) else f"ttl must be one of {', '.join(_TTLS)}"

@@ -100,6 +100,11 @@ class Fields:
         for name in names:
             self._left.pop(name, None)
 
+    def ignore_where(self, name: str, *neutral: Any) -> None:
+        """A field that asks for nothing with these values; with another one it is like a field that is not known."""
+        if name in self._left and self._left[name] in (None, *neutral):
+            del self._left[name]
+
     def refuse(self, name: str, *neutral: Any) -> None:
         """A field of a feature that is not supported, unless its value does not ask for the feature."""
         value = self.take(name)
@@ -118,6 +123,14 @@ class Fields:
         for name in self._left:
             text = f"{self.path}{name[:100]}"
             raise BadRequest(f"unknown parameter {text!r}", param=text, code="unknown_parameter")
+
+
+def is_listed(param: str) -> bool:
+    """List a field that the edge refuses, as another version may have taken it; false where it is to be refused."""
+    unknown = UNKNOWN.get()
+    if unknown is not None:
+        unknown.append(param)
+    return unknown is not None
 
 
 _OTHER_ROWS = ("max_tokens", "n", "num_logprobs", "num_prompt_logprobs", "seed", "dimensions", "truncate_prompt_tokens")

@@ -19,7 +19,7 @@ from stratos.core.requests.tools import (
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
-from stratos_gateway.openai.fields import Fields, object_fields
+from stratos_gateway.openai.fields import Fields, is_listed, object_fields
 
 _DEVELOPER = "developer"
 """To the model it is a system message."""
@@ -29,11 +29,15 @@ _REASONING = ("reasoning_content", "reasoning")
 """Names that clients have for an assistant's reasoning; they are one text."""
 _OF_ALL = frozenset({"role", "content", "name", "tool_calls", "function_call", "audio"})
 _OF_ROLE = {"assistant": (*_REASONING, "reasoning_details", "refusal"), "tool": ("tool_call_id",)}
-_DROPPED = ("annotations", "cache_control", "images", "parsed", "provider_specific_fields", "thinking_blocks")
+_DROPPED = ("annotations", "cache_control", "parsed", "provider_specific_fields", "thinking_blocks")
 """Fields that released clients send, of earlier answers for the most part, and that mean nothing here."""
-_PART = frozenset({"type", "text"})
-_DROPPED_OF_PART = ("annotations", "cache_control", "prompt_cache_breakpoint")
-_DROPPED_OF_CALL = ("index", "extra_content", "provider_specific_fields")
+_DROPPED_OF_ANSWER = (*_DROPPED, "images")
+_PART, _CALL, _FUNCTION = (
+    frozenset(names) for names in (("type", "text"), ("id", "type", "function"), ("name", "arguments"))
+)
+_DROPPED_OF_PART = ("annotations", "cache_control", "extras", "id", "index", "prompt_cache_breakpoint")
+_DROPPED_OF_CALL = ("cache_control", "extra_content", "index", "provider_specific_fields")
+_DROPPED_OF_FUNCTION = ("cache_control", "parsed_arguments", "provider_specific_fields")
 MAX_NAME_CHARS = 64
 
 
@@ -58,12 +62,34 @@ def ignored_in_messages(value: Any) -> tuple[str, ...]:
     """Names of fields in messages that mean nothing here, where they ask for something; of checked ``messages``."""
     found = dict[str, None]()
     for entry in value:
-        found |= {f"messages.{name}": None for name in _DROPPED if entry.get(name)}
+        found |= _given("messages", entry, _dropped(entry["role"]))
         content = entry.get("content")
         for part in content if isinstance(content, list) else ():
             if len(part) > len(_PART):
-                found |= {f"messages.content.{name}": None for name in _DROPPED_OF_PART if part.get(name)}
+                found |= _given("messages.content", part, _DROPPED_OF_PART)
+        if entry["role"] == "assistant":
+            found |= {"messages.reasoning_details": None} if _has_unread_details(entry) else {}
+            for call in entry.get("tool_calls") or ():
+                found |= _given("messages.tool_calls", call, _DROPPED_OF_CALL)
+                found |= _given("messages.tool_calls.function", call["function"], _DROPPED_OF_FUNCTION)
     return tuple(found)
+
+
+def _given(path: str, entry: dict[str, Any], names: Iterable[str]) -> dict[str, None]:
+    return {f"{path}.{name}": None for name in names if entry.get(name)}
+
+
+def _dropped(role: str) -> tuple[str, ...]:
+    """Pictures of an answer are history; those of a user ask to be seen."""
+    return _DROPPED_OF_ANSWER if role == "assistant" else _DROPPED
+
+
+def _has_unread_details(entry: dict[str, Any]) -> bool:
+    """Some reasoning is no text, such as what another server has encrypted."""
+    details = entry.get("reasoning_details")
+    if not isinstance(details, list):
+        return bool(details)
+    return not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in details)
 
 
 def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
@@ -78,11 +104,11 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
             text = f"{param}.{name} is not supported by this server"
             raise BadRequest(text, param=f"{param}.{name}", code="unsupported_parameter")
     if rest := entry.keys() - _OF_ALL:
-        _check_rest(entry, rest, (*_DROPPED, *_OF_ROLE.get(role, ())), f"{param}.")
+        _check_rest(entry, rest, (*_dropped(role), *_OF_ROLE.get(role, ())), f"{param}.")
     calls = _calls(entry.get("tool_calls"), f"{param}.tool_calls", budget)
     content = entry.get("content")
-    if content is None and role == "assistant":
-        content = entry.get("refusal")
+    if content in (None, "") and role == "assistant":
+        content = entry.get("refusal") or content
     is_empty = content is None and bool(calls)
     return ChatMessage(
         "system" if role == _DEVELOPER else role,
@@ -95,16 +121,21 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
 
 
 def _check_rest(entry: dict[str, Any], names: Iterable[str], known: Iterable[str], path: str) -> None:
-    """Refuse fields that are none of the known ones and ask for something."""
-    fields = Fields({name: entry[name] for name in names if entry[name] is not None}, path)
+    """Refuse fields that are none of the known ones and ask for something, as ``prefix`` does elsewhere."""
+    fields = Fields({name: entry[name] for name in names if _asks(entry[name])}, path)
     fields.ignore(*known)
-    for name in ("prefix", "partial"):  # which other servers have for continue_final_message
-        fields.refuse(name, False)
     fields.end()
+
+
+def _asks(value: Any) -> bool:
+    """Clients write null, and empty values, for what they do not ask for."""
+    return value is not None and value is not False and value not in ("", [], {})
 
 
 def _name(value: Any, param: str) -> str:
     if value is not None and (not isinstance(value, str) or len(value) > MAX_NAME_CHARS):
+        if is_listed(param):
+            return ""
         raise BadRequest(f"{param} must be a string of at most {MAX_NAME_CHARS} characters", param=param)
     return value or ""
 
@@ -131,10 +162,10 @@ def _call(value: Any, param: str, budget: ValueBudget) -> ToolCall:
     within = object_fields(function, f"{param}.function")
     name = check_tool_name(within.take("name"), f"{param}.function.name")
     arguments = within.take("arguments")
-    within.ignore("parsed_arguments")
-    fields.ignore(*_DROPPED_OF_CALL)
-    within.end()
-    fields.end()
+    if rest := function.keys() - _FUNCTION:
+        _check_rest(function, rest, _DROPPED_OF_FUNCTION, f"{param}.function.")
+    if rest := value.keys() - _CALL:
+        _check_rest(value, rest, _DROPPED_OF_CALL, f"{param}.")
     return ToolCall(call_id, name, check_arguments(arguments, f"{param}.function.arguments", budget))
 
 

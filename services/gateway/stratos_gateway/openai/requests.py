@@ -129,13 +129,13 @@ class Conversation:
 
     @property
     def is_plain(self) -> bool:
-        """Roles and contents are all there is to it."""
+        """Roles, names and contents are all there is to it."""
         return (
             not self.tools.tools
             and self.use == PLAIN_USE
             and self.thinks is None
             and self.wish == NO_WISH
-            and all(m == ChatMessage(m.role, m.content) for m in self.messages)
+            and all(m == ChatMessage(m.role, m.content, name=m.name) for m in self.messages)
         )
 
 
@@ -286,7 +286,7 @@ def take_options(
 def _refuse_chat_features(fields: Fields) -> None:
     fields.refuse("modalities", ["text"])
     fields.refuse("verbosity", "medium")
-    fields.refuse("include_reasoning", True)
+    fields.ignore_where("include_reasoning", True)
     fields.ignore("prediction")
     for name in ("audio", "web_search_options", "moderation", "chat_template"):
         fields.refuse(name)

@@ -29,7 +29,10 @@ def external_request(body: GenerationBody) -> ExternalRequest | None:
     if isinstance(prompt, Conversation) and not prompt.is_plain:
         return None
     if isinstance(prompt, Conversation):
-        messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+        messages = [
+            {"role": message.role, "content": message.content, **({"name": message.name} if message.name else {})}
+            for message in prompt.messages
+        ]
         return _external("/chat/completions", {"messages": messages}, body.options)
     return _external("/completions", {"prompt": prompt}, body.options) if isinstance(prompt, str) else None
 

@@ -79,10 +79,12 @@ def _switched(model: ServedModel, use: TemplateUse, *, thinks: bool, param: str)
 
 
 def _with_system_first(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
-    """Messages for a template that takes system texts at the beginning alone."""
+    """Messages for a template that takes system texts at the beginning alone; they keep a name that all have."""
     texts = [message.content for message in messages if message.role == "system"]
+    names = {message.name for message in messages if message.role == "system"}
     others = [message for message in messages if message.role != "system"]
-    return (*([ChatMessage("system", "\n\n".join(texts))] if texts else []), *others)
+    name = names.pop() if len(names) == 1 else ""
+    return (*([ChatMessage("system", "\n\n".join(texts), name=name)] if texts else []), *others)
 
 
 def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Sequence[int]]) -> OutputShape | None:

@@ -18,7 +18,7 @@ def request_section(request: ClientRequest[Any]) -> dict[str, Any]:
 
     ``model`` is the name that was asked for, ``base_model`` and ``revision`` the model that answers.
     ``reasoning_budget`` is the most tokens of its reasoning, where that is bounded; ``ignored`` are fields that it had
-    and that mean nothing here, as the header of its answer names them.
+    and that mean nothing here: those known to us, as the header's unknown ones are texts of the client.
     """
     tenant, prepared = request.tenant, request.prepared
     asked: dict[str, Any] = {"constrained": prepared.constrained} if prepared.constrained else {}

@@ -13,12 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import DependencyDown, NotFound, StreamGone
 from stratos.core.tenant import Tenant
-from stratos.store.models.alias_forms import split_name
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.answering.request import RESUMED
 from stratos_gateway.http.body import OrjsonResponse
-from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.streams.asking import cursor_tag, idempotency_key, is_stream_id, last_event_id, stream_id
 from stratos_gateway.streams.codec import decode_head
 from stratos_gateway.streams.desk import SealedStreams
@@ -104,41 +102,34 @@ class StreamResume:
 
 
 class BegunAnswers:
-    """Looks into records of streams, for requests with a key that cannot be prepared as their names stand now.
+    """Looks into records of streams, for requests with a key that cannot be prepared: a name has moved since their
+    answers began, or fields of theirs are refused since.
 
     Args:
         store: of records.
-        catalogue: what names stand for.
     """
 
-    def __init__(self, store: SealedStreams, catalogue: ModelCatalogue) -> None:
+    def __init__(self, store: SealedStreams) -> None:
         self._store = store
-        self._catalogue = catalogue
 
-    async def __call__(self, http: Request, tenant: Tenant, name: object) -> str:
+    async def __call__(self, http: Request, tenant: Tenant) -> str:
         """Digest of the model that the answer began with; "" where none has, or it is not known.
 
         Args:
             http: the request.
             tenant: whose key it carries.
-            name: field ``model`` of its body.
 
         Raises:
             BadRequest: like ``idempotency_key``.
         """
         key, sub_key = idempotency_key(http.headers), self._store.key(tenant.id)
-        if not key or sub_key is None or not isinstance(name, str) or not self._may_have_moved(name):
+        if not key or sub_key is None:
             return ""
         try:
             head = decode_head((await look(self._store, tenant.id, stream_id(sub_key, key))).head)
         except DependencyDown:
             return ""  # its record could not be gone on with, either
         return "" if head is None else head.identity.model_digest
-
-    def _may_have_moved(self, name: str) -> bool:
-        """An alias, or a model of several revisions: other names are not worth a look."""
-        revisions = self._catalogue.models.of_digits(split_name(name)[0], "")
-        return self._catalogue.aliases.source.find(name) is not None or len(revisions) > 1
 
 
 async def look(store: SealedStreams, tenant_id: str, stream: str, first_block: int = 1 << 30) -> StreamRecord:

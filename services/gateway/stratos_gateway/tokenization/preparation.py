@@ -32,6 +32,13 @@ class PreparedAnswer(Prepared):
 
     answer: Mapping[str, Any]
     """Ready for JSON."""
+    dropped: Sequence[str] = ()
+    """Fields of its body that mean nothing here."""
+
+    @property
+    def ignored(self) -> Sequence[str]:
+        """The same."""
+        return self.dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,13 @@ class TokenCounting:
         return await encode_conversation(model.unbounded(), conversation)
 
     def prepared(
-        self, name: str, target: ModelTarget, operation: str, texts: Sequence[str], answer: Mapping[str, Any]
+        self,
+        name: str,
+        target: ModelTarget,
+        operation: str,
+        texts: Sequence[str],
+        answer: Mapping[str, Any],
+        dropped: Sequence[str] = (),
     ) -> PreparedAnswer:
         """Facts for the steps: it takes a request of its tenant's limits, and no tokens."""
         return PreparedAnswer(
@@ -77,6 +90,7 @@ class TokenCounting:
             texts=texts,
             refusal=partial(self.catalogue.refusal, target),
             answer=answer,
+            dropped=dropped,
         )
 
 
@@ -105,7 +119,7 @@ class TokenizePreparer:
         else:
             ids, texts = await counting.text_ids(model, prompt, adds_special=parsed.adds_special), (prompt,)
         answer = await off_loop(len(ids), partial(_tokenize_answer, parsed, model, ids))
-        return counting.prepared(parsed.model, target, "tokenize", texts, answer)
+        return counting.prepared(parsed.model, target, "tokenize", texts, answer, parsed.ignored)
 
 
 def _tokenize_answer(body: TokenizeBody, model: ServedModel, ids: Sequence[int]) -> dict[str, Any]:
@@ -141,7 +155,9 @@ class CountPreparer:
         [conversation] = parsed.prompts
         assert isinstance(conversation, Conversation), "this dialect's only prompt"
         answer = {"input_tokens": len(await counting.conversation_ids(model, conversation))}
-        return counting.prepared(parsed.options.model, target, "count_tokens", conversation.texts, answer)
+        return counting.prepared(
+            parsed.options.model, target, "count_tokens", conversation.texts, answer, parsed.ignored
+        )
 
 
 class DetokenizePreparer:

@@ -8,7 +8,7 @@ from typing import Any
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import check_model_name, check_token_ids
 from stratos_gateway.openai.fields import Fields
-from stratos_gateway.openai.messages import check_messages
+from stratos_gateway.openai.messages import check_messages, ignored_in_messages
 from stratos_gateway.openai.requests import Conversation
 from stratos_gateway.openai.template_use import take_template_use
 from stratos_gateway.openai.tools import take_tools
@@ -24,6 +24,8 @@ class TokenizeBody:
     """Special tokens of the tokenizer are added to a text; a chat template writes its own."""
     tells_pieces: bool
     """The answer has the tokens' spellings, too."""
+    ignored: tuple[str, ...] = ()
+    """Fields of messages that mean nothing here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,13 @@ def parse_tokenize(body: dict[str, Any], default_model: str) -> TokenizeBody:
     fields.refuse("chat_template")
     fields.refuse("mm_processor_kwargs", {})
     fields.end()
-    return TokenizeBody(model=model, prompt=conversation, adds_special=False, tells_pieces=tells_pieces)
+    return TokenizeBody(
+        model=model,
+        prompt=conversation,
+        adds_special=False,
+        tells_pieces=tells_pieces,
+        ignored=ignored_in_messages(messages),
+    )
 
 
 def parse_detokenize(body: dict[str, Any], default_model: str, vocab_size: int) -> DetokenizeBody:

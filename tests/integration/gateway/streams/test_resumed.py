@@ -60,6 +60,20 @@ async def test_a_client_that_comes_back_gets_the_rest(worlds: list[AdminWorld], 
     assert contents(begun, rest) == expected
 
 
+async def test_what_the_version_before_took_is_given_again_though_it_is_refused_now(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/v1/chat/completions"
+    given = body(path, messages=[{"role": "user", "content": "hi", "weight": 1}])
+    with monkeypatch.context() as before:
+        before.setattr("stratos_gateway.openai.messages._asks", lambda value: False)
+        first = await read(worlds[0], "POST", path, given, idempotency_key="a key")
+    again = await read(worlds[1], "POST", path, given, idempotency_key="a key")
+    assert (again.status, texts(again)) == (200, texts(first))
+    assert again.headers["x-stratos-ignored"] == "messages[0].weight"
+    assert (await read(worlds[1], "POST", path, given, idempotency_key="another")).status == 400
+
+
 async def test_who_has_seen_a_part_is_not_given_all_of_it_without_the_record(
     worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,12 @@ import pytest
 
 from stratos.common.errors import BadRequest
 from stratos.text.chat_template import ChatMessage, ChatTemplate
+from stratos_gateway.anthropic.notices import Ignored
 from stratos_gateway.http.body import leniently
+from stratos_gateway.openai.fields import Fields
 from stratos_gateway.openai.messages import check_messages, ignored_in_messages
+from stratos_gateway.openai.requests import parse_chat
+from stratos_gateway.overflow.request import external_request
 from tests.support.reference.shipped_model import shipped_tokenizer
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -28,6 +32,7 @@ def user(**fields: Any) -> dict[str, Any]:
         (user(reasoning_content="hm"), "messages[0].reasoning_content"),
         (user(tool_call_id="call_1"), "messages[0].tool_call_id"),
         (user(name="n" * 65), "messages[0].name"),
+        (user(images=["aGk="]), "messages[0].images"),
         ({"role": "assistant", "content": "", "partial": True}, "messages[0].partial"),
         (user(content=[{**TEXT, "detail": "high"}]), "messages[0].content[0].detail"),
         ({"role": "assistant", "tool_calls": [{**CALL, "caller": "x"}]}, "messages[0].tool_calls[0].caller"),
@@ -43,10 +48,40 @@ def test_a_field_that_is_not_known_is_refused_by_its_place(message: dict[str, An
     assert caught.value.param == param
 
 
-def test_a_lenient_gateway_lists_it() -> None:
+@pytest.mark.parametrize(
+    ("field", "value"), [("weight", 1), ("prefix", True), ("name", 5), ("name", "n" * 65), ("images", ["aGk="])]
+)
+def test_a_lenient_gateway_and_one_that_reads_a_record_list_it(field: str, value: object) -> None:
     with leniently(is_lenient=True) as unknown:
-        assert check_messages([user(weight=1)]) == (ChatMessage("user", "hi"),)
-    assert unknown == ["messages[0].weight"]
+        assert check_messages([user(**{field: value})]) == (ChatMessage("user", "hi"),)
+    assert unknown == [f"messages[0].{field}"]
+
+
+def test_what_asks_for_nothing_is_left_out() -> None:
+    function = {"name": "f", "arguments": "{}", "strict": False, "more": None}
+    messages = [
+        user(tool_call_id="", reasoning_content="", extras={}, images=[]),
+        {"role": "assistant", "tool_calls": [{**CALL, "custom": None, "more": "", "function": function}]},
+    ]
+    assert [len(message.tool_calls) for message in check_messages(messages)] == [0, 1]
+    assert ignored_in_messages(messages) == ()
+
+
+def test_what_clients_note_for_themselves_is_taken_and_named() -> None:
+    noted = {"provider_specific_fields": {"thought_signature": "x"}, "cache_control": {"type": "ephemeral"}}
+    call = {**CALL, **noted, "index": 1, "extra_content": {"a": 1}, "function": {**CALL["function"], **noted}}  # type: ignore[dict-item]
+    messages = [
+        user(content=[{**TEXT, "id": "lc_1", "index": 1, "extras": {"a": 1}}]),
+        {"role": "assistant", "tool_calls": [call], "images": ["aGk="], "reasoning_details": [{"data": "x"}]},
+    ]
+    assert [message.content for message in check_messages(messages)] == ["hi", ""]
+    assert set(ignored_in_messages(messages)) == {
+        "messages.images",
+        "messages.reasoning_details",
+        *(f"messages.content.{name}" for name in ("extras", "id", "index")),
+        *(f"messages.tool_calls.{name}" for name in ("extra_content", "index", *noted)),
+        *(f"messages.tool_calls.function.{name}" for name in noted),
+    }
 
 
 def test_what_sdks_send_of_an_earlier_answer_is_taken_and_named_where_it_asks_for_something() -> None:
@@ -64,8 +99,28 @@ def test_what_sdks_send_of_an_earlier_answer_is_taken_and_named_where_it_asks_fo
     )
 
 
-def test_a_refusal_of_an_earlier_answer_is_its_text() -> None:
-    assert check_messages([{"role": "assistant", "content": None, "refusal": "No."}])[0].content == "No."
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_refusal_of_an_earlier_answer_is_its_text(content: str | None) -> None:
+    assert check_messages([{"role": "assistant", "content": content, "refusal": "No."}])[0].content == "No."
+
+
+def test_a_recorded_mark_of_caching_that_is_none_is_listed() -> None:
+    with leniently(is_lenient=True) as unknown:
+        Ignored().take_cache_control(Fields({"cache_control": {"type": "forever"}}), "system[0].cache_control")
+    assert unknown == ["system[0].cache_control"]
+
+
+def test_reasoning_that_is_to_be_left_out_is_refused_as_a_field_that_is_not_known() -> None:
+    body = {"model": "m", "messages": [user(name="Ann")], "include_reasoning": False}
+    with pytest.raises(BadRequest) as caught:
+        parse_chat(body, 100)
+    assert caught.value.param == "include_reasoning"
+    with leniently(is_lenient=True) as unknown:
+        parsed = parse_chat(body, 100)
+    assert unknown == ["include_reasoning"]
+    external = external_request(parsed)
+    assert external is not None, "a chat with a name is served by others, too"
+    assert external.body["messages"] == [user(name="Ann")]
 
 
 def test_templates_read_names_in_which_no_special_token_is_one() -> None:

@@ -48,7 +48,7 @@ def init_store(
         str, typer.Option(envvar="STRATOS_FIRST_KEY", help="A first key, made elsewhere; it needs the pepper.")
     ] = "",
     admin_key: Annotated[
-        str, typer.Option(envvar="STRATOS_ADMIN_KEY", help="A first key of the role admin, of the tenant platform.")
+        str, typer.Option(envvar="STRATOS_FIRST_ADMIN_KEY", help="One of the role admin, of tenant platform.")
     ] = "",
     pepper: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER", help="Pepper of the gateways.")] = "",
     pepper_id: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER_ID")] = DEFAULT_PEPPER_ID,
@@ -59,7 +59,7 @@ def init_store(
     """Set up the store of a new installation, once; nothing can be written before. Running it again changes nothing.
 
     Where the object store has outlived its Redis, its store is taken over, and its adapters are put back. Gateways are
-    ready once they have read a store: first keys that are given here are in it by then.
+    ready once they have read a store: first keys that are given here are in it moments after it is one.
     """
     from stratos.cli.keyring import GivenKey, set_up_with_keys
     from stratos.cli.stores import once_answered
@@ -78,10 +78,11 @@ def init_store(
         target = find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
         peppers = Peppers(current=pepper, current_id=pepper_id) if given else None
         set_up = partial(set_up_with_keys, target, peppers, given)
-        store_id = asyncio.run(once_answered(set_up, wait_s, SystemClock()))
+        store_id, revoked = asyncio.run(once_answered(set_up, wait_s, SystemClock()))
     typer.echo(f"the store is {store_id}")
     for key_id, key in zip(key_ids, given, strict=True):
-        typer.echo(f"the key {key_id} is one of tenant {key.tenant}")
+        state = "was revoked: it stays so" if key_id in revoked else f"is one of tenant {key.tenant}"
+        typer.echo(f"the key {key_id} {state}")
 
 
 @admin_app.command("add-key")
