@@ -29,6 +29,7 @@ from stratos.store.counters.guard import StoreId
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
 from stratos.store.counters.redemptions import Redemptions
+from stratos.store.counters.serving import ServingStore
 from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
 from stratos.store.ledger.chain import Chain
@@ -141,15 +142,15 @@ async def open_backends(
     objects = _open_objects(settings, stack)
     shelf = open_shelf(settings, models, follower, objects, metrics, clock, stack)
     status = ModelStatus(shelf, models, routers.live_workers)
-    rolling, at = (
-        SnapshotRollouts(follower.snapshot),
-        RolloutStores(redis=redis, records=store, config=settings.records, store_id=store_id),
-    )
-    rollouts = Rollouts.open(at, rolling, models, lambda: status.live_workers(), settings.rollouts, clock)
-    tasks |= rollouts.tasks
-    aliases = SnapshotAliases(follower, models)
+    aliases, rolling = SnapshotAliases(follower, models), SnapshotRollouts(follower.snapshot)
     choice, poll_s = AliasChoice(aliases, models, Random()), settings.model_records.live_poll_s
-    tasks |= {"model-records": shelf.run, "aliases": MovedAliases(store, aliases, choice, store_id, poll_s).run}
+    own_name = gateway_name(name, new_incarnation())
+    serving = ServingStore(redis, settings.records, own_name, store_id)
+    at = RolloutStores(redis=redis, records=store, config=settings.records, store_id=store_id, serving=serving)
+    rollouts = Rollouts.open(at, rolling, models, lambda: status.live_workers(), choice, settings.rollouts, clock)
+    tasks |= rollouts.tasks
+    moved = MovedAliases(store, aliases, choice, store_id, poll_s, serving.lacking)
+    tasks |= {"model-records": shelf.run, "aliases": moved.run}
     segments = None if objects is None else SegmentStore(objects)
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id, share, segments)
     if segments is not None:
@@ -227,7 +228,7 @@ async def open_backends(
         rollouts=rollouts.evidence,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
-        leases=LeaseStore(redis, settings.records, gateway_name(name, new_incarnation()), store_id),
+        leases=LeaseStore(redis, settings.records, own_name, store_id),
         exchange_gateways=partial(ask_peers, peers, dialer),
         ledger=LedgerAccess(
             store=ledger,
@@ -238,7 +239,7 @@ async def open_backends(
             readings=readings,
         ),
         tasks=tasks,
-        collectors=(SnapshotMetrics(follower), RolloutMetrics(rolling.all, time.time)),
+        collectors=(SnapshotMetrics(follower), RolloutMetrics(rolling.all, aliases.find, time.time)),
         snapshot_text=SnapshotCopies(follower).text,
         first_look=first_look,
         on_change=follower.on_change,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Coroutine, Mapping, Sequence
@@ -10,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc.aio
+from redis.exceptions import RedisError
 
 from stratos.api.gateway.v1 import limits_pb2, limits_pb2_grpc, snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.clock import SystemClock
@@ -210,6 +212,10 @@ class GatewayService(Service):
             self._opened.bodies.end_all(Draining("this gateway leaves before the request is complete; try again"))
             self._opened.admission.end_all()
             await self._until_idle()
+        if (evidence := self._opened.backends.rollouts) is not None:
+            with contextlib.suppress(DependencyDown, RedisError, TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await evidence.publish()  # its task ends with the process, between two writes
 
     async def _until_idle(self) -> None:
         while self._opened.admission.num_open or len(self._opened.bodies):  # noqa: ASYNC110 - only at the end of a process

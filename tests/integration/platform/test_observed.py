@@ -58,6 +58,7 @@ ELSEWHERE = {
     "stratos_rollout_overdue_seconds",
     "stratos_rollout_percent",
     "stratos_rollout_phase_age_seconds",
+    "stratos_rollout_written_percent",
     *OF_A_CLUSTER,
 }
 """No process of a machine serves Kubernetes' metrics API or has an HPA, and no model of this platform is refused, or

@@ -201,7 +201,10 @@ def rollout(
     with explained_errors():
         ask = RolloutAsk(name=name, to=to, given=given, min_requests=min_requests, verbs=verbs)
         with admin_client(url, key, data_dir, run) as client:
-            typer.echo(rollout_text(call_rollout(client, ask)))
+            row = call_rollout(client, ask)
+            typer.echo(rollout_text(row))
+            if abort and not row["is_applied"]:
+                raise typer.Exit(1)
 
 
 @models_app.command("rollouts")

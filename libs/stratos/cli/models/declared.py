@@ -145,7 +145,7 @@ def _aliases(known: Sequence[Record]) -> list[AliasRecord]:
 
 def _rollouts(known: Sequence[Record]) -> list[RolloutRecord]:
     values = [found.value for found in known if not found.is_deleted]
-    return [value for value in values if isinstance(value, RolloutRecord) and value.is_active]
+    return [value for value in values if isinstance(value, RolloutRecord) and value.is_unfinished]
 
 
 def _parts(record: Record) -> tuple[str, str]:

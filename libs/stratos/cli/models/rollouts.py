@@ -72,6 +72,8 @@ def rollout_text(row: Mapping[str, Any]) -> str:
         f"{row['model']:<24} {row['old'][:12]} -> {row['new'][:12]}  {row['phase']} at {row['percent']} % "
         f"(steps {', '.join(map(str, row['steps']))}; hold {row['hold_s']:g} s)"
     )
-    told = [f"  {row['reason']}"] if row["reason"] else []
+    if not row.get("is_applied", True):
+        head += "  (weights not written yet)"
+    told = [f"  {text}" for text in (row["reason"], *row.get("notes", ())) if text]
     told += [f"  {verdict['outcome']:<14} {verdict['text']}" for verdict in row.get("verdicts", ())]
     return "\n".join([head, *told])

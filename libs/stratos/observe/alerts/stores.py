@@ -53,10 +53,14 @@ STORE_ALERTS = (
     Alert(
         name="StratosRolloutStuck",
         expr="max by (release, model) (stratos_rollout_overdue_seconds) > 1800",
-        summary="A roll-out of a model has stood at one step for half an hour beyond its hold.",
-        meaning="Requests are served at the weights of that step. It neither goes on nor back: evidence is missing.",
+        summary="A roll-out of a model has stood at one step for half an hour beyond its hold, or its weights are not "
+        "written.",
+        meaning="Requests are served at the weights of the alias (`stratos_rollout_written_percent`). It neither goes "
+        "on nor back.",
         check=(
-            "`stratos models rollout NAME`: too few requests of one revision, or no verdict of a gate?",
+            "`stratos models rollout NAME`: too few requests of one revision, or no verdict of a gate? Does a gateway "
+            "not serve the new revision, or is it of an older version?",
+            "Weights not written: does Redis answer, and can the gateways read the alias (a newer version's)?",
             "`stratos models list`: has the new revision live workers?",
             "Do all requests of a tenant stay on one revision? Those that name no session go by their tenant.",
         ),

@@ -62,12 +62,15 @@ MODEL = Dashboard(
         Panel(
             title="Roll-outs",
             text="Share of a model's sessions that its last roll-out sends to the new revision.",
-            queries=(Query("max by (model, phase) (stratos_rollout_percent{@})", "{{model}} {{phase}}"),),
+            queries=(
+                Query("max by (model, phase) (stratos_rollout_percent{@})", "{{model}} {{phase}}"),
+                Query("max by (model) (stratos_rollout_written_percent{@})", "{{model}} in its alias"),
+            ),
             unit="short",
         ),
         Panel(
             title="Roll-outs: beyond their hold",
-            text="Time at a step that is over its hold: requests, workers or a clear verdict lack.",
+            text="Time at a step that is over its hold, or whose weights are not written.",
             queries=(Query("max by (model) (stratos_rollout_overdue_seconds{@})", "{{model}}"),),
             unit="s",
         ),

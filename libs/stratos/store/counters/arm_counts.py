@@ -8,9 +8,10 @@ twice.  A gateway that dies takes with it what it counted since its last write.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -99,6 +100,10 @@ class CountName:
         return cls(rollout.model, rollout.started_us, rollout.epoch)
 
 
+_Read = tuple[str, Mapping[str, ArmCounts]]
+"""Text of a gateway, and what it says; nothing changes it."""
+
+
 class ArmCountStore:
     """Writes and sums counts; both raise ``DependencyDown`` where Redis does not answer, or is another store.
 
@@ -115,6 +120,8 @@ class ArmCountStore:
         self._gateway = gateway
         self._put = GuardedScript(redis, config, _PUT, store_id)
         self._reads = GuardedReads(redis, config, store_id)
+        self._read: dict[CountName, dict[str, _Read]] = {}
+        """Texts of gateways at the last look, of the last count of each model."""
 
     async def put(self, name: CountName, arms: Mapping[str, ArmCounts]) -> None:
         """Write all that this gateway has counted, by digest."""
@@ -126,24 +133,39 @@ class ArmCountStore:
         """Counts of all gateways by digest."""
         await self._reads.check()
         with translate_redis_errors():
-            texts: Any = await self._redis.hvals(self._key(name))
-        return summed(texts)
+            texts: Any = await self._redis.hgetall(self._key(name))
+        known = self._read.get(name, {})
+        read, total = await asyncio.to_thread(_summed, texts, known)  # up to a millisecond of each gateway
+        self._read = {other: found for other, found in self._read.items() if other.model != name.model} | {name: read}
+        return total
+
+    async def forget(self, name: CountName) -> None:
+        """Remove counts of a step that is over; what a gateway still writes to them is kept for days, and not read."""
+        await self._reads.check()
+        with translate_redis_errors():
+            await self._redis.unlink(self._key(name))
 
     def _key(self, name: CountName) -> str:
         return f"{self._head}:{name.started_us}:{name.epoch}:{name.model}"
 
 
-def summed(texts: Iterable[str]) -> dict[str, ArmCounts]:
-    """The sum of what gateways wrote; what cannot be read, as of a later version, counts as nothing."""
-    found = dict[str, ArmCounts]()
-    for text in texts:
-        try:
-            arms = {digest: _counts(value) for digest, value in json.loads(text).items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        for digest, arm in arms.items():
-            found.setdefault(digest, ArmCounts()).add(arm)
-    return found
+def _summed(texts: Mapping[str, str], known: Mapping[str, _Read]) -> tuple[dict[str, _Read], dict[str, ArmCounts]]:
+    """Texts of gateways, of which only those that have changed are read, and the sum; runs in another thread."""
+    read, total = dict[str, _Read](), dict[str, ArmCounts]()
+    for gateway, text in texts.items():
+        last = known.get(gateway)
+        read[gateway] = last if last is not None and last[0] == text else (text, _arms(text))
+        for digest, arm in read[gateway][1].items():
+            total.setdefault(digest, ArmCounts()).add(arm)
+    return read, total
+
+
+def _arms(text: str) -> Mapping[str, ArmCounts]:
+    """Counts by digest; what cannot be read, as of a later version, counts as nothing."""
+    try:
+        return {digest: _counts(value) for digest, value in json.loads(text).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _counts(value: Mapping[str, Any]) -> ArmCounts:

@@ -91,6 +91,8 @@ class RolloutRecord:
     epoch: Annotated[int, Ge(0)] = 0
     """Number of the count of requests that is judged: a step begins with a count of its own."""
     baseline: Baseline | None = None
+    alias_version: Annotated[int, Ge(0)] | None = None
+    """Version of the model's alias when it started, 0 where it had none; other targets since are an edit by hand."""
     reason: str = ""
     """Cause of the last change."""
 
@@ -98,6 +100,11 @@ class RolloutRecord:
     def is_active(self) -> bool:
         """It has not ended."""
         return self.phase in (RolloutPhase.RUNNING, RolloutPhase.PAUSED)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """It runs, or the weights of its end are not written."""
+        return self.is_active or not self.is_applied
 
     @property
     def is_counted(self) -> bool:
@@ -119,5 +126,9 @@ class RolloutRecord:
     @property
     def targets(self) -> tuple[AliasTarget, ...]:
         """Targets that the model's own name has now."""
-        shares = ((self.old, WHOLE - self.percent), (self.new, self.percent))
+        return self.targets_at(self.percent)
+
+    def targets_at(self, percent: int) -> tuple[AliasTarget, ...]:
+        """Targets that it has while the new revision gets so much."""
+        shares = ((self.old, WHOLE - percent), (self.new, percent))
         return tuple(AliasTarget(model=self.model, digest=digest, weight=w) for digest, w in shares if w)

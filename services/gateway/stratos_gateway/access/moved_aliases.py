@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,13 +35,20 @@ class MovedAliases:
         choice: says which ones have workers.
         store_id: of the store that takes them.
         poll_s: between looks.
+        lacking: living gateways that serve one of some revisions, but not each of others: see ``ServingStore``.
     """
 
     def __init__(
-        self, records: RecordStore, aliases: SnapshotAliases, choice: AliasChoice, store_id: StoreId, poll_s: float
+        self,
+        records: RecordStore,
+        aliases: SnapshotAliases,
+        choice: AliasChoice,
+        store_id: StoreId,
+        poll_s: float,
+        lacking: Callable[[Collection[str], Collection[str]], Awaitable[Sequence[str]]],
     ) -> None:
         self._records, self._aliases, self._choice = records, aliases, choice
-        self._store_id, self._poll_s = store_id, poll_s
+        self._store_id, self._poll_s, self._lacking = store_id, poll_s, lacking
 
     async def run(self) -> None:
         """Root task."""
@@ -54,9 +62,14 @@ class MovedAliases:
     async def settle(self) -> None:
         """Note those that have moved by now; raises ``DependencyDown``."""
         for alias in self._aliases.moving():
-            if self._choice.has_workers(alias):
+            if self._choice.has_workers(alias) and not await self._is_missing(alias):
                 writer = RecordWriter(self._records, actor="gateway", store_id=known(self._store_id))
                 await writer.change(Kind.ALIAS, alias.name, "alias.moved", partial(_moved, alias))
+
+    async def _is_missing(self, alias: AliasRecord) -> bool:
+        """Whether a gateway would have nothing for its requests but what the alias stood for before."""
+        new, before = ({t.digest for t in targets if t.digest} for targets in (alias.targets, alias.before))
+        return bool(new) and bool(await self._lacking(new, before))
 
 
 def _moved(alias: AliasRecord, old: Record | None) -> dict[str, Any] | None:

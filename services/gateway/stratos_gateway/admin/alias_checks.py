@@ -124,10 +124,13 @@ def _too_long(ways: Mapping[str, set[str]]) -> set[str]:
 
 
 def check_not_rolling(name: str, snapshot: FollowedSnapshot) -> None:
-    """Refuse to change by hand what a roll-out moves; raises ``BadRequest``."""
-    rollout = snapshot.get(Kind.ROLLOUT, name)
-    if rollout is not None and isinstance(rollout.value, RolloutRecord) and rollout.value.is_active:
-        raise BadRequest(f"a roll-out of {name!r} is {rollout.value.phase.value}: abort it first", param="name")
+    """Refuse to change by hand what a roll-out moves, until the weights of its end are written; ``BadRequest``."""
+    found = snapshot.get(Kind.ROLLOUT, name)
+    rollout = found.value if found is not None else None
+    if not isinstance(rollout, RolloutRecord) or not rollout.is_unfinished:
+        return
+    what = "abort it first" if rollout.is_active else "the weights of its end are not written yet, try again"
+    raise BadRequest(f"a roll-out of {name!r} is {rollout.phase.value}: {what}", param="name")
 
 
 def check_unnamed(name: str, digests: Collection[str], snapshot: FollowedSnapshot, models: ModelSet) -> None:

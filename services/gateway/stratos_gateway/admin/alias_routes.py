@@ -7,16 +7,21 @@ from typing import Any
 
 from starlette.requests import Request
 
-from stratos.common.errors import BadRequest, NotFound
+from stratos.common.errors import BadRequest, DependencyDown, NotFound
 from stratos.core.tenancy.roles import Role
 from stratos.store.models.alias_forms import alias_draft, alias_to_json
-from stratos.store.models.alias_record import AliasRecord, AliasTarget
+from stratos.store.models.alias_record import AliasRecord
+from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
+from stratos.store.records.writer import Tombstone
 from stratos_gateway.admin.alias_checks import aliases_of, check_not_rolling, checked_alias, choice_of, in_use
 from stratos_gateway.admin.fields import only
 from stratos_gateway.admin.model_routes import Handler, ModelCaller, ModelHandlers, removed
-from stratos_gateway.models.aliases import AliasChoice
+from stratos_gateway.models.aliases import succeeding
 from stratos_gateway.models.model_set import ModelSet
+
+_MOST_TRIES = 10
+_CHANGES = "others change this alias all the time; try again"
 
 
 class AliasRoutes(ModelHandlers):
@@ -38,23 +43,32 @@ class AliasRoutes(ModelHandlers):
         status = self._known
         only(body, "targets", "sticky")
         draft = alias_draft(request.path_params["name"], body)
-        models, snapshot = status.models, await self._now()
-        check_not_rolling(draft.name, snapshot)
-        made = checked_alias(draft, snapshot, models)
-        made = replace(made, created_unix_s=await caller.writer.records.now_us() // 1_000_000)
         await status.look()
-        written: list[AliasRecord] = []
-
-        def edit(old: Record | None) -> dict[str, Any]:
-            written.append(succeeding(made, old, choice_of(snapshot, models), models))
-            return alias_to_json(written[-1])
-
-        await caller.writer.change(Kind.ALIAS, made.name, "alias.set", edit, takes_malformed=True)
-        return alias_view(written[-1])
+        for _ in range(_MOST_TRIES):
+            snapshot = await self._now()
+            check_not_rolling(draft.name, snapshot)
+            made = checked_alias(draft, snapshot, status.models)
+            made = replace(made, created_unix_s=await caller.writer.records.now_us() // 1_000_000)
+            edit = _Unless(snapshot, made, status.models)
+            if await caller.writer.change(Kind.ALIAS, made.name, "alias.set", edit, takes_malformed=True):
+                return alias_view(edit.written)
+        raise DependencyDown(_CHANGES)
 
     async def _remove(self, caller: ModelCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        name = request.path_params["name"]
+        for _ in range(_MOST_TRIES):
+            snapshot = await self._now()
+            self._check_removable(name, snapshot)
+
+            def edit(old: Record | None, seen: FollowedSnapshot = snapshot) -> Tombstone | None:
+                return None if has_changed(seen, old) else removed(old)
+
+            if await caller.writer.change(Kind.ALIAS, name, "alias.remove", edit):
+                return {"removed": name}
+        raise DependencyDown(_CHANGES)
+
+    def _check_removable(self, name: str, snapshot: FollowedSnapshot) -> None:
         models = self._known.models
-        name, snapshot = request.path_params["name"], await self._now()
         check_not_rolling(name, snapshot)
         choice = choice_of(snapshot, models)
         if choice.source.find(name) is None:
@@ -66,29 +80,34 @@ class AliasRoutes(ModelHandlers):
         ]
         if users and models.get(name) is None:
             raise BadRequest(f"the alias {users[0]!r} names it: change or remove that first", param="name")
-        await caller.writer.change(Kind.ALIAS, name, "alias.remove", removed)
-        return {"removed": name}
 
 
-def succeeding(alias: AliasRecord, old: Record | None, choice: AliasChoice, models: ModelSet) -> AliasRecord:
-    """The alias with the targets that go on until its own have workers: where its requests go now.
+class _Unless:
+    """The edit that sets an alias, unless it was changed after it was checked: by a roll-out that began, say.
 
     Args:
-        alias: as it is to be.
-        old: the version that it follows; that of a name that was no alias is ``None`` or a tombstone.
-        choice: says which targets have workers.
-        models: say where requests for a model's own name go without an alias.
+        snapshot: by which it was checked.
+        made: as it is to be.
+        models: of this gateway.
     """
-    known = old.value if old is not None and isinstance(old.value, AliasRecord) else None
-    if known is not None:
-        before = known.before if known.before and not choice.has_workers(known) else known.targets
-    elif (current := models.get(alias.name)) is not None:
-        before = (AliasTarget(model=alias.name, digest=current.base.digest),)
-    else:
-        return alias
-    places = {(target.model, target.digest) for target in alias.targets}
-    is_new = any((target.model, target.digest) not in places for target in before)
-    return replace(alias, before=before if is_new else ())
+
+    def __init__(self, snapshot: FollowedSnapshot, made: AliasRecord, models: ModelSet) -> None:
+        self._snapshot, self._made, self._models = snapshot, made, models
+        self.written = made
+
+    def __call__(self, old: Record | None) -> dict[str, Any] | None:
+        if has_changed(self._snapshot, old):
+            return None
+        self.written = succeeding(self._made, old, choice_of(self._snapshot, self._models), self._models)
+        return alias_to_json(self.written)
+
+
+def has_changed(snapshot: FollowedSnapshot, old: Record | None) -> bool:
+    """Whether an alias is another version than a snapshot has; one that cannot be read may be replaced."""
+    if old is None:
+        return False
+    seen = snapshot.get(Kind.ALIAS, old.id)
+    return old.version != (0 if seen is None else seen.version)
 
 
 def alias_view(alias: AliasRecord) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Protocol
 
@@ -167,6 +168,27 @@ class AliasChoice:
         if sticky is Sticky.REQUEST:
             return str(self._rng.random())
         return f"{tenant}\0{session}" if session and sticky is Sticky.SESSION else tenant
+
+
+def succeeding(alias: AliasRecord, old: Record | None, choice: AliasChoice, models: ModelSet) -> AliasRecord:
+    """The alias with the targets that go on until its own have workers: where its requests go now.
+
+    Args:
+        alias: as it is to be.
+        old: the version that it follows; that of a name that was no alias is ``None`` or a tombstone.
+        choice: says which targets have workers.
+        models: say where requests for a model's own name go without an alias.
+    """
+    known = old.value if old is not None and isinstance(old.value, AliasRecord) else None
+    if known is not None:
+        before = known.before if known.before and not choice.has_workers(known) else known.targets
+    elif (current := models.get(alias.name)) is not None:
+        before = (AliasTarget(model=alias.name, digest=current.base.digest),)
+    else:
+        return alias
+    places = {(target.model, target.digest) for target in alias.targets}
+    is_new = any((target.model, target.digest) not in places for target in before)
+    return replace(alias, before=before if is_new else ())
 
 
 def _rank(alias: str, target: AliasTarget, who: str) -> float:

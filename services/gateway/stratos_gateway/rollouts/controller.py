@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from redis.exceptions import RedisError
@@ -22,7 +22,7 @@ from stratos.common.errors import StratosError
 from stratos.store.counters.arm_counts import ArmCounts, ArmCountStore, CountName
 from stratos.store.counters.guard import StoreId, known
 from stratos.store.models.alias_forms import alias_to_json
-from stratos.store.models.alias_record import WHOLE, AliasRecord, AliasTarget
+from stratos.store.models.alias_record import AliasRecord
 from stratos.store.models.rollout_forms import rollout_to_json
 from stratos.store.models.rollout_record import RolloutPhase, RolloutRecord
 from stratos.store.records.record import Kind, Record
@@ -49,6 +49,8 @@ class RolloutController:
         counts: requests of all gateways.
         has_workers: asks a router whether a revision has live workers; false where none answers.
         store_id: of the store that takes the changes.
+        lacking: living gateways that serve one of some digests, but not each of others: see ``ServingStore``.
+        succeeds: adds to an alias what its requests go on with until its targets have workers.
     """
 
     def __init__(
@@ -57,11 +59,15 @@ class RolloutController:
         counts: ArmCountStore,
         has_workers: Callable[[str], Awaitable[bool]],
         store_id: StoreId,
+        lacking: Callable[[Collection[str], Collection[str]], Awaitable[Sequence[str]]],
+        succeeds: Callable[[AliasRecord, Record | None], AliasRecord],
     ) -> None:
         self._records = records
         self._counts = counts
         self._has_workers = has_workers
         self._store_id = store_id
+        self._lacking = lacking
+        self._succeeds = succeeds
 
     async def run(self, models: Callable[[], Iterable[str]], poll_s: float) -> None:
         """Root task: look at the roll-outs of some models again and again."""
@@ -78,23 +84,49 @@ class RolloutController:
         writer = RecordWriter(self._records, actor="gateway", store_id=known(self._store_id))
         alias = await writer.current(Kind.ALIAS, model)
         record, rollout = await read_rollout(writer, model)
-        if rollout is None or (rollout.is_applied and not rollout.is_active):
+        if rollout is None or not rollout.is_unfinished:
             return False
-        if (wanted := weights(rollout, alias)) is not None:
-            return await _replace(writer, Kind.ALIAS, model, "alias.rollout", alias, alias_to_json(wanted))
         now_us = await self._records.now_us()
+        if (left := without_weights(rollout, alias, now_us)) is not None:
+            action = "rollout.applied" if left.phase is rollout.phase else "rollout.abort"
+            return await _replace(writer, Kind.ROLLOUT, model, action, record, rollout_to_json(left))
+        if (wanted := weights(rollout, alias)) is not None:
+            if not rollout.is_applied and rollout.is_active and (_is_kept(rollout) or await self.lacking(rollout)):
+                return False
+            value = alias_to_json(self._succeeds(wanted, alias))
+            return await _replace(writer, Kind.ALIAS, model, "alias.rollout", alias, value)
         if not rollout.is_applied:
             made = applied(rollout, now_us) if rollout.is_active else replace(rollout, is_applied=True)
-            return await _replace(writer, Kind.ROLLOUT, model, "rollout.applied", record, rollout_to_json(made))
-        if not rollout.is_counted:
-            return False
-        counts = await self._counts.sums(CountName.of(rollout))
-        made_next = following(rollout, counts, now_us, has_workers=await self._has_workers(rollout.new))
+            is_done = await _replace(writer, Kind.ROLLOUT, model, "rollout.applied", record, rollout_to_json(made))
+            if is_done and made.epoch != rollout.epoch:
+                await self._counts.forget(CountName.of(rollout))
+            return is_done
+        made_next = await self._next(rollout, now_us)
         if made_next is None:
             return False
         _log.info("roll-out of %s: %s at %d %%: %s", model, made_next.phase, made_next.percent, made_next.reason)
         action = ACTIONS[made_next.phase]
         return await _replace(writer, Kind.ROLLOUT, model, action, record, rollout_to_json(made_next))
+
+    async def _next(self, rollout: RolloutRecord, now_us: int) -> RolloutRecord | None:
+        """The roll-out as it is to be written next; back it goes at any time, on once every gateway can follow."""
+        if not rollout.is_counted:
+            return None
+        counts = await self._counts.sums(CountName.of(rollout))
+        is_held = now_us - rollout.since_us >= 1e6 * rollout.hold_s
+        has_workers = is_held and await self._has_workers(rollout.new)
+        made = following(rollout, counts, now_us, has_workers=has_workers)
+        if made is None or made.phase is RolloutPhase.ROLLED_BACK:
+            return made
+        return None if await self.lacking(rollout) else made
+
+    async def lacking(self, rollout: RolloutRecord) -> Sequence[str]:
+        """Living gateways that do not serve the new revision, or do not say so; raises ``DependencyDown``."""
+        return await self._lacking([rollout.new], [rollout.old])
+
+    async def has_old_workers(self, rollout: RolloutRecord) -> bool:
+        """Whether the revision that it came from has live workers; false where no router answers."""
+        return await self._has_workers(rollout.old)
 
     async def counted(self, rollout: RolloutRecord) -> dict[str, ArmCounts]:
         """Requests of both revisions at all gateways, of the step that runs; raises ``DependencyDown``."""
@@ -114,22 +146,59 @@ def weights(rollout: RolloutRecord, alias: Record | None) -> AliasRecord | None:
     Args:
         rollout: what it says now.
         alias: the record of the model's own name.
-
-    Returns:
-        Where the new revision gets all, the old one is what was before: while the new one has no workers it goes on.
     """
-    known_alias = alias.value if alias is not None and isinstance(alias.value, AliasRecord) else None
+    known_alias = _alias_of(alias)
     if known_alias is not None and (known_alias.targets, known_alias.sticky) == (rollout.targets, rollout.sticky):
         return None
-    is_alone = rollout.percent == WHOLE
-    before = (AliasTarget(model=rollout.model, digest=rollout.old),) if is_alone else ()
     return AliasRecord(
         name=rollout.model,
         targets=rollout.targets,
-        before=before,
         sticky=rollout.sticky,
         created_unix_s=rollout.since_us // 1_000_000,
     )
+
+
+def without_weights(rollout: RolloutRecord, alias: Record | None, now_us: int) -> RolloutRecord | None:
+    """The roll-out where what is left to do is to note which weights there are; ``None`` where it is not.
+
+    Args:
+        rollout: what it says now.
+        alias: the record of the model's own name.
+        now_us: by the store's clock.
+
+    Returns:
+        A pause keeps the weights that are there: of the step before, where those of this one were not written.  An
+        alias that another hand has changed since the start, before any weights were written, is left to that hand.
+    """
+    if rollout.is_applied or weights(rollout, alias) is None:
+        return None
+    step = _written_step(rollout, alias)
+    if rollout.phase is RolloutPhase.PAUSED:
+        return None if step is None else replace(rollout, step=step, is_applied=True)
+    version, found = 0 if alias is None else alias.version, _alias_of(alias)
+    is_old = found is not None and found.targets == rollout.targets_at(0)  # only what it moved from was dropped
+    if rollout.epoch or step is not None or is_old or rollout.alias_version in (None, version):
+        return None
+    if not rollout.is_active:
+        return replace(rollout, is_applied=True)
+    reason = "the model's alias was changed by hand as the roll-out began: it was left as it is"
+    return replace(rollout, phase=RolloutPhase.ABORTED, is_applied=True, since_us=now_us, reason=reason)
+
+
+def _written_step(rollout: RolloutRecord, alias: Record | None) -> int | None:
+    """The step of whose weights an alias is; ``None`` for an alias of other targets."""
+    found = _alias_of(alias)
+    targets = None if found is None else found.targets
+    return next((n for n, percent in enumerate(rollout.steps) if rollout.targets_at(percent) == targets), None)
+
+
+def _is_kept(rollout: RolloutRecord) -> bool:
+    """A pause writes no weights."""
+    return rollout.phase is RolloutPhase.PAUSED
+
+
+def _alias_of(alias: Record | None) -> AliasRecord | None:
+    return alias.value if alias is not None and isinstance(alias.value, AliasRecord) else None
 
 
 def workers_of(

@@ -13,16 +13,19 @@ from stratos.common.clock import Clock
 from stratos.common.ids import new_incarnation
 from stratos.store.counters.arm_counts import ArmCountStore
 from stratos.store.counters.guard import StoreId
+from stratos.store.counters.serving import ServingStore
 from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
+from stratos_gateway.models.aliases import AliasChoice, succeeding
 from stratos_gateway.models.live_revisions import LiveWorkers
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.rollouts.controller import RolloutController, workers_of
 from stratos_gateway.rollouts.evidence import RolloutEvidence
 from stratos_gateway.rollouts.routes import RolloutAccess
+from stratos_gateway.rollouts.serving import tell_serving
 from stratos_gateway.rollouts.settings import RolloutsConfig
 
 
@@ -49,7 +52,7 @@ class SnapshotRollouts:
 
     def unfinished(self) -> list[str]:
         """Models of which something is left to do."""
-        return [rollout.model for rollout in self.all() if rollout.is_active or not rollout.is_applied]
+        return [rollout.model for rollout in self.all() if rollout.is_unfinished]
 
     def _note(self, record: Record) -> None:
         if isinstance(record.value, RolloutRecord):
@@ -66,6 +69,7 @@ class RolloutStores:
     records: RecordStore
     config: RecordStoreConfig
     store_id: StoreId
+    serving: ServingStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +88,27 @@ class Rollouts:
         rollouts: SnapshotRollouts,
         models: ModelSet,
         live_workers: Callable[[], Awaitable[LiveWorkers]],
+        choice: AliasChoice,
         config: RolloutsConfig,
         clock: Clock,
     ) -> Rollouts:
         """Put them together; nothing is asked yet."""
         counts = ArmCountStore(stores.redis, stores.config, new_incarnation(), stores.store_id)
         evidence = RolloutEvidence(rollouts.find, counts, clock, config.publish_s)
-        controller = RolloutController(stores.records, counts, workers_of(models, live_workers), stores.store_id)
+        controller = RolloutController(
+            stores.records,
+            counts,
+            workers_of(models, live_workers),
+            stores.store_id,
+            stores.serving.lacking,
+            partial(succeeding, choice=choice, models=models),
+        )
         return cls(
             access=RolloutAccess(controller=controller, models=models),
             evidence=evidence,
             tasks={
                 "rollouts": partial(controller.run, rollouts.unfinished, config.poll_s),
                 "rollout-counts": evidence.run,
+                "serving": partial(tell_serving, stores.serving, models, config.poll_s),
             },
         )

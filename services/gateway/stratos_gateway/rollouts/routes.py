@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from starlette.requests import Request
 
-from stratos.common.errors import BadRequest, NotFound, StratosError
+from stratos.common.errors import BadRequest, NotFound
 from stratos.core.tenancy.roles import Role
-from stratos.store.models.alias_record import AliasRecord
 from stratos.store.models.rollout_forms import rollout_to_json
 from stratos.store.models.rollout_record import RolloutPhase, RolloutRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
@@ -81,18 +79,20 @@ class RolloutRoutes:
         arms = {name: counts.get(getattr(rollout, name)) for name in ("old", "new")}
         requests = {name: 0 if arm is None else arm.num_requests for name, arm in arms.items()}
         judged = shown(verdicts(rollout, counts)) if rollout.is_counted else []
+        if rollout.is_active and (lacking := await self._known.controller.lacking(rollout)):
+            text = f"gateways: the new revision is not served by {', '.join(lacking)}, or they do not say"
+            judged.append({"gate": "gateways", "outcome": "waits", "text": text})
         return {**rollout_view(rollout), "requests": requests, "verdicts": judged}
 
     async def _start(self, caller: RolloutCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         name, snapshot = request.path_params["name"], await self._now()
         alias = snapshot.get(Kind.ALIAS, name)
-        known = alias.value if alias is not None and isinstance(alias.value, AliasRecord) else None
         now_us = await caller.writer.records.now_us()
-        made = planned(name, body, known, self._known.models, caller.writer.actor, now_us)
+        made = planned(name, body, alias, self._known.models, caller.writer.actor, now_us)
 
         def edit(old: Record | None) -> dict[str, Any]:
             last = old.value if old is not None else None
-            if isinstance(last, RolloutRecord) and (last.is_active or not last.is_applied):
+            if isinstance(last, RolloutRecord) and last.is_unfinished:
                 text = f"a roll-out of {name!r} is {last.phase.value}: wait for its end, or abort it"
                 raise BadRequest(text, param="model")
             return rollout_to_json(made)
@@ -112,19 +112,23 @@ class RolloutRoutes:
 
         edit = turned(verb, name, now_us, f"{verb} by {actor}")
         await caller.writer.change(Kind.ROLLOUT, name, f"rollout.{verb}", edit)
-        return await self._settled(caller, name)
+        view = await self._settled(caller, name)
+        if verb != "abort" or await self._known.controller.has_old_workers(await self._find(name)):
+            return view
+        text = "no live workers of the old revision are known: until it has some, requests go where they went"
+        return {**view, "notes": [text]}
 
     async def _settled(self, caller: RolloutCaller, name: str) -> dict[str, Any]:
-        """The roll-out, once its weights are written, if the store lets that be done now.
+        """The roll-out once its weights are written; ``is_applied`` is false where a gateway is waited for first.
 
-        A turn that does nothing was overtaken by another controller, which has done the same.
+        A turn that does nothing was overtaken by another controller, which has done the same, or waits.  Raises
+        ``DependencyDown`` where the change is recorded and the weights could not be written: every controller goes on.
         """
-        with contextlib.suppress(StratosError):
-            for _ in range(_MOST_TURNS):
-                _, rollout = await read_rollout(caller.writer, name)
-                if rollout is None or rollout.is_applied:
-                    break
-                await self._known.controller.turn(name)
+        for _ in range(_MOST_TURNS):
+            _, rollout = await read_rollout(caller.writer, name)
+            if rollout is None or rollout.is_applied:
+                break
+            await self._known.controller.turn(name)
         return rollout_view(await self._find(name))
 
     async def _find(self, name: str) -> RolloutRecord:

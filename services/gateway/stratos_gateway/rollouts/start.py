@@ -10,6 +10,7 @@ from stratos.store.models.alias_forms import MIN_DIGITS
 from stratos.store.models.alias_record import AliasRecord, Sticky
 from stratos.store.models.rollout_forms import rollout_from_json
 from stratos.store.models.rollout_record import RolloutRecord
+from stratos.store.records.record import Record
 from stratos_gateway.models.model_set import ModelSet
 
 FIELDS = frozenset({"to", "steps", "hold_s", "gates", "min_requests", "sticky"})
@@ -17,14 +18,14 @@ _NEEDED = ("to", "steps", "hold_s", "gates")
 
 
 def planned(
-    model: str, body: Mapping[str, Any], alias: AliasRecord | None, models: ModelSet, by: str, now_us: int
+    model: str, body: Mapping[str, Any], found: Record | None, models: ModelSet, by: str, now_us: int
 ) -> RolloutRecord:
     """The roll-out that a body asks for.
 
     Args:
         model: whose requests go over.
         body: ``FIELDS``.
-        alias: that of the model's own name; ``None`` where it has none.
+        found: the alias of the model's own name; ``None`` where it has none.
         models: served by this gateway.
         by: who asks.
         now_us: by the store's clock.
@@ -37,6 +38,7 @@ def planned(
         raise BadRequest(f"{unknown[0][:64]!r} is no field of a roll-out", param=unknown[0][:64])
     if missing := [name for name in _NEEDED if name not in body]:
         raise BadRequest(f"a roll-out needs {missing[0]}", param=missing[0])
+    alias = found.value if found is not None and isinstance(found.value, AliasRecord) else None
     current = models.get(model)
     if current is None:
         raise NotFound(f"there is no model {model[:64]!r}; aliases and adapters are not rolled out")
@@ -46,7 +48,8 @@ def planned(
     old = current.base.digest if alias is None else alias.targets[0].digest
     given = {name: body[name] for name in FIELDS - {"to", "sticky"} if name in body}
     sticky = body.get("sticky", Sticky.SESSION if alias is None else alias.sticky)
-    facts = {"old": old, "new": _revision(model, body["to"], models), "sticky": sticky}
+    version = 0 if found is None else found.version
+    facts = {"alias_version": version, "old": old, "new": _revision(model, body["to"], models), "sticky": sticky}
     return rollout_from_json(model, given | facts | {"started_by": by, "started_us": now_us, "since_us": now_us})
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from stratos.common.errors import Overloaded
+from stratos.common.errors import DependencyDown, Overloaded
 from stratos.core.ledger.steps import bucket_of
-from stratos.core.placement import Placement, PlacementRequest
+from stratos.core.placement import Placement, PlacementRequest, WorkerRole
 from stratos.store.counters.arm_counts import ArmCounts, ArmCountStore, CountName
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
+from stratos_gateway.rollouts.controller import RolloutController
 from tests.integration.gateway.models.test_added_models import Added, added_worlds
 from tests.integration.gateway.models.test_aliases import both_are_served
 from tests.support.waiting import eventually
@@ -25,6 +26,7 @@ from tests.support.worlds.admin_world import AdminWorld
 from tests.support.worlds.gateway_world import END_ID
 
 FAST = {"poll_s": 0.02, "publish_s": 0.02}
+WRITTEN = "stratos_rollout_written_percent"
 START = {"steps": [50, 100], "hold_s": 1, "gates": {"errors": 5}, "sticky": "request"}
 
 
@@ -84,7 +86,8 @@ async def test_a_roll_out_reaches_its_end_under_streams_that_stay_on_their_revis
     for world in (one, two):
         world.worker.step_s = 0.0
     made = await start(one, new)
-    assert (made.status_code, made.json()["is_applied"], made.json()["percent"]) == (200, True, 50), made.text
+    assert (made.status_code, made.json()["percent"]) == (200, 50), made.text
+    await eventually(lambda: _is_applied(one), "both gateways serve it")
     assert Counter(dict(await alias_of(two))) == Counter({old: 50, new: 50})
     assert (await start(two, new)).status_code == 400
     for method, path in (("DELETE", "/aliases/small"), ("DELETE", f"/models/small?digest={old}")):
@@ -173,6 +176,7 @@ async def test_without_workers_or_requests_it_holds_and_a_pause_and_an_abort_are
     assert (await one.call("GET", "/rollouts/small")).status_code == 404
     assert (await one.call("PUT", "/rollouts/small", {"to": new, **START}, by="owner")).status_code == 403
     assert (await start(one, new, steps=[100])).json()["percent"] == 100
+    await eventually(lambda: _is_applied(one), "both gateways serve it")
     assert await alias_of(two) == [(new, 100)]
     await eventually(lambda: _runs_on(added, old), "the old revision goes on while the new one has no workers")
     assert (await two.call("POST", "/rollouts/small/pause")).json()["phase"] == "paused"
@@ -185,3 +189,45 @@ async def test_without_workers_or_requests_it_holds_and_a_pause_and_an_abort_are
     assert (await one.call("POST", "/rollouts/small/resume")).status_code == 400
     [row] = (await one.call("GET", "/rollouts")).json()["data"]
     assert (row["model"], row["phase"], row["is_applied"]) == ("small", "aborted", True)
+
+
+async def test_a_gateway_that_lacks_the_revision_is_waited_for_and_one_that_leaves_takes_no_count_with_it(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        added = await added_worlds(stack, redis_url, tmp_path, rollouts={**FAST, "publish_s": 600.0})
+        one, two = added.one, added.two
+        assert (await one.call("PUT", "/plans/open", {})).is_success
+        assert (await one.call("PUT", "/tenants/acme", {"plan": "open"})).is_success
+        old, new = await both_are_served(added)
+        assert (await one.call("PUT", "/aliases/small", {"targets": [{"model": "small", "digest": old}]})).is_success
+        redis = await stack.enter_async_context(open_redis(redis_url))
+        gateways = f"{RecordStoreConfig().prefix}:gateways"
+        seconds, _ = await redis.time()
+        await redis.hset(gateways, "third", str(seconds * 10**6))
+        assert (await start(one, new)).json()["is_applied"] is False
+        assert [v["gate"] for v in (await shown(two))["verdicts"] if "third" in v["text"]] == ["gateways"]
+        assert await alias_of(two) == [(old, 100)]
+        await redis.hdel(gateways, "third")
+        await eventually(lambda: _is_applied(two), "it begins")
+        await eventually(lambda: one.service.metrics.get_sample_value(WRITTEN, {"model": "small"}) == 50, "followed")
+        for _ in range(3):
+            assert (await added.ask(one, "small")).is_success
+        await one.service.drain()
+        assert sum((await shown(two))["requests"].values()) == 3
+        for world in (one, two):
+            world.router.live = {new: {WorkerRole.DECODE: 1}}
+
+        async def away(self: RolloutController, model: str) -> bool:
+            raise DependencyDown("planted")
+
+        with monkeypatch.context() as planted:
+            planted.setattr(RolloutController, "turn", away)
+            assert (await two.call("POST", "/rollouts/small/abort")).status_code == 503
+            assert (await two.call("DELETE", "/aliases/small")).status_code == 400
+        again = (await two.call("POST", "/rollouts/small/abort")).json()
+        assert (again["is_applied"], len(again["notes"])) == (True, 1)
+
+
+async def _is_applied(world: AdminWorld) -> bool:
+    return bool((await shown(world))["is_applied"])

@@ -59,3 +59,6 @@ def test_a_roll_out_is_told_with_what_its_gates_say() -> None:
     head, verdict = rollout_text(row).splitlines()
     assert "aaaaaaaaaaaa -> bbbbbbbbbbbb  running at 10 % (steps 10, 100; hold 300 s)" in head
     assert verdict.split() == ["waits", "requests:", "3"]
+    head, note = rollout_text({**row, "is_applied": False, "verdicts": [], "notes": ["no workers"]}).splitlines()
+    assert head.endswith("(weights not written yet)")
+    assert note == "  no workers"

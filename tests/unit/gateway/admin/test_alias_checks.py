@@ -14,7 +14,8 @@ from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, make_body, parse_record
 from stratos_gateway.admin.alias_checks import aliases_of, check_unnamed, checked_alias, choice_of
-from stratos_gateway.admin.alias_routes import succeeding
+from stratos_gateway.admin.alias_routes import has_changed
+from stratos_gateway.models.aliases import succeeding
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.settings import ModelConfig
@@ -129,3 +130,13 @@ def test_what_an_alias_needs_is_not_removed(records: AliasRecords) -> None:
     check("base", A)
     records.put("start", "home")
     check("home", FIXED)  # settings keep it
+
+
+def test_an_alias_that_was_written_after_it_was_checked_is_checked_again(records: AliasRecords) -> None:
+    records.put("chat", "base")
+    seen = records.snapshot.get(Kind.ALIAS, "chat")
+    assert seen is not None
+    assert not has_changed(records.snapshot, seen)
+    assert not has_changed(records.snapshot, None), "what cannot be read may be replaced"
+    assert has_changed(records.snapshot, replace(seen, version=seen.version + 1))
+    assert has_changed(FollowedSnapshot(), seen)
