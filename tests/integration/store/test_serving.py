@@ -48,8 +48,8 @@ async def test_only_counts_that_have_changed_are_read_again_and_those_of_a_step_
     async with open_redis(redis_url) as redis:
         one, two = (ArmCountStore(redis, CONFIG, gateway) for gateway in ("one", "two"))
         for store, num in ((one, 3), (two, 4)):
-            await store.put(name, {NEW: ArmCounts(num, 1, Counter({7: num}))})
-        assert (await one.sums(name))[NEW] == ArmCounts(7, 2, Counter({7: 7}))
+            await store.put(name, {NEW: ArmCounts(num, 1, ttfts=Counter({7: num}))})
+        assert (await one.sums(name))[NEW] == ArmCounts(7, 2, ttfts=Counter({7: 7}))
         read = list[str]()
         loads = json.loads
 
@@ -58,9 +58,9 @@ async def test_only_counts_that_have_changed_are_read_again_and_those_of_a_step_
             return loads(text)
 
         monkeypatch.setattr(arm_counts.json, "loads", seen)
-        await two.put(name, {NEW: ArmCounts(5, 1, Counter({7: 5}))})
-        assert (await one.sums(name))[NEW] == ArmCounts(8, 2, Counter({7: 8}))
-        assert (await one.sums(name))[NEW] == ArmCounts(8, 2, Counter({7: 8}))
+        await two.put(name, {NEW: ArmCounts(5, 1, ttfts=Counter({7: 5}))})
+        assert (await one.sums(name))[NEW] == ArmCounts(8, 2, ttfts=Counter({7: 8}))
+        assert (await one.sums(name))[NEW] == ArmCounts(8, 2, ttfts=Counter({7: 8}))
         assert len(read) == 1
         await one.forget(name)
         assert await one.sums(name) == {}

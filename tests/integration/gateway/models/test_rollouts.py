@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +27,7 @@ from tests.support.worlds.admin_world import AdminWorld
 from tests.support.worlds.gateway_world import END_ID
 
 FAST = {"poll_s": 0.02, "publish_s": 0.02}
-WRITTEN = "stratos_rollout_written_percent"
+WRITTEN, OVERDUE = "stratos_rollout_written_percent", "stratos_rollout_overdue_seconds"
 START = {"steps": [50, 100], "hold_s": 1, "gates": {"errors": 5}, "sticky": "request"}
 
 
@@ -205,12 +206,13 @@ async def test_a_gateway_that_lacks_the_revision_is_waited_for_and_one_that_leav
         gateways = f"{RecordStoreConfig().prefix}:gateways"
         seconds, _ = await redis.time()
         await redis.hset(gateways, "third", str(seconds * 10**6))
-        assert (await start(one, new)).json()["is_applied"] is False
+        assert (await start(one, new, hold_s=600)).json()["is_applied"] is False
         assert [v["gate"] for v in (await shown(two))["verdicts"] if "third" in v["text"]] == ["gateways"]
         assert await alias_of(two) == [(old, 100)]
         await redis.hdel(gateways, "third")
         await eventually(lambda: _is_applied(two), "it begins")
-        await eventually(lambda: one.service.metrics.get_sample_value(WRITTEN, {"model": "small"}) == 50, "followed")
+        shows = functools.partial(one.service.metrics.get_sample_value, labels={"model": "small"})
+        await eventually(lambda: (shows(WRITTEN), shows(OVERDUE)) == (50, 0), "both records are followed")
         for _ in range(3):
             assert (await added.ask(one, "small")).is_success
         await one.service.drain()
