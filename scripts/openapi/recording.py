@@ -56,7 +56,9 @@ _NOTES: dict[str, Notes] = {
     "take_text": lambda path, name: [FieldRead(path + name, ReadKind.TEXT)],
     "flag": lambda path, name, default=False: [FieldRead(path + name, ReadKind.FLAG)],
     "number": _numbers,
+    "numbers": lambda path, names: [FieldRead(path + name, ReadKind.NUMBER, row=name) for name in names],
     "refuse": _neutral,
+    "ignore_where": _neutral,
     "choice": _neutral,
     "ignore": lambda path, *names: [FieldRead(path + name, ReadKind.IGNORED) for name in names],
 }

@@ -110,7 +110,7 @@ async def test_a_kill_is_told_by_the_name_of_the_signal(start: Callable[..., Any
     client, _ = await start({"step_s": 30.0})
     await client.add(make_request([1, 2, 3]))
     await eventually(lambda: client.status().is_computing)
-    calls = [asyncio.create_task(client.match((1, 2), "", b"")) for _ in range(3)]
+    calls = [asyncio.create_task(client.reserve(make_request([1, 2], f"r{i}"))) for i in range(3)]  # wait for the step
     await asyncio.sleep(0)
     os.kill(client.pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="killed by SIGKILL"):
