@@ -6,13 +6,14 @@ recorded from the collector over a stand-in of NVML.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,9 +24,14 @@ import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
+from stratos.cli.stores import open_records
 from stratos.observe.alerts.table import ALERTS
 from stratos.observe.dashboards.pages import DASHBOARDS
 from stratos.observe.recording import RECORDINGS
+from stratos.store.models.rollout_forms import rollout_to_json
+from stratos.store.models.rollout_record import RolloutGates, RolloutRecord
+from stratos.store.records.record import Kind
+from stratos.store.records.writer import RecordWriter
 from tests.support.observed.exposition import exposed, undeclared
 from tests.support.observed.promql import OF_A_CLUSTER, selectors
 from tests.support.paths import FIXTURES
@@ -55,14 +61,16 @@ ELSEWHERE = {
     "stratos_autoscaler_metrics_api_questions_total",
     "stratos_autoscaler_pool_info",
     "stratos_model_refused",
-    "stratos_rollout_overdue_seconds",
-    "stratos_rollout_percent",
     "stratos_rollout_phase_age_seconds",
-    "stratos_rollout_written_percent",
     *OF_A_CLUSTER,
 }
 """No process of a machine serves Kubernetes' metrics API or has an HPA, and no model of this platform is refused, or
-rolled out: the proofs of the alerts feed these."""
+rolled back: the proofs of the alerts feed these."""
+ROLLOUT = RolloutRecord(
+    model="waits", old="a" * 64, new="b" * 64, steps=(50, 100), hold_s=3600, gates=RolloutGates(errors=5),
+    alias_version=0,
+)  # fmt: skip
+"""It waits for a revision that no gateway serves."""
 WINDOW = "1m"
 SHOWN_AFTER_S = 0.5
 """Workers copy their engine's counts into metrics every quarter of a second."""
@@ -139,6 +147,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory, recorded: str) -> Iterato
         admin = _stratos(data_dir, "keys", "create", "--tenant", "platform", "--role", "admin")
         platform.stratos("admin", "apply", "-f", str(data_dir / "tenants.yaml"), "--key", admin, "--wait-s", "20")
         key = _stratos(data_dir, "keys", "create", "--tenant", "acme")
+        asyncio.run(_begin(ROLLOUT, platform.facts()["redis_url"]))
         _stratos(data_dir, "adapters", "register", "tuned", str(write_adapter(data_dir / "tuned")))
         headers = {"Authorization": f"Bearer {key}"}
         with httpx.Client(base_url=platform.base_url, headers=headers, timeout=30) as http:
@@ -156,6 +165,12 @@ def observed(tmp_path_factory: pytest.TempPathFactory, recorded: str) -> Iterato
             wait_until(lambda: ask(url, RECORDINGS[-1].name), what="the recording rules")
             wait_until(lambda: ask(url, "stratos_promise_window_p99_seconds"), what="a look at the running window")
             yield made
+
+
+async def _begin(rollout: RolloutRecord, redis_url: str) -> None:
+    async with open_records(redis_url) as records:
+        value = rollout_to_json(replace(rollout, since_us=await records.now_us()))
+        await RecordWriter(records, actor="test").change(Kind.ROLLOUT, rollout.model, "rollout.start", lambda _: value)
 
 
 def _stratos(data_dir: Path, *arguments: str) -> str:
