@@ -16,12 +16,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from stratos.store.records.values import MalformedValue, RecordValue, decode_value
 
 SCHEMA = 1
 """Of the JSON part; a record of a newer schema is skipped and reported, as one that cannot be read."""
+V = TypeVar("V")
 _TEXT = re.compile(r"(?P<version>[0-9]{1,16}) (?P<body>.*)\Z", re.DOTALL)
 
 
@@ -77,6 +78,11 @@ class Record:
         """Remains of a deleted record in its tombstone, for people; empty where there are none."""
         value = json.loads(self.text.partition(" ")[2]).get("value")
         return value if isinstance(value, dict) else {}
+
+
+def value_as(value_type: type[V], record: Record | None) -> V | None:
+    """The value of a record, where it is of a type: ``None`` for no record, a tombstone, or another type."""
+    return record.value if record is not None and isinstance(record.value, value_type) else None
 
 
 def parse_record(kind: Kind, record_id: str, text: str) -> Record:

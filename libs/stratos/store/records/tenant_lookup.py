@@ -8,7 +8,7 @@ from stratos.common.errors import DependencyDown, InvalidApiKey, PermissionDenie
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan, built_in_plan, reserved_beside
 from stratos.core.tenant import Tenant
 from stratos.store.records.follower import SnapshotFollower
-from stratos.store.records.record import Kind
+from stratos.store.records.record import Kind, value_as
 from stratos.store.tenants import TenantRecord, TenantRef
 
 NOT_NOW = "this API key cannot be checked now, try again shortly"
@@ -76,8 +76,7 @@ class TenantLookup:
 
     def record(self, name: str) -> TenantRecord | None:
         """The tenant as it is known, suspended and closing ones included."""
-        found = self._follower.snapshot.get(Kind.TENANT, name)
-        return found.value if found is not None and isinstance(found.value, TenantRecord) else None
+        return value_as(TenantRecord, self._follower.snapshot.get(Kind.TENANT, name))
 
     def is_another(self, owner: TenantRef) -> bool:
         """The tenant of this name is not that one any more, or not for long; false where none is known."""

@@ -11,7 +11,7 @@ from stratos.common.errors import BadRequest, NotFound
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, BUILT_IN_VERSION, STANDARD, Plan
 from stratos.store.data_keys import PlatformKeys
 from stratos.store.keys import check_tenant
-from stratos.store.records.record import Kind, Record
+from stratos.store.records.record import Kind, Record, value_as
 from stratos.store.records.record_store import NO_TENANT
 from stratos.store.records.values import encode_block, encode_plan, encode_tenant
 from stratos.store.records.writer import RecordWriter, Tombstone
@@ -77,10 +77,10 @@ class TenantStore:
 
     async def get(self, name: str) -> TenantRecord:
         """One tenant, which may be closing; raises ``NotFound``."""
-        found = await self._writer.current(Kind.TENANT, name)
-        if found is None or not isinstance(found.value, TenantRecord):
+        tenant = value_as(TenantRecord, await self._writer.current(Kind.TENANT, name))
+        if tenant is None:
             raise unknown_tenant(name)
-        return found.value
+        return tenant
 
     async def ref(self, owner: str) -> TenantRef:
         """The tenant of this name, or none for "", which is all of them; raises ``NotFound``."""
@@ -218,7 +218,7 @@ def _given(tenant: TenantRecord, plan: str) -> TenantRecord:
 
 def _of(found: Record | None) -> TenantRecord | None:
     """The tenant of a record; raises ``BadRequest`` for one that is being deleted."""
-    tenant = found.value if found is not None and isinstance(found.value, TenantRecord) else None
+    tenant = value_as(TenantRecord, found)
     if tenant is not None and tenant.is_closing:
         raise BadRequest(f"tenant {tenant.name!r} is being deleted: delete it again, then make it", param="tenant")
     return tenant

@@ -13,7 +13,7 @@ from stratos.store.models.alias_record import AliasRecord, AliasTarget
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
-from stratos.store.records.record import Kind
+from stratos.store.records.record import Kind, value_as
 from stratos_gateway.models.aliases import MAX_DEPTH, AliasChoice, AliasSource
 from stratos_gateway.models.model_set import ModelSet
 
@@ -125,9 +125,8 @@ def _too_long(ways: Mapping[str, set[str]]) -> set[str]:
 
 def check_not_rolling(name: str, snapshot: FollowedSnapshot) -> None:
     """Refuse to change by hand what a roll-out moves, until the weights of its end are written; ``BadRequest``."""
-    found = snapshot.get(Kind.ROLLOUT, name)
-    rollout = found.value if found is not None else None
-    if not isinstance(rollout, RolloutRecord) or not rollout.is_unfinished:
+    rollout = value_as(RolloutRecord, snapshot.get(Kind.ROLLOUT, name))
+    if rollout is None or not rollout.is_unfinished:
         return
     what = "abort it first" if rollout.is_active else "the weights of its end are not written yet, try again"
     raise BadRequest(f"a roll-out of {name!r} is {rollout.phase.value}: {what}", param="name")
@@ -145,9 +144,8 @@ def check_unnamed(name: str, digests: Collection[str], snapshot: FollowedSnapsho
     Raises:
         BadRequest: it is refused.
     """
-    rollout = snapshot.get(Kind.ROLLOUT, name)
-    moved = rollout.value if rollout is not None else None
-    if isinstance(moved, RolloutRecord) and not {moved.old, moved.new}.isdisjoint(digests):
+    rollout = value_as(RolloutRecord, snapshot.get(Kind.ROLLOUT, name))
+    if rollout is not None and not {rollout.old, rollout.new}.isdisjoint(digests):
         check_not_rolling(name, snapshot)
     choice = choice_of(snapshot, models)
     is_whole = not _remains(name, digests, snapshot, models)

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from stratos.store.models.alias_record import AliasRecord, AliasTarget, Sticky
 from stratos.store.records.follower import SnapshotFollower
-from stratos.store.records.record import Kind, Record
+from stratos.store.records.record import Kind, Record, value_as
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 
@@ -70,8 +70,7 @@ class SnapshotAliases(AliasSource):
 
     def find(self, name: str) -> AliasRecord | None:
         """The record of the name, unless it is a tombstone."""
-        record = self._follower.snapshot.get(Kind.ALIAS, name)
-        return record.value if record is not None and isinstance(record.value, AliasRecord) else None
+        return value_as(AliasRecord, self._follower.snapshot.get(Kind.ALIAS, name))
 
     def list(self) -> Sequence[AliasRecord]:
         """Without those that are deleted."""
@@ -83,7 +82,7 @@ class SnapshotAliases(AliasSource):
         return [alias for alias in map(self.find, sorted(self._moving)) if alias is not None]
 
     def _note(self, record: Record) -> None:
-        alias = record.value if isinstance(record.value, AliasRecord) else None
+        alias = value_as(AliasRecord, record)
         for names, is_one in (
             (self._split, alias is not None and len(alias.targets + alias.before) > 1),
             (self._moving, alias is not None and bool(alias.before)),
@@ -179,7 +178,7 @@ def succeeding(alias: AliasRecord, old: Record | None, choice: AliasChoice, mode
         choice: says which targets have workers.
         models: say where requests for a model's own name go without an alias.
     """
-    known = old.value if old is not None and isinstance(old.value, AliasRecord) else None
+    known = value_as(AliasRecord, old)
     if known is not None:
         before = known.before if known.before and not choice.has_workers(known) else known.targets
     elif (current := models.get(alias.name)) is not None:

@@ -25,7 +25,7 @@ from stratos.store.models.alias_forms import alias_to_json
 from stratos.store.models.alias_record import AliasRecord
 from stratos.store.models.rollout_forms import rollout_to_json
 from stratos.store.models.rollout_record import RolloutPhase, RolloutRecord
-from stratos.store.records.record import Kind, Record
+from stratos.store.records.record import Kind, Record, value_as
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos_gateway.models.live_revisions import LiveWorkers, can_take
@@ -136,8 +136,7 @@ class RolloutController:
 async def read_rollout(writer: RecordWriter, model: str) -> tuple[Record | None, RolloutRecord | None]:
     """The record of a model's roll-out and its value; none of both where there is none."""
     record = await writer.current(Kind.ROLLOUT, model)
-    value = None if record is None else record.value
-    return record, value if isinstance(value, RolloutRecord) else None
+    return record, value_as(RolloutRecord, record)
 
 
 def weights(rollout: RolloutRecord, alias: Record | None) -> AliasRecord | None:
@@ -147,7 +146,7 @@ def weights(rollout: RolloutRecord, alias: Record | None) -> AliasRecord | None:
         rollout: what it says now.
         alias: the record of the model's own name.
     """
-    known_alias = _alias_of(alias)
+    known_alias = value_as(AliasRecord, alias)
     if known_alias is not None and (known_alias.targets, known_alias.sticky) == (rollout.targets, rollout.sticky):
         return None
     return AliasRecord(
@@ -175,7 +174,7 @@ def without_weights(rollout: RolloutRecord, alias: Record | None, now_us: int) -
     step = _written_step(rollout, alias)
     if rollout.phase is RolloutPhase.PAUSED:
         return None if step is None else replace(rollout, step=step, is_applied=True)
-    version, found = 0 if alias is None else alias.version, _alias_of(alias)
+    version, found = 0 if alias is None else alias.version, value_as(AliasRecord, alias)
     is_old = found is not None and found.targets == rollout.targets_at(0)  # only what it moved from was dropped
     if rollout.epoch or step is not None or is_old or rollout.alias_version in (None, version):
         return None
@@ -187,7 +186,7 @@ def without_weights(rollout: RolloutRecord, alias: Record | None, now_us: int) -
 
 def _written_step(rollout: RolloutRecord, alias: Record | None) -> int | None:
     """The step of whose weights an alias is; ``None`` for an alias of other targets."""
-    found = _alias_of(alias)
+    found = value_as(AliasRecord, alias)
     targets = None if found is None else found.targets
     return next((n for n, percent in enumerate(rollout.steps) if rollout.targets_at(percent) == targets), None)
 
@@ -195,10 +194,6 @@ def _written_step(rollout: RolloutRecord, alias: Record | None) -> int | None:
 def _is_kept(rollout: RolloutRecord) -> bool:
     """A pause writes no weights."""
     return rollout.phase is RolloutPhase.PAUSED
-
-
-def _alias_of(alias: Record | None) -> AliasRecord | None:
-    return alias.value if alias is not None and isinstance(alias.value, AliasRecord) else None
 
 
 def workers_of(

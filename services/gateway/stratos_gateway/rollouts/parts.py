@@ -16,7 +16,7 @@ from stratos.store.counters.guard import StoreId
 from stratos.store.counters.serving import ServingStore
 from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
-from stratos.store.records.record import Kind, Record
+from stratos.store.records.record import Kind, Record, value_as
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos_gateway.models.aliases import AliasChoice, succeeding
@@ -55,8 +55,8 @@ class SnapshotRollouts:
         return [rollout.model for rollout in self.all() if rollout.is_unfinished]
 
     def _note(self, record: Record) -> None:
-        if isinstance(record.value, RolloutRecord):
-            self._found[record.id] = record.value
+        if (rollout := value_as(RolloutRecord, record)) is not None:
+            self._found[record.id] = rollout
         else:
             self._found.pop(record.id, None)
 

@@ -13,7 +13,7 @@ from stratos.core.tenancy.roles import Role
 from stratos.store.models.rollout_forms import rollout_to_json
 from stratos.store.models.rollout_record import RolloutPhase, RolloutRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
-from stratos.store.records.record import Kind, Record
+from stratos.store.records.record import Kind, Record, value_as
 from stratos.store.records.writer import Edit, RecordWriter
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.rollouts.controller import RolloutController, read_rollout
@@ -91,8 +91,8 @@ class RolloutRoutes:
         made = planned(name, body, alias, self._known.models, caller.writer.actor, now_us)
 
         def edit(old: Record | None) -> dict[str, Any]:
-            last = old.value if old is not None else None
-            if isinstance(last, RolloutRecord) and last.is_unfinished:
+            last = value_as(RolloutRecord, old)
+            if last is not None and last.is_unfinished:
                 text = f"a roll-out of {name!r} is {last.phase.value}: wait for its end, or abort it"
                 raise BadRequest(text, param="model")
             return rollout_to_json(made)
@@ -132,10 +132,10 @@ class RolloutRoutes:
         return rollout_view(await self._find(name))
 
     async def _find(self, name: str) -> RolloutRecord:
-        record = (await self._now()).get(Kind.ROLLOUT, name)
-        if record is None or not isinstance(record.value, RolloutRecord):
+        rollout = value_as(RolloutRecord, (await self._now()).get(Kind.ROLLOUT, name))
+        if rollout is None:
             raise NotFound(f"there is no roll-out of {name[:64]!r}")
-        return record.value
+        return rollout
 
 
 def rollout_view(rollout: RolloutRecord) -> dict[str, Any]:
@@ -147,8 +147,8 @@ def turned(verb: str, name: str, now_us: int, reason: str) -> Edit:
     """The edit that pauses, resumes or aborts the roll-out of a model; it raises for one that has ended."""
 
     def edit(old: Record | None) -> dict[str, Any] | None:
-        last = old.value if old is not None else None
-        if not isinstance(last, RolloutRecord):
+        last = value_as(RolloutRecord, old)
+        if last is None:
             raise NotFound(f"there is no roll-out of {name[:64]!r}")
         made = _VERBS[verb](last, now_us, reason)
         return None if made is None else rollout_to_json(made)

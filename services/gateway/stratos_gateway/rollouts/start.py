@@ -10,7 +10,7 @@ from stratos.store.models.alias_forms import MIN_DIGITS
 from stratos.store.models.alias_record import AliasRecord, Sticky
 from stratos.store.models.rollout_forms import rollout_from_json
 from stratos.store.models.rollout_record import RolloutRecord
-from stratos.store.records.record import Record
+from stratos.store.records.record import Record, value_as
 from stratos_gateway.models.model_set import ModelSet
 
 FIELDS = frozenset({"to", "steps", "hold_s", "gates", "min_requests", "sticky"})
@@ -38,7 +38,7 @@ def planned(
         raise BadRequest(f"{unknown[0][:64]!r} is no field of a roll-out", param=unknown[0][:64])
     if missing := [name for name in _NEEDED if name not in body]:
         raise BadRequest(f"a roll-out needs {missing[0]}", param=missing[0])
-    alias = found.value if found is not None and isinstance(found.value, AliasRecord) else None
+    alias = value_as(AliasRecord, found)
     current = models.get(model)
     if current is None:
         raise NotFound(f"there is no model {model[:64]!r}; aliases and adapters are not rolled out")
