@@ -118,6 +118,10 @@ class RolloutRecord:
             return 0
         return self.steps[self.step]
 
+    def is_held(self, now_us: int) -> bool:
+        """Its step has had its least time, by the store's clock."""
+        return now_us - self.since_us >= 1e6 * self.hold_s
+
     @property
     def is_last_step(self) -> bool:
         """All requests go to the new revision."""

@@ -113,8 +113,7 @@ class RolloutController:
         if not rollout.is_counted:
             return None
         counts = await self._counts.sums(CountName.of(rollout))
-        is_held = now_us - rollout.since_us >= 1e6 * rollout.hold_s
-        has_workers = is_held and await self._has_workers(rollout.new)
+        has_workers = rollout.is_held(now_us) and await self._has_workers(rollout.new)
         made = following(rollout, counts, now_us, has_workers=has_workers)
         if made is None or made.phase is RolloutPhase.ROLLED_BACK:
             return made

@@ -108,8 +108,7 @@ def following(
     broken = [v for v in found if v.outcome is GateOutcome.BROKEN]
     if broken:
         return ended(rollout, RolloutPhase.ROLLED_BACK, now_us, "; ".join(v.text for v in broken))
-    is_held = now_us - rollout.since_us >= 1e6 * rollout.hold_s
-    if not is_held or not has_workers or any(v.outcome is not GateOutcome.HOLDS for v in found):
+    if not rollout.is_held(now_us) or not has_workers or any(v.outcome is not GateOutcome.HOLDS for v in found):
         return None
     reason = "; ".join(v.text for v in found)
     if rollout.is_last_step:
