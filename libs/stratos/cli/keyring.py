@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stratos.cli.data.credentials import Credentials, load_credentials, save_credentials
+from stratos.cli.data.credentials import Credentials, load_credentials, load_platform_key, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.stores import StoreTarget, open_records, open_stores
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, LOCAL, STANDARD
 from stratos.core.tenancy.roles import Role
+from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.key_store import KeyStore, ListedKey
 from stratos.store.keys import KeyTerms, Peppers, mint_key, parse_key
 from stratos.store.records.adoption import init_store
@@ -31,7 +32,7 @@ OWN_NAME = "stratos up"
 async def ensure_api_key(redis_url: str, credentials: Credentials, data: DataDir) -> str:
     """The key that ``stratos up`` prints: made once per data directory, and again when it was revoked."""
     async with open_records(redis_url) as records:
-        keys = KeyStore(RecordWriter(records, actor="stratos up"), Peppers(current=credentials.pepper))
+        keys = _key_store(RecordWriter(records, actor="stratos up"), credentials, data)
         key = credentials.api_key or mint_key()
         if credentials.api_key and await keys.is_revoked(key):
             key = mint_key()
@@ -149,9 +150,15 @@ async def _register(keys: KeyStore, given: Sequence[GivenKey]) -> None:
 
 @asynccontextmanager
 async def _open(facts: PlatformFacts, data_dir: Path) -> AsyncIterator[KeyStore]:
-    credentials = load_credentials(DataDir(data_dir))
+    data = DataDir(data_dir)
     async with open_records(facts.redis_url) as records:
-        yield KeyStore(RecordWriter(records, actor=_person()), Peppers(current=credentials.pepper))
+        yield _key_store(RecordWriter(records, actor=_person()), load_credentials(data), data)
+
+
+def _key_store(writer: RecordWriter, credentials: Credentials, data: DataDir) -> KeyStore:
+    """Keys of a platform of this machine; the data keys of new tenants are wrapped before their keys are known."""
+    platform = PlatformKeys(current=parse_platform_key(load_platform_key(data)))
+    return KeyStore(writer, Peppers(current=credentials.pepper), platform=platform)
 
 
 def _person() -> str:

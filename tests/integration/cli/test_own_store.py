@@ -11,6 +11,7 @@ from stratos.cli.data.folder import DataDir
 from stratos.cli.keyring import OWN_TENANT, ensure_api_key
 from stratos.cli.stores import StoreTarget, open_records, set_up_own_store
 from stratos.common.errors import DependencyDown
+from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
 from stratos.store.redis import open_redis
 from tests.support.servers.record_stores import key_store
@@ -55,7 +56,10 @@ async def test_a_new_data_directory_sets_its_store_up(laptop: Laptop) -> None:
     key = await ensure_api_key(laptop.redis_url, laptop.credentials, laptop.data)
     assert await ensure_api_key(laptop.redis_url, laptop.credentials, laptop.data) == key
     async with open_records(laptop.redis_url) as records:
-        assert (await key_store(records).tenants.get(OWN_TENANT)).plan == "local", "nothing of it is throttled"
+        tenant = await key_store(records).tenants.get(OWN_TENANT)
+        assert tenant.plan == "local", "nothing of it is throttled"
+        data_keys = await records.records(Kind.DATA_KEY)
+        assert [record.id for record in data_keys] == [tenant.id], "its first stream has a record"
 
 
 async def test_a_data_directory_whose_tenant_has_another_plan_keeps_it(laptop: Laptop) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from stratos.store.content.forms import template_from_json
 from stratos.store.data_keys import DataKeyRecord, PlatformKeys, Purpose
 from stratos.store.key_store import KeyStore
 from stratos.store.records.adoption import adopt_store, export_store
+from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
@@ -19,8 +23,12 @@ from stratos.store.tenancy.deletion import delete_tenant
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.tenancy.tenant_keyring import TenantKeyring
 from stratos.store.tenants import adapter_scope
+from stratos_gateway.access import data_keys
+from stratos_gateway.access.data_keys import MissingDataKeys
+from stratos_gateway.access.departed_tenants import living_tenants
 from stratos_gateway.admin.content_records import ContentRecords
 from tests.support.servers.record_stores import PEPPERS, Follower, MarkedStore, following, marked_store
+from tests.support.waiting import eventually
 
 OLD = PlatformKeys(current=bytes(range(32)))
 NEW = PlatformKeys(current=bytes(range(1, 33)), current_id="2", older={"1": OLD.current})
@@ -91,6 +99,36 @@ async def test_a_tenant_has_a_key_from_its_beginning_to_its_end(store: MarkedSto
     next_id = (await gateway.keys.authenticate(again)).id
     assert found.find(next_id, Purpose.STREAM_RECORDS) not in {None, *subs}
     assert not await TenantKeyring(writer(store), OLD).make((await keys(store).tenants.get("acme")).ref), "it has one"
+
+
+@asynccontextmanager
+async def making_missing_keys(store: MarkedStore, follower: SnapshotFollower) -> AsyncIterator[SubKeys]:
+    living = partial(living_tenants, follower)
+    missing = MissingDataKeys(store.records, OLD, follower, living, lambda: store.store_id)
+    task = asyncio.create_task(missing.run())
+    yield SubKeys(follower, OLD)
+    task.cancel()
+
+
+async def test_gateways_make_the_data_key_of_a_command_s_tenant_at_once(
+    redis_url: str, store: MarkedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_keys, "_INTERVAL_S", 3600.0)
+    async with AsyncExitStack() as stack:
+        gateways = [await stack.enter_async_context(following(redis_url)) for _ in range(2)]
+        subs = [await stack.enter_async_context(making_missing_keys(store, one.follower)) for one in gateways]
+
+        async def made_for(name: str) -> str:
+            await store.keys.create_key(name, "k")  # by a command that has no platform key
+            tenant = (await store.keys.tenants.get(name)).id
+            await eventually(lambda: all(sub.find(tenant, Purpose.STREAM_RECORDS) for sub in subs), f"a key of {name}")
+            assert len({sub.find(tenant, Purpose.STREAM_RECORDS) for sub in subs}) == 1
+            return tenant
+
+        await made_for("acme")
+        await delete_tenant(writer(store), "acme")
+        other = await made_for("other")
+        assert set(await wrapping_keys(store)) == {other}, "and none of a tenant that is gone"
 
 
 async def test_a_new_platform_key_wraps_the_same_keys_again(store: MarkedStore, gateway: Follower) -> None:

@@ -21,6 +21,7 @@ import json
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,8 @@ SHM_PREFIX = "stratos-"
 
 def write_json_atomically(path: Path, content: Any, mode: int = 0o600) -> None:
     """Replace ``path`` in one step, so that a reader sees the old content or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # By thread, too: two of a process may write the same file.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(content, file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from redis.exceptions import RedisError
 
@@ -45,16 +46,20 @@ class MissingDataKeys:
         self._store_id = store_id
         self._complete_at = -1
         """Count of the snapshot's changes at which every tenant had a data key."""
+        self._is_due = asyncio.Event()
+        follower.snapshot.on_record(Kind.TENANT, lambda record: self._is_due.set())
 
     async def run(self) -> None:
         """Root task."""
         await self._follower.first_look()
         while True:
+            self._is_due.clear()
             try:
                 await self.fill()
             except (DependencyDown, RedisError) as error:
                 _log.debug("missing data keys are made later: %s", error)
-            await asyncio.sleep(_INTERVAL_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_due.wait(), _INTERVAL_S)
 
     async def fill(self) -> None:
         """Make those that are missing now; raises ``DependencyDown``."""

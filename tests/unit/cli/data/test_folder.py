@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,6 +37,14 @@ def test_credentials_are_private_and_last(data: DataDir) -> None:
     assert mode_of(data.credentials_file) == 0o600
     assert mode_of(data.path) == 0o700
     assert first.pepper not in repr(first)
+
+
+def test_threads_of_a_process_write_the_same_file_at_once(data: DataDir) -> None:
+    path = data.path / "file.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: write_json_atomically(path, [n] * 1_000), range(200)))
+    assert len(set(json.loads(path.read_text()))) == 1
+    assert [entry.name for entry in data.path.glob(".file.json*")] == []
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"pepper": 1'])
