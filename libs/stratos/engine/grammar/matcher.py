@@ -4,7 +4,8 @@ What may follow is looked at in copies, which cost a microsecond: drafted tokens
 
 An ambiguous grammar (``s: s s | "a"``) costs more with each token, in the square of their number and worse, and no
 limit of the parser counts that.  So the CPU time of its tokens and masks is watched: a choice that keeps taking too
-much of it has a grammar that cannot go on.
+much of it has a grammar that cannot go on.  Asking for CPU time costs some microseconds, which is much of a token: the
+watch begins once a token or mask took too long by the clock on the wall.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ class GrammarMatcher:
 
     Args:
         compiled: at the beginning of the output; belongs to this matcher from now on.
+        wall_time: seconds, which are never less than those of CPU time.
         cpu_time: seconds of CPU time of the calling thread.
     """
 
-    __slots__ = ("_cpu_time", "_num_slow", "compiled")
+    __slots__ = ("_clock", "_cpu_time", "_num_slow", "_wall_time", "compiled")
 
-    def __init__(self, compiled: LLMatcher, cpu_time: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self,
+        compiled: LLMatcher,
+        wall_time: Callable[[], float] = time.perf_counter,
+        cpu_time: Callable[[], float] = time.thread_time,
+    ) -> None:
         self.compiled = compiled
+        self._wall_time = self._clock = wall_time
         self._cpu_time = cpu_time
         self._num_slow = 0
 
@@ -65,7 +73,7 @@ class GrammarMatcher:
         for token_id in token_ids:
             if not copy.consume_token(token_id) or copy.is_error() or copy.is_stopped():
                 break
-            states.append(GrammarMatcher(copy, self._cpu_time))
+            states.append(GrammarMatcher(copy, self._wall_time, self._cpu_time))
             copy = copy.deep_copy()
         return states
 
@@ -75,19 +83,25 @@ class GrammarMatcher:
         Raises:
             BadRequest: the grammar became too complex or too slow, or forbids the token.
         """
-        begin = self._cpu_time()
+        begin = self._clock()
         # a matcher in error takes end tokens without complaint
         if not self.compiled.consume_token(token_id) or self.compiled.is_error():
             raise BadRequest(f"the grammar cannot go on: {brief_error(self.compiled)}", param="grammar")
-        self._num_slow += self._cpu_time() - begin > SLOW_S
+        self._note(self._clock() - begin > SLOW_S)
         if self._num_slow > MAX_SLOW_TOKENS:
             raise BadRequest("the grammar cannot go on: it is ambiguous and takes too long", param="grammar")
 
     def fill_mask(self, address: int, size: int) -> None:
         """Fill the mask of the next token, ``size`` bytes in memory, watching the time; any thread, one at a time."""
-        begin = self._cpu_time()
+        begin = self._clock()
         self.compiled.unsafe_compute_mask_ptr(address, size)
-        self._num_slow += self._cpu_time() - begin > SLOW_MASK_S
+        self._note(self._clock() - begin > SLOW_MASK_S)
+
+    def _note(self, took_too_long: bool) -> None:
+        """Count what took too long by CPU time; the first such time by the other clock begins the count."""
+        if took_too_long:
+            self._num_slow += self._clock is self._cpu_time
+            self._clock = self._cpu_time
 
     def replay(self, token_ids: Sequence[int]) -> None:
         """Advance by the tokens of earlier attempts; raises like ``accept``."""
