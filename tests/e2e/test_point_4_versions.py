@@ -1,4 +1,4 @@
-"""Point 4, what installs a release of its own: an earlier version upgraded and back, and certificates from elsewhere."""
+"""Point 4, what installs a release of its own: an earlier version upgraded and back, and certificates of one's own."""
 
 from __future__ import annotations
 
