@@ -1,4 +1,4 @@
-"""Point 4, what installs a release of its own: an upgrade from an earlier version, and certificates from elsewhere."""
+"""Point 4, what installs a release of its own: an earlier version upgraded and back, and certificates of one's own."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def test_point_4_rolling_upgrade(cluster: ClusterSettings, report: ClusterReport
             load.wait_streams()
         tags = {c["image"].rpartition(":")[2] for pod in found.release.pods() for c in pod["spec"]["containers"]}
         assert old.tag not in tags
+        with undisturbed(found, report, "the way back to the earlier version") as (load, figures):
+            start = time.monotonic()
+            _go_back(found)
+            figures |= {"rollback, s": time.monotonic() - start}
+            load.wait_streams()
 
 
 def _install_old(found: Disturbed, old: OldVersion) -> None:
@@ -71,6 +76,18 @@ def _upgrade(found: Disturbed) -> None:
     run_documented("upgrade", found.environment)
     release.kubectl("delete", "deployment", *older, "--wait=false")
     wait_until("the upgrade is ready", lambda: not release.unready(), 300)
+
+
+def _go_back(found: Disturbed) -> None:
+    """As docs/operations.md has it: these gateways stay, and serve where the old Service looks."""
+    release = found.release
+    run_documented("keep the gateways", found.environment)
+    ours = set(found.pods_of("gateway"))
+    release.helm("rollback", "1", "--wait", "--timeout", "15m")
+    wait_until("the old ones are ready", lambda: not release.unready(), 300)
+    assert ours < set(found.pods_of("gateway")), "both are there"
+    release.kubectl("delete", "deployment", f"{release.name}-gateway", "--wait=false")
+    wait_until("these are gone", lambda: not ours & _all_pods(found), 180)
 
 
 def _unfinished(found: Disturbed) -> list[str]:

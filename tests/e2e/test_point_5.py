@@ -1,9 +1,14 @@
-"""Point 5: an HPA on our own API follows the queue up and down, no stream is cut, and a sleeping model wakes."""
+"""Point 5: HPAs on our own API. They follow the queue up and down, no stream is cut, and a sleeping model wakes.
+
+Under a constant load they rest: on workers that compute by hand, since real ones would only share the machine's cores.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +16,7 @@ import pytest
 from tests.support.kube.cluster.client import ClientPod, client_pod
 from tests.support.kube.cluster.commands import wait_until
 from tests.support.kube.cluster.load import streaming_load
-from tests.support.kube.cluster.programs import METRIC
+from tests.support.kube.cluster.programs import FLOOD, METRIC
 from tests.support.kube.cluster.release import CHART, METRICS_API, Release, metrics_api_is_available, namespace
 from tests.support.kube.cluster.report import ClusterReport
 from tests.support.kube.cluster.settings import ClusterSettings
@@ -30,6 +35,51 @@ SLEEPING = (
     "prefillWorker.autoscaling.mode=hpa,prefillWorker.autoscaling.minReplicas=0,decodeWorker.autoscaling.minReplicas=0,"
     "autoscaler.config.planner.idleS=20,gateway.config.http.sseKeepaliveS=2"
 )
+SCALE_DOWN_S, BEGINNING_S = 60, 300.0
+AT_REST = (
+    f"autoscaling.metricsApi.owner=release,autoscaling.scaleDownSeconds={SCALE_DOWN_S},"
+    "decodeWorker.autoscaling.mode=hpa,decodeWorker.autoscaling.maxReplicas=4,decodeWorker.config.engine=fake,"
+    "decodeWorker.config.fake.stepS=0.1,decodeWorker.config.scheduler.maxNumSeqs=2,prefillWorker.config.engine=fake"
+)
+CONSTANT = 4
+"""Requests at once: two workers of two slots are full with them, three are used as the target has it."""
+
+
+@pytest.mark.usefixtures("no_leftovers", "images")
+def test_point_5_rest_under_a_constant_load(cluster: ClusterSettings, report: ClusterReport) -> None:
+    with namespace(f"{NAMESPACE}-rest") as kubectl:
+        release = Release("stratos", kubectl)
+        flags = [*cluster.small_arguments(), "--set", AT_REST]
+        release.helm("install", CHART, *flags, "--wait", "--timeout", "10m")
+        wait_until("the API is available", lambda: metrics_api_is_available(kubectl))
+        watched_s = BEGINNING_S + 2 * SCALE_DOWN_S
+        url, body = (
+            f"http://{release.name}-gateway/v1/completions",
+            {"model": "base", "prompt": "def f(", "max_tokens": 64},
+        )
+        task = [url, release.api_key(), body | {"ignore_eos": True}, CONSTANT, watched_s + 30]
+        image = f"{cluster.repository}lora-registry:{cluster.tag}"
+        with client_pod(kubectl, image) as client, ThreadPoolExecutor(1) as pool:
+            load = pool.submit(client.python, FLOOD, task, watched_s + 240)
+            sizes = _watch_size(release, watched_s)
+            statuses = json.loads(load.result())
+        changes = [(round(at), size) for (_, before), (at, size) in pairwise(sizes) if size != before]
+        late = [change for change in changes if change[0] > BEGINNING_S]
+        assert statuses.keys() == {"200"}, statuses
+        assert 2 <= sizes[-1][1] <= 4, changes
+        assert len(late) <= 2, f"the load is constant, the pool is not: {changes}"
+        release.helm("uninstall", "--wait", "--timeout", "5m")
+    figures = {"watched for, s": watched_s, "changes (after s, to)": changes, "requests": statuses["200"]}
+    report.add("point 5: rest under a constant load", has_passed=True, **figures)
+
+
+def _watch_size(release: Release, duration_s: float) -> list[tuple[float, int]]:
+    """(seconds, size), again and again."""
+    start, sizes = time.monotonic(), [(0.0, _size(release))]
+    while sizes[-1][0] < duration_s:
+        time.sleep(2)
+        sizes.append((time.monotonic() - start, _size(release)))
+    return sizes
 
 
 @pytest.mark.usefixtures("no_leftovers", "images")

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from stratos.cli.data.credentials import Credentials, load_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.keyring import OWN_TENANT, ensure_api_key
+from stratos.cli.main import app
 from stratos.cli.stores import StoreTarget, open_records, set_up_own_store
 from stratos.common.errors import DependencyDown
 from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
 from stratos.store.redis import open_redis
 from tests.support.servers.record_stores import key_store
+from tests.support.servers.s3_server import BUCKET, s3_server
 
 
 class Laptop:
@@ -87,3 +90,12 @@ async def test_a_redis_of_one_run_alone_is_set_up_as_the_same_store(laptop: Lapt
     await laptop.flush()
     assert await laptop.start(is_new=True)
     assert await laptop.marker_id() == laptop.credentials.store_id == store_id
+
+
+def test_in_a_toolbox_the_stores_come_from_the_environment(redis_url: str) -> None:
+    """The chart's toolbox has these variables; the defect: its object store was asked for at Amazon."""
+    with s3_server() as url:
+        stores = {"REDIS_URL": redis_url, "STRATOS_OBJECT_STORE": f"s3://{BUCKET}/site", "STRATOS_S3_ENDPOINT": url}
+        for command, said in (("init-store", "the store is"), ("backup", "0 records, "), ("backups", " bytes")):
+            found = CliRunner().invoke(app, ["admin", command], env=stores)
+            assert (found.exit_code, said in found.output) == (0, True), found.output

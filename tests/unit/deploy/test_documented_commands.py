@@ -24,7 +24,15 @@ def test_blocks_use_no_other_variables_than_the_text_names() -> None:
         assert used <= {
             "NAMESPACE", "TAG", "HELM_ARGS", "BACKUP", "PORT",
             "STRATOS_LORA_REGISTRY_REDIS_URL", "STRATOS_LORA_REGISTRY_OBJECT_STORE__URL",
+            "STRATOS_LORA_REGISTRY_OBJECT_STORE__S3_ENDPOINT_URL",
         }, name  # fmt: skip
+
+
+def test_commands_that_read_the_object_store_are_told_its_server() -> None:
+    """The defect: a restore asked Amazon for the bucket of the release's own server."""
+    blocks = [code for code in shell_blocks(TEXT).values() if "adopt-store" in code]
+    assert len(blocks) == 2
+    assert all("--s3-endpoint" in code or "exec deploy/stratos-toolbox" in code for code in blocks)
 
 
 def test_a_block_without_a_mark_is_refused() -> None:

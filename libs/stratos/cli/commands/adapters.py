@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratos.cli.commands.shared import RunOption, TenantOption, explained_errors
+from stratos.cli.commands.stores.options import S3Option
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest
 
@@ -40,9 +41,7 @@ def register(
     object_store: Annotated[
         str, typer.Option(envvar="STRATOS_OBJECT_STORE", help="file:///DIR or s3://BUCKET/PREFIX, with a registry.")
     ] = "",
-    s3_endpoint: Annotated[
-        str, typer.Option(envvar="STRATOS_S3_ENDPOINT", help="Address of an S3 service that is not AWS.")
-    ] = "",
+    s3_endpoint: S3Option = "",
     model: Annotated[
         str, typer.Option(envvar="STRATOS_MODEL_PATH", help="Folder of the base model, with a registry.")
     ] = "",

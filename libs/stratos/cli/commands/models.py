@@ -12,6 +12,7 @@ import typer
 
 from stratos.cli.commands.admin_access import KeyOption, UrlOption, admin_client
 from stratos.cli.commands.shared import RunOption, explained_errors
+from stratos.cli.commands.stores.options import S3Option
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest, DependencyDown, NotFound
 
@@ -24,7 +25,6 @@ models_app = typer.Typer(
 )
 PrefixArgument = Annotated[str, typer.Argument(help="Folder in the object store, e.g. models/my-model.")]
 StoreOption = Annotated[str, typer.Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX.")]
-S3Option = Annotated[str, typer.Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")]
 NameArgument = Annotated[str, typer.Argument(help='Name that clients use as "model".')]
 T = TypeVar("T")
 NUM_ATTEMPTS = 5

@@ -90,7 +90,12 @@ class StreamingLoad:
         found = self.said()
         assert not found["num_failed"] + found["num_different"], json.dumps(found)[:4000]
         assert found["num_done"] > 0
-        came_back = {"times that a client came back": found["num_came_back"]} if found["num_came_back"] else {}
+        came_back = {}
+        if found["num_came_back"]:
+            came_back = {
+                "times that a client came back": found["num_came_back"],
+                "streams without a record": found["num_unrecorded"],
+            }
         return came_back | {
             "streams, all tokens equal": found["num_done"], "streams failed": 0,
             "streams ended by a gateway's drain limit": found["num_ended_by_drain"],

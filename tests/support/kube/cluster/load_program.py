@@ -47,7 +47,7 @@ class Load:
         self.num_done = self.num_tokens = self.num_failed = self.num_different = 0
         self.failed: list[dict[str, Any]] = []
         self.different: list[dict[str, Any]] = []
-        self.num_ended_by_drain = self.num_came_back = 0
+        self.num_ended_by_drain = self.num_came_back = self.num_unrecorded = 0
         self.longest_gap_s = 0.0
 
     async def learn(self) -> None:
@@ -78,8 +78,8 @@ class Load:
             "num_done": self.num_done, "num_tokens": self.num_tokens, "num_failed": self.num_failed,
             "failed": self.failed[:MAX_SHOWN], "num_different": self.num_different,
             "different": self.different[:MAX_SHOWN], "num_ended_by_drain": self.num_ended_by_drain,
-            "num_came_back": self.num_came_back, "longest_gap_s": self.longest_gap_s,
-            "seconds": time.monotonic() - self._start,
+            "num_came_back": self.num_came_back, "num_unrecorded": self.num_unrecorded,
+            "longest_gap_s": self.longest_gap_s, "seconds": time.monotonic() - self._start,
         }  # fmt: skip
 
     async def _tell(self) -> None:
@@ -99,6 +99,7 @@ class Load:
     def _judge(self, answer: dict[str, Any], expected: dict[str, Any], about: dict[str, Any]) -> None:
         self.longest_gap_s = max(self.longest_gap_s, answer["longest_gap_s"])
         self.num_tokens += len(answer["tokens"])
+        self.num_unrecorded += self._comes_back and not answer["cursor"]
         if answer["code"] == "draining" and answer["status"] == httpx.codes.OK and not self._comes_back:
             self.num_ended_by_drain += 1  # it was open when the time of its gateway was over
         elif answer["error"]:

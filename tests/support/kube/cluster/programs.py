@@ -136,6 +136,21 @@ answer = httpx.get(url, headers=headers, trust_env=False, verify=False)
 print(json.dumps(answer.raise_for_status().json()))
 """
 
+# A server of S3's protocol with one bucket, in memory.
+S3 = """
+import signal, sys
+import boto3
+from botocore.config import Config
+from moto.server import ThreadedMotoServer
+
+ThreadedMotoServer("0.0.0.0", 9000, verbose=False).start()
+client = boto3.session.Session("stratos", "any", region_name="us-east-1").client(
+    "s3", endpoint_url="http://127.0.0.1:9000", config=Config(s3={"addressing_style": "path"})
+)
+client.create_bucket(Bucket=sys.argv[1])
+signal.sigwait([signal.SIGTERM])
+"""
+
 # Keeps so many requests open for so long, whatever comes back; prints how many answers had which status.
 FLOOD = """
 import asyncio, collections, json, sys, time

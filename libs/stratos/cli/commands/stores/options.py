@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 RedisOption = Annotated[
     str, typer.Option("--redis-url", envvar="REDIS_URL", help="Redis; default: that of the running platform.")
 ]
-ObjectsOption = Annotated[str, typer.Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX, with a Redis.")]
-S3Option = Annotated[str, typer.Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")]
+ObjectsOption = Annotated[
+    str,
+    typer.Option(
+        "--object-store", envvar="STRATOS_OBJECT_STORE", help="file:///DIR or s3://BUCKET/PREFIX, with a Redis."
+    ),
+]
+S3Option = Annotated[
+    str,
+    typer.Option("--s3-endpoint", envvar="STRATOS_S3_ENDPOINT", help="Address of an S3 service that is not AWS."),
+]
 PrefixOption = Annotated[str, typer.Option("--prefix", help="Head of the keys in Redis, as the services have it.")]
 BackupsOption = Annotated[
     str, typer.Option("--backups", help="Object store of the backups; default: the platform's own.")
