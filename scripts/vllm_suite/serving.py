@@ -23,6 +23,9 @@ START_S = 600.0
 CONTEXT = 8192
 """Of most of the tests' own servers; twice what the shipped model was trained with."""
 TEMPLATE = """\
+{%- if enable_thinking is defined and enable_thinking %}<|system|>
+Think first.<|end|>
+{% endif -%}
 {%- if tools %}<|system|>
 Call a function by <tool_call>
 {"name": NAME, "arguments": ARGUMENTS}

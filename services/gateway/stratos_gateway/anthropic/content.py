@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
+from stratos.core.requests.documents import check_title, document_text
 from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PARTS, MAX_MESSAGES
 from stratos.core.requests.tools import (
     MAX_CALL_DEPTH,
@@ -33,7 +34,7 @@ _BETWEEN = "\n\n"
 _BILLING_LINE = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n*")
 """Line that a coding agent writes before its system text: it differs in every request, so no prefix would be found."""
 _LEFT_OUT = ("image", "document")
-"""Blocks of a tool's result that a note stands for: tools make them for whatever model there is, unasked."""
+"""Blocks of a tool's result that a note stands for where they are no text: tools make them unasked."""
 _ERROR_RESULT = "Error: "
 """Begins the result of a call that failed: templates have no field for it."""
 
@@ -82,9 +83,7 @@ class MessageReader:
     def _system(self, value: Any, param: str) -> str:
         texts = []
         for fields, kind, where in self._blocks(value, param):
-            if kind != "text":
-                raise _refused(kind, where)
-            text = self._text(fields, where)
+            text = self._text_alone(fields, kind, where)
             if (line := _BILLING_LINE.match(text)) is not None:
                 self.ignored.add("x-anthropic-billing-header")
                 text = text[line.end() :]
@@ -98,6 +97,8 @@ class MessageReader:
             match kind:
                 case "text":
                     texts.append(self._text(fields, where))
+                case "document":
+                    texts.append(self._document(fields, fields.take("source"), where))
                 case "tool_result":
                     found += _user(texts)
                     texts = []
@@ -152,18 +153,46 @@ class MessageReader:
 
     def _result_text(self, fields: Fields, kind: str, where: str) -> str:
         """Text of one block of a result; the model is told of what it cannot be shown."""
+        source = fields.take("source") if kind == "document" else None
+        if isinstance(source, dict) and source.get("type") == "text":
+            return self._document(fields, source, where)
         if kind in _LEFT_OUT:
             self.ignored.add(f"tool_result.{kind}")
             return left_out_note(kind)
-        if kind != "text":
-            raise _refused(kind, where)
-        return self._text(fields, where)
+        return self._text_alone(fields, kind, where)
 
     def _text(self, fields: Fields, where: str) -> str:
         text = _string(fields, "text", where)
         fields.refuse("citations", [])
         self._end(fields)
         return text
+
+    def _document(self, fields: Fields, source: Any, where: str) -> str:
+        """A document of text, under its title and what the client says of it."""
+        title, about = check_title(fields.take("title"), f"{where}.title"), fields.take_text("context")
+        fields.refuse("citations", {"enabled": False}, {})
+        self._end(fields)
+        text = self._source_text(object_fields(source, f"{where}.source"), f"{where}.source")
+        return document_text(title, f"{about}{_BETWEEN}{text}" if about else text).strip("\n")
+
+    def _source_text(self, fields: Fields, where: str) -> str:
+        kind = fields.take("type")
+        if kind == "text":
+            text = _string(fields, "data", where)
+            fields.refuse("media_type", "text/plain")
+            fields.end()
+            return text
+        if kind != "content":
+            text = f"{where}.type: only documents of text are supported: text, and content of text blocks"
+            raise BadRequest(text, param=f"{where}.type", code="unsupported_parameter")
+        blocks = self._blocks(fields.take("content"), f"{where}.content")
+        fields.end()
+        return _BETWEEN.join(self._text_alone(*block) for block in blocks)
+
+    def _text_alone(self, fields: Fields, kind: str, where: str) -> str:
+        if kind != "text":
+            raise _refused(kind, where)
+        return self._text(fields, where)
 
     def _blocks(self, value: Any, param: str) -> list[tuple[Fields, str, str]]:
         """Fields, type and place of each block; a string is one block of text."""

@@ -144,6 +144,8 @@ class EventRenderer(ChatRenderer):
             if isinstance(event, CallEnd):
                 choice.num_calls += 1
                 choice.is_whole = choice.is_whole and event.is_complete
+        if self.answer.hides_reasoning:
+            return [event for event in events if not isinstance(event, ReasoningDelta)]
         return events
 
     def _finish(self, choice: dict[str, Any], chunk: ChoiceChunk) -> dict[str, Any]:

@@ -100,11 +100,6 @@ class Fields:
         for name in names:
             self._left.pop(name, None)
 
-    def ignore_where(self, name: str, *neutral: Any) -> None:
-        """A field that asks for nothing with these values; with another one it is like a field that is not known."""
-        if name in self._left and self._left[name] in (None, *neutral):
-            del self._left[name]
-
     def refuse(self, name: str, *neutral: Any) -> None:
         """A field of a feature that is not supported, unless its value does not ask for the feature."""
         value = self.take(name)

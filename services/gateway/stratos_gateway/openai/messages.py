@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratos.common.errors import BadRequest
+from stratos.core.requests.documents import check_title, document_text, read_data_url
 from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PARTS, MAX_MESSAGES
 from stratos.core.requests.tools import (
     MAX_CALL_DEPTH,
@@ -35,6 +36,7 @@ _DROPPED_OF_ANSWER = (*_DROPPED, "images")
 _PART, _CALL, _FUNCTION = (
     frozenset(names) for names in (("type", "text"), ("id", "type", "function"), ("name", "arguments"))
 )
+_FILE_PART = frozenset(("type", "file"))
 _DROPPED_OF_PART = ("annotations", "cache_control", "extras", "id", "index", "prompt_cache_breakpoint")
 _DROPPED_OF_CALL = ("cache_control", "extra_content", "index", "provider_specific_fields")
 _DROPPED_OF_FUNCTION = ("cache_control", "parsed_arguments", "provider_specific_fields")
@@ -222,13 +224,32 @@ def _content(value: Any, param: str) -> str:
         where = f"{param}[{index}]"
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise BadRequest(f"{where} must be an object with a type", param=where)
-        if part["type"] != "text":
-            raise BadRequest(
-                f"{where}: only parts of type text are supported", param=where, code="unsupported_parameter"
-            )
-        if not isinstance(part.get("text"), str):
-            raise BadRequest(f"{where}.text must be a string", param=f"{where}.text")
-        if len(part) > len(_PART):
-            _check_rest(part, part.keys() - _PART, _DROPPED_OF_PART, f"{where}.")
-        texts.append(part["text"])
+        texts.append(_part_text(part, where))
     return "".join(texts)
+
+
+def _part_text(part: dict[str, Any], where: str) -> str:
+    """Text of one part; a file is read where it is text."""
+    known = _FILE_PART if part["type"] == "file" else _PART
+    if part["type"] not in ("text", "file"):
+        text = f"{where}: only parts of type text, and files of text, are supported"
+        raise BadRequest(text, param=where, code="unsupported_parameter")
+    if known is _PART and not isinstance(part.get("text"), str):
+        raise BadRequest(f"{where}.text must be a string", param=f"{where}.text")
+    if len(part) > len(known):
+        _check_rest(part, part.keys() - known, _DROPPED_OF_PART, f"{where}.")
+    return read_file(part.get("file"), f"{where}.file") if known is _FILE_PART else str(part["text"])
+
+
+def read_file(value: Any, param: str) -> str:
+    """What the model reads of a file, which comes within its request.
+
+    Raises:
+        BadRequest: malformed, no text, or somewhere else, with ``param``.
+    """
+    fields = object_fields(value, param)
+    data, title = fields.take("file_data"), check_title(fields.take("filename"), f"{param}.filename")
+    for name in ("file_id", "file_url"):
+        fields.refuse(name, "")
+    fields.end()
+    return document_text(title, read_data_url(data, f"{param}.file_data"))

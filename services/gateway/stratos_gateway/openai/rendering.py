@@ -58,6 +58,8 @@ class Answer:
     """Events of a stream have the usage so far."""
     names_token_ids: bool = False
     """Log probabilities name tokens by their ids."""
+    hides_reasoning: bool = False
+    """Reasoning is counted and not shown."""
     shape: OutputShape | None = None
     """Forms that are looked for in the output; ``None`` shows it as it is."""
     tool_mode: ToolMode = ToolMode.NONE

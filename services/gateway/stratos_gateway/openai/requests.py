@@ -87,6 +87,8 @@ class GenerationOptions:
     """Log probabilities name tokens by their ids."""
     continuation: str = ""
     """Token of an earlier answer to go on from; empty begins one."""
+    hides_reasoning: bool = False
+    """The answer goes without its reasoning, which is counted all the same."""
     tells_stop: bool = False
     """The answer says which stop string has ended it."""
     is_warm_up: bool = False
@@ -181,6 +183,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     max_tokens, newer = fields.number("max_tokens"), fields.number("max_completion_tokens", "max_tokens")
     use = take_template_use(fields)
     wish = ReasoningWish(check_effort(fields.take("reasoning_effort"), "reasoning_effort"), take_budget(fields))
+    hides_reasoning = not fields.flag("include_reasoning", default=True)
     _refuse_chat_features(fields)
     options = shared_options(
         fields,
@@ -188,6 +191,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         max_tokens=newer if newer is not None else max_tokens,
         num_logprobs=(top or 0) if wants else None,
     )
+    options = replace(options, hides_reasoning=hides_reasoning)
     check_tools_and_grammar(tools, options)
     conversation = Conversation(messages, tools, use, wish=wish)
     return GenerationBody(options=options, prompts=(conversation,), ignored=ignored)
@@ -286,7 +290,6 @@ def take_options(
 def _refuse_chat_features(fields: Fields) -> None:
     fields.refuse("modalities", ["text"])
     fields.refuse("verbosity", "medium")
-    fields.ignore_where("include_reasoning", True)
     fields.ignore("prediction")
     for name in ("audio", "web_search_options", "moderation", "chat_template"):
         fields.refuse(name)

@@ -22,6 +22,9 @@ from stratos.core.requests.tools import (
 )
 from stratos_gateway.openai.fields import Fields, object_fields
 
+ALLOWED_TOOLS = "allowed_tools"
+"""A choice among some of the tools."""
+
 
 def take_tools(fields: Fields) -> ToolUse:
     """Read the fields of one chat.
@@ -46,11 +49,12 @@ def take_use(fields: Fields, tools: tuple[Tool, ...], *, is_flat: bool = False) 
         BadRequest: malformed, out of bounds, or not supported, with ``param``.
     """
     choice, is_parallel = fields.take("tool_choice"), fields.flag("parallel_tool_calls", default=True)
+    allowed, choice = _allowed(choice, tools, is_flat=is_flat)
     mode, named = _choice(choice, tools, is_flat=is_flat)
     if not tools:
         return NO_TOOLS
     check_tool_sizes(tools, "tools")
-    return ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel)
+    return ToolUse(tools=allowed, mode=mode, named=named, is_parallel=is_parallel)
 
 
 def check_tools(value: Any, check_one: Callable[[Any, str, ValueBudget], Tool]) -> tuple[Tool, ...]:
@@ -117,6 +121,25 @@ def check_function(
     )
 
 
+def _allowed(value: Any, tools: tuple[Tool, ...], *, is_flat: bool) -> tuple[tuple[Tool, ...], Any]:
+    """Tools that the model is told of, and the choice among them; ``allowed_tools`` narrows both."""
+    if not isinstance(value, dict) or value.get("type") != ALLOWED_TOOLS:
+        return tools, value
+    fields, path = object_fields(value, "tool_choice"), "tool_choice"
+    fields.ignore("type")
+    if not is_flat:
+        within, path = fields.take(ALLOWED_TOOLS), f"tool_choice.{ALLOWED_TOOLS}"
+        fields.end()
+        fields = object_fields(within, path)
+    mode, given = fields.choice("mode", "auto", "required"), fields.take("tools")
+    fields.end()
+    if not isinstance(given, list) or not given:
+        raise BadRequest(f"{path}.tools must be a list of functions", param=f"{path}.tools")
+    check_num_tools(given, f"{path}.tools")
+    names = {_function_name(entry, f"{path}.tools[{i}]", tools, is_flat=is_flat) for i, entry in enumerate(given)}
+    return tuple(tool for tool in tools if tool.name in names), mode
+
+
 def _choice(value: Any, tools: tuple[Tool, ...], *, is_flat: bool) -> tuple[ToolMode, str]:
     """Mode, and the tool that it names; without a word it is auto where there are tools."""
     if value is None:
@@ -127,17 +150,22 @@ def _choice(value: Any, tools: tuple[Tool, ...], *, is_flat: bool) -> tuple[Tool
         if value == ToolMode.REQUIRED and not tools:
             raise BadRequest("tool_choice required needs tools", param="tool_choice")
         return ToolMode(value), ""
-    fields = object_fields(value, "tool_choice")
+    return ToolMode.NAMED, _function_name(value, "tool_choice", tools, is_flat=is_flat)
+
+
+def _function_name(value: Any, path: str, tools: tuple[Tool, ...], *, is_flat: bool) -> str:
+    """Name of the function that a choice is for."""
+    fields = object_fields(value, path)
     if fields.take("type") != "function":
-        text = "tool_choice.type: only function is supported"
-        raise BadRequest(text, param="tool_choice.type", code="unsupported_parameter")
-    param = "tool_choice.name"
+        text = f"{path}.type: only function is supported"
+        raise BadRequest(text, param=f"{path}.type", code="unsupported_parameter")
+    param = f"{path}.name"
     if not is_flat:
-        function, param = fields.take("function"), "tool_choice.function.name"
+        function, param = fields.take("function"), f"{path}.function.name"
         fields.end()
-        fields = object_fields(function, "tool_choice.function")
+        fields = object_fields(function, f"{path}.function")
     name = fields.take("name")
     fields.end()
     if name not in [tool.name for tool in tools]:
-        raise BadRequest("tool_choice names a function that tools does not have", param=param)
-    return ToolMode.NAMED, name
+        raise BadRequest(f"{path} names a function that tools does not have", param=param)
+    return str(name)

@@ -42,7 +42,7 @@ def _external(path: str, prompt: Mapping[str, Any], options: GenerationOptions) 
         options.num_logprobs is not None, options.num_prompt_logprobs is not None, options.return_token_ids,
         options.include_stop, options.bad_words, options.bad_token_ids, options.grammar,
         options.tells_stop and options.stop, options.truncation, options.shows_special, options.continuous_usage,
-        options.is_warm_up,
+        options.is_warm_up, options.hides_reasoning,
         *(value for name, value in options.sampling.items() if name not in _COMMON),
     )  # fmt: skip
     if any(special):

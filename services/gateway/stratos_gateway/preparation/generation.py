@@ -329,6 +329,7 @@ class GenerationPreparer:
             names_token_ids=options.names_token_ids,
             include_usage=options.include_usage,
             continuous_usage=options.continuous_usage,
+            hides_reasoning=options.hides_reasoning,
             prompts=identity.prompts,
             num_choices=options.n,
             shape=checked.shape,

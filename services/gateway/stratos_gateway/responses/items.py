@@ -7,6 +7,7 @@ as chat templates want them.  Instructions and system messages at the beginning 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -22,14 +23,15 @@ from stratos.core.requests.tools import (
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
-from stratos_gateway.openai.messages import check_arguments, check_call_id, left_out_note
+from stratos_gateway.openai.messages import check_arguments, check_call_id, left_out_note, read_file
 from stratos_gateway.responses.tools import full_name
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 """Types of parts that are text, and the field that has it."""
-_LEFT_OUT = {"input_image": "image", "input_file": "file"}
-"""Parts of a function's output that a note stands for: tools make them for whatever model there is, unasked."""
+_FILE, _FILE_FIELDS = "input_file", ("file_data", "file_id", "file_url", "filename")
+_LEFT_OUT = {"input_image": "image", _FILE: "file"}
+"""Parts of a function's output that a note stands for where they are no text: tools make them unasked."""
 _KINDS = ("message", "reasoning", "function_call", "function_call_output")
 
 
@@ -148,8 +150,21 @@ def left_out(value: Any) -> tuple[str, ...]:
     """Names of the parts of a checked input that a note stands for."""
     items = [] if isinstance(value, str) else value
     outputs = [item["output"] for item in items if isinstance(item.get("output"), list)]
-    kinds = {part["type"] for output in outputs for part in output if part["type"] in _LEFT_OUT}
+    parts = [part for output in outputs for part in output if part["type"] in _LEFT_OUT]
+    kinds = {part["type"] for part in parts if _text_of_file(part) is None}
     return tuple(f"function_call_output.{kind}" for kind in sorted(kinds))
+
+
+def _text_of_file(part: dict[str, Any]) -> str | None:
+    """What the model reads of a file that a function has made, or ``None`` for one that is no text."""
+    if part["type"] == _FILE:
+        with suppress(BadRequest):
+            return _file(part, "")
+    return None
+
+
+def _file(part: dict[str, Any], where: str) -> str:
+    return read_file({name: part[name] for name in _FILE_FIELDS if part.get(name) is not None}, where)
 
 
 def _content(value: Any, param: str, noted: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -169,13 +184,20 @@ def _parts(value: Any, param: str, kinds: Mapping[str, str], noted: Mapping[str,
         if not isinstance(kind, str):
             raise BadRequest(f"{where} must be an object with a type", param=where)
         if kind in noted:
-            texts.append(left_out_note(noted[kind]))
-            continue
-        if kind not in kinds:
-            text = f"{where}.type: only {', '.join(kinds)} are supported"
-            raise BadRequest(text, param=f"{where}.type", code="unsupported_parameter")
-        name = kinds[kind]
-        if not isinstance(part.get(name), str):
-            raise BadRequest(f"{where}.{name} must be a string", param=f"{where}.{name}")
-        texts.append(part[name])
+            told = _text_of_file(part)
+            texts.append(left_out_note(noted[kind]) if told is None else told)
+        else:
+            texts.append(_part_text(part, kind, where, kinds))
     return "".join(texts)
+
+
+def _part_text(part: dict[str, Any], kind: str, where: str, kinds: Mapping[str, str]) -> str:
+    if kind == _FILE and kinds is _TEXTS:
+        return _file(part, where)
+    if kind not in kinds:
+        text = f"{where}.type: only {', '.join(kinds)} are supported"
+        raise BadRequest(text, param=f"{where}.type", code="unsupported_parameter")
+    name = kinds[kind]
+    if not isinstance(part.get(name), str):
+        raise BadRequest(f"{where}.{name} must be a string", param=f"{where}.{name}")
+    return str(part[name])

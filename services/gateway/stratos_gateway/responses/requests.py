@@ -23,6 +23,7 @@ from stratos_gateway.openai.requests import (
     take_options,
 )
 from stratos_gateway.openai.template_use import check_effort
+from stratos_gateway.openai.tools import ALLOWED_TOOLS
 from stratos_gateway.responses.items import check_input, left_out, with_instructions
 from stratos_gateway.responses.tools import ResponseTools, take_response_tools
 
@@ -231,9 +232,10 @@ def _echoed_sampling(options: GenerationOptions) -> dict[str, Any]:
 
 def _echoed_tools(body: Mapping[str, Any], tools: ResponseTools) -> dict[str, Any]:
     use, given = tools.use, body.get("tool_choice")
+    is_narrowed = isinstance(given, dict) and given.get("type") == ALLOWED_TOOLS
     choice: Any = {"type": "function", "name": use.named} if use.mode is ToolMode.NAMED else str(use.mode)
     return {
         "tools": list(tools.shown),
-        "tool_choice": choice if use.tools else given or str(ToolMode.AUTO),
+        "tool_choice": choice if use.tools and not is_narrowed else given or str(ToolMode.AUTO),
         "parallel_tool_calls": use.is_parallel if use.tools else body.get("parallel_tool_calls") is not False,
     }

@@ -21,6 +21,11 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
 B = {"role": "system", "content": "b"}
 EMPTY = {"role": "assistant", "content": ""}
+DOCUMENT = {
+    "type": "document",
+    "title": "report",
+    "source": {"type": "text", "media_type": "text/plain", "data": "Rain."},
+}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
 
@@ -98,6 +103,28 @@ def test_calls_and_results_become_those_of_a_chat() -> None:
 def test_a_result_may_say_nothing() -> None:
     messages = [USER, assistant(USE), user({"type": "tool_result", "tool_use_id": "toolu_1"})]
     assert conversation(messages=messages).messages[-1] == ChatMessage("tool", "", tool_call_id="toolu_1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "about"),
+    [
+        ({}, ""),
+        ({"citations": {"enabled": False}, **CACHED}, ""),
+        ({"context": "Of May.", "source": {"type": "content", "content": "Rain."}}, "Of May.\n\n"),
+        ({"source": {"type": "content", "content": [text("Rain.")]}}, ""),
+    ],
+)
+def test_documents_of_text_are_read(changes: dict[str, Any], about: str) -> None:
+    document = {**DOCUMENT, **changes}
+    content = conversation(messages=[user(text("Look:"), document, text("Well?"))]).messages[0].content
+    assert content == f"Look:\n\n[document: report]\n{about}Rain.\n[end of document]\n\nWell?"
+
+
+def test_a_document_of_text_that_a_tool_has_made_is_read() -> None:
+    body = parsed(messages=[USER, assistant(USE), user({**RESULT, "content": [DOCUMENT]})])
+    [prompt] = body.prompts
+    assert prompt.messages[-1].content == "[document: report]\nRain.\n[end of document]"  # type: ignore[union-attr]
+    assert body.ignored == ()
 
 
 def test_a_note_stands_for_an_image_that_a_tool_has_made() -> None:
@@ -207,7 +234,15 @@ DEEP: Any = functools.reduce(lambda inner, _: {"a": inner}, range(70), {})
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{**USER, "name": "x"}]}, "messages[0].name"),
         ({"messages": [user(text("a"), IMAGE)]}, "messages[0].content[1]"),
-        ({"messages": [user({"type": "document"})]}, "messages[0].content[0]"),
+        ({"messages": [user({"type": "document"})]}, "messages[0].content[0].source"),
+        ({"messages": [user({**DOCUMENT, "source": IMAGE["source"]})]}, "messages[0].content[0].source.type"),
+        (
+            {"messages": [user({**DOCUMENT, "source": {"type": "content", "content": [IMAGE]}})]},
+            "messages[0].content[0].source.content[0]",
+        ),
+        ({"messages": [user({**DOCUMENT, "citations": {"enabled": True}})]}, "messages[0].content[0].citations"),
+        ({"messages": [user({**DOCUMENT, "title": 5})]}, "messages[0].content[0].title"),
+        ({"messages": [assistant(DOCUMENT)]}, "messages[0].content[0]"),
         ({"messages": [user({"text": "x"})]}, "messages[0].content[0].type"),
         ({"messages": [user({"type": "text"})]}, "messages[0].content[0].text"),
         ({"messages": [user(text("x", more=1))]}, "messages[0].content[0].more"),

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from stratos.text.output.parser import OutputShape
+from stratos.text.output.parser import OutputShape, ReasoningTags
 from stratos_gateway.http.sse import encode_events
 from stratos_gateway.openai.answers import ChatRenderer, ChoicesRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
-from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Answer
 from tests.support.reference.shipped_model import shipped_tokenizer
 
@@ -32,3 +32,20 @@ def test_bytes_are_those_of_the_events(kind: type[ChoicesRenderer], changes: dic
         assert quick.stream_part(chunks) == encode_events(renderer.events(chunks))
     ends = [ChoiceChunk(index, "end", [7], [], "stop", is_first=False) for index in (1, 0)]
     assert quick.stream_part(ends) == encode_events(renderer.events(ends))
+
+
+def test_reasoning_that_is_to_be_hidden_is_counted_alone() -> None:
+    shape = OutputShape(reasoning=ReasoningTags("<think>", "</think>"))
+    answer = replace(ANSWER, shape=shape, hides_reasoning=True, num_choices=1)
+    ids = shipped_tokenizer().encode_plain("<think>Hm.</think>Yes.")
+    whole = ChoiceChunk(0, "<think>Hm.</think>Yes.", ids, [], "stop", is_first=True)
+    body = EventRenderer(answer, shipped_tokenizer()).body([whole], Usage(1, len(ids), 0))
+    message = body["choices"][0]["message"]
+    assert (message["content"], message["reasoning"], message["reasoning_content"]) == ("Yes.", None, None)
+    assert 0 < body["usage"]["completion_tokens_details"]["reasoning_tokens"] < len(ids)
+    streamed = EventRenderer(answer, shipped_tokenizer())
+    texts = ("<think>", "Hm.", "</think>Yes.")
+    parts = [ChoiceChunk(0, text, [7], [], None, is_first=text == "<think>") for text in texts]
+    told = b"".join(streamed.stream_part([part]) for part in parts)
+    assert b"Yes." in told
+    assert b"Hm." not in told

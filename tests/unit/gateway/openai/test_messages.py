@@ -110,17 +110,34 @@ def test_a_recorded_mark_of_caching_that_is_none_is_listed() -> None:
     assert unknown == ["system[0].cache_control"]
 
 
-def test_reasoning_that_is_to_be_left_out_is_refused_as_a_field_that_is_not_known() -> None:
-    body = {"model": "m", "messages": [user(name="Ann")], "include_reasoning": False}
-    with pytest.raises(BadRequest) as caught:
-        parse_chat(body, 100)
-    assert caught.value.param == "include_reasoning"
-    with leniently(is_lenient=True) as unknown:
-        parsed = parse_chat(body, 100)
-    assert unknown == ["include_reasoning"]
-    external = external_request(parsed)
-    assert external is not None, "a chat with a name is served by others, too"
+def test_others_serve_a_chat_with_a_name_but_none_whose_reasoning_is_to_be_hidden() -> None:
+    body = {"model": "m", "messages": [user(name="Ann")]}
+    external = external_request(parse_chat(body, 100))
+    assert external is not None
     assert external.body["messages"] == [user(name="Ann")]
+    assert external_request(parse_chat({**body, "include_reasoning": False}, 100)) is None
+
+
+def test_a_file_of_text_is_read_in_its_place() -> None:
+    file = {"filename": "a.txt", "file_data": "data:text/plain;base64,aGk="}
+    [message] = check_messages([user(content=[TEXT, {"type": "file", "file": file}, TEXT])])
+    assert message.content == "hi\n[document: a.txt]\nhi\n[end of document]\nhi"
+
+
+@pytest.mark.parametrize(
+    ("file", "param"),
+    [
+        (None, "file"),
+        ({"file_id": "file-1"}, "file.file_id"),
+        ({"file_data": "data:application/pdf;base64,JVBERg=="}, "file.file_data"),
+        ({"file_data": "data:text/plain;base64,aGk=", "filename": "a\nb"}, "file.filename"),
+        ({"file_data": "data:text/plain;base64,aGk=", "more": 1}, "file.more"),
+    ],
+)
+def test_other_files_are_refused_by_their_place(file: object, param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        check_messages([user(content=[{"type": "file", "file": file}])])
+    assert caught.value.param == f"messages[0].content[0].{param}"
 
 
 def test_templates_read_names_in_which_no_special_token_is_one() -> None:

@@ -85,6 +85,8 @@ def test_instructions_and_system_messages_at_the_beginning_are_one() -> None:
 
 
 PART = {"type": "input_text", "text": "x"}
+NOTES = {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,aGk="}
+PDF = {"type": "input_file", "file_data": "data:application/pdf;base64,JVBERg=="}
 DEEP = "[" * 70 + "]" * 70
 
 
@@ -127,7 +129,10 @@ def test_what_is_malformed_is_named(given: Any, param: str) -> None:
     ("item", "param"),
     [
         ({"role": "user", "content": [{"type": "input_image", "image_url": "https://x"}]}, "input[0].content[0].type"),
-        ({"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}, "input[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}, "input[0].content[0].file_id"),
+        ({"role": "user", "content": [{**PDF, "file_url": "https://x"}]}, "input[0].content[0].file_url"),
+        ({"role": "user", "content": [PDF]}, "input[0].content[0].file_data"),
+        ({"type": "reasoning", "content": [NOTES]}, "input[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_audio"}]}, "input[0].content[0].type"),
         (output([{"type": "input_audio", "data": "x"}]), "input[0].output[0].type"),
         ({"type": "item_reference", "id": "msg_1"}, "input[0].type"),
@@ -148,6 +153,16 @@ def test_a_note_stands_for_an_image_that_a_function_has_made() -> None:
     assert result.content == "look: [image left out: this model reads text alone]"
     assert left_out(given) == ("function_call_output.input_image",)
     assert left_out([USER, call(), output()]) == left_out("hi") == ()
+
+
+def test_files_of_text_are_read() -> None:
+    shown = "\n[document: a.txt]\nhi\n[end of document]\n"
+    given = [{"role": "user", "content": [PART, NOTES]}, call(), output([PART, NOTES]), output([PDF])]
+    asked, _, *results = check_input(given)
+    assert asked.content == results[0].content == "x" + shown
+    assert results[1].content == "[file left out: this model reads text alone]"
+    assert left_out(given) == ("function_call_output.input_file",)
+    assert left_out(given[:3]) == ()
 
 
 def test_a_call_of_a_namespace_has_the_name_that_the_model_is_told() -> None:
