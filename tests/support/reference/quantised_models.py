@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
 from stratos.engine.checkpoint.weight_schemes import NF4, LinearScheme
+from tests.support.paths import BASE_MODEL
 from tests.support.reference.tiny_models import save_tiny
 
 SHAPE = {
@@ -85,6 +87,18 @@ def packed(codes: Tensor, bits: int) -> Tensor:
 def save_quantised(path: Path, name: str, **changes: Any) -> dict[str, Tensor]:
     """Write a tiny Llama in a format; returns the floats that every weight stands for."""
     save_tiny(path, "Llama", **{**SHAPE, **changes})
+    return quantise_folder(path, name)
+
+
+def save_shipped(path: Path, name: str) -> Path:
+    """Write the shipped model in a format."""
+    shutil.copytree(BASE_MODEL, path)
+    quantise_folder(path, name)
+    return path
+
+
+def quantise_folder(path: Path, name: str) -> dict[str, Tensor]:
+    """Store a model's folder in a format; returns the floats that every weight stands for."""
     config = json.loads((path / "config.json").read_text())
     stated = CONFIGS[name]
     tensors, floats = load_file(path / "model.safetensors"), {}
@@ -92,7 +106,7 @@ def save_quantised(path: Path, name: str, **changes: Any) -> dict[str, Tensor]:
         layer = weight_name.removesuffix(".weight")
         if layer == FLOAT_LAYER and stated["quant_method"] in ("compressed-tensors", "modelopt", "bitsandbytes"):
             continue
-        parts, weight = _parts(name, tensors[weight_name])
+        parts, weight = _parts(name, tensors[weight_name].float())
         tensors |= {f"{layer}.{part}": tensor.contiguous() for part, tensor in parts.items()}
         if "weight" not in parts:
             tensors.pop(weight_name)
