@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from scripts.bench.harness import flag, run_bench
-from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.engine.layers.invariance import Linear
 from stratos.engine.layers.linear import LinearFactory
@@ -36,7 +35,7 @@ PRODUCTS = {
 """Outputs of each part, and inputs."""
 TYPES = ("BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M")
 ROWS = (1, 8, 32)
-AnyWeight = Tensor | QuantisedWeight | KQuantWeight
+AnyWeight = Tensor | QuantisedWeight | NestedWeight
 
 
 def random_weight(kind: str, outputs: int, inputs: int) -> AnyWeight:
@@ -48,7 +47,7 @@ def random_weight(kind: str, outputs: int, inputs: int) -> AnyWeight:
         codes = torch.randint(0, most, (outputs, inputs), dtype=torch.uint8)
         return QuantisedWeight(scheme=scheme, codes=codes, scales=torch.rand(outputs, inputs // 32))
     scheme, most = LinearScheme[kind], {"Q4_K": 16, "Q5_K": 32, "Q6_K": 64}[kind]
-    return KQuantWeight(
+    return NestedWeight(
         scheme=scheme,
         codes=torch.randint(0, most, (outputs, inputs), dtype=torch.uint8),
         parts=torch.randint(0, 64, (outputs, inputs // 32, 2), dtype=torch.uint8),

@@ -18,8 +18,11 @@ from compressed_tensors.compressors.naive_quantized.base import (
     FloatQuantizationCompressor,
     IntQuantizationCompressor,
 )
+from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization.lifecycle.forward import dequantize
 from safetensors.torch import save_file
 
 OUTPUTS, INPUTS = 24, 128
@@ -41,8 +44,18 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         MXFP4PackedCompressor,
         {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "uint8"},
     ),
+    "nvfp4": (
+        NVFP4PackedCompressor,
+        {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
+    ),
 }
-LAYOUTS = {PackedQuantizationCompressor: "pack-quantized", MXFP4PackedCompressor: "mxfp4-pack-quantized"}
+LAYOUTS = {
+    PackedQuantizationCompressor: "pack-quantized",
+    MXFP4PackedCompressor: "mxfp4-pack-quantized",
+    NVFP4PackedCompressor: "nvfp4-pack-quantized",
+}
+GLOBAL_SCALE = 1234.5
+"""By which scales of NVFP4 are divided."""
 
 
 def layer(args: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -54,9 +67,34 @@ def layer(args: dict[str, Any]) -> dict[str, torch.Tensor]:
         shape = (-(-OUTPUTS // 32), INPUTS // 32)
     largest = 448 if args.get("type") == "float" else 2 ** (args["num_bits"] - 1)
     state = {"weight": weight, "weight_scale": torch.rand(shape) * 2 / largest + 3 / largest}
+    if args["strategy"] == "tensor_group":
+        scales = weight.view(OUTPUTS, -1, group).abs().amax(-1) / 6 * GLOBAL_SCALE
+        state["weight_scale"] = scales.clamp(max=448).to(torch.float8_e4m3fn).float()
+        state["weight_global_scale"] = torch.tensor([GLOBAL_SCALE])
     if args.get("symmetric") is False:
         state["weight_zero_point"] = torch.randint(-8, 8, shape, dtype=torch.int8)
     return state
+
+
+def decompressed(compressor: Any, parts: dict[str, torch.Tensor], scheme: QuantizationScheme) -> torch.Tensor:
+    """What the library makes of a layer."""
+    floats: torch.Tensor = compressor.decompress(parts, scheme)["weight"].float()
+    return floats
+
+
+def nvfp4_floats(parts: dict[str, torch.Tensor], scheme: QuantizationScheme) -> torch.Tensor:
+    """The same for NVFP4 before the library rounds it to bfloat16."""
+    packed = parts["weight_packed"]
+    numbers = unpack_fp4_from_uint8(packed, packed.shape[0], packed.shape[1] * 2, dtype=torch.float32)
+    floats: torch.Tensor = dequantize(
+        x_q=numbers,
+        scale=parts["weight_scale"].float(),
+        args=scheme.weights,
+        global_scale=parts["weight_global_scale"],
+        dtype=torch.float32,
+    )
+    assert torch.equal(floats.bfloat16().float(), decompressed(NVFP4PackedCompressor, parts, scheme))
+    return floats
 
 
 def main() -> None:
@@ -70,7 +108,8 @@ def main() -> None:
         scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**args))
         compressed = compressor.compress(layer(args), scheme)
         tensors |= {f"{name}.{part}": tensor.contiguous() for part, tensor in compressed.items()}
-        tensors[f"{name}.floats"] = compressor.decompress(compressed, scheme)["weight"].float().contiguous()
+        floats = nvfp4_floats(compressed, scheme) if name == "nvfp4" else decompressed(compressor, compressed, scheme)
+        tensors[f"{name}.floats"] = floats.contiguous()
         schemes[name] = {"weights": args, "format": LAYOUTS.get(compressor, "int-quantized")}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path, metadata={"schemes": json.dumps(schemes)})

@@ -40,7 +40,9 @@ def test_weights_are_those_that_the_engine_counts(folder: Path, dtype: str) -> N
     assert weights == read_need(folder).weight_bytes(dtype)
 
 
-@pytest.mark.parametrize(("scheme", "quantization"), [("int8", "int8"), ("fp8", "fp8"), ("int4-g32", "int4")])
+@pytest.mark.parametrize(
+    ("scheme", "quantization"), [("int8", "int8"), ("fp8", "fp8"), ("int4-g32", "int4"), ("nf4", "nf4")]
+)
 def test_quantised_weights_are_those_that_the_engine_counts(folder: Path, scheme: str, quantization: str) -> None:
     if folder.name.startswith("gpt-oss"):
         pytest.skip(

@@ -19,7 +19,13 @@ FAMILY_OF_SEED = ("llama", "mixtral", "mistral-window", "qwen2-groups-of-7", "qw
 NUM_BLOCKS, NUM_HOST_BLOCKS = 40, 60
 SCHEDULES = [
     (seed, kernels, dtype)
-    for seed, kernels in [*((seed, "best") for seed in range(6)), (0, "torch"), (1, "torch"), (1, "kv-int8")]
+    for seed, kernels in [
+        *((seed, "best") for seed in range(6)),
+        (0, "torch"),
+        (1, "torch"),
+        (1, "kv-int8"),
+        (0, "llm-int8"),
+    ]
     for dtype in ("float32", "bfloat16")
 ]
 KEPT = [
@@ -28,6 +34,7 @@ KEPT = [
     (0, "torch", "float32"),
     (1, "torch", "bfloat16"),
     (1, "kv-int8", "bfloat16"),
+    (0, "llm-int8", "bfloat16"),
 ]
 """Every family, and both types and kernels, with the host tier and without it."""
 

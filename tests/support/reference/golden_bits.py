@@ -22,8 +22,7 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.native import NativePagedAttention
 from stratos.engine.attention.projections import QkNorm
-from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.native_linear import NativeLinear
@@ -84,7 +83,7 @@ def _products(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _coded_products(
-    weights: list[QuantisedWeight | KQuantWeight], library: NativeLibrary, dtype: torch.dtype
+    weights: list[QuantisedWeight | NestedWeight], library: NativeLibrary, dtype: torch.dtype
 ) -> list[Tensor]:
     """One row and many, rounded to the type with a bias, and not."""
     factory, outputs = LinearFactory(torch.device("cpu"), dtype, enable_prepacked_gemm=False, library=library), []
@@ -107,8 +106,8 @@ def _bytes(shape: tuple[int, ...], most: int) -> Tensor:
 
 
 def _quantised(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
-    """Every scheme but K-quants, one with zeros of its own."""
-    weights: list[QuantisedWeight | KQuantWeight] = []
+    """Codes of one scale for a group, one with zeros of its own."""
+    weights: list[QuantisedWeight | NestedWeight] = []
     for scheme, groups in (("INT8_ROWS", 1), ("INT8", 6), ("INT4", 6), ("INT4", 1), ("FP8", 3), ("MXFP4", 6)):
         kind = LinearScheme[scheme]
         codes = _bytes((75, 192), 15 if scheme in ("INT4", "MXFP4") else 255)
@@ -120,12 +119,24 @@ def _quantised(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
     return _coded_products(weights, library, dtype)
 
 
+def _blocks(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
+    """NF4, NVFP4, and LLM.int8 with rows that have outliers."""
+    bytes_ = _bytes((75, 192), 255)
+    weights: list[QuantisedWeight | NestedWeight] = [
+        QuantisedWeight(scheme=kind, codes=codes, scales=(numbers((75, groups), torch.float32, 5) + 2.25) / 64)
+        for kind, codes, groups in ((LinearScheme.NF4, bytes_ & 15, 3), (LinearScheme.LLM_INT8, bytes_, 1))
+    ]
+    parts, whole = _bytes((75, 6, 2), 0x7E), (numbers((75, 1, 1), torch.float32, 7) + 2.25) / 256
+    weights.append(NestedWeight(scheme=LinearScheme.NVFP4, codes=bytes_ & 15, parts=parts, wholes=whole))
+    return _coded_products(weights, library, dtype)
+
+
 def _k_quants(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
-    weights: list[QuantisedWeight | KQuantWeight] = []
+    weights: list[QuantisedWeight | NestedWeight] = []
     for name, code, part in (("Q4_K", 15, 63), ("Q5_K", 31, 63), ("Q6_K", 63, 255)):
         wholes = (numbers((75, 2, 1 if name == "Q6_K" else 2), torch.float32, 5) + 2.25) / 256
         weights.append(
-            KQuantWeight(
+            NestedWeight(
                 scheme=LinearScheme[name], codes=_bytes((75, 512), code), parts=_bytes((75, 16, 2), part), wholes=wholes
             )
         )
@@ -138,7 +149,14 @@ FAMILIES: dict[str, Callable[[NativeLibrary, torch.dtype], list[Tensor]]] = {
     "native-ops": _ops,
     "native-products": _products,
     "native-quantised-products": _quantised,
+    "native-quantised-products/blocks": _blocks,
 }
+"""By family of revisions; schemes that came later are a part of their own, as they change no bits of the others."""
+
+
+def revision_of(name: str) -> int:
+    """Revision of an entry of ``FAMILIES``."""
+    return REVISIONS[name.partition("/")[0]]
 
 
 def digest_of(family: str, build: str, dtype: str) -> str:
@@ -166,12 +184,12 @@ def main() -> int:
     for family in FAMILIES:
         known = golden.get(family, {"revision": 0, "bits": {}})
         bits = {golden_key(build, dtype): digest_of(family, build, dtype) for build in NATIVE_SETS for dtype in DTYPES}
-        is_same_revision = known["revision"] == REVISIONS[family]
+        is_same_revision = known["revision"] == revision_of(family)
         if is_same_revision and any(known["bits"].get(key, value) != value for key, value in bits.items()):
             print(f"the bits of {family} changed: raise its revision in stratos.engine.revisions first")
             return 1
         golden[family] = {
-            "revision": REVISIONS[family],
+            "revision": revision_of(family),
             "bits": {**(known["bits"] if is_same_revision else {}), **bits},
         }
     GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n", encoding="utf-8")

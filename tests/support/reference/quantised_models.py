@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,23 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
-from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.checkpoint.weight_schemes import NF4, LinearScheme
+from tests.support.paths import BASE_MODEL
 from tests.support.reference.tiny_models import save_tiny
 
-SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+}
 TARGETS = {"targets": ["Linear"], "output_activations": None}
 PER_TOKEN = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
+FLOAT_LAYER = "model.layers.1.self_attn.o_proj"
+BITSANDBYTES = {"quant_method": "bitsandbytes", "llm_int8_skip_modules": ["lm_head", FLOAT_LAYER]}
 
 
 def _compressed(layout: str, weights: dict[str, Any], inputs: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -41,6 +51,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "compressed-mxfp4": _compressed(
         "mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
     ),
+    "compressed-nvfp4": _compressed(
+        "nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    ),
+    "modelopt-nvfp4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*1.self_attn.o_proj"]},
+    "nf4": {**BITSANDBYTES, "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "nf4-double": {
+        **BITSANDBYTES,
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+    },
+    "llm-int8": {**BITSANDBYTES, "load_in_8bit": True, "llm_int8_threshold": 6.0},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False},
     "gptq-order": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": True},
     "compressed-order": _compressed(
@@ -51,7 +73,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
     "fp8-block": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [32, 32]},
 }
-"""``quantization_config`` by format; layer 1's output projection stays floats in those of compressed-tensors."""
+"""``quantization_config`` by format; layer 1's output projection stays floats in those that name it."""
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
@@ -65,15 +87,29 @@ def packed(codes: Tensor, bits: int) -> Tensor:
 def save_quantised(path: Path, name: str, **changes: Any) -> dict[str, Tensor]:
     """Write a tiny Llama in a format; returns the floats that every weight stands for."""
     save_tiny(path, "Llama", **{**SHAPE, **changes})
+    return quantise_folder(path, name)
+
+
+def save_shipped(path: Path, name: str) -> Path:
+    """Write the shipped model in a format."""
+    shutil.copytree(BASE_MODEL, path)
+    quantise_folder(path, name)
+    return path
+
+
+def quantise_folder(path: Path, name: str) -> dict[str, Tensor]:
+    """Store a model's folder in a format; returns the floats that every weight stands for."""
     config = json.loads((path / "config.json").read_text())
     stated = CONFIGS[name]
     tensors, floats = load_file(path / "model.safetensors"), {}
     for weight_name in [n for n in tensors if n.endswith("_proj.weight")]:
         layer = weight_name.removesuffix(".weight")
-        if stated["quant_method"] == "compressed-tensors" and layer.endswith("1.self_attn.o_proj"):
+        if layer == FLOAT_LAYER and stated["quant_method"] in ("compressed-tensors", "modelopt", "bitsandbytes"):
             continue
-        parts, weight = _parts(name, tensors.pop(weight_name))
+        parts, weight = _parts(name, tensors[weight_name].float())
         tensors |= {f"{layer}.{part}": tensor.contiguous() for part, tensor in parts.items()}
+        if "weight" not in parts:
+            tensors.pop(weight_name)
         floats[weight_name] = weight.floats()
     (path / "config.json").write_text(json.dumps({**config, "quantization_config": stated}))
     save_file(tensors, path / "model.safetensors")
@@ -87,7 +123,15 @@ def save_floats(path: Path, tensors: dict[str, Tensor], **changes: Any) -> None:
     save_file({name: tensors[name].contiguous() for name in kept}, path / "model.safetensors")
 
 
-def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight]:
+def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight | NestedWeight]:
+    if name.endswith("nvfp4"):
+        return _nvfp4(name, weight)
+    if name.startswith("nf4"):
+        return _nf4(weight, is_double=name == "nf4-double")
+    if name == "llm-int8":
+        quantised = rounded(weight, name)
+        sizes, order = quantised.scales.flatten(), torch.tensor(0, dtype=torch.uint8)
+        return {"weight": quantised.codes.view(torch.int8), "SCB": sizes, "weight_format": order}, quantised
     if name == "fp8-block":
         return _fp8_blocks(weight)
     if name in ("compressed-w8a8", "compressed-w8", "compressed-fp8"):
@@ -120,6 +164,49 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
         return {"qweight": packed(codes, 4), "qzeros": packed(zeros, 4), "scales": scales}, quantised
     index = torch.arange(weight.shape[1], dtype=torch.int32) // 32
     return {"qweight": packed(codes.T, 4).T, "qzeros": packed(zeros, 4), "scales": scales, "g_idx": index}, quantised
+
+
+def _nvfp4(name: str, weight: Tensor) -> tuple[dict[str, Tensor], NestedWeight]:
+    """A scale of the layer by which the largest block's scale is 448."""
+    blocks = weight.unflatten(1, (-1, 16))
+    largest, whole = blocks.abs().amax(-1) / 6, weight.abs().amax() / 6 / 448
+    scales = (largest / whole).to(torch.float8_e4m3fn)
+    sizes = (blocks.abs() / (scales.float() * whole).unsqueeze(-1)).flatten(1)
+    codes = torch.bucketize(sizes, torch.tensor((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)), out_int32=True)
+    codes = codes.to(torch.uint8) | (weight < 0).to(torch.uint8) << 3
+    outputs, is_divided = weight.shape[0], name == "compressed-nvfp4"
+    number = (1 / whole if is_divided else whole).view(1)
+    quantised = NestedWeight(
+        scheme=LinearScheme.NVFP4,
+        codes=codes,
+        parts=scales.view(torch.uint8).unflatten(1, (-1, 2)),
+        wholes=(1 / number if is_divided else number).expand(outputs).view(-1, 1, 1),
+        divisors=number.expand(outputs) if is_divided else None,
+    )
+    pairs = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    if is_divided:
+        return {"weight_packed": pairs, "weight_scale": scales, "weight_global_scale": number}, quantised
+    return {"weight": pairs, "weight_scale": scales, "weight_scale_2": number.view(())}, quantised
+
+
+def _nf4(weight: Tensor, *, is_double: bool) -> tuple[dict[str, Tensor], QuantisedWeight]:
+    """With double quantisation a scale is one of 256 numbers, times a float for 256 blocks, plus the mean."""
+    quantised = rounded(weight, "nf4")
+    state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(weight.shape)}
+    pairs = (quantised.codes[:, 0::2] << 4 | quantised.codes[:, 1::2]).view(-1, 1)
+    parts = {"weight": pairs, "weight.quant_map": torch.tensor(NF4), "weight.absmax": quantised.scales.flatten()}
+    if is_double:
+        scales, numbers = quantised.scales.flatten(), torch.linspace(-1, 1, 256)
+        offset = scales.mean()
+        wholes = torch.stack([block.abs().amax() for block in (scales - offset).split(256)])
+        of_blocks = wholes.repeat_interleave(256)[: len(scales)]
+        codes = ((scales - offset) / of_blocks).sub(numbers.unsqueeze(1)).abs().argmin(0)
+        parts |= {"weight.absmax": codes.to(torch.uint8), "weight.nested_quant_map": numbers}
+        parts["weight.nested_absmax"] = wholes
+        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)}
+        quantised = replace(quantised, scales=(numbers[codes] * of_blocks + offset).view_as(quantised.scales))
+    packed_state = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+    return {**parts, "weight.quant_state.bitsandbytes__nf4": packed_state}, quantised
 
 
 def _fp8_blocks(weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight]:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from stratos.calculators.bounds import above_zero, not_below_zero
 from stratos.calculators.formula import Figure, Formula
-from stratos.calculators.memory.schemes import find_scheme, kv_element_bytes
+from stratos.calculators.memory.schemes import SCHEMES_HELP, find_scheme, kv_element_bytes
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.published import kv_claims
 from stratos.calculators.sheet import Sheet
@@ -38,7 +38,7 @@ _DEVICE_SHARE = Formula(
 class KvAsk:
     """Sequences to keep, and how."""
 
-    weights: Annotated[str, "Weights: float32, bfloat16, float16, fp8, int8, int4, int4-g32, mxfp4."] = "bfloat16"
+    weights: Annotated[str, SCHEMES_HELP] = "bfloat16"
     kv_dtype: Annotated[str, "KV: auto (as weights are computed), float32, bfloat16, float16, fp8, int8."] = "auto"
     batch: Annotated[int, "Sequences at once."] = 1
     seq_len: Annotated[int, "Tokens of each sequence, prompt and output."] = 4096

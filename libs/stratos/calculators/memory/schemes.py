@@ -29,11 +29,17 @@ WEIGHT_SCHEMES = {
     "int4": WeightScheme(4, 16, 128, "bfloat16"),
     "int4-g32": WeightScheme(4, 32, 32, "bfloat16"),
     "mxfp4": WeightScheme(4, 8, 32, "bfloat16"),
+    "nf4": WeightScheme(4, 32, 64, "bfloat16"),
+    "nf4-double": WeightScheme(4, 8, 64, "bfloat16"),
+    "nvfp4": WeightScheme(4, 8, 16, "bfloat16"),
+    "llm-int8": WeightScheme(8, 0, 1, "bfloat16"),
 }
 """One scale of fp8 and int8 serves a whole row: less than a thousandth.
 
 ``int4`` is how checkpoints are published, ``int4-g32`` what ``--quantization int4`` and Q4_0 take in our engine.
+``nf4-double`` is a file with double quantisation; our engine holds what ``nf4`` says of either.
 """
+SCHEMES_HELP = f"Weights: {', '.join(WEIGHT_SCHEMES)}."
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 
 _PRODUCTS = Formula("product_bytes", "ceil(product_parameters * (bits + scale_bits / group_size) / 8)")

@@ -13,7 +13,7 @@ from stratos.calculators.formula import Figure, Formula
 from stratos.calculators.hardware.devices import DeviceSpec
 from stratos.calculators.memory.gpu_memory import MemoryAsk, estimate_gpu_memory
 from stratos.calculators.memory.kv import estimate_kv
-from stratos.calculators.memory.schemes import ELEMENT_BYTES, find_scheme, product_bytes
+from stratos.calculators.memory.schemes import ELEMENT_BYTES, SCHEMES_HELP, find_scheme, product_bytes
 from stratos.calculators.models.shape import ModelShape
 
 _EXPERTS = Formula("experts_read", "experts * (1 - (1 - chosen / experts) ** rows)")
@@ -36,7 +36,7 @@ _PROMPT = Formula(
 class ServingAsk:
     """Requests of one kind, and how they are served."""
 
-    weights: Annotated[str, "Weights: float32, bfloat16, float16, fp8, int8, int4, int4-g32, mxfp4."] = "bfloat16"
+    weights: Annotated[str, SCHEMES_HELP] = "bfloat16"
     kv_dtype: Annotated[str, "KV: auto (as weights are computed), float32, bfloat16, float16, fp8, int8."] = "auto"
     prompt_tokens: Annotated[int, "Tokens of a prompt."] = 1024
     output_tokens: Annotated[int, "Tokens of an answer."] = 256

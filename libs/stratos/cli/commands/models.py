@@ -15,6 +15,7 @@ from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.stores.options import S3Option
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest, DependencyDown, NotFound
+from stratos.engine.checkpoint.weight_schemes import AT_LOAD
 
 if TYPE_CHECKING:
     from stratos.store.object_store import ObjectStore
@@ -37,7 +38,7 @@ def add(
     size: Annotated[str | None, typer.Option(help="Row of the plans' prices that its tokens have.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=0, help="Longest sequence; 0: the model's context.")] = None,
     max_input_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt; of a new name 4096.")] = None,
-    quantization: Annotated[str | None, typer.Option(help="Weights: auto, int8, int4, fp8 or mxfp4.")] = None,
+    quantization: Annotated[str | None, typer.Option(help=f"Weights: auto, {AT_LOAD}.")] = None,
     wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait until workers serve it.")] = 0,
     digest: Annotated[
         str, typer.Option(help="Of the model, as `publish` printed it: then the folder needs no weights.")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stratos.cli.commands.shared import explained_errors
+from stratos.engine.checkpoint.weight_schemes import AT_LOAD
 
 EXIT_NOT_ACCEPTABLE, EXIT_OPEN = 3, 4
 Model = Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")]
@@ -19,7 +20,7 @@ def evaluate(
     a: Model,
     b: Model,
     text: Annotated[list[Path], typer.Option(help="Held-out text in UTF-8; repeat it for several kinds of text.")],
-    quantization: Annotated[str, typer.Option(help="Of B, at load: auto, int8, int4, fp8 or mxfp4.")] = "auto",
+    quantization: Annotated[str, typer.Option(help=f"Of B, at load: auto, {AT_LOAD}.")] = "auto",
     dtype: Annotated[str, typer.Option(help="Compute type of both, as for `stratos up`.")] = "auto",
     max_loss: Annotated[float, typer.Option(help="Largest relative loss of perplexity over all text.")] = 0.05,
     max_stratum_loss: Annotated[float, typer.Option(help="The same in one stratum.")] = 0.10,

@@ -15,6 +15,7 @@ from typer import Option
 
 from stratos.common.errors import BadRequest
 from stratos.core.files.gguf.parts import is_gguf
+from stratos.engine.checkpoint.weight_schemes import AT_LOAD, ROUNDED
 
 DataDirOption = Annotated[Path, Option("--data-dir", help="Where the platform keeps its data.")]
 DEFAULT_DATA_DIR = Path(".stratos")
@@ -71,7 +72,7 @@ class UpOptions:
     """"auto" takes what suits model and machine."""
     asked_dtype: str = ""
     """``dtype`` as it was asked for, where it was settled for the first model since."""
-    quantization: Annotated[str, Option(help="Weights: auto (as stored), or int8, int4, fp8, mxfp4 at load.")] = "auto"
+    quantization: Annotated[str, Option(help=f"Weights: auto (as stored); at load: {AT_LOAD}.")] = "auto"
     kv_cache_dtype: Annotated[str, Option(help="KV: auto (as --dtype), or int8, fp8 in one byte a number.")] = "auto"
     speculative_config: Annotated[
         str, Option(help='Drafts, e.g. {"method": "ngram", "num_speculative_tokens": 8}; empty: where they pay.')
@@ -119,7 +120,7 @@ class UpOptions:
             ("--engine", self.engine, ("torch", "fake")),
             ("--device", self.device, ("cpu", "cuda")),
             ("--dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
-            ("--quantization", self.quantization, ("auto", "int8", "int4", "fp8", "mxfp4")),
+            ("--quantization", self.quantization, ("auto", *ROUNDED)),
             ("--kv-cache-dtype", self.kv_cache_dtype, ("auto", "int8", "fp8")),
             ("--transport", self.transport, ("shm", "gloo", "tls", "cuda_ipc")),
         ):

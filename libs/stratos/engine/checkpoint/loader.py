@@ -19,12 +19,12 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import ModelFiles
 from stratos.engine.checkpoint.experts.interleaved import is_coded, read_interleaved
 from stratos.engine.checkpoint.fields import shown
-from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
+from stratos.engine.checkpoint.formats.layer_tensors import LayerTensors
 from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
 from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
-from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight, fused, has_order
+from stratos.engine.checkpoint.quantised_tensors import layer_tensors
+from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight, fused, has_order
 from stratos.engine.checkpoint.rotated_rows import feature_order, row_order
 from stratos.engine.checkpoint.rounding import can_round, rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
@@ -52,7 +52,7 @@ _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
 
 
-AnyWeight = Tensor | QuantisedWeight | KQuantWeight
+AnyWeight = Tensor | QuantisedWeight | NestedWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class CheckpointReader:
     ) -> None:
         self._config, self._dtype, self._device, self._rounding = config, dtype, device, rounding
         self._keeps_codes = keeps_codes
-        self._quantised: dict[str, QuantisedTensors] = {}
+        self._quantised: dict[str, LayerTensors] = {}
         """By the name that the weight would have in floats."""
         self._feature_order = feature_order(config)
         is_gguf = has_gguf_weights(files)
@@ -161,13 +161,13 @@ class CheckpointReader:
                     "which config.json does not account for"
                 )
 
-    def _quantised_tensors(self, name: str, shape: tuple[int, ...]) -> QuantisedTensors | None:
+    def _quantised_tensors(self, name: str, shape: tuple[int, ...]) -> LayerTensors | None:
         """Tensors of a layer that the checkpoint stores as codes."""
         if self._config.quantisation is None or not name.endswith(LINEAR_SUFFIXES):
             return None
         layer = name.removesuffix(".weight")
         stored = self._config.quantisation.scheme_of(layer)
-        return None if stored is None else QuantisedTensors(layer, (shape[0], shape[1]), stored, self._tensors)
+        return None if stored is None else layer_tensors(layer, (shape[0], shape[1]), stored, self._tensors)
 
     def embedding(self) -> Tensor:
         """Token embedding [vocab, hidden]."""
@@ -293,7 +293,10 @@ class CheckpointReader:
                 f"tensor {other} is stored by another scheme than {names[0]}: "
                 "q, k and v are one product, and so are gate and up"
             )
-        parts = [self._quantised[name].read() for name in names]
+        read = [self._quantised[name].read() for name in names]
+        if nested := [part for part in read if isinstance(part, NestedWeight)]:
+            return NestedWeight.joined(nested)
+        parts = [part for part in read if isinstance(part, QuantisedWeight)]
         for name, part in zip(names, parts, strict=True):
             if not has_order(part, parts[0]):
                 raise InvalidCheckpoint(
@@ -312,8 +315,8 @@ class CheckpointReader:
             stored = self._tensors[name]
             weight: AnyWeight = stored.codes() if self._stays_codes(stored) else self._projection(name)
             last = joined[-1] if joined else None
-            if isinstance(weight, KQuantWeight) and isinstance(last, KQuantWeight) and last.scheme == weight.scheme:
-                joined[-1] = KQuantWeight.joined([last, weight])
+            if isinstance(weight, NestedWeight) and isinstance(last, NestedWeight) and last.scheme == weight.scheme:
+                joined[-1] = NestedWeight.joined([last, weight])
             elif (
                 isinstance(weight, QuantisedWeight)
                 and isinstance(last, QuantisedWeight)

@@ -1,7 +1,8 @@
 """Schemes in which a checkpoint stores its weights: ``quantization_config`` of ``config.json``, parsed strictly.
 
-Methods: ``compressed-tensors`` (several groups of layers, each with a scheme), ``gptq``, ``awq``, ``fp8``, and ``gguf``
-where the weights lie in GGUF files.  What would change a result and is not implemented is refused by name.
+Methods: ``compressed-tensors`` (several groups of layers, each with a scheme), ``gptq``, ``awq``, ``fp8``,
+``bitsandbytes``, ``modelopt``, and ``gguf`` where the weights lie in GGUF files.  What would change a result and is
+not implemented is refused by name.
 """
 
 from __future__ import annotations
@@ -9,33 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.gguf.block_types import BLOCK_TYPES, FLOAT_BLOCKS
 from stratos.core.files.gguf.decoder_fields import METHOD
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, shown
-from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, LinearScheme, label_at_load
+from stratos.engine.checkpoint.formats import modelopt
+from stratos.engine.checkpoint.formats.bitsandbytes import bitsandbytes_scheme
+from stratos.engine.checkpoint.formats.stored_scheme import Packing, StoredScheme, group_size
+from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, NVFP4_GROUP, LinearScheme, label_at_load
 
-Packing = Literal["plain", "compressed-int4", "compressed-int8", "compressed-mxfp4", "gptq", "awq"]
-"""How codes lie in the file: one a byte, or in words of 32 bits."""
-METHODS = ("compressed-tensors", "gptq", "awq", "fp8", "gguf")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredScheme:
-    """How some linear layers are stored."""
-
-    scheme: LinearScheme
-    packing: Packing
-    group: int
-    """Inputs that share a scale; 0: all, or the whole weight where the scale says so."""
-    block: int = 0
-    """Outputs that share a scale, where blocks have scales (fp8)."""
-    has_zeros: bool = False
-    scale_name: str = "weight_scale"
-    zeros_are_less_one: bool | None = None
-    """GPTQ: the file holds each zero less one (v1); ``None``: told by the zeros, which are all 8."""
+METHODS = ("compressed-tensors", "gptq", "awq", "fp8", "bitsandbytes", "modelopt", "gguf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +79,10 @@ def parse_quantisation(config: Fields) -> QuantisationConfig | None:
         return _one(stated, _awq(stated))
     if method == "fp8":
         return _one(stated, _fp8(stated))
+    if method == "bitsandbytes":
+        return _one(stated, bitsandbytes_scheme(stated))
+    if method in modelopt.METHODS:
+        return _one(stated, modelopt.modelopt_scheme(stated))
     if method == METHOD:
         return QuantisationConfig(method=METHOD, targets=(), block_types=_block_types(stated))
     known = ", ".join(METHODS)
@@ -115,7 +105,8 @@ def weights_label(config: Fields, quantization: str) -> str:
 
 
 def _one(stated: Fields, stored: StoredScheme) -> QuantisationConfig:
-    ignored = stated.get("modules_to_not_convert") or stated.get("ignored_layers") or []
+    named = (stated.get(field) for field in ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules"))
+    ignored = modelopt.excluded_modules(stated) or next(filter(None, named), [])
     return QuantisationConfig(
         method=str(stated["quant_method"]),
         targets=(SchemeTarget(targets=("Linear",), stored=stored),),
@@ -147,6 +138,8 @@ def _compressed(stated: Fields) -> QuantisationConfig:
 
 def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> StoredScheme:
     kind, bits = weights.get("type", "int"), positive_int(weights, "num_bits")
+    if (kind, bits, layout) == ("float", 4, "nvfp4-pack-quantized"):
+        return _nvfp4(weights, inputs, name)
     group = _compressed_group(weights, name)
     is_symmetric = flag(weights, "symmetric", True)
     if (kind, bits) == ("float", 8):
@@ -179,6 +172,18 @@ def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> 
     return StoredScheme(scheme=LinearScheme.INT8, packing="plain", group=group)
 
 
+def _nvfp4(weights: Fields, inputs: Any, name: str) -> StoredScheme:
+    """Activations of 4 bits stay floats, as those of fp8 do."""
+    is_float = not inputs or (isinstance(inputs, Mapping) and inputs.get("type") == "float")
+    if (weights.get("strategy"), weights.get("group_size")) != ("tensor_group", NVFP4_GROUP) or not is_float:
+        raise InvalidCheckpoint(
+            f"config.json: {name}: nvfp4 has groups of {NVFP4_GROUP} by strategy tensor_group, and float activations"
+        )
+    if not flag(weights, "symmetric", True):
+        raise InvalidCheckpoint(f"config.json: {name}: nvfp4 with zero points is not supported")
+    return StoredScheme(scheme=LinearScheme.NVFP4, packing="compressed-nvfp4", group=NVFP4_GROUP)
+
+
 def _mxfp4(inputs: Any, group: int, name: str) -> StoredScheme:
     if group != GROUP_STEP or inputs:
         raise InvalidCheckpoint(
@@ -192,11 +197,11 @@ def _compressed_group(weights: Fields, name: str) -> int:
     if strategy in ("channel", "tensor"):
         return 0
     if strategy == "group":
-        return _group(positive_int(weights, "group_size"))
+        return group_size(positive_int(weights, "group_size"))
     if strategy == "block":
         structure = weights.get("block_structure")
         if isinstance(structure, list) and structure and isinstance(structure[0], int):
-            return _group(structure[0])
+            return group_size(structure[0])
     known = "channel, tensor, group, block"
     raise InvalidCheckpoint(f"config.json: {name}: strategy {shown(strategy)} is not supported; supported: {known}")
 
@@ -222,7 +227,7 @@ def _gptq(stated: Fields) -> StoredScheme:
     return StoredScheme(
         scheme=LinearScheme.INT4,
         packing="gptq",
-        group=_group(stated.get("group_size", -1)),
+        group=group_size(stated.get("group_size", -1)),
         has_zeros=True,
         scale_name="scales",
         zeros_are_less_one=None if flag(stated, "sym", True) else layout == "gptq",
@@ -239,7 +244,7 @@ def _awq(stated: Fields) -> StoredScheme:
         raise InvalidCheckpoint("config.json: awq without zero points is not supported")
     group = stated.get("group_size", stated.get("q_group_size", -1))
     return StoredScheme(
-        scheme=LinearScheme.INT4, packing="awq", group=_group(group), has_zeros=True, scale_name="scales"
+        scheme=LinearScheme.INT4, packing="awq", group=group_size(group), has_zeros=True, scale_name="scales"
     )
 
 
@@ -251,7 +256,7 @@ def _fp8(stated: Fields) -> StoredScheme:
         return StoredScheme(scheme=LinearScheme.FP8, packing="plain", group=0)
     if not isinstance(block, list) or len(block) != 2 or block[0] != block[1]:
         raise InvalidCheckpoint(f"config.json: weight_block_size must be two equal numbers, not {shown(block)}")
-    size = _group(block[0])
+    size = group_size(block[0])
     return StoredScheme(scheme=LinearScheme.FP8, packing="plain", group=size, block=size, scale_name="weight_scale_inv")
 
 
@@ -265,15 +270,6 @@ def _block_types(stated: Fields) -> tuple[str, ...]:
             f"config.json: block_types must be a list of {', '.join(sorted(known))}, some no floats, not {shown(names)}"
         )
     return tuple(sorted(types))
-
-
-def _group(size: Any) -> int:
-    """Inputs of a group; -1 in files is all of them."""
-    if size in (-1, None):
-        return 0
-    if isinstance(size, bool) or not isinstance(size, int) or size <= 0 or size % GROUP_STEP:
-        raise InvalidCheckpoint(f"config.json: groups of {shown(size)} inputs; supported: multiples of {GROUP_STEP}")
-    return size
 
 
 def _names(value: Any, field: str) -> tuple[str, ...]:

@@ -2,11 +2,13 @@
 
 int8: one scale per output, the largest element becomes 127.  int4: groups of 32 inputs, codes 1 to 15 about 8.  fp8:
 one scale per output, the largest element becomes 448.  mxfp4: groups of 32, the scale is the power of two by which the
-largest element is between 4 and 8; what is then above 6 becomes 6.
+largest element is between 4 and 8; what is then above 6 becomes 6.  nf4: groups of 64, the largest element becomes 1 or
+-1.  llm-int8: the codes of int8.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -14,9 +16,17 @@ import torch
 from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
-from stratos.engine.checkpoint.weight_schemes import E2M1, GROUP_STEP, INT4_ZERO, MAX_BYTE_INPUTS, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import (
+    E2M1,
+    GROUP_STEP,
+    INT4_ZERO,
+    MAX_BYTE_INPUTS,
+    NF4,
+    NF4_GROUP,
+    LinearScheme,
+)
 
-Rounding = Literal["int8", "int4", "fp8", "mxfp4"]
+Rounding = Literal["int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"]
 ROUNDINGS: tuple[str, ...] = get_args(Rounding)
 _LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 
@@ -24,14 +34,16 @@ _LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 def can_round(weight: Tensor, kind: str) -> bool:
     """The kernels have a product for a weight of this shape; others stay floats."""
     inputs = weight.shape[1]
-    return inputs <= MAX_BYTE_INPUTS if kind == "int8" else inputs % GROUP_STEP == 0
+    if kind in ("int8", "llm-int8"):
+        return inputs <= MAX_BYTE_INPUTS
+    return inputs % (NF4_GROUP if kind == "nf4" else GROUP_STEP) == 0
 
 
 def rounded(weight: Tensor, kind: str) -> QuantisedWeight:
     """Codes of a weight [outputs, inputs] of any float type; one that is all zeros gets scales of 1."""
     floats = weight.float()
-    if kind == "mxfp4":
-        return _mxfp4(floats)
+    if kind in _OWN:
+        return _OWN[kind](floats)
     group = GROUP_STEP if kind == "int4" else weight.shape[1]
     blocks = floats.view(weight.shape[0], -1, group)
     scales = blocks.abs().amax(-1) / _LARGEST[kind]
@@ -56,3 +68,22 @@ def _mxfp4(floats: Tensor) -> QuantisedWeight:
     ends = torch.tensor([(low + high) / 2 for low, high in pairwise(E2M1[:8])])
     codes = torch.bucketize(sizes.abs(), ends, out_int32=True).to(torch.uint8)
     return QuantisedWeight(scheme=LinearScheme.MXFP4, codes=codes | (sizes < 0).to(torch.uint8) << 3, scales=scales)
+
+
+def _nf4(floats: Tensor) -> QuantisedWeight:
+    blocks = floats.view(floats.shape[0], -1, NF4_GROUP)
+    scales = blocks.abs().amax(-1)
+    scales = torch.where(scales > 0, scales, 1.0)
+    ends = torch.tensor([(low + high) / 2 for low, high in pairwise(NF4)])
+    codes = torch.bucketize((blocks * (1 / scales).unsqueeze(-1)).flatten(1), ends, out_int32=True)
+    return QuantisedWeight(scheme=LinearScheme.NF4, codes=codes.to(torch.uint8), scales=scales)
+
+
+def _llm_int8(floats: Tensor) -> QuantisedWeight:
+    sizes = floats.abs().amax(-1, keepdim=True)
+    sizes = torch.where(sizes > 0, sizes, 1.0)
+    codes = (floats * (127.0 / sizes)).round().to(torch.int8).view(torch.uint8)
+    return QuantisedWeight(scheme=LinearScheme.LLM_INT8, codes=codes, scales=sizes)
+
+
+_OWN: dict[str, Callable[[Tensor], QuantisedWeight]] = {"mxfp4": _mxfp4, "nf4": _nf4, "llm-int8": _llm_int8}

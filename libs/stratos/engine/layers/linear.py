@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
 from stratos.engine.layers.native_linear import JoinedLinear, NativeLinear, NativeProduct
-from stratos.engine.layers.quantised_linear import KQuantLinear, QuantisedLinear, ReorderedLinear
+from stratos.engine.layers.quantised_linear import NestedLinear, QuantisedLinear, ReorderedLinear
 from stratos.engine.layers.thread_scope import using_threads
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.revisions import revised
@@ -121,7 +120,7 @@ class LinearFactory:
         return self._library is not None
 
     def quantised(
-        self, weight: QuantisedWeight | KQuantWeight, bias: Tensor | None = None, *, is_float: bool = False
+        self, weight: QuantisedWeight | NestedWeight, bias: Tensor | None = None, *, is_float: bool = False
     ) -> Linear:
         """A layer whose weight stays codes; ``is_float``: its results are float32, for logits.
 
@@ -133,12 +132,12 @@ class LinearFactory:
                 "quantised weights need the C++ kernels of a CPU: build them with "
                 "python -m stratos.engine.native.build, or serve float weights"
             )
-        if isinstance(weight, KQuantWeight):
-            return KQuantLinear(self._library, weight, bias, self._dtype, is_float=is_float)
+        if isinstance(weight, NestedWeight):
+            return NestedLinear(self._library, weight, bias, self._dtype, is_float=is_float)
         product = QuantisedLinear(self._library, weight, bias, self._dtype, is_float=is_float)
         return product if weight.order is None else ReorderedLinear(product, weight.order)
 
-    def joined(self, weights: Sequence[Tensor | QuantisedWeight | KQuantWeight], bias: Tensor | None = None) -> Linear:
+    def joined(self, weights: Sequence[Tensor | QuantisedWeight | NestedWeight], bias: Tensor | None = None) -> Linear:
         """One layer of several weights with the same inputs, some of which stay codes."""
         sizes = [weight.shape[0] for weight in weights]
         biases = [None] * len(sizes) if bias is None else torch.split(bias, sizes)
@@ -149,7 +148,7 @@ class LinearFactory:
             products.append(product)
         return JoinedLinear(products)
 
-    def to_float32(self, weight: Tensor | QuantisedWeight | KQuantWeight) -> Linear:
+    def to_float32(self, weight: Tensor | QuantisedWeight | NestedWeight) -> Linear:
         """A layer with float32 results, for logits."""
         if not isinstance(weight, Tensor):
             return self.quantised(weight, is_float=True)

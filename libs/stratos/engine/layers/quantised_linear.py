@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.memory.huge_pages import zeroed_bytes
 from stratos.engine.native.library import NativeLibrary
@@ -45,7 +44,7 @@ class QuantisedLinear(NativeProduct):
             *(weight.scheme, codes.data_ptr(), packed.data_ptr()), *(outputs, inputs, torch.get_num_threads())
         )
         columns = library.panel()
-        self._scales = _by_panel(weight.scales, columns)
+        self._scales = _by_panel(weight.factors, columns)
         self._zeros = None if weight.zeros is None else _by_panel(weight.zeros, columns)
         argument = LinearWeight(
             scales=self._scales.data_ptr(),
@@ -63,8 +62,8 @@ class QuantisedLinear(NativeProduct):
         return self._packed.nbytes + self._scales.nbytes + (0 if self._zeros is None else self._zeros.nbytes)
 
 
-class KQuantLinear(NativeProduct):
-    """``x @ weight.T + bias`` of a weight in Q4_K, Q5_K or Q6_K.
+class NestedLinear(NativeProduct):
+    """``x @ weight.T + bias`` of a weight in Q4_K, Q5_K, Q6_K or NVFP4.
 
     Args:
         library: the compiled kernels.
@@ -79,7 +78,7 @@ class KQuantLinear(NativeProduct):
     def __init__(
         self,
         library: NativeLibrary,
-        weight: KQuantWeight,
+        weight: NestedWeight,
         bias: Tensor | None,
         dtype: torch.dtype,
         *,

@@ -1,7 +1,8 @@
 // Products whose weights are codes of 4 or 8 bits, widened inside the product to what the float kernel multiplies.
 //
-// A code stands for (code - zero) * scale, or for an e4m3 or e2m1 number times scale; scale and zero belong to `group` elements of
-// k of one column.  What is widened, code - zero or the number, is exact in every compute type.  Within a group the
+// A code stands for (code - zero) * scale, or for an e4m3, e2m1 or NF4 number times scale; scale and zero belong to `group`
+// elements of k of one column.  What is widened, code - zero or the number, is exact in every compute type, but for NF4's
+// numbers: where pairs of bf16 are multiplied, they are rounded to bf16.  Within a group the
 // sum is that of the float kernel of the instruction set (gemm.h, tile_order.h), from zero; then total = fma(sum, scale,
 // total), group by group.  So a row's bits depend on that row alone, as with float weights.
 //
@@ -15,7 +16,9 @@
 
 constexpr int GROUP_STEP = 32;
 
-constexpr int codes_of_word(int64_t scheme) { return scheme == INT4_CODES || scheme == MXFP4_CODES ? 8 : 4; }
+constexpr int codes_of_word(int64_t scheme) {
+    return scheme == INT4_CODES || scheme == MXFP4_CODES || scheme == NF4_CODES ? 8 : 4;
+}
 
 static inline int64_t code_bytes(int64_t scheme, int64_t n, int64_t k) {
     return panels_of(n) * PANEL * (k / codes_of_word(scheme)) * 4;
@@ -45,6 +48,7 @@ template <int64_t SCHEME, int J> struct Widened<1, SCHEME, J> {  // one float
     static inline vec of(ivec words, ivec zero) {
         if (SCHEME == INT4_CODES) return to_floats(isub(iand(ishr<AT>(words), iset(15)), zero));
         if (SCHEME == MXFP4_CODES) return e2m1_floats(ishr<AT>(words));
+        if (SCHEME == NF4_CODES) return nf4_floats(ishr<AT>(words));
         if (SCHEME == INT8_CODES) return to_floats(ishr_signed<24>(ishl<(BITS == 8 ? 24 - AT : 0)>(words)));
         return e4m3_floats(ishr<AT>(words));
     }
@@ -68,6 +72,12 @@ alignas(64) static const uint16_t E2M1[32] = {
     0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
     0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
     0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+// bf16 next to the NF4 numbers by their 4 bits, twice.
+alignas(64) static const uint16_t NF4[32] = {
+    0xbf80, 0xbf32, 0xbf06, 0xbeca, 0xbe92, 0xbe3d, 0xbdba, 0x0000,
+    0x3da3, 0x3e25, 0x3e7c, 0x3ead, 0x3ee2, 0x3f10, 0x3f39, 0x3f80,
+    0xbf80, 0xbf32, 0xbf06, 0xbeca, 0xbe92, 0xbe3d, 0xbdba, 0x0000,
+    0x3da3, 0x3e25, 0x3e7c, 0x3ead, 0x3ee2, 0x3f10, 0x3f39, 0x3f80};
 // bf16 of the e4m3 numbers without exponent.
 alignas(64) static const uint16_t SMALL_E4M3[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
 
@@ -77,9 +87,9 @@ template <int64_t SCHEME, int J> struct Widened<2, SCHEME, J> {  // two bf16
             const ivec code = iand(ishr16<(SCHEME == INT4_CODES ? 4 * J : 0)>(words), iset(0x000f000f));
             return as_floats(_mm512_permutexvar_epi16(_mm512_sub_epi16(code, zero), _mm512_load_si512(FIVE_BITS)));
         }
-        if (SCHEME == MXFP4_CODES) {
-            const ivec code = iand(ishr16<(SCHEME == MXFP4_CODES ? 4 * J : 0)>(words), iset(0x000f000f));
-            return as_floats(_mm512_permutexvar_epi16(code, _mm512_load_si512(E2M1)));
+        if (SCHEME == MXFP4_CODES || SCHEME == NF4_CODES) {
+            const ivec code = iand(ishr16<(codes_of_word(SCHEME) == 8 ? 4 * J : 0)>(words), iset(0x000f000f));
+            return as_floats(_mm512_permutexvar_epi16(code, _mm512_load_si512(SCHEME == NF4_CODES ? NF4 : E2M1)));
         }
         if (SCHEME == INT8_CODES) {
             const vec even = to_floats(ishr_signed<24>(ishl<(J == 0 ? 24 : 16)>(words)));

@@ -12,11 +12,13 @@ static constexpr int64_t SERIAL_PRODUCTS = 1 << 17;  // some microseconds: below
 
 template <class T, class O> static void multiply_scheme(const Linear *l, const T *x, O *out, int64_t rows) {
     switch (l->scheme) {
-        case INT8_ROWS: return multiply_byte_rows(l, x, out, rows);
+        case INT8_ROWS: return multiply_byte_rows<T, O, INT8_ROWS>(l, x, out, rows);
+        case LLM_INT8_ROWS: return multiply_byte_rows<T, O, LLM_INT8_ROWS>(l, x, out, rows);
         case INT8_CODES: return multiply_code_rows<T, O, INT8_CODES>(l, x, out, rows);
         case INT4_CODES: return multiply_code_rows<T, O, INT4_CODES>(l, x, out, rows);
         case FP8_CODES: return multiply_code_rows<T, O, FP8_CODES>(l, x, out, rows);
         case MXFP4_CODES: return multiply_code_rows<T, O, MXFP4_CODES>(l, x, out, rows);
+        case NF4_CODES: return multiply_code_rows<T, O, NF4_CODES>(l, x, out, rows);
         default: return multiply_rows(l, x, out, rows);
     }
 }
@@ -48,12 +50,12 @@ void stratos_pack(int dtype, const void *weight, void *out, int64_t n, int64_t k
 int64_t stratos_panel(void) { return PANEL; }
 
 int64_t stratos_code_bytes(int64_t scheme, int64_t n, int64_t k) {
-    return scheme == INT8_ROWS ? panels_of(n) * PANEL * byte_units_of(k) * BYTES_PER_UNIT : code_bytes(scheme, n, k);
+    return has_byte_rows(scheme) ? panels_of(n) * PANEL * byte_units_of(k) * BYTES_PER_UNIT : code_bytes(scheme, n, k);
 }
 
 // codes [n, k], one a byte.
 void stratos_pack_codes(int64_t scheme, const uint8_t *codes, void *out, int64_t n, int64_t k, int threads) {
-    if (scheme == INT8_ROWS) return pack_bytes(codes, (uint8_t *)out, n, k, threads);
+    if (has_byte_rows(scheme)) return pack_bytes(codes, (uint8_t *)out, n, k, threads);
     pack_codes(scheme, codes, (uint32_t *)out, n, k, threads);
 }
 

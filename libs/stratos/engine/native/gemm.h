@@ -14,25 +14,30 @@ constexpr int PANEL = STRIP * LANES;
 constexpr int DEPTH = 64;  // units of k: this much of a panel stays in the first cache while the rows pass by
 constexpr int CHUNK = 240;  // rows of one item
 
-// What a weight holds.  FLOATS: elements of the compute type.  INT8_ROWS: bytes, multiplied with rows that are cut to
-// bytes as well (integers.h).  The others: codes that are widened inside the product (codes.h; k_quants.h from Q4_K on).
+// What a weight holds.  FLOATS: elements of the compute type.  INT8_ROWS, LLM_INT8_ROWS: bytes, multiplied with rows that
+// are cut to bytes as well (integers.h).  The others: codes that are widened inside the product (codes.h; k_quants.h from
+// Q4_K on).
 enum Scheme : int64_t {
     FLOATS = 0,
     INT8_ROWS = 1,
-    INT8_CODES = 2,
-    INT4_CODES = 3,
-    FP8_CODES = 4,
-    MXFP4_CODES = 5,
-    Q4_K_CODES = 6,
-    Q5_K_CODES = 7,
-    Q6_K_CODES = 8
+    LLM_INT8_ROWS = 2,
+    INT8_CODES = 3,
+    INT4_CODES = 4,
+    FP8_CODES = 5,
+    MXFP4_CODES = 6,
+    NF4_CODES = 7,
+    Q4_K_CODES = 8,
+    Q5_K_CODES = 9,
+    Q6_K_CODES = 10,
+    NVFP4_CODES = 11
 };
 
 struct Linear {  // mirrored by native/structures.py
     const void *weight, *bias;  // packed; bias [n] of the compute type, or null
-    const float *scales;        // [panel][groups of k][PANEL], zeros after n; null for FLOATS; K-quants: d and -dmin, or d
+    const float *scales;        // [panel][groups of k][PANEL], zeros after n; null for FLOATS; K-quants: d and -dmin, or d;
+                                // NVFP4_CODES: one of a column
     const uint8_t *zeros;       // the same: the code of INT4_CODES that is zero; null where it is 8
-    const uint8_t *parts;       // of K-quants: scale and minimum, or two scales, of 32 inputs, [panel][k / 32][2][PANEL]
+    const uint8_t *parts;       // from Q4_K on: scale and minimum, or two scales, of 32 inputs, [panel][k / 32][2][PANEL]
     const Linear *next;         // more columns of the same result, behind these; null is none
     int64_t n, k, scheme, group;
     int64_t stride;  // columns of the result, those of `next` included

@@ -16,6 +16,7 @@ template <int N> static inline ivec ishr16(ivec x) { return _mm512_srli_epi16(x,
 template <int N> static inline ivec ishl16(ivec x) { return _mm512_slli_epi16(x, N); }
 static inline ivec ishr16_by(ivec x, int n) { return _mm512_srl_epi16(x, _mm_cvtsi32_si128(n)); }
 template <int N> static inline ivec ishr(ivec x) { return _mm512_srli_epi32(x, N); }
+static inline ivec ishr_by(ivec x, int n) { return _mm512_srl_epi32(x, _mm_cvtsi32_si128(n)); }
 template <int N> static inline ivec ishl(ivec x) { return _mm512_slli_epi32(x, N); }
 template <int N> static inline ivec ishr_signed(ivec x) { return _mm512_srai_epi32(x, N); }
 static inline ivec ior(ivec a, ivec b) { return _mm512_or_si512(a, b); }
@@ -42,6 +43,7 @@ template <int N> static inline ivec ishr16(ivec x) { return _mm256_srli_epi16(x,
 template <int N> static inline ivec ishl16(ivec x) { return _mm256_slli_epi16(x, N); }
 static inline ivec ishr16_by(ivec x, int n) { return _mm256_srl_epi16(x, _mm_cvtsi32_si128(n)); }
 template <int N> static inline ivec ishr(ivec x) { return _mm256_srli_epi32(x, N); }
+static inline ivec ishr_by(ivec x, int n) { return _mm256_srl_epi32(x, _mm_cvtsi32_si128(n)); }
 template <int N> static inline ivec ishl(ivec x) { return _mm256_slli_epi32(x, N); }
 template <int N> static inline ivec ishr_signed(ivec x) { return _mm256_srai_epi32(x, N); }
 static inline ivec ior(ivec a, ivec b) { return _mm256_or_si256(a, b); }
@@ -65,6 +67,24 @@ static inline vec e2m1_floats(ivec code) {
     ivec bits;
     memcpy(&bits, &number, sizeof bits);
     return as_floats(ior(ishl<28>(iand(code, iset(8))), bits));
+}
+
+// Numbers of NF4 by their code: quantiles of the normal distribution, as bitsandbytes has them.
+alignas(64) static const float NF4_FLOATS[16] = {
+    -1.0f, -0.6961928f, -0.52507305f, -0.3949175f,
+    -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
+    0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f,
+    0.44070983f, 0.562617f, 0.72295684f, 1.0f};
+
+// Numbers of the NF4 codes in the lowest 4 bits; what is above them does not matter.
+static inline vec nf4_floats(ivec code) {
+#if defined(__AVX512F__)
+    return _mm512_permutexvar_ps(code, vload(NF4_FLOATS));
+#else
+    const vec low = _mm256_permutevar8x32_ps(vload(NF4_FLOATS), code);
+    const vec high = _mm256_permutevar8x32_ps(vload(NF4_FLOATS + 8), code);
+    return _mm256_blendv_ps(low, high, as_floats(ishl<28>(code)));
+#endif
 }
 
 // Numbers of the e4m3 codes in the lowest bytes: 4 bits of exponent, 3 of fraction.

@@ -4,6 +4,9 @@
 // [-127, 127] and those of a weight, stored with 128 added, in [0, 255]: a sum of k products stays below 2^31 up to
 // MAX_BYTES of k, is exact in any order, and 128 times the sum of the row is taken off.  So every instruction set gives
 // the same bits.  Without VNNI two products of 16 bits are added to 32: `maddubs`, which adds them to 16, would saturate.
+//
+// With LLM_INT8_ROWS elements of a row whose size is OUTLIER or more are left out of that: each is multiplied as it is, and
+// their sum, by fma in the order of k, is added before the scale of the weight.
 #pragma once
 
 #include "gemm.h"
@@ -12,6 +15,9 @@
 
 constexpr int64_t MAX_BYTES = 65536;  // 255 * 127 * 65536 < 2^31; longer rows are refused when a model is loaded
 constexpr int BYTES_PER_UNIT = 4;
+constexpr float OUTLIER = 6.0f, BELOW_OUTLIER = 5.9999995f;  // the float before it
+
+static inline bool has_byte_rows(int64_t scheme) { return scheme == INT8_ROWS || scheme == LLM_INT8_ROWS; }
 
 #if defined(__AVX512VNNI__)
 struct RowUnit {
@@ -69,17 +75,28 @@ struct ByteRows {
     RowUnit *units;   // [rows][units of k]
     float *scales;    // [rows]; NaN for a row that is not finite, so that all of its results are
     int32_t *offsets;  // [rows]: 128 times the sum of the codes
-    int64_t stride;
-    ByteRows from(int64_t row) const { return ByteRows{units + row * stride, scales + row, offsets + row, stride}; }
+    uint32_t *marks;   // [rows][marks_of(k)]: of LLM_INT8_ROWS, a bit for each element that is an outlier
+    int64_t stride, num_marks;
+    ByteRows from(int64_t row) const {
+        return ByteRows{units + row * stride, scales + row, offsets + row, marks + row * num_marks, stride, num_marks};
+    }
 };
+
+static inline int64_t marks_of(int64_t k) { return (k + 31) / 32; }
+
+template <class T> static void mark_outliers(const T *x, int64_t k, uint32_t *marks) {
+    memset(marks, 0, marks_of(k) * sizeof(uint32_t));
+    for (int64_t i = 0; i < k; i++) marks[i / 32] |= (uint32_t)(__builtin_fabsf(to_float(x[i])) >= OUTLIER) << (i % 32);
+}
 
 constexpr float LEAST_ROW = 1e-30f;  // a row that is smaller is zero: 127 / m stays finite
 
-template <class T> static void quantise_row(const T *x, int64_t k, const ByteRows &to) {
+template <class T, int64_t SCHEME> static void quantise_row(const T *x, int64_t k, const ByteRows &to) {
     vec most = vset(0), zeros = vset(0);  // x * 0 is 0 where x is finite, else NaN
     for (int64_t i = 0; i < k; i += LANES) {
         vec v = vload(x + i, (int)(k - i));
         zeros = vfma(v, vset(0), zeros);
+        if (SCHEME == LLM_INT8_ROWS) v = vfinite(v, BELOW_OUTLIER);
         most = vmax(most, vmax(v, vsub(vset(0), v)));
     }
     const bool is_finite = vsum(zeros) == 0.0f;
@@ -87,7 +104,9 @@ template <class T> static void quantise_row(const T *x, int64_t k, const ByteRow
     ivec sum = iset(0);
     alignas(64) int32_t codes[LANES];
     for (int64_t i = 0; i < k; i += LANES) {
-        const ivec q = is_finite ? to_integers(vmul(vload(x + i, (int)(k - i)), vset(factor))) : iset(0);
+        vec v = vload(x + i, (int)(k - i));
+        if (SCHEME == LLM_INT8_ROWS) v = vfinite(v, BELOW_OUTLIER);
+        const ivec q = is_finite ? to_integers(vmul(v, vset(factor))) : iset(0);
         sum = iadd(sum, q);
         istore(codes, q);
         for (int64_t u = 0; u < LANES / BYTES_PER_UNIT && i + u * BYTES_PER_UNIT < k; u++)
@@ -97,6 +116,7 @@ template <class T> static void quantise_row(const T *x, int64_t k, const ByteRow
     *to.offsets = 0;
     for (int i = 0; i < LANES; i++) *to.offsets += 128 * codes[i];
     *to.scales = is_finite ? m > LEAST_ROW ? m / 127 : 0 : __builtin_nanf("");
+    if (SCHEME == LLM_INT8_ROWS) mark_outliers(x, k, to.marks);
 }
 
 // -- products --------------------------------------------------------------------------------------------------------------
@@ -136,8 +156,27 @@ static void byte_block(int rows, const uint8_t *weight, const ByteRows &x, int64
     }
 }
 
-template <class T, class O>
-static void multiply_byte_panel(const Linear *l, int64_t panel, const ByteRows &x, O *out, int64_t rows) {
+// Sums of a row's outliers times the codes of PANEL columns; false where it has none.
+template <class T> static bool sum_outliers(const uint8_t *weight, const uint32_t *marks, const T *x, int64_t k, vec *sums) {
+    bool has_any = false;
+    for (int v = 0; v < STRIP; v++) sums[v] = vset(0);
+    for (int64_t m = 0; m < marks_of(k); m++)
+        for (uint32_t left = marks[m]; left; left &= left - 1) {
+            const int64_t i = m * 32 + __builtin_ctz(left);
+            const uint8_t *unit = weight + i / BYTES_PER_UNIT * PANEL * BYTES_PER_UNIT;
+            const vec element = vset(to_float(x[i]));
+            has_any = true;
+            for (int v = 0; v < STRIP; v++) {
+                const ivec word = iload(unit + v * LANES * BYTES_PER_UNIT);
+                const ivec byte = iand(ishr_by(word, (int)(i % BYTES_PER_UNIT) * 8), iset(255));
+                sums[v] = vfma(element, to_floats(isub(byte, iset(128))), sums[v]);
+            }
+        }
+    return has_any;
+}
+
+template <class T, class O, int64_t SCHEME>
+static void multiply_byte_panel(const Linear *l, int64_t panel, const ByteRows &x, const T *given, O *out, int64_t rows) {
     alignas(64) int32_t sums[CHUNK * PANEL];
     alignas(64) float results[CHUNK * PANEL];
     const int64_t units = byte_units_of(l->k), blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
@@ -152,27 +191,34 @@ static void multiply_byte_panel(const Linear *l, int64_t panel, const ByteRows &
         }
     }
     const float *scales = l->scales + panel * PANEL;
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < rows; r++) {
+        vec outliers[STRIP];
+        const bool has_outliers =
+            SCHEME == LLM_INT8_ROWS && sum_outliers(weight, x.marks + r * x.num_marks, given + r * l->k, l->k, outliers);
         for (int c = 0; c < PANEL; c += LANES) {
             vec scaled = vmul(to_floats(iload(sums + r * PANEL + c)), vset(x.scales[r]));
+            if (has_outliers) scaled = vadd(scaled, outliers[c / LANES]);
             vstore(results + r * PANEL + c, vmul(scaled, vload(scales + c)));
         }
+    }
     store_sums<T>(l, panel, results, rows, out);
 }
 
 // Called by every thread of a region; ends with a barrier.
-template <class T, class O> static void multiply_byte_rows(const Linear *l, const T *x, O *out, int64_t rows) {
+template <class T, class O, int64_t SCHEME> static void multiply_byte_rows(const Linear *l, const T *x, O *out, int64_t rows) {
     const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels), units = byte_units_of(l->k);
-    const int64_t row_floats = units * (int64_t)sizeof(RowUnit) / 4;
+    const int64_t row_floats = units * (int64_t)sizeof(RowUnit) / 4, marks = SCHEME == LLM_INT8_ROWS ? marks_of(l->k) : 0;
     float *buffer;
 #pragma omp single copyprivate(buffer)
-    buffer = row_buffer.reserve(rows * (row_floats + 2));
-    const ByteRows all{(RowUnit *)buffer, buffer + rows * row_floats, (int32_t *)(buffer + rows * (row_floats + 1)), units};
+    buffer = row_buffer.reserve(rows * (row_floats + 2 + marks));
+    float *behind = buffer + rows * row_floats;  // units come first: they are the widest
+    const ByteRows all{(RowUnit *)buffer, behind, (int32_t *)(behind + rows), (uint32_t *)(behind + 2 * rows), units, marks};
 #pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; r++) quantise_row(x + r * l->k, l->k, all.from(r));
+    for (int64_t r = 0; r < rows; r++) quantise_row<T, SCHEME>(x + r * l->k, l->k, all.from(r));
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
-        multiply_byte_panel<T>(l, item % panels, all.from(first), out + first * l->stride, last - first);
+        multiply_byte_panel<T, O, SCHEME>(l, item % panels, all.from(first), x + first * l->k, out + first * l->stride,
+                                          last - first);
     }
 }

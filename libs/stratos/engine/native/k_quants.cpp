@@ -1,4 +1,4 @@
-// Products of K-quants for gemm.cpp, in a unit of their own: templates of many sizes take long to compile.
+// Products of K-quants and NVFP4 for gemm.cpp, in a unit of their own: templates of many sizes take long to compile.
 #include "k_quants.h"
 
 #include "region.h"
@@ -7,7 +7,8 @@ template <class T, class O> static void multiply_k_scheme(const Linear *l, const
     switch (l->scheme) {
         case Q4_K_CODES: return multiply_k_rows<T, O, Q4_K_CODES>(l, x, out, rows);
         case Q5_K_CODES: return multiply_k_rows<T, O, Q5_K_CODES>(l, x, out, rows);
-        default: return multiply_k_rows<T, O, Q6_K_CODES>(l, x, out, rows);
+        case Q6_K_CODES: return multiply_k_rows<T, O, Q6_K_CODES>(l, x, out, rows);
+        default: return multiply_k_rows<T, O, NVFP4_CODES>(l, x, out, rows);
     }
 }
 
@@ -20,7 +21,7 @@ void region_k_linear(int dtype, const Linear *l, const void *x, void *out, int64
 
 extern "C" {
 
-// codes [n, k], one a byte; k is a multiple of 256.
+// codes [n, k], one a byte; k is a multiple of 256, with NVFP4 of 32.
 int64_t stratos_k_code_bytes(int64_t scheme, int64_t n, int64_t k) { return k_code_bytes(scheme, n, k); }
 
 void stratos_pack_k_codes(int64_t scheme, const uint8_t *codes, void *out, int64_t n, int64_t k, int threads) {

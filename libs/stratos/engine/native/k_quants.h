@@ -1,10 +1,11 @@
-// Products with K-quants of GGUF files: codes of 4, 5 and 6 bits, in blocks of 256 inputs whose scales have a scale.
+// Products with codes whose scales have a scale: K-quants of GGUF files, of 4, 5 and 6 bits, and NVFP4.
 //
-//   Q4_K, Q5_K   code * (d * scale) - dmin * minimum   for each 32 inputs
-//   Q6_K         (code - 32) * (d * scale)             for each 16 inputs; scale is a byte with a sign
+//   Q4_K, Q5_K   code * (d * scale) - dmin * minimum   for each 32 inputs; d and dmin of 256 inputs
+//   Q6_K         (code - 32) * (d * scale)             for each 16 inputs; scale is a byte with a sign, d of 256 inputs
+//   NVFP4        number * (d * scale)                  for each 16 inputs; number is e2m1, scale e4m3, d of a column
 //
-// What is widened, the code or code - 32, is exact in every compute type.  Within a group the sum is that of the float
-// kernel of the instruction set, from zero; then total = fma(sum, d * scale, total), and where there are minima
+// What is widened, the code, code - 32 or the number, is exact in every compute type.  Within a group the sum is that of
+// the float kernel of the instruction set, from zero; then total = fma(sum, d * scale, total), and where there are minima
 // total = fma(sum of the row's 32 inputs, -dmin * minimum, total).  So a row's bits depend on that row alone.
 //
 // A step is 32 inputs of a panel: [panel][step][words][PANEL].  Four words hold the low nibbles as in codes.h, one (Q5_K)
@@ -17,13 +18,15 @@
 constexpr int SUPER = 256, STEP_WORDS = 4;
 
 template <int64_t SCHEME> struct KQuant {
-    static constexpr int HIGH_BITS = SCHEME == Q4_K_CODES ? 0 : SCHEME == Q5_K_CODES ? 1 : 2, WORDS = STEP_WORDS + HIGH_BITS;
-    static constexpr bool HAS_MINIMA = SCHEME != Q6_K_CODES;
+    static constexpr int HIGH_BITS = SCHEME == Q5_K_CODES ? 1 : SCHEME == Q6_K_CODES ? 2 : 0, WORDS = STEP_WORDS + HIGH_BITS;
+    static constexpr bool HAS_MINIMA = SCHEME == Q4_K_CODES || SCHEME == Q5_K_CODES;
     static constexpr int GROUPS = HAS_MINIMA ? 1 : 2;  // of a step
     static constexpr int FLOATS = HAS_MINIMA ? 2 : 1;  // of 256 inputs of a column: d, -dmin
 };
 
-static inline int64_t words_of_step(int64_t scheme) { return STEP_WORDS + scheme - Q4_K_CODES; }
+static inline int high_bits_of(int64_t scheme) { return scheme == NVFP4_CODES ? 0 : (int)(scheme - Q4_K_CODES); }
+
+static inline int64_t words_of_step(int64_t scheme) { return STEP_WORDS + high_bits_of(scheme); }
 
 static inline int64_t k_code_bytes(int64_t scheme, int64_t n, int64_t k) {
     return panels_of(n) * PANEL * (k / GROUP_STEP) * words_of_step(scheme) * 4;
@@ -31,7 +34,7 @@ static inline int64_t k_code_bytes(int64_t scheme, int64_t n, int64_t k) {
 
 // The words of 32 codes of a column.
 static inline void pack_step(int64_t scheme, const uint8_t *codes, uint32_t *words) {
-    const int bits = (int)(scheme - Q4_K_CODES), pairs = bits ? 16 / bits : 1;  // pairs of a word of high bits
+    const int bits = high_bits_of(scheme), pairs = bits ? 16 / bits : 1;  // pairs of a word of high bits
     for (int i = 0; i < GROUP_STEP; i++) {
         const int half = i % 2 * 16, pair = i / 2;
         words[pair / 4] |= (uint32_t)(codes[i] & 15) << (half + pair % 4 * 4);
@@ -72,6 +75,7 @@ template <int PER_UNIT, int64_t SCHEME, int J> struct KWidened;
 template <int64_t SCHEME, int J> struct KWidened<1, SCHEME, J> {  // one float
     static inline vec of(ivec low, ivec high) {
         const ivec pair = code_pair<SCHEME, J / 2>(low, high), code = J % 2 ? ishr<16>(pair) : iand(pair, iset(0xffff));
+        if (SCHEME == NVFP4_CODES) return e2m1_floats(code);
         return to_floats(SCHEME == Q6_K_CODES ? isub(code, iset(32)) : code);
     }
 };
@@ -94,6 +98,7 @@ static constexpr ShortIntegers SHORT_INTEGERS;
 template <int64_t SCHEME, int J> struct KWidened<2, SCHEME, J> {  // two bf16
     static inline vec of(ivec low, ivec high) {
         const ivec pair = code_pair<SCHEME, J>(low, high), small = _mm512_load_si512(SHORT_INTEGERS.at);
+        if (SCHEME == NVFP4_CODES) return as_floats(_mm512_permutexvar_epi16(pair, _mm512_load_si512(E2M1)));
         if (SCHEME != Q6_K_CODES) return as_floats(_mm512_permutexvar_epi16(pair, small));
         // codes 0 to 31 stand for -32 to -1
         return as_floats(_mm512_permutex2var_epi16(_mm512_load_si512(SHORT_INTEGERS.at + 32), pair, small));
@@ -235,15 +240,16 @@ template <int64_t SCHEME> struct KBlock<TileUnits, SCHEME> {
 
 // Scales of the groups of a step [groups][PANEL], or its scale and its minimum.
 template <int64_t SCHEME> static inline void k_scales(const Linear *l, int64_t panel, int64_t step, float *out) {
-    const int64_t steps = l->k / GROUP_STEP, of_super = panel * (l->k / SUPER) + step * GROUP_STEP / SUPER;
+    const int64_t steps = l->k / GROUP_STEP, supers = l->k / SUPER;
+    const int64_t of_super = SCHEME == NVFP4_CODES ? panel : panel * supers + step * GROUP_STEP / SUPER;
     const float *d = l->scales + of_super * KQuant<SCHEME>::FLOATS * PANEL;
     const uint8_t *bytes = l->parts + (panel * steps + step) * 2 * PANEL;
     for (int half = 0; half < 2; half++)
         for (int c = 0; c < PANEL; c += LANES) {
             const uint8_t *from = bytes + half * PANEL + c;
-            const ivec part = KQuant<SCHEME>::HAS_MINIMA ? load_bytes(from) : load_signed_bytes(from);
+            const ivec part = SCHEME == Q6_K_CODES ? load_signed_bytes(from) : load_bytes(from);
             const vec whole = vload(d + (KQuant<SCHEME>::HAS_MINIMA ? half * PANEL : 0) + c);
-            vstore(out + half * PANEL + c, vmul(whole, to_floats(part)));
+            vstore(out + half * PANEL + c, vmul(whole, SCHEME == NVFP4_CODES ? e4m3_floats(part) : to_floats(part)));
         }
 }
 

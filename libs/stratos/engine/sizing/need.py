@@ -24,13 +24,15 @@ from stratos.engine.sizing.operations import layer_operations, output_operations
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
-ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0, "mxfp4": 0.625}
+ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0, "mxfp4": 0.625, "nf4": 0.5625, "llm-int8": 1.0}
 """Of an element that is quantised at load, scales included."""
 TABLE_BYTES, KV_SCALE_BYTES, SCALE_BYTES = 4, 2, 4
 HEAD_LOAD_BYTES, LAYER_LOAD_BYTES = 2, 4
 """Of an element of a GGUF file while it is loaded: two parts of a code; those of two weights and of their product."""
-EXPONENTS_SUFFIX = ".weight_scale"
-"""Ends the names of scales that are stored in a byte each (MXFP4), and are floats in memory."""
+SCALE_SUFFIXES = (".weight_scale", ".weight.absmax")
+"""End the names of scales that may be stored in a byte each (MXFP4, NF4), and are floats in memory."""
+STATE_SUFFIXES = (".quant_map", ".nested_quant_map", ".nested_absmax", ".quant_state.bitsandbytes__nf4")
+"""End the names of what is read and not kept (NF4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,9 @@ def _safetensors_need(model: DecoderConfig, weights: list[Path], *, widens: bool
     elements, code_bytes = dict.fromkeys(STORED_DTYPES, 0), 0
     for path in weights:
         for name, entry in read_safetensors_header(path, InvalidCheckpoint, ALL_BYTES).items():
-            if entry["dtype"] in elements:
+            if model.quantisation is not None and name.endswith(STATE_SUFFIXES):
+                continue
+            if entry["dtype"] in elements and not name.endswith(SCALE_SUFFIXES[1]):
                 elements[entry["dtype"]] += math.prod(entry["shape"])
             elif model.has_coded_experts and name.endswith(CODED_SUFFIXES):
                 is_scale, count = name.endswith(CODED_SUFFIXES[1]), math.prod(entry["shape"])
@@ -137,8 +141,8 @@ def _safetensors_need(model: DecoderConfig, weights: list[Path], *, widens: bool
                 else:
                     code_bytes += count * (SCALE_BYTES if is_scale else 1)
             elif model.quantisation is not None:
-                is_exponent = entry["dtype"] == "U8" and name.endswith(EXPONENTS_SUFFIX)
-                code_bytes += math.prod(entry["shape"]) * (SCALE_BYTES if is_exponent else ALL_BYTES[entry["dtype"]])
+                is_widened = entry["dtype"] == "U8" and name.endswith(SCALE_SUFFIXES)
+                code_bytes += math.prod(entry["shape"]) * (SCALE_BYTES if is_widened else ALL_BYTES[entry["dtype"]])
     stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
     need = need_of(model, sum(elements.values()), STORED_DTYPES[stored])
     return replace(need, code_bytes=code_bytes, code_elements=code_bytes)

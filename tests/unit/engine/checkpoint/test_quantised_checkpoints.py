@@ -17,7 +17,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
 from stratos.engine.checkpoint.quantisation_config import parse_quantisation, weights_label
-from stratos.engine.checkpoint.quantised_tensors import QuantisedTensors
+from stratos.engine.checkpoint.quantised_tensors import layer_tensors
 from stratos.engine.checkpoint.rounding import rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
 from stratos.engine.runner.native_forward import NativeForward
@@ -49,16 +49,34 @@ def test_a_layer_is_unpacked_bit_by_bit_as_compressed_tensors_does(case: str) ->
     assert config is not None
     stored = config.scheme_of(case)
     assert stored is not None
-    handle = safe_open(GOLDEN, framework="pt")
-    tensors = {
+    tensors = stored_in(GOLDEN)
+    floats = tensors[f"{case}.floats"].whole()
+    assert torch.equal(layer_tensors(case, tuple(floats.shape), stored, tensors).read().floats(), floats)
+
+
+def stored_in(path: Path) -> dict[str, StoredTensor]:
+    handle = safe_open(path, framework="pt")
+    return {
         name: StoredTensor(
-            handle=handle, file_name=GOLDEN.name, name=name, shape=tuple(entry["shape"]), dtype=entry["dtype"]
+            handle=handle, file_name=path.name, name=name, shape=tuple(entry["shape"]), dtype=entry["dtype"]
         )
-        for name, entry in read_safetensors_header(GOLDEN, InvalidCheckpoint, ALL_BYTES).items()
+        for name, entry in read_safetensors_header(path, InvalidCheckpoint, ALL_BYTES).items()
     }
-    floats = handle.get_tensor(f"{case}.floats")
-    got = QuantisedTensors(case, tuple(floats.shape), stored, tensors).read().floats()
-    assert torch.equal(got, floats)
+
+
+@pytest.mark.parametrize("case", ["nf4", "nf4-double", "llm-int8"])
+def test_a_layer_is_unpacked_and_rounded_bit_by_bit_as_bitsandbytes_does(case: str) -> None:
+    config = parse_quantisation({"quantization_config": CONFIGS[case]})
+    assert config is not None
+    stored, tensors = config.scheme_of(case), stored_in(GOLDEN.with_name("bitsandbytes.safetensors"))
+    assert stored is not None
+    floats = tensors[f"{case}.floats"].whole()
+    weight = layer_tensors(case, tuple(floats.shape), stored, tensors).read()
+    assert torch.equal(weight.floats(), floats)
+    made = rounded(tensors["source"].whole(), case.removesuffix("-double"))
+    assert torch.equal(made.codes, weight.codes)
+    if case != "nf4-double":  # at load scales stay floats
+        assert torch.equal(made.floats(), floats)
 
 
 @needs_kernels
@@ -70,7 +88,7 @@ def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: st
     assert isinstance(runner.forward, NativeForward) == (not name.endswith("-order"))
     expected = teacher_forced(load_runner(tmp_path / "floats", dtype="float32"), PROMPT, 7)
     error = float((teacher_forced(runner, PROMPT, 7) - expected).abs().max())
-    assert error < (0.6 if name == "compressed-w8a8" else 1e-4)  # W8A8 cuts activations, too
+    assert error < (0.6 if name in ("compressed-w8a8", "llm-int8") else 1e-4)  # W8A8 cuts activations, too
     assert runner.info.quantization
     assert runner.info.quantization in runner.info.identity.numerics_id
 
@@ -78,7 +96,18 @@ def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: st
 @needs_kernels
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "name", ["compressed-w8a8", "compressed-int4", "compressed-mxfp4", "awq", "fp8-block", "gptq-order"]
+    "name",
+    [
+        "compressed-w8a8",
+        "compressed-int4",
+        "compressed-mxfp4",
+        "awq",
+        "fp8-block",
+        "gptq-order",
+        "nf4-double",
+        "llm-int8",
+        "compressed-nvfp4",
+    ],
 )
 def test_its_bits_depend_on_nothing_around_them(tmp_path: Path, name: str, dtype: str) -> None:
     save_quantised(tmp_path, name)
@@ -94,7 +123,7 @@ def test_its_bits_depend_on_nothing_around_them(tmp_path: Path, name: str, dtype
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8", "nf4", "llm-int8"])
 def test_float_weights_are_quantised_at_load_and_adapters_apply_on_top(tmp_path: Path, kind: str) -> None:
     model = save_tiny(tmp_path / "model", **SHAPE)
     save_adapter(tmp_path / "adapter", model, rank=3, targets=["q_proj", "down_proj"], seed=1)
@@ -115,7 +144,7 @@ def test_float_weights_are_quantised_at_load_and_adapters_apply_on_top(tmp_path:
         results.append([_logprobs(stream) for stream in streams])
     (base, adapted), (base_codes, adapted_codes) = results
     assert float((adapted - base).abs().max()) > 0.1
-    limit = 0.6 if kind == "int8" else 1e-3  # int8 cuts activations, too
+    limit = 0.6 if kind.endswith("int8") else 1e-3  # int8 cuts activations, too
     assert float((adapted_codes - adapted).abs().max()) < limit
     assert float((base_codes - base).abs().max()) < limit
 
@@ -146,7 +175,7 @@ def changed(layer: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[st
 
 def filled(value: float) -> Callable[[Tensor], Tensor]:
     def fill(tensor: Tensor) -> Tensor:
-        tensor.view(-1)[3] = value
+        tensor.view(-1)[min(3, tensor.numel() - 1)] = value
         return tensor
 
     return fill
@@ -163,13 +192,42 @@ BROKEN: list[tuple[str, Callable[[dict[str, Tensor]], None], str]] = [
     ("fp8-block", changed("weight", lambda t: _with_nan(t)), "NaN"),
     ("compressed-mxfp4", changed("weight_scale", filled(255)), "no positive number"),
     ("compressed-mxfp4", changed("weight_packed", lambda t: t[:, 1:]), "has shape"),
-    ("gptq", changed("g_idx", filled(99)), "must name one of 3 groups"),
+    ("gptq", changed("g_idx", filled(99)), "must name one of 4 groups"),
     ("gptq", changed("g_idx", filled(2)), "has groups of other than 32 inputs"),
-    ("compressed-order", changed("weight_g_idx", filled(-1)), "must name one of 3 groups"),
+    ("compressed-order", changed("weight_g_idx", filled(-1)), "must name one of 4 groups"),
     ("gptq", changed("qzeros", filled(0x12345678)), "which zeros are meant"),
     ("gptq", changed("scales", filled(float("inf"))), "no positive number"),
     ("awq", changed("qweight", lambda t: t.T), "has shape"),
+    ("nf4", changed("weight", lambda t: t[1:]), "has shape"),
+    ("nf4", changed("weight.absmax", filled(float("nan"))), "no number from 0 on"),
+    ("nf4", changed("weight.absmax", filled(-1.0)), "no number from 0 on"),
+    ("nf4", changed("weight.absmax", lambda t: t.to(torch.uint8)), "type U8"),
+    ("nf4", changed("weight.quant_map", filled(0.3)), "other numbers than those of NF4"),
+    ("nf4", changed("weight.quant_state.bitsandbytes__nf4", lambda t: t[:-1]), "holds no JSON"),
+    ("nf4", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _stating(t, b"64", b"99")), "blocksize 99"),
+    ("nf4", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _stating(t, b'"nf', b'"fp')), "quant_type 'fp4'"),
+    ("nf4-double", changed("weight.nested_absmax", filled(float("inf"))), "no number from 0 on"),
+    ("nf4-double", changed("weight.nested_quant_map", lambda t: t[:255]), "has shape"),
+    ("nf4-double", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _without_offset(t)), "type U8"),
+    ("llm-int8", changed("SCB", filled(0.0)), "no positive number"),
+    ("llm-int8", changed("weight_format", lambda t: t + 1), "an order of codes other than by rows"),
+    ("compressed-nvfp4", changed("weight_packed", lambda t: t[:, 1:]), "has shape"),
+    ("compressed-nvfp4", changed("weight_scale", lambda t: _with_nan(t)), "no number from 0 on"),
+    ("compressed-nvfp4", changed("weight_scale", lambda t: -t.float()), "type F32"),
+    ("compressed-nvfp4", changed("weight_global_scale", lambda t: t * 0), "no positive number"),
+    ("modelopt-nvfp4", changed("weight_scale", lambda t: (-t.float()).to(t.dtype)), "no number from 0 on"),
+    ("modelopt-nvfp4", changed("weight_scale_2", lambda t: t * float("nan")), "no positive number"),
 ]
+
+
+def _stating(state: Tensor, old: bytes, new: bytes) -> Tensor:
+    return torch.tensor(list(bytes(state.tolist()).replace(old, new)), dtype=torch.uint8)
+
+
+def _without_offset(state: Tensor) -> Tensor:
+    stated = json.loads(bytes(state.tolist()))
+    del stated["nested_offset"]
+    return torch.tensor(list(json.dumps(stated).encode()), dtype=torch.uint8)
 
 
 def _with_nan(tensor: Tensor) -> Tensor:
@@ -236,6 +294,9 @@ def test_a_quantised_checkpoint_is_not_quantised_again(tmp_path: Path) -> None:
             "gguf-q4_k+q6_k",
         ),
         ({"quantization_config": {"quant_method": "mxfp4"}}, "auto", "mxfp4"),
+        ({"quantization_config": CONFIGS["nf4-double"]}, "auto", "nf4"),
+        ({"quantization_config": CONFIGS["llm-int8"]}, "auto", "llm-int8"),
+        ({"quantization_config": CONFIGS["modelopt-nvfp4"]}, "auto", "nvfp4"),
         ({"quantization_config": 7}, "auto", "unknown"),
     ],
 )
@@ -247,7 +308,21 @@ def test_a_list_of_models_calls_weights_by_their_scheme(config: dict[str, Any], 
     ("stated", "message"),
     [
         ({"bits": 4}, "method None is not supported; supported: compressed-tensors"),
-        ({"quant_method": "bitsandbytes"}, "method 'bitsandbytes'"),
+        ({"quant_method": "hqq"}, "method 'hqq'"),
+        ({"quant_method": "bitsandbytes"}, "neither load_in_4bit nor load_in_8bit"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "of type 'fp4'"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 4.0}, "llm_int8_threshold 4.0"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ'"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "group_size 32"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "nvfp4-pack-quantized",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
+            },
+            "nvfp4 has groups of 16 by strategy tensor_group",
+        ),
         ({"quant_method": "gptq", "bits": 3}, "gptq with 3 bits"),
         ({"quant_method": "gguf"}, "block_types must be a list"),
         ({"quant_method": "gguf", "block_types": ["F16"]}, "block_types must be a list of .*some no floats"),

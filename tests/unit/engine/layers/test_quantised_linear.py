@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
-from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.checkpoint.weight_schemes import NF4, OUTLIER, LinearScheme
 from stratos.engine.layers.quantised_linear import QuantisedLinear
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
@@ -23,9 +23,10 @@ CODES = [
     (LinearScheme.FP8, 128),
     (LinearScheme.FP8, 0),
     (LinearScheme.MXFP4, 32),
+    (LinearScheme.NF4, 64),
 ]
 """Scheme and group; 0 is one group for all inputs."""
-FOUR_BITS = (LinearScheme.INT4, LinearScheme.MXFP4)
+FOUR_BITS = (LinearScheme.INT4, LinearScheme.MXFP4, LinearScheme.NF4)
 SHAPES = [(64, 128), (97, 384), (1, 640)]
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
 
@@ -40,6 +41,13 @@ def made(scheme: LinearScheme, outputs: int, inputs: int, group: int, *, has_zer
     shape = (outputs, inputs // group)
     zeros = torch.randint(0, 17, shape, dtype=torch.uint8) if has_zeros else None
     return QuantisedWeight(scheme=scheme, codes=codes, scales=torch.rand(shape) / 64 + 1e-3, zeros=zeros)
+
+
+def widened(weight: QuantisedWeight, name: str, dtype: torch.dtype) -> Tensor:
+    """What products multiply: NF4's numbers are rounded where pairs of bfloat16 are multiplied."""
+    if weight.scheme != LinearScheme.NF4 or dtype != torch.bfloat16 or name in ("avx2", "avx512"):
+        return weight.floats()
+    return torch.tensor(NF4).bfloat16().float()[weight.codes.int()] * weight.scales.repeat_interleave(weight.group, 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -58,9 +66,10 @@ def test_products_equal_those_of_what_the_codes_stand_for(
         linear = QuantisedLinear(native_library(name), weight, bias, dtype, is_float=True)
         for count in (1, 5, 7, 40, 250):
             x = torch.randn(count, inputs).to(dtype)
-            expected = F.linear(x.double(), weight.floats().double(), bias.double())
+            floats = widened(weight, name, dtype).double()
+            expected = F.linear(x.double(), floats, bias.double())
             # rounding of a sum grows with the size of what is added
-            size = F.linear(x.double().abs(), weight.floats().double().abs())
+            size = F.linear(x.double().abs(), floats.abs())
             assert bool(((linear(x).double() - expected).abs() <= 2e-6 * size + 1e-6).all())
 
 
@@ -75,18 +84,19 @@ def test_every_code_is_widened_to_its_number(name: str, scheme: LinearScheme, dt
     weight = QuantisedWeight(scheme=scheme, codes=codes, scales=torch.ones_like(weight.scales))
     unit = torch.eye(256).to(dtype)
     got = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)(unit)
-    assert torch.equal(got, weight.floats().T)
+    assert torch.equal(got, widened(weight, name, dtype).T)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize(("scheme", "group"), [*CODES, (LinearScheme.INT8_ROWS, 0)])
+@pytest.mark.parametrize(("scheme", "group"), [*CODES, (LinearScheme.INT8_ROWS, 0), (LinearScheme.LLM_INT8, 0)])
 def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
     name: str, dtype: torch.dtype, scheme: LinearScheme, group: int
 ) -> None:
     weight = made(scheme, 97, 384, group, has_zeros=scheme == LinearScheme.INT4)
     linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
     x, before = torch.randn(300, 384).to(dtype), torch.get_num_threads()
+    x[::7, ::50] *= 9  # outliers of some rows
     try:
         torch.set_num_threads(1)
         alone = torch.cat([linear(row) for row in x.split(1)])
@@ -119,6 +129,37 @@ def test_sums_of_bytes_are_exact(name: str, dtype: torch.dtype, outputs: int, in
         assert torch.equal(linear(x), sums.float() * scales * weight.scales.T)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(64, 128), (97, 60), (24, 7)])
+def test_outliers_of_a_row_are_multiplied_as_they_are(name: str, dtype: torch.dtype, outputs: int, inputs: int) -> None:
+    weight = made(LinearScheme.LLM_INT8, outputs, inputs, 0)
+    linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
+    x = torch.randn(250, inputs).to(dtype)
+    x[3, 2], x[5, 1], x[5, 4] = OUTLIER, -40, 7.5
+    x[9] = 6.5 + torch.arange(inputs) % 3
+    is_large = x.float().abs() >= OUTLIER
+    large, small = torch.where(is_large, x.float(), 0), torch.where(is_large, 0, x)
+    codes, scales = cut_to_bytes(small)
+    numbers = weight.codes.view(torch.int8).double()
+    codes = torch.where(scales == 0, 0, codes)  # of rows in which nothing is small
+    sums = (codes.double() @ numbers.T).float() * scales
+    got = linear(x)
+    plain = ~is_large.any(-1)
+    assert torch.equal(got[plain], sums[plain] * weight.factors.T)
+    expected = (sums.double() + large.double() @ numbers.T) * weight.factors.T.double()
+    size = (sums.double().abs() + large.double().abs() @ numbers.abs().T) * weight.factors.T.double()
+    assert bool(((got.double() - expected).abs() <= 1e-6 * size).all())
+    cut = QuantisedLinear(native_library(name), rows_of(weight), None, dtype, is_float=True)(x)
+    error, cut_error = ((each - F.linear(x.float(), weight.floats())).abs()[5].amax() for each in (got, cut))
+    assert error < cut_error / 2, "a large element makes the step of the others large"
+
+
+def rows_of(weight: QuantisedWeight) -> QuantisedWeight:
+    """The same weight for products that cut every element."""
+    return QuantisedWeight(scheme=LinearScheme.INT8_ROWS, codes=weight.codes, scales=weight.factors)
+
+
 @pytest.mark.parametrize("name", NATIVE_SETS)
 def test_the_longest_sums_of_the_largest_bytes_neither_overflow_nor_saturate(name: str) -> None:
     inputs, ends = 65536, torch.tensor([-128, 127], dtype=torch.int8)
@@ -132,7 +173,9 @@ def test_the_longest_sums_of_the_largest_bytes_neither_overflow_nor_saturate(nam
 
 
 @pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize("scheme", [LinearScheme.INT8_ROWS, *FOUR_BITS, LinearScheme.FP8], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [LinearScheme.INT8_ROWS, LinearScheme.LLM_INT8, *FOUR_BITS, LinearScheme.FP8], ids=str
+)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_row_that_is_not_finite_stays_alone(name: str, scheme: LinearScheme, bad: float) -> None:
     weight = made(scheme, 20, 64, 0)
@@ -144,7 +187,7 @@ def test_a_row_that_is_not_finite_stays_alone(name: str, scheme: LinearScheme, b
     assert torch.equal(poisoned[others], clean[others])
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4", "fp8", "mxfp4"])
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"])
 def test_rounding_at_load_is_to_the_nearest_code_and_keeps_no_floats(kind: str) -> None:
     torch.manual_seed(1)
     weight = torch.randn(96, 256, dtype=torch.bfloat16)
@@ -153,11 +196,12 @@ def test_rounding_at_load_is_to_the_nearest_code_and_keeps_no_floats(kind: str) 
     error = (quantised.floats() - weight.float()).abs()
     if kind.startswith("int"):
         assert bool((error <= step * 0.5001).all())
-    assert bool((error <= (0.25 if kind == "mxfp4" else 0.075) * weight.float().abs().amax()).all())
+    most = {"mxfp4": 0.25, "nf4": 0.152}.get(kind, 0.075)  # of NF4's numbers, half of the largest gap
+    assert bool((error <= most * weight.float().abs().amax()).all())
     linear = QuantisedLinear(native_library(NATIVE_SETS[0]), quantised, None, torch.bfloat16)
     full = rounded(torch.randn(128, 1024), kind)
     resident = QuantisedLinear(native_library(NATIVE_SETS[0]), full, None, torch.bfloat16).resident_bytes
-    assert resident <= (0.32 if kind in ("int4", "mxfp4") else 0.55) * 2 * 128 * 1024
+    assert resident <= (0.32 if kind in ("int4", "mxfp4", "nf4") else 0.55) * 2 * 128 * 1024
     assert linear(torch.randn(3, 256, dtype=torch.bfloat16)).shape == (3, 96)
     zeros = rounded(torch.zeros(4, 64), kind)
     assert bool((zeros.floats() == 0).all())

@@ -6,7 +6,14 @@ import pytest
 
 from stratos.engine.native.isa import INSTRUCTION_SETS
 from stratos.engine.revisions import NATIVE_FAMILIES, REVISIONS, revised
-from tests.support.reference.golden_bits import DTYPES, FAMILIES, digest_of, golden_key, read_golden
+from tests.support.reference.golden_bits import (
+    DTYPES,
+    FAMILIES,
+    digest_of,
+    golden_key,
+    read_golden,
+    revision_of,
+)
 from tests.support.reference.native_kernels import NATIVE_SETS
 
 REFRESH = "python -m tests.support.reference.golden_bits"
@@ -17,7 +24,7 @@ REFRESH = "python -m tests.support.reference.golden_bits"
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bits_are_those_of_the_revision(family: str, build: str, dtype: str) -> None:
     golden = read_golden()[family]
-    assert golden["revision"] == REVISIONS[family], f"the revision is another one: {REFRESH}"
+    assert golden["revision"] == revision_of(family), f"the revision is another one: {REFRESH}"
     assert digest_of(family, build, dtype) == golden["bits"][golden_key(build, dtype)], (
         f"{family} computes other bits: raise its revision in stratos.engine.revisions, then {REFRESH}"
     )
@@ -25,7 +32,8 @@ def test_bits_are_those_of_the_revision(family: str, build: str, dtype: str) -> 
 
 def test_every_instruction_set_has_golden_bits_of_every_family() -> None:
     golden = read_golden()
-    assert set(golden) == set(NATIVE_FAMILIES) == set(FAMILIES)
+    assert set(golden) == set(FAMILIES)
+    assert {name.partition("/")[0] for name in golden} == set(NATIVE_FAMILIES)
     keys = {golden_key(isa.name, dtype) for isa in INSTRUCTION_SETS for dtype in DTYPES}
     assert all(set(family["bits"]) == keys for family in golden.values())
 

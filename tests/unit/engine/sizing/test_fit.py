@@ -28,8 +28,8 @@ from stratos.engine.sizing.plan import SizingChoice, size
 from stratos.engine.sizing.report import choices_block
 from tests.support.reference.gguf_models import save_gguf
 from tests.support.reference.native_kernels import NATIVE_SETS
-from tests.support.reference.quantised_models import save_quantised
-from tests.support.reference.tiny_models import UNTIED, save_tiny_llama
+from tests.support.reference.quantised_models import SHAPE, save_quantised
+from tests.support.reference.tiny_models import UNTIED, save_tiny, save_tiny_llama
 from tests.support.worlds.engine_settings import runner_config, scheduler_config
 from tests.support.worlds.plan_driver import load_runner
 
@@ -64,12 +64,35 @@ def test_a_runner_takes_what_was_fitted(folder: Path) -> None:
     assert load_runner(folder, max_model_len=40).info.max_model_len == 40
 
 
-def test_scales_that_are_stored_as_exponents_are_floats_in_memory(tmp_path: Path) -> None:
-    save_quantised(tmp_path, "compressed-mxfp4")
+@pytest.mark.parametrize(
+    ("name", "codes", "scales", "scale_bytes"),
+    [
+        ("compressed-mxfp4", "weight_packed", "weight_scale", 4),
+        ("compressed-nvfp4", "weight_packed", "weight_scale", 1),
+        ("modelopt-nvfp4", "proj.weight", "weight_scale", 1),
+        ("nf4", "proj.weight", "absmax", 4),
+        ("nf4-double", "proj.weight", "weight.absmax", 4),
+    ],
+)
+def test_scales_count_as_they_are_in_memory(
+    tmp_path: Path, name: str, codes: str, scales: str, scale_bytes: int
+) -> None:
+    save_quantised(tmp_path, name)
     tensors = load_file(tmp_path / "model.safetensors")
-    codes = sum(tensor.numel() for name, tensor in tensors.items() if name.endswith("weight_packed"))
-    scales = sum(tensor.numel() for name, tensor in tensors.items() if name.endswith("weight_scale"))
-    assert read_need(tmp_path).code_bytes == codes + 4 * scales > codes
+    floats = "1.self_attn.o_proj.weight"
+    num_codes, num_scales = (
+        sum(tensor.numel() for key, tensor in tensors.items() if key.endswith(end) and not key.endswith(floats))
+        for end in (codes, scales)
+    )
+    assert read_need(tmp_path).code_bytes == num_codes + scale_bytes * num_scales > num_codes
+
+
+@pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
+@pytest.mark.parametrize("kind", ["nf4", "llm-int8"])
+def test_what_is_quantised_at_load_takes_what_was_planned(tmp_path: Path, kind: str) -> None:
+    save_tiny(tmp_path, "Llama", **SHAPE)
+    runner, need = load_runner(tmp_path, quantization=kind, dtype="bfloat16"), read_need(tmp_path, kind)
+    assert runner.info.step_weight_bytes == pytest.approx(need.read_bytes("bfloat16"), rel=0.05)
 
 
 def test_codes_are_planned_where_there_are_products_for_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
 """Weights in GGUF files: names, blocks as floats or codes, tensors as the loader reads them.
 
-Read in this order: ``names``, ``kept_codes``, ``k_quants``, ``blocks``, ``tensors``.
+Read in this order: ``names``, ``kept_codes``, ``blocks``, ``tensors``.
 """

@@ -19,9 +19,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
 from stratos.engine.checkpoint.gguf.kept_codes import KEPT
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.weight_schemes import LinearScheme
 
 
@@ -30,7 +29,7 @@ def as_floats(block_type: str, blocks: Tensor) -> Tensor:
     return _WIDENERS[block_type](blocks)
 
 
-def as_codes(block_type: str, blocks: Tensor) -> QuantisedWeight | KQuantWeight:
+def as_codes(block_type: str, blocks: Tensor) -> QuantisedWeight | NestedWeight:
     """Weight whose blocks stay codes; ``blocks``: [outputs, blocks of a row, bytes] of a type of ``KEPT``."""
     outputs = blocks.shape[0]
     if block_type in _K_QUANTS:
@@ -81,11 +80,11 @@ def _five_bits(packed: Tensor) -> Tensor:
     return (_nibbles(packed[:, 4:]) | _bits(packed[:, :4]) << 4).float()
 
 
-def _q4_k(blocks: Tensor, outputs: int) -> KQuantWeight:
+def _q4_k(blocks: Tensor, outputs: int) -> NestedWeight:
     return _with_minima(LinearScheme.Q4_K, blocks, _nibble_rows(blocks[:, 16:], 32), outputs)
 
 
-def _q5_k(blocks: Tensor, outputs: int) -> KQuantWeight:
+def _q5_k(blocks: Tensor, outputs: int) -> NestedWeight:
     # bit i of byte j belongs to element j of the i-th 32
     high = blocks[:, 16:48].unsqueeze(1) >> torch.arange(8, dtype=torch.uint8).view(1, 8, 1)
     codes = _nibble_rows(blocks[:, 48:], 32)
@@ -93,13 +92,13 @@ def _q5_k(blocks: Tensor, outputs: int) -> KQuantWeight:
     return _with_minima(LinearScheme.Q5_K, blocks, codes, outputs)
 
 
-def _q6_k(blocks: Tensor, outputs: int) -> KQuantWeight:
+def _q6_k(blocks: Tensor, outputs: int) -> NestedWeight:
     count = blocks.shape[0]
     codes = _nibble_rows(blocks[:, :128], 64).reshape(count, 8, 32)
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(1, 1, 4, 1)
     high = (blocks[:, 128:192].reshape(count, 2, 1, 32) >> shifts).reshape(count, 8, 32)
     codes |= high.bitwise_and_(3).bitwise_left_shift_(4)
-    return KQuantWeight(
+    return NestedWeight(
         scheme=LinearScheme.Q6_K,
         codes=codes.view(outputs, -1),
         parts=blocks[:, 192:208].reshape(outputs, -1, 2),
@@ -114,12 +113,12 @@ def _nibble_rows(packed: Tensor, width: int) -> Tensor:
     return (chunks >> shifts).bitwise_and_(0xF).flatten(1, 2)
 
 
-def _with_minima(scheme: LinearScheme, blocks: Tensor, codes: Tensor, outputs: int) -> KQuantWeight:
+def _with_minima(scheme: LinearScheme, blocks: Tensor, codes: Tensor, outputs: int) -> NestedWeight:
     """Eight groups of 32 with scales and minima; bytes 4-15 hold them, low 6 bits of the first four, then the rest."""
     low, middle, high = blocks[:, 4:16].reshape(-1, 3, 4).unbind(1)
     scales = torch.cat((low & 0x3F, high & 0xF | low >> 2 & 0x30), -1)
     minima = torch.cat((middle & 0x3F, high >> 4 | middle >> 2 & 0x30), -1)
-    return KQuantWeight(
+    return NestedWeight(
         scheme=scheme,
         codes=codes.reshape(outputs, -1),
         parts=torch.stack((scales, minima), -1).view(outputs, -1, 2),
@@ -131,7 +130,7 @@ def _k_floats(block_type: str, blocks: Tensor) -> Tensor:
     return _K_QUANTS[block_type](blocks, blocks.shape[0]).floats()
 
 
-_K_QUANTS: dict[str, Callable[[Tensor, int], KQuantWeight]] = {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}
+_K_QUANTS: dict[str, Callable[[Tensor, int], NestedWeight]] = {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}
 
 
 _WIDENERS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -16,11 +16,10 @@ from stratos.core.files.gguf.header import GgufFile, GgufTensorInfo
 from stratos.core.files.gguf.parts import SUFFIX, read_gguf
 from stratos.core.files.model_files import ModelFiles
 from stratos.engine.checkpoint.gguf.blocks import as_codes, as_floats
-from stratos.engine.checkpoint.gguf.k_quants import KQuantWeight
 from stratos.engine.checkpoint.gguf.kept_codes import kept_schemes
 from stratos.engine.checkpoint.gguf.names import full_name, paired_heads
 from stratos.engine.checkpoint.model_config import DecoderConfig
-from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
+from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
 from stratos.engine.checkpoint.weight_schemes import LinearScheme
 
@@ -67,19 +66,19 @@ class GgufTensor(StoredTensor):
             rows[begin : begin + step] = numbers
         return self._ordered(out)
 
-    def codes(self) -> QuantisedWeight | KQuantWeight:
+    def codes(self) -> QuantisedWeight | NestedWeight:
         """The weight, its blocks as they are; ``scheme`` must not be ``None``.
 
         Raises:
             InvalidCheckpoint: a scale is no number, or negative where that cannot be.
         """
         weight = as_codes(self.dtype, self._bytes().view(self.shape[0], -1, self.info.block_type.num_bytes))
-        scales = weight.wholes if isinstance(weight, KQuantWeight) else weight.scales
+        scales = weight.wholes if isinstance(weight, NestedWeight) else weight.scales
         least = -torch.inf if self.dtype in _SIGNED_SCALES else 0.0
         if not bool((torch.isfinite(scales) & (scales >= least)).all()):
             raise InvalidCheckpoint(f"{self.file_name}: tensor {self.name} holds a scale that cannot be")
-        if isinstance(weight, KQuantWeight):
-            return KQuantWeight(
+        if isinstance(weight, NestedWeight):
+            return NestedWeight(
                 scheme=weight.scheme,
                 codes=self._ordered(weight.codes),
                 parts=self._ordered(weight.parts),

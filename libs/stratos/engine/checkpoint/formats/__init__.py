@@ -1,0 +1,1 @@
+"""Formats of quantised layers: what their configurations say without torch, and readers of their tensors."""
