@@ -42,6 +42,7 @@ from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
 from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.responses.state import SealedResponses
+from stratos_gateway.rollouts.drift import Ask
 from stratos_gateway.rollouts.evidence import RolloutEvidence
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool
@@ -67,6 +68,8 @@ class Backends:
     """Further names of models; ``None`` has none."""
     rollouts: RolloutEvidence | None = None
     """Counts requests for roll-outs; ``None`` counts none."""
+    watch_drift: Callable[[Ask], Coroutine[Any, Any, None]] | None = None
+    """Root task that measures how far revisions of a roll-out are from each other, by asking workers."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
     content: ContentSource = NO_CONTENT

@@ -12,6 +12,7 @@ from stratos.store.models.rollout_forms import rollout_from_json
 from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.records.record import Record, value_as
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.rollouts.drift import pinned_ids
 
 FIELDS = frozenset({"to", "steps", "hold_s", "gates", "min_requests", "sticky"})
 _NEEDED = ("to", "steps", "hold_s", "gates")
@@ -31,7 +32,7 @@ def planned(
         now_us: by the store's clock.
 
     Raises:
-        BadRequest: a field that cannot be, or the model is split already.
+        BadRequest: a field that cannot be, the model is split already, or drift cannot be measured.
         NotFound: there is no such model, or no such revision at this gateway.
     """
     if unknown := sorted(set(body) - FIELDS):
@@ -50,7 +51,10 @@ def planned(
     sticky = body.get("sticky", Sticky.SESSION if alias is None else alias.sticky)
     version = 0 if found is None else found.version
     facts = {"alias_version": version, "old": old, "new": _revision(model, body["to"], models), "sticky": sticky}
-    return rollout_from_json(model, given | facts | {"started_by": by, "started_us": now_us, "since_us": now_us})
+    made = rollout_from_json(model, given | facts | {"started_by": by, "started_us": now_us, "since_us": now_us})
+    if made.gates.drift is not None and (former := models.of_digest(made.old)) and (later := models.of_digest(made.new)):
+        pinned_ids(former, later)
+    return made
 
 
 def _revision(model: str, digits: object, models: ModelSet) -> str:

@@ -167,7 +167,7 @@ async def test_without_workers_or_requests_it_holds_and_a_pause_and_an_abort_are
     for body, status in (
         ({"to": new[:4]}, 400),
         ({"to": "0" * 12}, 404),
-        ({"gates": {"drift": 1}}, 400),
+        ({"gates": {"moon": 1}}, 400),
         ({"steps": [50]}, 400),
         ({"moon": 1}, 400),
     ):
