@@ -230,8 +230,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
                 del state[index]
             deltas.append(delta)
         receipt = decode_pb2.Receipt(num_cached_tokens=self.cached_tokens) if is_first else None
-        shift, is_scored = self.prompt_shift.get(submit.model_digest, 0.0), submit.sampling.HasField("num_prompt_logprobs")
-        prompt = _prompt_logprobs(submit, shift) if is_first and is_scored else []
+        is_scored = is_first and submit.sampling.HasField("num_prompt_logprobs")
+        prompt = _prompt_logprobs(submit, self.prompt_shift.get(submit.model_digest, 0.0)) if is_scored else []
         await self._send(session, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
 
     async def _send(self, session: FakeOutputSession, submit: decode_pb2.Submit, **fields: Any) -> None:

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 
 from stratos.common.errors import BadRequest
 from stratos.common.json_fields import from_fields
+from stratos.store.models.alias_forms import check_alias_name
 from stratos.store.models.alias_record import WHOLE
-from stratos.store.models.forms import check_model_name
 from stratos.store.models.rollout_record import RolloutGates, RolloutRecord
 
 MAX_STEPS = 20
@@ -32,7 +32,7 @@ def rollout_from_json(model: str, value: object) -> RolloutRecord:
     Raises:
         BadRequest: an unknown field, or a value that cannot be; ``param`` names the field.
     """
-    check_model_name(model)
+    check_alias_name(model)
     if not isinstance(value, dict) or "model" in value:
         raise BadRequest("a roll-out is an object of its fields", param="rollout")
     found = from_fields(_ADAPTER, {**value, "model": model}, what=f"roll-out of {model!r}", param="rollout")

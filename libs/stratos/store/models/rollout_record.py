@@ -1,10 +1,10 @@
-"""A roll-out: how the requests of one model go over to another revision of it, step by step, and what stops that.
+"""A roll-out: how the requests of one name go over to another revision of its model, step by step, and what stops that.
 
     start ──▶ step 10 % ──▶ step 50 % ──▶ step 100 % ──▶ done
                  │  ▲           │             │
                  │  └ paused    └─────────────┴──▶ rolled back, aborted: all requests go to the old revision
 
-Each change is one write of this record.  The weights are an alias of the model's own name, written after it, and
+Each change is one write of this record.  The weights are the alias of that name, written after it, and
 ``is_applied`` says that this has been done: the process that goes on after a crash finds there what is left to do.
 """
 
@@ -77,9 +77,10 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRecord:
-    """The last roll-out of a model."""
+    """The last roll-out of a name: a model's own, or one of its tags."""
 
     model: str
+    """The name, such as ``base`` or ``base@stable``."""
     old: str
     """SHA-256 (hex) of the revision that had all requests."""
     new: str
@@ -111,6 +112,11 @@ class RolloutRecord:
     """Version of the model's alias when it started, 0 where it had none; other targets since are an edit by hand."""
     reason: str = ""
     """Cause of the last change."""
+
+    @property
+    def base(self) -> str:
+        """Model whose revisions they are."""
+        return self.model.partition("@")[0]
 
     @property
     def is_active(self) -> bool:
@@ -151,10 +157,10 @@ class RolloutRecord:
 
     @property
     def targets(self) -> tuple[AliasTarget, ...]:
-        """Targets that the model's own name has now."""
+        """Targets that the name has now."""
         return self.targets_at(self.percent)
 
     def targets_at(self, percent: int) -> tuple[AliasTarget, ...]:
         """Targets that it has while the new revision gets so much."""
         shares = ((self.old, WHOLE - percent), (self.new, percent))
-        return tuple(AliasTarget(model=self.model, digest=digest, weight=w) for digest, w in shares if w)
+        return tuple(AliasTarget(model=self.base, digest=digest, weight=w) for digest, w in shares if w)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratos.common.errors import BadRequest, NotFound
-from stratos.store.models.alias_forms import MIN_DIGITS
+from stratos.store.models.alias_forms import MIN_DIGITS, split_name
 from stratos.store.models.alias_record import AliasRecord, Sticky
 from stratos.store.models.rollout_forms import rollout_from_json
 from stratos.store.models.rollout_record import RolloutRecord
@@ -24,9 +24,9 @@ def planned(
     """The roll-out that a body asks for.
 
     Args:
-        model: whose requests go over.
+        model: name whose requests go over: a model's own, or a tag of it.
         body: ``FIELDS``.
-        found: the alias of the model's own name; ``None`` where it has none.
+        found: the alias of that name; ``None`` where it has none.
         models: served by this gateway.
         by: who asks.
         now_us: by the store's clock.
@@ -40,9 +40,11 @@ def planned(
     if missing := [name for name in _NEEDED if name not in body]:
         raise BadRequest(f"a roll-out needs {missing[0]}", param=missing[0])
     alias = value_as(AliasRecord, found)
-    current = models.get(model)
-    if current is None:
-        raise NotFound(f"there is no model {model[:64]!r}; aliases and adapters are not rolled out")
+    base, tag = split_name(model)
+    if (current := models.get(base)) is None:
+        raise NotFound(f"there is no model {base[:64]!r}; adapters and aliases without @ are not rolled out")
+    if tag and (alias is None or not all(target.digest for target in alias.targets)):
+        raise BadRequest(f"let {model!r} stand for a revision first: `stratos models alias`", param="model")
     if alias is not None and len(alias.targets) > 1:
         text = f"{model!r} is split among {len(alias.targets)} revisions: let it stand for one of them first"
         raise BadRequest(text, param="model")
@@ -50,10 +52,11 @@ def planned(
     given = {name: body[name] for name in FIELDS - {"to", "sticky"} if name in body}
     sticky = body.get("sticky", Sticky.SESSION if alias is None else alias.sticky)
     version = 0 if found is None else found.version
-    facts = {"alias_version": version, "old": old, "new": _revision(model, body["to"], models), "sticky": sticky}
+    facts = {"alias_version": version, "old": old, "new": _revision(base, body["to"], models), "sticky": sticky}
     made = rollout_from_json(model, given | facts | {"started_by": by, "started_us": now_us, "since_us": now_us})
-    if made.gates.drift is not None and (former := models.of_digest(made.old)) and (later := models.of_digest(made.new)):
-        pinned_ids(former, later)
+    served = [served for served in map(models.of_digest, (made.old, made.new)) if served is not None]
+    if made.gates.drift is not None and len(served) > 1:
+        pinned_ids(*served)
     return made
 
 

@@ -25,6 +25,14 @@ ROLLOUT = RolloutRecord(
 )  # fmt: skip
 
 
+def test_a_tag_goes_over_among_the_revisions_of_its_model() -> None:
+    tag = replace(ROLLOUT, model="org/base@stable")
+    assert parse_record(Kind.ROLLOUT, tag.model, f"7 {make_body(rollout_to_json(tag))}").value == tag
+    assert {target.model for target in tag.targets} == {"org/base"}
+    with pytest.raises(BadRequest):
+        rollout_from_json("org/base@3f9a12cd", rollout_to_json(ROLLOUT))
+
+
 def test_a_roll_out_is_read_as_it_was_written() -> None:
     assert "drift" not in str(rollout_to_json(ROLLOUT))  # gateways that do not know that gate read all others
     assert parse_record(Kind.ROLLOUT, ROLLOUT.model, f"7 {make_body(rollout_to_json(ROLLOUT))}").value == ROLLOUT
