@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.common.errors import BadRequest, NotFound
 from stratos.common.tls.identity import PeerRole
 from stratos.common.tls.settings import TlsConfig
 from stratos.core.adapter import Adapter
@@ -79,6 +80,40 @@ async def list_adapters(target: AdapterTarget, *, tenant: str) -> tuple[Adapter,
     """The adapters a tenant may use."""
     async with _registry(target.registry) as registry:
         return await registry.list(tenant)
+
+
+async def roll_back_adapter(target: AdapterTarget, *, name: str, tenant: str, to: str = "") -> Adapter:
+    """Let a name stand for a version that it stood for before, once its files were checked again.
+
+    Args:
+        target: where the registry is.
+        name: of the adapter.
+        tenant: its owner; "" for one of all tenants.
+        to: first digits of the version's digest; empty takes the last one.
+
+    Raises:
+        NotFound: the owner has no such adapter, or it has no such version.
+        BadRequest: several versions begin with these digits.
+        InvalidAdapter: the files have gone, or are others by now; the name stays.
+    """
+    async with _registry(target.registry) as registry:
+        known = next((a for a in await registry.list(tenant) if (a.tenant, a.name) == (tenant, name)), None)
+        if known is None:
+            raise NotFound(f"there is no adapter {name!r} of this owner")
+        found = [version for version in known.former if version.digest.startswith(to)]
+        if not found:
+            have = ", ".join(version.digest[:12] for version in known.former) or "none"
+            raise NotFound(f"{name!r} never stood for a version {to or 'before this one'}; versions before: {have}")
+        if to and len(found) > 1:
+            raise BadRequest(f"several versions of {name!r} begin with {to}", param="to")
+        version = found[0]
+        return await registry.register(
+            tenant=tenant,
+            name=name,
+            base_model_digest=version.base_model_digest,
+            uri=version.uri,
+            digest=version.digest,
+        )
 
 
 async def delete_adapter(target: AdapterTarget, *, name: str, tenant: str) -> None:

@@ -20,6 +20,15 @@ BASE_MODEL = AdapterRef()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterVersion:
+    """Content that a name stood for before, and may stand for again."""
+
+    digest: str
+    base_model_digest: str
+    uri: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
     """A registered adapter; ``digest`` is what is trusted, ``uri`` only says where to look."""
 
@@ -41,3 +50,10 @@ class Adapter:
     """Size of the weights."""
     created_unix_s: int
     """Seconds since the epoch at registration."""
+    former: tuple[AdapterVersion, ...] = ()
+    """What the name stood for before, the last one first."""
+
+    @property
+    def version(self) -> AdapterVersion:
+        """What the name stands for now."""
+        return AdapterVersion(digest=self.digest, base_model_digest=self.base_model_digest, uri=self.uri)

@@ -226,6 +226,7 @@ async def open_backends(
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         aliases=aliases,
         rollouts=rollouts.evidence,
+        watch_drift=rollouts.watch_drift,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, own_name, store_id),

@@ -35,13 +35,14 @@ from stratos_gateway.limits.peer_gateways import ExchangeGateways
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.aliases import AliasSource
-from stratos_gateway.models.catalogue import no_arrivals
 from stratos_gateway.models.loading import load_models
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.shelf import Arrivals, no_arrivals
 from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
 from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.responses.state import SealedResponses
+from stratos_gateway.rollouts.drift import Ask
 from stratos_gateway.rollouts.evidence import RolloutEvidence
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool
@@ -67,6 +68,8 @@ class Backends:
     """Further names of models; ``None`` has none."""
     rollouts: RolloutEvidence | None = None
     """Counts requests for roll-outs; ``None`` counts none."""
+    watch_drift: Callable[[Ask], Coroutine[Any, Any, None]] | None = None
+    """Root task that measures how far revisions of a roll-out are from each other, by asking workers."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
     content: ContentSource = NO_CONTENT
@@ -95,8 +98,8 @@ class Backends:
     """Responses that clients come back to; ``None`` keeps none."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
     """A copy of what they know, for other gateways."""
-    model_arrivals: Callable[[str], Awaitable[None]] = no_arrivals
-    """Waits a moment for a base model that was just added."""
+    model_arrivals: Arrivals = no_arrivals
+    """Waits a moment for a base model, or a revision, that was just added."""
     first_look: Callable[[], Awaitable[None]] | None = None
     """Waits until they were asked once, with or without success."""
     on_change: Callable[[Callable[[], None]], None] = lambda listener: None

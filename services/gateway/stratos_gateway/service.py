@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -32,6 +33,7 @@ from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.live_revisions import watch_revisions
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.parts import GatewayParts, OpenBackends, Surroundings, open_parts
+from stratos_gateway.rollouts.drift import prompt_logprobs
 from stratos_gateway.settings import GatewaySettings
 from stratos_gateway.wiring import build_edge, build_gateway
 
@@ -151,6 +153,8 @@ class GatewayService(Service):
         own |= {"http": self._http.run(), "sessions": parts.sessions.run(), "limits": self._renew_limits()}
         poll_s, live_workers = self._settings.model_records.live_poll_s, parts.backends.routers.live_workers
         own["live-revisions"] = watch_revisions(parts.models, live_workers, poll_s)
+        if (watch_drift := parts.backends.watch_drift) is not None:
+            own["rollout-drift"] = watch_drift(partial(prompt_logprobs, parts.fleet))
         if (exchange := parts.backends.exchange_gateways) is not None:
             own["limits-peers"] = PeerGateways(parts.leaser, exchange).run()
         if parts.streams is not None:

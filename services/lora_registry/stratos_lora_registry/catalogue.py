@@ -1,8 +1,9 @@
 """Which adapter each name means: records in Redis, and the manifest that outlives it.
 
 A name has one record.  Registering the same content again changes nothing but its place; other content becomes what the
-name means.  Of two registrations of one name the one that began later wins, whichever ends first: each carries the time
-at which it began, and a write names the version that it has seen.  A deleted name stays as a tombstone.
+name means, and the record keeps what it meant before, so that a name can go back.  Of two registrations of one name the
+one that began later wins, whichever ends first: each carries the time at which it began, and a write names the version
+that it has seen.  A deleted name stays as a tombstone.
 
 A write goes to Redis first and counts from then on; the manifest follows, at once where the object store answers, else
 with the next check.
@@ -15,7 +16,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound, NotFound
-from stratos.core.adapter import Adapter
+from stratos.core.adapter import Adapter, AdapterVersion
 from stratos.store.records.audit import AuditEntry, shown_value
 from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record import Kind, Record, make_body, version_of
@@ -27,6 +28,8 @@ _log = logging.getLogger(__name__)
 _MANIFEST_WAIT_S = 1.0
 """Longest wait of a write for the object store: it counts already, and the next check makes up for it."""
 _CHECK_S = 30.0
+MAX_FORMER = 8
+"""Versions of a name that it can go back to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class AdapterCatalogue:
             if old is not None and old.began > registration.began:
                 message = f"{adapter.name!r} was registered or deleted again while this registration ran"
                 raise BadRequest(f"{message}; the later one counts", param="name", code="superseded")
-            kept = _with_first_time(adapter, old)
+            kept = _with_past(adapter, old)
             try:
                 body = make_body(encode_adapter(kept), began=registration.began)
                 await self._write(record_id, body, text, "adapter.register", registration.owner)
@@ -195,13 +198,16 @@ class AdapterCatalogue:
             _log.warning("the manifest does not have %r yet, it is tried again: %s", record_id, error)
 
 
-def _with_first_time(adapter: Adapter, old: Record | None) -> Adapter:
-    """The adapter with the time of its first registration, where a name goes on meaning the same content."""
+def _with_past(adapter: Adapter, old: Record | None) -> Adapter:
+    """The adapter with what its name meant before, or the time of its first registration where that is the same."""
     known = old.value if old is not None else None
-    if isinstance(known, Adapter) and _content(known) == _content(adapter):
-        return replace(adapter, created_unix_s=known.created_unix_s)
-    return adapter
+    if not isinstance(known, Adapter):
+        return adapter
+    if _content(known.version) == _content(adapter.version):
+        return replace(adapter, created_unix_s=known.created_unix_s, former=known.former)
+    past = (known.version, *known.former)
+    return replace(adapter, former=tuple(v for v in past if _content(v) != _content(adapter.version))[:MAX_FORMER])
 
 
-def _content(adapter: Adapter) -> tuple[str, str]:
-    return adapter.base_model_digest, adapter.digest
+def _content(version: AdapterVersion) -> tuple[str, str]:
+    return version.base_model_digest, version.digest

@@ -69,14 +69,16 @@ class Registrar:
         self._unix_time = unix_time
         self._num_running = 0
 
-    async def register(self, *, tenant: str, name: str, base_model_digest: str, uri: str) -> Adapter:
+    async def register(self, *, tenant: str, name: str, base_model_digest: str, uri: str, digest: str = "") -> Adapter:
         """Check the adapter at ``uri`` and point ``name`` to it; the same content gives the same answer.
+
+        A ``digest`` that is given is one that its files must have.
 
         Raises:
             BadRequest: name, tenant, digest or URI is malformed, the name is reserved, or a later registration of it
                 has ended already.
             NotFound: no such folder, or the tenant is being deleted, or was since.
-            InvalidAdapter: its files are not an adapter we serve.
+            InvalidAdapter: its files are not an adapter we serve, or have another digest.
             Overloaded: too many registrations run.
             DependencyDown: Redis or the object store does not answer.
         """
@@ -89,6 +91,8 @@ class Registrar:
             registration = await self._catalogue.begin(tenant)
             await self._catalogue.check_name(name)
             files = await self._read(uri)
+            if digest not in ("", files.digest):
+                raise InvalidAdapter(f"{uri} holds other content by now: its digest is {files.digest}", param="digest")
             await self._catalogue.check_name(name)  # reading takes its time, in which a model may have been added
             return await self._catalogue.put(
                 Adapter(

@@ -22,7 +22,11 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> registry_pb2.RegisterAdapterResponse:
         """Check and add a version."""
         adapter = await self._registrar.register(
-            tenant=request.tenant, name=request.name, base_model_digest=request.base_model_digest, uri=request.uri
+            tenant=request.tenant,
+            name=request.name,
+            base_model_digest=request.base_model_digest,
+            uri=request.uri,
+            digest=request.digest,
         )
         return registry_pb2.RegisterAdapterResponse(adapter=ADAPTER.to_pb(adapter))
 

@@ -21,7 +21,7 @@ from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
-from stratos_lora_registry.catalogue import AdapterCatalogue
+from stratos_lora_registry.catalogue import MAX_FORMER, AdapterCatalogue
 from stratos_lora_registry.registrar import Registrar, RegistrarConfig
 from tests.support.reference.adapter_folders import BASE_DIGEST, BREAKAGES, WEIGHTS, write_adapter
 from tests.support.servers.record_stores import MarkedStore, marked_store
@@ -90,8 +90,28 @@ async def test_other_content_under_the_same_name_becomes_what_the_name_means(wor
     second = await world.register()
     assert second.digest != first.digest
     assert await world.catalogue.list("acme") == await world.catalogue.list("") == [second]
+    assert second.former == (first.version,)
     write_adapter(folder, fill=1)
-    assert await world.register() == first
+    back = await world.register()
+    assert (back.version, back.former) == (first.version, (second.version,))
+
+
+async def test_a_name_keeps_its_last_versions_and_goes_back_to_none_whose_files_have_changed(world: World) -> None:
+    made = []
+    for number in range(MAX_FORMER + 2):
+        write_adapter(world.root / "adapters" / str(number), fill=number)
+        made.append((await world.register(uri=f"adapters/{number}")).version)
+    [now] = await world.catalogue.list("")
+    assert now.former == tuple(reversed(made[1:-1]))
+    write_adapter(world.root / "adapters" / "3", fill=99)
+    common = {"tenant": "", "name": "one", "base_model_digest": BASE_DIGEST}
+    with pytest.raises(InvalidAdapter) as refused:
+        await world.registrar.register(**common, uri=made[3].uri, digest=made[3].digest)
+    assert refused.value.param == "digest"
+    assert await world.catalogue.list("") == [now]
+    back = await world.registrar.register(**common, uri=made[4].uri, digest=made[4].digest)
+    assert back.version == made[4]
+    assert back.former == (made[-1], *(version for version in now.former if version != made[4]))
 
 
 async def test_tenants_see_their_own_and_the_common_ones_only(world: World) -> None:

@@ -29,7 +29,7 @@ from stratos.observe.alerts.table import ALERTS
 from stratos.observe.dashboards.pages import DASHBOARDS
 from stratos.observe.recording import RECORDINGS
 from stratos.store.models.rollout_forms import rollout_to_json
-from stratos.store.models.rollout_record import RolloutGates, RolloutRecord
+from stratos.store.models.rollout_record import Drift, RolloutGates, RolloutRecord
 from stratos.store.records.record import Kind
 from stratos.store.records.writer import RecordWriter
 from tests.support.observed.exposition import exposed, undeclared
@@ -67,8 +67,8 @@ ELSEWHERE = {
 """No process of a machine serves Kubernetes' metrics API or has an HPA, and no model of this platform is refused, or
 rolled back: the proofs of the alerts feed these."""
 ROLLOUT = RolloutRecord(
-    model="waits", old="a" * 64, new="b" * 64, steps=(50, 100), hold_s=3600, gates=RolloutGates(errors=5),
-    alias_version=0,
+    model="waits", old="a" * 64, new="b" * 64, steps=(50, 100), hold_s=3600, gates=RolloutGates(errors=5, drift=1),
+    alias_version=0, drift=Drift(epoch=0, mean=0.1, largest=0.5, num_tokens=100),
 )  # fmt: skip
 """It waits for a revision that no gateway serves."""
 WINDOW = "1m"

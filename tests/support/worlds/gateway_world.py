@@ -88,6 +88,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     knows_columns: bool = True
     """Its build does; one from before them says each token in an entry of its own."""
     sessions: list[FakeOutputSession] = field(default_factory=list)
+    prompt_shift: dict[str, float] = field(default_factory=dict)
+    """Added to the log probabilities of a prompt, by the digest of its model."""
 
     def __post_init__(self) -> None:
         self.listen()
@@ -228,7 +230,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
                 del state[index]
             deltas.append(delta)
         receipt = decode_pb2.Receipt(num_cached_tokens=self.cached_tokens) if is_first else None
-        prompt = _prompt_logprobs(submit) if is_first and submit.sampling.HasField("num_prompt_logprobs") else []
+        is_scored = is_first and submit.sampling.HasField("num_prompt_logprobs")
+        prompt = _prompt_logprobs(submit, self.prompt_shift.get(submit.model_digest, 0.0)) if is_scored else []
         await self._send(session, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
 
     async def _send(self, session: FakeOutputSession, submit: decode_pb2.Submit, **fields: Any) -> None:
@@ -246,12 +249,12 @@ def _tell(delta: decode_pb2.ChoiceDelta, token: int, logprobs: Sequence[float], 
         entry.top.add(token_id=top, logprob=logprobs[top], rank=rank + 1)
 
 
-def _prompt_logprobs(submit: decode_pb2.Submit) -> list[decode_pb2.PositionLogprobs]:
+def _prompt_logprobs(submit: decode_pb2.Submit, shift: float) -> list[decode_pb2.PositionLogprobs]:
     """Minus the place of each token from the second on; the most likely ones have the ids right after it."""
     entries = []
     for place, token in list(enumerate(submit.prompt_ids))[1:]:
         entry = decode_pb2.PositionLogprobs()
-        entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, -place, 3
+        entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, shift - place, 3
         for rank in range(submit.sampling.num_prompt_logprobs):
             entry.top.add(token_id=(token + 1 + rank) % 4096, logprob=-0.25 - rank, rank=1 + rank)
         entries.append(entry)

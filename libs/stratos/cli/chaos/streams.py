@@ -133,7 +133,10 @@ def text_of(choice: dict[str, Any]) -> str:
 
 
 def bodies(
-    models: Sequence[str], num_streams: int = NUM_STREAMS, without: Collection[str] = ()
+    models: Sequence[str],
+    num_streams: int = NUM_STREAMS,
+    without: Collection[str] = (),
+    num_tokens: int = NUM_TOKENS,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and body of each stream: every feature but some with several models, every model with several features."""
     features = [(name, fields) for name, fields in FEATURES.items() if name not in without]
@@ -141,7 +144,7 @@ def bodies(
         feature, fields = features[index % len(features)]
         model = models[(index + index // len(features)) % len(models)]
         common = {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
-        length = {"max_tokens": NUM_TOKENS, "ignore_eos": True}
+        length = {"max_tokens": num_tokens, "ignore_eos": True}
         prompt = f"# {index}\n{PROMPT}def "
         asked = {"messages": [{"role": "user", "content": prompt}]} if "tools" in fields else {"prompt": prompt}
         yield f"{index}-{feature}-{model}", {"model": model, **asked, **common, **length, **fields}
@@ -158,6 +161,7 @@ class StreamRun:
         are_recorded: clients come back where they lose their gateway.
         without: features that are left out.
         num_streams: how many.
+        num_tokens: most tokens of each choice.
         transport: by which they are sent, if not over the network.
     """
 
@@ -171,10 +175,11 @@ class StreamRun:
         are_recorded: bool = False,
         without: Collection[str] = (),
         num_streams: int = NUM_STREAMS,
+        num_tokens: int = NUM_TOKENS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.name, self._url, self._are_recorded, self._transport = name, base_url, are_recorded, transport
-        self._asks = list(bodies(models, num_streams, without))
+        self._asks = list(bodies(models, num_streams, without, num_tokens))
         self._headers = {"authorization": f"Bearer {api_key}"}
         self.results = {name: StreamResult(name) for name, _ in self._asks}
 

@@ -83,7 +83,29 @@ def list_all(
         target = _registry(_address(registry, tls_folder, domain), data_dir, run)
         for view in asyncio.run(list_adapters(target, tenant=tenant)):
             owner = view.tenant or "(all)"
-            typer.echo(f"{view.name:<24} {owner:<12} rank {view.rank:<4} {view.num_bytes:>10} B  {view.digest[:12]}")
+            past = ", ".join(version.digest[:12] for version in view.former)
+            text = f"{view.name:<24} {owner:<12} rank {view.rank:<4} {view.num_bytes:>10} B  {view.digest[:12]}"
+            typer.echo(text + (f"  before: {past}" if past else ""))
+
+
+@adapters_app.command("rollback")
+def roll_back(
+    name: Annotated[str, typer.Argument(help="Name of the adapter.")],
+    to: Annotated[str, typer.Option(help="First digits of a version's digest; default: the version before.")] = "",
+    tenant: TenantOption = "",
+    registry: RegistryOption = "",
+    tls_folder: TlsOption = None,
+    domain: DomainOption = "stratos",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Let a name stand for a version before; running requests keep what they resolved."""
+    from stratos.cli.adapters import roll_back_adapter
+
+    with explained_errors():
+        target = _registry(_address(registry, tls_folder, domain), data_dir, run)
+        view = asyncio.run(roll_back_adapter(target, name=name, tenant=tenant, to=to))
+    typer.echo(f"{view.name}  rank {view.rank}  digest {view.digest[:12]}  {view.uri}")
 
 
 @adapters_app.command("delete")

@@ -178,7 +178,9 @@ def rollout(
     to: Annotated[str, typer.Option(help="Start: the revision, by the first digits of its digest.")] = "",
     steps: Annotated[str, typer.Option(help="Per cents of the sessions that go to it, one after the other.")] = "",
     hold: Annotated[str, typer.Option(help="Least time of each step, such as 90s, 5m or 1h.")] = "",
-    gate: Annotated[str, typer.Option(help="What it must hold, as errors=0.5%,ttft_p99=+20%,itl_p99=+20%.")] = "",
+    gate: Annotated[
+        str, typer.Option(help="What it must hold: errors=0.5%,ttft_p99=+20%,itl_p99=+20%,drift=0.05.")
+    ] = "",
     min_requests: Annotated[
         int | None, typer.Option("--min-requests", help="Of each revision, before gates judge; at least 200.")
     ] = None,

@@ -67,6 +67,10 @@ class FakeConfig:
     """Tokens that end an output, without a model folder."""
     model_digest: str = "fake"
     """Digest that workers and gateway compare; with a model folder, as `stratos up` hands it over, else computed."""
+    tells_models: bool = False
+    """Tokens and log probabilities differ by model, so that they tell which one computed them."""
+    crash_model: str = ""
+    """The process dies as it loads the model of this digest."""
     can_generate: bool = True
     """Off makes a model that embeds and has no output layer."""
     overlap: bool = False
@@ -151,12 +155,12 @@ def next_allowed(mask: Sequence[int], token: int, vocab_size: int) -> int:
     return token
 
 
-def _score(row: PlanRow) -> list[PositionLogprobs]:
+def _score(row: PlanRow, term: int) -> list[PositionLogprobs]:
     """The log probability of a prompt token is minus its place, so that a missing or doubled one shows."""
     assert row.targets is not None
     entries = []
     for place, token in enumerate(row.targets.token_ids, row.start + row.targets.begin + 1):
-        scored = TokenLogprob(token, -float(place), 1)
+        scored = TokenLogprob(token, -float(place) - term / 256, 1)
         entries.append(PositionLogprobs(scored, (scored,) if row.targets.num_top else ()))
     return entries
 
@@ -195,6 +199,7 @@ class FakeRunner(Runner):
             overlap=config.overlap,
             can_probe=True,
         )
+        self._model_term = adapter_term(config.model_digest) if config.tells_models else 0
         self._noted_weight: int | None = None
 
     @classmethod
@@ -214,6 +219,8 @@ class FakeRunner(Runner):
             eos_token_ids=files.eos_token_ids,
             model_digest=files.digest,
         )
+        if model.model_digest == config.crash_model:
+            os.kill(os.getpid(), signal.SIGKILL)
         return cls(model)
 
     def launch(self, plan: StepPlan) -> _Handle:
@@ -272,7 +279,7 @@ class FakeRunner(Runner):
     def _draw(self, handle: _Handle) -> None:
         for row in handle.plan.rows:
             if row.targets is not None:
-                handle.tokens.prompt_logprobs[row.seq_id] = _score(row)
+                handle.tokens.prompt_logprobs[row.seq_id] = _score(row, self._model_term)
             if row.sample is None and row.pool is None:
                 continue
             own_ids = handle.token_ids[row.seq_id][: len(row.token_ids) - len(row.verify)]
@@ -299,7 +306,7 @@ class FakeRunner(Runner):
         end -= len(row.verify) - spec.num_drafted
         seen = visible(end, self.config.window, self.config.num_sinks)
         total = sum(self._pages[self._slot(table, position)] for position in seen)
-        term = 31 * self.config.worker_weight + adapter_term(row.adapter_digest)
+        term = 31 * self.config.worker_weight + adapter_term(row.adapter_digest) + self._model_term
         token = (total + term) % self.config.vocab_size
         banned = {*self.config.eos_token_ids, *spec.params.stop_token_ids}
         while spec.num_output_tokens < spec.params.min_tokens and token in banned:

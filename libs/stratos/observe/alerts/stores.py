@@ -62,6 +62,7 @@ STORE_ALERTS = (
             "not serve the new revision, or is it of an older version?",
             "Weights not written: does Redis answer, and can the gateways read the alias (a newer version's)?",
             "`stratos models list`: has the new revision live workers?",
+            "Drift that is not measured: do workers of both revisions answer? The gateways' logs say why not.",
             "Do all requests of a tenant stay on one revision? Those that name no session go by their tenant.",
         ),
         act=(
@@ -73,7 +74,8 @@ STORE_ALERTS = (
         name="StratosRolloutRolledBack",
         expr='min by (release, model) (stratos_rollout_phase_age_seconds{phase="rolled_back"}) < 3600',
         summary="A gate has sent all requests of a model back to the old revision, within the last hour.",
-        meaning="The new revision failed more often, or was slower, than its roll-out allows. The old one serves.",
+        meaning="The new revision failed more often, was slower, or answers further from the old one than its roll-out "
+        "allows. The old one serves.",
         check=(
             "`stratos models rollout NAME` says which gate, and what was measured.",
             "Log and metrics of the new revision's workers, which still run.",

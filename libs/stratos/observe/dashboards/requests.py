@@ -75,6 +75,11 @@ MODEL = Dashboard(
             unit="s",
         ),
         Panel(
+            title="Roll-outs: drift",
+            text="Mean difference of both revisions' log probabilities of a pinned text, in nats a token.",
+            queries=(Query("max by (model) (stratos_rollout_drift_nats{@})", "{{model}}"),),
+        ),
+        Panel(
             title="Queue depth",
             text="Requests that wait for a worker.",
             queries=(Query("sum by (model) (stratos:queue_depth{@})", "{{model}}"),),

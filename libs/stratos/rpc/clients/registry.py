@@ -10,13 +10,15 @@ import grpc.aio
 
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.common.errors import DependencyDown
-from stratos.core.adapter import Adapter
+from stratos.core.adapter import Adapter, AdapterVersion
 from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
+from stratos.rpc.codec.fields import each
 from stratos.rpc.codec.flat import FlatCodec
 from stratos.rpc.errors import translate_errors
 
 _PEER = "the lora-registry"
-ADAPTER = FlatCodec(Adapter, registry_pb2.Adapter)
+_VERSION = FlatCodec(AdapterVersion, registry_pb2.AdapterVersion)
+ADAPTER = FlatCodec(Adapter, registry_pb2.Adapter, fields={"former": each(_VERSION)})
 
 
 class RegistryClient:
@@ -37,16 +39,18 @@ class RegistryClient:
         self._timeout_s = timeout_s
         self._register_timeout_s = register_timeout_s
 
-    async def register(self, *, name: str, uri: str, base_model_digest: str, tenant: str = "") -> Adapter:
+    async def register(
+        self, *, name: str, uri: str, base_model_digest: str, tenant: str = "", digest: str = ""
+    ) -> Adapter:
         """Check an adapter's files and add a version; the name points to it from now on.
 
         Raises:
-            InvalidAdapter: the files are not an adapter we serve; the message says why.
+            InvalidAdapter: the files are not an adapter we serve, or not those of ``digest``; the message says why.
             NotFound: no such folder.
             BadRequest: name, tenant, URI or digest is malformed.
         """
         request = registry_pb2.RegisterAdapterRequest(
-            tenant=tenant, name=name, base_model_digest=base_model_digest, uri=uri
+            tenant=tenant, name=name, base_model_digest=base_model_digest, uri=uri, digest=digest
         )
         async with translate_errors(peer=_PEER, lost=DependencyDown):
             answer = await self._stub.RegisterAdapter(request, timeout=self._register_timeout_s)

@@ -17,8 +17,9 @@ from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
-LIVES_S = 60
-"""A gateway that was not heard for so long takes no requests any more."""
+LIVES_S = 10
+"""A gateway that was not heard for so long is not waited for: dozens of its calls are missing. One that only stood
+still goes on with the weights that it knew, all of whose revisions are served still."""
 _KEPT_S = 300
 _SAY = f"""
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])

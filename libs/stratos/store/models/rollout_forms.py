@@ -12,14 +12,15 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 
 from stratos.common.errors import BadRequest
 from stratos.common.json_fields import from_fields
+from stratos.store.models.alias_forms import check_alias_name
 from stratos.store.models.alias_record import WHOLE
-from stratos.store.models.forms import check_model_name
 from stratos.store.models.rollout_record import RolloutGates, RolloutRecord
 
 MAX_STEPS = 20
 GATES = tuple(field.name for field in fields(RolloutGates))
 _ADAPTER = TypeAdapter(with_config(ConfigDict(extra="forbid"))(RolloutRecord))
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_NATS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?\Z")
 _PERCENT = re.compile(r"(?P<sign>\+?)(?P<number>[0-9]{1,4}(\.[0-9]{1,4})?)%\Z")
 _SPAN = re.compile(r"(?P<number>[0-9]{1,7}(\.[0-9]{1,3})?)(?P<unit>s|m|h|)\Z")
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -31,7 +32,7 @@ def rollout_from_json(model: str, value: object) -> RolloutRecord:
     Raises:
         BadRequest: an unknown field, or a value that cannot be; ``param`` names the field.
     """
-    check_model_name(model)
+    check_alias_name(model)
     if not isinstance(value, dict) or "model" in value:
         raise BadRequest("a roll-out is an object of its fields", param="rollout")
     found = from_fields(_ADAPTER, {**value, "model": model}, what=f"roll-out of {model!r}", param="rollout")
@@ -52,8 +53,8 @@ def rollout_from_json(model: str, value: object) -> RolloutRecord:
 
 
 def rollout_to_json(rollout: RolloutRecord) -> dict[str, Any]:
-    """Every field but the model, which is the record's id."""
-    value: Mapping[str, Any] = _ADAPTER.dump_python(rollout, mode="json")
+    """Every field that has a value, but the model, which is the record's id."""
+    value: Mapping[str, Any] = _ADAPTER.dump_python(rollout, mode="json", exclude_none=True)
     return {field: value[field] for field in value if field != "model"}
 
 
@@ -82,18 +83,26 @@ def parsed_span_s(text: str, param: str) -> float:
 
 
 def parsed_gates(text: str) -> dict[str, float]:
-    """The gates that ``errors=0.5%,ttft_p99=+20%`` says; raises ``BadRequest``."""
+    """The gates that ``errors=0.5%,ttft_p99=+20%,drift=0.05`` says; raises ``BadRequest``."""
     found = dict[str, float]()
     for part in text.split(","):
         name, _, bound = part.partition("=")
-        if name == "drift":
-            raise BadRequest("there is no gate on drift yet: compare the revisions' answers yourself", param="gates")
         if name not in GATES:
             raise BadRequest(f"there is no gate {name!r}; there are {', '.join(GATES)}", param="gates")
-        match, sign = _PERCENT.match(bound), "" if name == "errors" else "+"
-        if match is None or match["sign"] != sign:
-            raise BadRequest(f"{part!r}: write {name}={sign}20%", param="gates")
         if name in found:
             raise BadRequest(f"the gate {name} is there twice", param="gates")
-        found[name] = float(match["number"])
+        found[name] = _nats(part, bound) if name == "drift" else _percent(part, name, bound)
     return found
+
+
+def _nats(part: str, bound: str) -> float:
+    if _NATS.match(bound) is None:
+        raise BadRequest(f"{part!r}: write drift=0.05, nats of log probability", param="gates")
+    return float(bound)
+
+
+def _percent(part: str, name: str, bound: str) -> float:
+    match, sign = _PERCENT.match(bound), "" if name == "errors" else "+"
+    if match is None or match["sign"] != sign:
+        raise BadRequest(f"{part!r}: write {name}={sign}20%", param="gates")
+    return float(match["number"])

@@ -1,10 +1,10 @@
-"""A roll-out: how the requests of one model go over to another revision of it, step by step, and what stops that.
+"""A roll-out: how the requests of one name go over to another revision of its model, step by step, and what stops that.
 
     start ──▶ step 10 % ──▶ step 50 % ──▶ step 100 % ──▶ done
                  │  ▲           │             │
                  │  └ paused    └─────────────┴──▶ rolled back, aborted: all requests go to the old revision
 
-Each change is one write of this record.  The weights are an alias of the model's own name, written after it, and
+Each change is one write of this record.  The weights are the alias of that name, written after it, and
 ``is_applied`` says that this has been done: the process that goes on after a crash finds there what is left to do.
 """
 
@@ -37,7 +37,7 @@ class RolloutPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutGates:
-    """Bounds on the new revision, per cent; ``None`` looks at nothing."""
+    """Bounds on the new revision, per cent but for ``drift``; ``None`` looks at nothing."""
 
     errors: Annotated[float, Interval(ge=0, le=100)] | None = None
     """Most of its requests that may fail by the platform's fault."""
@@ -45,6 +45,20 @@ class RolloutGates:
     """Most by which its p99 of times to the first token may be above that of the old revision."""
     itl_p99: Annotated[float, Interval(ge=0, le=1000)] | None = None
     """The same of times between tokens."""
+    drift: Annotated[float, Interval(ge=0, le=100)] | None = None
+    """Most by which its log probabilities of a pinned text may be off those of the old revision: nats, mean of all
+    tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Differences of log probabilities of a pinned text's tokens between both revisions, without signs, in nats."""
+
+    epoch: Annotated[int, Ge(0)]
+    """Of the step at which it was measured."""
+    mean: Annotated[float, Ge(0)]
+    largest: Annotated[float, Ge(0)]
+    num_tokens: Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +77,10 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRecord:
-    """The last roll-out of a model."""
+    """The last roll-out of a name: a model's own, or one of its tags."""
 
     model: str
+    """The name, such as ``base`` or ``base@stable``."""
     old: str
     """SHA-256 (hex) of the revision that had all requests."""
     new: str
@@ -91,10 +106,17 @@ class RolloutRecord:
     epoch: Annotated[int, Ge(0)] = 0
     """Number of the count of requests that is judged: a step begins with a count of its own."""
     baseline: Baseline | None = None
+    drift: Drift | None = None
+    """As it was measured last; ``None`` before, or without a gate on it."""
     alias_version: Annotated[int, Ge(0)] | None = None
     """Version of the model's alias when it started, 0 where it had none; other targets since are an edit by hand."""
     reason: str = ""
     """Cause of the last change."""
+
+    @property
+    def base(self) -> str:
+        """Model whose revisions they are."""
+        return self.model.partition("@")[0]
 
     @property
     def is_active(self) -> bool:
@@ -110,6 +132,12 @@ class RolloutRecord:
     def is_counted(self) -> bool:
         """Requests are evidence now."""
         return self.phase is RolloutPhase.RUNNING and self.is_applied
+
+    @property
+    def lacks_drift(self) -> bool:
+        """Its gate on drift waits for a measurement at this step."""
+        is_known = self.drift is not None and self.drift.epoch == self.epoch
+        return self.is_counted and self.gates.drift is not None and not is_known
 
     @property
     def percent(self) -> int:
@@ -129,10 +157,10 @@ class RolloutRecord:
 
     @property
     def targets(self) -> tuple[AliasTarget, ...]:
-        """Targets that the model's own name has now."""
+        """Targets that the name has now."""
         return self.targets_at(self.percent)
 
     def targets_at(self, percent: int) -> tuple[AliasTarget, ...]:
         """Targets that it has while the new revision gets so much."""
         shares = ((self.old, WHOLE - percent), (self.new, percent))
-        return tuple(AliasTarget(model=self.model, digest=digest, weight=w) for digest, w in shares if w)
+        return tuple(AliasTarget(model=self.base, digest=digest, weight=w) for digest, w in shares if w)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stratos.common.errors import BadRequest
-from stratos.core.adapter import Adapter
+from stratos.core.adapter import Adapter, AdapterVersion
 from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.core.tenancy.plan import STANDARD, Plan
 from stratos.core.tenancy.roles import Role
@@ -134,7 +134,8 @@ def encode_key(key: KeyRecord) -> dict[str, Any]:
 def encode_adapter(adapter: Adapter) -> dict[str, Any]:
     """An adapter's record; owner and name are in its id."""
     fields = asdict(adapter)
-    return {name: fields[name] for name in _ADAPTER_TYPES}
+    former = {"former": list(fields["former"])} if adapter.former else {}
+    return {name: fields[name] for name in _ADAPTER_TYPES} | former
 
 
 def encode_block(block: BlockRecord) -> dict[str, Any]:
@@ -223,7 +224,16 @@ def _adapter(record_id: str, value: Mapping[str, Any]) -> Adapter:
     owner, name = owner_and_name(record_id)
     fields = {field: value[field] for field in _ADAPTER_TYPES}
     fields |= {"alpha": float(value["alpha"]), "target_modules": tuple(map(str, value["target_modules"]))}
-    return Adapter(tenant=owner, name=name, **fields)
+    former = value.get("former", [])
+    if not isinstance(former, list):
+        raise MalformedValue("former is no list")
+    return Adapter(tenant=owner, name=name, former=tuple(map(_adapter_version, former)), **fields)
+
+
+def _adapter_version(value: object) -> AdapterVersion:
+    if not isinstance(value, dict):
+        raise MalformedValue("a former version is no object")
+    return AdapterVersion(**{name: _text(value, name) for name in ("digest", "base_model_digest", "uri")})
 
 
 def _block(_: str, value: Mapping[str, Any]) -> BlockRecord:

@@ -144,9 +144,10 @@ def check_unnamed(name: str, digests: Collection[str], snapshot: FollowedSnapsho
     Raises:
         BadRequest: it is refused.
     """
-    rollout = value_as(RolloutRecord, snapshot.get(Kind.ROLLOUT, name))
-    if rollout is not None and not {rollout.old, rollout.new}.isdisjoint(digests):
-        check_not_rolling(name, snapshot)
+    for record in snapshot.of_kind(Kind.ROLLOUT):
+        rollout = value_as(RolloutRecord, record)
+        if rollout is not None and not {rollout.old, rollout.new}.isdisjoint(digests):
+            check_not_rolling(rollout.model, snapshot)
     choice = choice_of(snapshot, models)
     is_whole = not _remains(name, digests, snapshot, models)
     for alias in choice.source.list():

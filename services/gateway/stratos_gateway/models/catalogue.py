@@ -11,7 +11,7 @@ of an unknown one, outages included.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -28,6 +28,7 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.aliases import AliasChoice, AliasSource, NoAliases
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.shelf import Arrivals, no_arrivals
 
 HIDDEN = "/"
 """A name that no adapter can have; it is looked up in the place of one that is not allowed."""
@@ -72,10 +73,6 @@ class Lookup:
         return self.found
 
 
-async def no_arrivals(name: str) -> None:
-    """No model comes while this gateway runs."""
-
-
 class ModelCatalogue:
     """Names of the base models and of every tenant's adapters.
 
@@ -83,7 +80,7 @@ class ModelCatalogue:
         models: base models of this gateway.
         adapters: where adapters are looked up; ``None`` serves base models alone.
         blocks: what is refused for now.
-        arrivals: waits a moment for a base model that was just added.
+        arrivals: waits a moment for a base model, or a revision, that was just added.
         aliases: further names of models.
         rng: draws for requests of aliases that stick to nothing.
     """
@@ -93,7 +90,7 @@ class ModelCatalogue:
         models: ModelSet,
         adapters: AdapterSource | None = None,
         blocks: Blocks = NO_BLOCKS,
-        arrivals: Callable[[str], Awaitable[None]] = no_arrivals,
+        arrivals: Arrivals = no_arrivals,
         aliases: AliasSource | None = None,
         rng: Random | None = None,
     ) -> None:
@@ -135,7 +132,7 @@ class ModelCatalogue:
             adapter, served = await self._find(tenant, name)
         except ModelNotFound:  # its adapters were looked for in the store: a model that was added is known by now
             if _may_use(tenant, name):
-                await self._arrive(name)
+                await self._arrive(name, begun)
             if (arrived := self._now(tenant, name, session, begun)) is not None:
                 return ModelTarget(name=name, served=arrived)
             if begun and self._names_models(tenant, name):
@@ -144,13 +141,15 @@ class ModelCatalogue:
         ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
         return ModelTarget(name=name, served=served, adapter=ref, owner=adapter.tenant)
 
-    async def _arrive(self, name: str) -> None:
-        """Wait a moment for what was just added, an alias' targets or a model."""
-        if (alias := self.aliases.source.find(name)) is None:
-            await self._arrivals(split_name(name)[0])
-            return
-        for target in alias.targets:
-            await self._arrivals(split_name(target.model)[0])
+    async def _arrive(self, name: str, begun: str) -> None:
+        """Wait a moment for what was just added: the revision of ``begun``, an alias' targets, or a model."""
+        if begun:
+            await self._arrivals("", begun)
+        elif (alias := self.aliases.source.find(name)) is not None:
+            for target in alias.targets:
+                await self._arrivals(split_name(target.model)[0], target.digest)
+        else:
+            await self._arrivals(*(pinned(name) or (split_name(name)[0], "")))
 
     def refusal(self, target: ModelTarget) -> PermissionDenied | None:
         """Why what runs on a target may not go on: it was blocked since."""
@@ -287,6 +286,8 @@ class ModelCatalogue:
     async def _find(self, tenant: Tenant, name: str) -> tuple[Adapter, ServedModel]:
         sought = name if tenant.may_use(name) and self.models.get(name) is None else HIDDEN
         adapter = await self._adapters.find(tenant.name, sought) if self._adapters is not None else None
+        if adapter is not None and self._base_of(adapter) is None:
+            await self._arrivals("", adapter.base_model_digest)
         served = None if adapter is None else self._base_of(adapter)
         if adapter is None or served is None:
             raise self._lacking(tenant, name)

@@ -76,14 +76,33 @@ class Placed:
         """It takes a place."""
         return self.phase is not Phase.REFUSED
 
-    def is_coming(self, name: str) -> bool:
-        """It is of this name, and may be served a while later."""
-        return self.wanted.record.name == name and (self.phase is Phase.LOADING or self.may_recover)
+    def is_meant(self, name: str, digits: str) -> bool:
+        """It is of this name, and its digest begins with these digits; either may be empty."""
+        record = self.wanted.record
+        return name in ("", record.name) and record.digest.startswith(digits)
+
+    @property
+    def is_coming(self) -> bool:
+        """It may be served a while later."""
+        return self.phase is Phase.LOADING or self.may_recover
 
     def stop(self) -> None:
         """Give up loading it."""
         if self.work is not None:
             self.work.cancel()
+
+
+class Arrivals(Protocol):
+    """``ModelShelf.wait_for`` is one."""
+
+    async def __call__(self, name: str, digits: str = "") -> None:
+        """Wait a moment for a model that was just added, or one revision of it; raises ``DependencyDown`` where it may
+        be served a while later."""
+        ...
+
+
+async def no_arrivals(name: str, digits: str = "") -> None:
+    """No model comes while this gateway runs."""
 
 
 class TextSource(Protocol):
@@ -164,19 +183,31 @@ class ModelShelf:
         self._checked = record, model
         return model
 
-    async def wait_for(self, name: str) -> None:
+    async def wait_for(self, name: str, digits: str = "") -> None:
         """Wait a moment for a model that was just added, so that it serves from then on at every gateway.
+
+        Args:
+            name: of the model; empty where the digits tell it.
+            digits: first ones of the revision that is needed; empty for any.
 
         Raises:
             DependencyDown: it is recorded, and may be served a while later.
         """
         if self._changed.is_set():
             self._settle()
-        works = [p.work for p in self.placed.values() if p.work is not None and p.wanted.record.name == name]
+        works = [p.work for p in self.placed.values() if p.work is not None and p.is_meant(name, digits)]
         if works:
             await asyncio.wait(works, timeout=ARRIVAL_S)
-        if self._models.get(name) is None and any(p.is_coming(name) for p in self.placed.values()):
-            raise DependencyDown(f"the model {name!r} is recorded, and this gateway has not loaded it yet")
+        if not self._is_served(name, digits) and any(
+            p.is_coming and p.is_meant(name, digits) for p in self.placed.values()
+        ):
+            what = f"the model {name!r}" if not digits else f"the revision {digits[:12]}"
+            raise DependencyDown(f"{what} is recorded, and this gateway has not loaded it yet")
+
+    def _is_served(self, name: str, digits: str) -> bool:
+        return any(
+            name in ("", model.base.name) and model.base.digest.startswith(digits) for model in self._models.revisions
+        )
 
     async def run(self) -> None:
         """Root task: follow the records until cancelled."""

@@ -2,5 +2,5 @@
 
 Read in this order: ``settings``, ``start`` (what can be rolled out), ``evidence`` (requests of both revisions, counted
 by each gateway) with ``step``, ``judge`` (what follows from them: no clock, no store), ``controller`` (acts on it),
-``routes``, ``shown`` (metrics), ``parts``.
+``drift`` (asks both revisions), ``routes``, ``shown`` (metrics), ``parts``.
 """

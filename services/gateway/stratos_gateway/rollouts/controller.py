@@ -89,15 +89,15 @@ class RolloutController:
         now_us = await self._records.now_us()
         if (left := without_weights(rollout, alias, now_us)) is not None:
             action = "rollout.applied" if left.phase is rollout.phase else "rollout.abort"
-            return await _replace(writer, Kind.ROLLOUT, model, action, record, rollout_to_json(left))
+            return await replace_seen(writer, Kind.ROLLOUT, model, action, record, rollout_to_json(left))
         if (wanted := weights(rollout, alias)) is not None:
             if not rollout.is_applied and rollout.is_active and (_is_kept(rollout) or await self.lacking(rollout)):
                 return False
             value = alias_to_json(self._succeeds(wanted, alias))
-            return await _replace(writer, Kind.ALIAS, model, "alias.rollout", alias, value)
+            return await replace_seen(writer, Kind.ALIAS, model, "alias.rollout", alias, value)
         if not rollout.is_applied:
             made = applied(rollout, now_us) if rollout.is_active else replace(rollout, is_applied=True)
-            is_done = await _replace(writer, Kind.ROLLOUT, model, "rollout.applied", record, rollout_to_json(made))
+            is_done = await replace_seen(writer, Kind.ROLLOUT, model, "rollout.applied", record, rollout_to_json(made))
             if is_done and made.epoch != rollout.epoch:
                 await self._counts.forget(CountName.of(rollout))
             return is_done
@@ -106,7 +106,7 @@ class RolloutController:
             return False
         _log.info("roll-out of %s: %s at %d %%: %s", model, made_next.phase, made_next.percent, made_next.reason)
         action = ACTIONS[made_next.phase]
-        return await _replace(writer, Kind.ROLLOUT, model, action, record, rollout_to_json(made_next))
+        return await replace_seen(writer, Kind.ROLLOUT, model, action, record, rollout_to_json(made_next))
 
     async def _next(self, rollout: RolloutRecord, now_us: int) -> RolloutRecord | None:
         """The roll-out as it is to be written next; back it goes at any time, on once every gateway can follow."""
@@ -211,7 +211,7 @@ def workers_of(
     return has_workers
 
 
-async def _replace(
+async def replace_seen(
     writer: RecordWriter, kind: Kind, record_id: str, action: str, seen: Record | None, value: dict[str, object]
 ) -> bool:
     """Write a record in the place of the version that was read; false where another writer was first."""

@@ -24,12 +24,12 @@ from stratos.core.ledger.steps import BEYOND, bucket_of
 from stratos.store.counters.arm_counts import ArmCounts, ArmCountStore, CountName, p99_bucket_of
 from stratos.store.models.alias_forms import pinned
 from stratos.store.models.rollout_record import RolloutRecord
-from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
+from stratos_gateway.answering.request import ClientRequest, Prepared, PreparedGeneration
 from stratos_gateway.rollouts.blame import Ending, ending_of
 
 _log = logging.getLogger(__name__)
 FindRollout = Callable[[str], RolloutRecord | None]
-"""The last roll-out of a model, as this gateway follows it."""
+"""The last roll-out of a name, as this gateway follows it."""
 
 
 class RolloutEvidence:
@@ -53,7 +53,7 @@ class RolloutEvidence:
     def note(self, request: ClientRequest[Any]) -> None:
         """A request has ended, in whatever way."""
         prepared = request.prepared
-        rollout = self._find(prepared.base_model) if prepared.base_model else None
+        rollout = self._rollout(prepared)
         if rollout is None or not rollout.is_counted or prepared.model_digest not in (rollout.old, rollout.new):
             return
         if pinned(prepared.model) is not None or request.followed is not None:
@@ -65,6 +65,13 @@ class RolloutEvidence:
             arms = self._counts.setdefault(name, {})
             arms.setdefault(prepared.model_digest, ArmCounts()).add(counted)
             self._unwritten.add(name)
+
+    def _rollout(self, prepared: Prepared) -> RolloutRecord | None:
+        """That of the tag that was asked for, else that of the model: other aliases count beside its own name."""
+        if not prepared.base_model:
+            return None
+        tagged = self._find(prepared.model) if "@" in prepared.model else None
+        return tagged if tagged is not None and tagged.is_counted else self._find(prepared.base_model)
 
     async def run(self) -> None:
         """Root task."""

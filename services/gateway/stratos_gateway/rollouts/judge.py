@@ -5,7 +5,8 @@
                   ──▶ every gate holds                                  ──▶ next step, after the last one the end
 
 A gate looks at what was found for the next step, and at what chance does not explain for the way back (``chance``):
-what is between them is unclear, and more requests are waited for.  The errors gate needs the new revision alone.
+what is between them is unclear, and more requests are waited for.  The errors gate needs the new revision alone, the
+one on drift no requests at all.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def verdicts(rollout: RolloutRecord, counts: Mapping[str, ArmCounts]) -> list[Ga
     found, gates, base = [_enough(rollout, old, new)], rollout.gates, baseline(rollout, counts)
     if gates.errors is not None and new.num_requests:
         found.append(_errors(new, old, gates.errors, rollout.min_requests))
+    if gates.drift is not None:
+        found.append(_drift(rollout, gates.drift))
     if (num := unanswered(new, base.ttft_p99_us)) > 0:
         found.append(_unanswered(num, new.num_requests, base))
     if gates.ttft_p99 is not None:
@@ -152,6 +155,16 @@ def _errors(new: ArmCounts, old: ArmCounts, percent: float, least: int) -> GateV
         outcome = GateOutcome.UNCLEAR
         text += f" (old revision: {old.num_errors} of {old.num_requests})"
     return GateVerdict("errors", outcome, text)
+
+
+def _drift(rollout: RolloutRecord, most: float) -> GateVerdict:
+    """There is no chance in it, so one measurement is enough; the last step may have no old workers to measure by."""
+    measured = rollout.drift
+    if measured is None or (rollout.lacks_drift and not rollout.is_last_step):
+        return GateVerdict("drift", GateOutcome.WAITS, "drift: not measured at this step yet")
+    text = f"drift: {measured.mean:.4f} nats a token, at most {most:g}"
+    text += f" (largest {measured.largest:.4f}, of {measured.num_tokens} tokens)"
+    return GateVerdict("drift", GateOutcome.HOLDS if measured.mean <= most else GateOutcome.BROKEN, text)
 
 
 def _unanswered(num: int, num_requests: int, base: Baseline) -> GateVerdict:

@@ -23,6 +23,7 @@ from stratos_gateway.models.aliases import AliasChoice, succeeding
 from stratos_gateway.models.live_revisions import LiveWorkers
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.rollouts.controller import RolloutController, workers_of
+from stratos_gateway.rollouts.drift import Ask, DriftWatch
 from stratos_gateway.rollouts.evidence import RolloutEvidence
 from stratos_gateway.rollouts.routes import RolloutAccess
 from stratos_gateway.rollouts.serving import tell_serving
@@ -78,6 +79,8 @@ class Rollouts:
 
     access: RolloutAccess
     evidence: RolloutEvidence
+    watch_drift: Callable[[Ask], Coroutine[Any, Any, None]]
+    """Root task that measures drift, by asking workers."""
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]]
     """Root tasks by name."""
 
@@ -103,9 +106,11 @@ class Rollouts:
             stores.serving.lacking,
             partial(succeeding, choice=choice, models=models),
         )
+        drift = DriftWatch(stores.records, models, stores.store_id, config.poll_s)
         return cls(
             access=RolloutAccess(controller=controller, models=models),
             evidence=evidence,
+            watch_drift=partial(drift.run, rollouts.all),
             tasks={
                 "rollouts": partial(controller.run, rollouts.unfinished, config.poll_s),
                 "rollout-counts": evidence.run,

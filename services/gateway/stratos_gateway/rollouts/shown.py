@@ -29,6 +29,11 @@ OVERDUE = gauge(
     "Time that a roll-out has been at its step beyond its hold, or that its weights are not written.",
     "model",
 )
+DRIFT = gauge(
+    "stratos_rollout_drift_nats",
+    "Mean difference of the log probabilities of a pinned text between both revisions, as a roll-out measured it last.",
+    "model",
+)
 
 
 class RolloutMetrics(Collector):
@@ -57,6 +62,7 @@ class RolloutMetrics(Collector):
         yield PERCENT.family({(r.model, r.new, r.phase.value): float(r.percent) for r in found})
         yield PHASE_AGE.family({(r.model, r.phase.value): age_s[r.model] for r in found})
         yield WRITTEN.family({(r.model,): self._written(r) for r in found})
+        yield DRIFT.family({(r.model,): r.drift.mean for r in found if r.drift is not None})
         due = {r.model: _due_s(r) for r in found}
         yield OVERDUE.family({(m,): max(0.0, age_s[m] - s) for m, s in due.items() if s is not None})
 

@@ -65,8 +65,8 @@ async def load(added: Added, until: Callable[[dict[str, Any]], bool], redis_url:
     return statuses
 
 
-async def alias_of(world: AdminWorld) -> list[tuple[str, int]]:
-    [row] = [row for row in (await world.call("GET", "/aliases")).json()["data"] if row["name"] == "small"]
+async def alias_of(world: AdminWorld, name: str = "small") -> list[tuple[str, int]]:
+    [row] = [row for row in (await world.call("GET", "/aliases")).json()["data"] if row["name"] == name]
     return [(target["digest"], target["weight"]) for target in row["targets"]]
 
 
@@ -167,7 +167,7 @@ async def test_without_workers_or_requests_it_holds_and_a_pause_and_an_abort_are
     for body, status in (
         ({"to": new[:4]}, 400),
         ({"to": "0" * 12}, 404),
-        ({"gates": {"drift": 1}}, 400),
+        ({"gates": {"moon": 1}}, 400),
         ({"steps": [50]}, 400),
         ({"moon": 1}, 400),
     ):
@@ -190,6 +190,15 @@ async def test_without_workers_or_requests_it_holds_and_a_pause_and_an_abort_are
     assert (await one.call("POST", "/rollouts/small/resume")).status_code == 400
     [row] = (await one.call("GET", "/rollouts")).json()["data"]
     assert (row["model"], row["phase"], row["is_applied"]) == ("small", "aborted", True)
+    tag = {"targets": [{"model": "small", "digest": old}]}
+    assert (await one.call("PUT", "/rollouts/small@canary", {"to": new, **START})).status_code == 400
+    assert (await one.call("PUT", "/aliases/small@canary", tag)).is_success
+    assert (await two.call("PUT", "/rollouts/small@canary", {"to": new, **START})).is_success
+    await eventually(lambda: _is_split(one, "small@canary", old, new), "the tag goes over, and its model does not")
+    assert await alias_of(two) == [(old, 100)]
+    assert (await one.call("DELETE", f"/models/small?digest={new}")).status_code == 400
+    assert (await one.call("POST", "/rollouts/small@canary/abort")).json()["is_applied"]
+    assert await alias_of(two, "small@canary") == [(old, 100)]
 
 
 async def test_a_gateway_that_lacks_the_revision_is_waited_for_and_one_that_leaves_takes_no_count_with_it(
@@ -229,6 +238,10 @@ async def test_a_gateway_that_lacks_the_revision_is_waited_for_and_one_that_leav
             assert (await two.call("DELETE", "/aliases/small")).status_code == 400
         again = (await two.call("POST", "/rollouts/small/abort")).json()
         assert (again["is_applied"], len(again["notes"])) == (True, 1)
+
+
+async def _is_split(world: AdminWorld, name: str, *digests: str) -> bool:
+    return await alias_of(world, name) == [(digest, 50) for digest in digests]
 
 
 async def _is_applied(world: AdminWorld) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from stratos.common.errors import ModelNotFound, PermissionDenied, StratosError, StreamGone
+from stratos.common.errors import DependencyDown, ModelNotFound, PermissionDenied, StratosError, StreamGone
 from stratos.core.tenant import Tenant
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, make_body, parse_record
@@ -38,12 +38,17 @@ class Names:
         self.move("base")
         blocks = SnapshotBlocks(cast("Any", SimpleNamespace(snapshot=self.snapshot)))
         self.late: dict[str, ServedModel] = {}
-        """Revisions that come once they are waited for, by name."""
+        """Revisions that come once they are waited for, by name or by digest."""
+        self.is_recorded = False
+        """Revisions that are not here may come later."""
         self.catalogue = ModelCatalogue(models, None, blocks, self._arrive, self.aliases)
 
-    async def _arrive(self, name: str) -> None:
-        if name in self.late:
-            self.models.put(self.late.pop(name), 3)
+    async def _arrive(self, name: str, digits: str = "") -> None:
+        found = next((known for known in self.late if known == name or (digits and known.startswith(digits))), None)
+        if found is not None:
+            self.models.put(self.late.pop(found), 3)
+        elif digits and self.is_recorded:
+            raise DependencyDown("it is recorded, and not loaded yet")
 
     def move(self, model: str, digest: str = "") -> None:
         self.aliases.set("chat", (model, digest, 100))
@@ -103,8 +108,21 @@ async def test_a_record_gives_no_name_that_the_key_may_not_use_and_no_model_that
 
 async def test_a_gateway_that_has_not_loaded_the_revision_of_an_answer_yet_waits_for_it(names: Names) -> None:
     late = "e" * 64
-    names.late["base"] = _revision("base", late)
+    names.late[late] = _revision("base", late)
     assert await names.digest("chat", late) == late
+
+
+@pytest.mark.parametrize(("name", "begun"), [("chat", "e" * 64), ("chat", ""), (f"base@{'e' * 8}", "")])
+async def test_a_revision_that_is_recorded_and_not_loaded_here_is_asked_for_again_later(
+    names: Names, name: str, begun: str
+) -> None:
+    if not begun:
+        names.move("base", "e" * 64)
+    with pytest.raises(ModelNotFound if not begun else StreamGone):
+        await names.digest(name, begun)
+    names.is_recorded = True
+    with pytest.raises(DependencyDown):
+        await names.digest(name, begun)
 
 
 async def test_a_model_whose_name_has_a_slash_can_be_blocked(names: Names) -> None:

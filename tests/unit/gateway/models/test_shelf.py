@@ -159,6 +159,14 @@ async def test_a_model_that_may_be_served_a_while_later_is_not_said_to_be_unknow
         await world.shelf.wait_for("small")
     await world.shelf.wait_for("bad")
     await world.shelf.wait_for("other")
+    world.texts.folders["fine"] = DRAFT
+    world.put("small", "r1", "fine", version=3)
+    await world.until("small", "r1", Phase.SERVING)
+    for name, digits in (("", "s1"), ("small", "s")):  # an answer that began on it, or a pin
+        with pytest.raises(DependencyDown):
+            await world.shelf.wait_for(name, digits)
+    for name, digits in (("small", ""), ("small", "r"), ("other", "s1"), ("", "b1")):
+        await world.shelf.wait_for(name, digits)
     del world.texts.errors["good"]
     await world.until("small", "s1", Phase.SERVING)
     await world.shelf.wait_for("small")

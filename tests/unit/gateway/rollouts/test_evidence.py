@@ -156,3 +156,12 @@ async def test_nothing_counts_in_a_pause_and_totals_wait_for_the_store() -> None
     store.is_down = False
     await of_gateway.publish()
     assert store.put_arms[CountName.of(ROLLOUT)][NEW].num_requests == 2
+
+
+async def test_a_request_of_a_tag_counts_for_its_roll_out_while_that_runs_and_else_for_its_models() -> None:
+    for tag_phase, for_tag in ((RolloutPhase.RUNNING, True), (RolloutPhase.DONE, False)):
+        store, tag = Store(), replace(ROLLOUT, model="base@stable", phase=tag_phase)
+        of_gateway = evidence(store, [ROLLOUT, tag])
+        of_gateway.note(request(times=[FIRST], model="base@stable"))
+        await of_gateway.publish()
+        assert list(store.put_arms) == [CountName.of(tag if for_tag else ROLLOUT)]

@@ -25,7 +25,16 @@ ROLLOUT = RolloutRecord(
 )  # fmt: skip
 
 
+def test_a_tag_goes_over_among_the_revisions_of_its_model() -> None:
+    tag = replace(ROLLOUT, model="org/base@stable")
+    assert parse_record(Kind.ROLLOUT, tag.model, f"7 {make_body(rollout_to_json(tag))}").value == tag
+    assert {target.model for target in tag.targets} == {"org/base"}
+    with pytest.raises(BadRequest):
+        rollout_from_json("org/base@3f9a12cd", rollout_to_json(ROLLOUT))
+
+
 def test_a_roll_out_is_read_as_it_was_written() -> None:
+    assert "drift" not in str(rollout_to_json(ROLLOUT))  # gateways that do not know that gate read all others
     assert parse_record(Kind.ROLLOUT, ROLLOUT.model, f"7 {make_body(rollout_to_json(ROLLOUT))}").value == ROLLOUT
     shares = [(target.digest, target.weight) for target in ROLLOUT.targets]
     assert shares == [(OLD, 50), (NEW, 50)]
@@ -47,7 +56,8 @@ def test_a_roll_out_is_read_as_it_was_written() -> None:
         ({"hold_s": 0}, "hold_s"),
         ({"min_requests": 199}, "min_requests"),
         ({"gates": {}}, "gates"),
-        ({"gates": {"drift": 1}}, "gates.drift"),
+        ({"gates": {"drift": -1}}, "gates.drift"),
+        ({"gates": {"moon": 1}}, "gates.moon"),
         ({"gates": {"errors": 101}}, "gates.errors"),
         ({"steps": [100], "step": 0}, "gates"),  # nothing to compare with
         ({"sticky": "moon"}, "sticky"),
@@ -64,13 +74,18 @@ def test_steps_times_and_gates_are_read_as_people_write_them() -> None:
     assert parsed_steps("10,50,100") == [10, 50, 100]
     assert [parsed_span_s(text, "hold") for text in ("90", "90s", "5m", "1.5h")] == [90, 90, 300, 5400]
     assert parsed_gates("errors=0.5%,ttft_p99=+20%") == {"errors": 0.5, "ttft_p99": 20}
+    assert parsed_gates("drift=0.05") == {"drift": 0.05}
     for text in ("10", "100,10", "10,,100", "x", "10,100%", ""):
         with pytest.raises(BadRequest):
             parsed_steps(text)
     for text in ("5 m", "m", "-1s", "1d", ""):
         with pytest.raises(BadRequest):
             parsed_span_s(text, "hold")
-    for text in ("errors", "errors=1", "errors=+1%", "ttft_p99=20%", "errors=1%,errors=2%", "moon=1%", "drift=1%", ""):
+    refused_texts = (
+        "errors", "errors=1", "errors=+1%", "ttft_p99=20%", "errors=1%,errors=2%", "moon=1%", "drift=1%", "drift=+1",
+        "drift=-1", "drift", "",
+    )  # fmt: skip
+    for text in refused_texts:
         with pytest.raises(BadRequest) as refused:
             parsed_gates(text)
         assert refused.value.param == "gates"

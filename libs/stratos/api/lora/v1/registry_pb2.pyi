@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Adapter(_message.Message):
-    __slots__ = ("tenant", "name", "base_model_digest", "uri", "digest", "rank", "alpha", "target_modules", "num_bytes", "created_unix_s")
+    __slots__ = ("tenant", "name", "base_model_digest", "uri", "digest", "rank", "alpha", "target_modules", "num_bytes", "created_unix_s", "former")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     BASE_MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class Adapter(_message.Message):
     TARGET_MODULES_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     name: str
     base_model_digest: str
@@ -28,19 +29,32 @@ class Adapter(_message.Message):
     target_modules: _containers.RepeatedScalarFieldContainer[str]
     num_bytes: int
     created_unix_s: int
-    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., base_model_digest: _Optional[str] = ..., uri: _Optional[str] = ..., digest: _Optional[str] = ..., rank: _Optional[int] = ..., alpha: _Optional[float] = ..., target_modules: _Optional[_Iterable[str]] = ..., num_bytes: _Optional[int] = ..., created_unix_s: _Optional[int] = ...) -> None: ...
+    former: _containers.RepeatedCompositeFieldContainer[AdapterVersion]
+    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., base_model_digest: _Optional[str] = ..., uri: _Optional[str] = ..., digest: _Optional[str] = ..., rank: _Optional[int] = ..., alpha: _Optional[float] = ..., target_modules: _Optional[_Iterable[str]] = ..., num_bytes: _Optional[int] = ..., created_unix_s: _Optional[int] = ..., former: _Optional[_Iterable[_Union[AdapterVersion, _Mapping]]] = ...) -> None: ...
+
+class AdapterVersion(_message.Message):
+    __slots__ = ("digest", "base_model_digest", "uri")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BASE_MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    base_model_digest: str
+    uri: str
+    def __init__(self, digest: _Optional[str] = ..., base_model_digest: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class RegisterAdapterRequest(_message.Message):
-    __slots__ = ("tenant", "name", "base_model_digest", "uri")
+    __slots__ = ("tenant", "name", "base_model_digest", "uri", "digest")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     BASE_MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     name: str
     base_model_digest: str
     uri: str
-    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., base_model_digest: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
+    digest: str
+    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., base_model_digest: _Optional[str] = ..., uri: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class RegisterAdapterResponse(_message.Message):
     __slots__ = ("adapter",)

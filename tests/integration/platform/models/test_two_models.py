@@ -4,62 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 import httpx
 import psutil
-import pytest
-from typer.testing import CliRunner
 
-from stratos.cli.main import app
-from tests.support.paths import BASE_MODEL, MODELS
+from tests.integration.platform.models.calls import admin_key, client_of, pids_of, stratos
+from tests.integration.platform.models.conftest import CONTEXT
 from tests.support.reference.second_model import save_second_model
 from tests.support.waiting import eventually
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import PlatformProcess
 
 NAMES = ("base", "small")
-STEP_S = 0.02
-COMPARED = 100
+COMPARED = 40
 NUM_STREAMS = 4
 """Streams of each of three waves, the first of which run over a switch and a way back."""
-CONTEXT = 65536
-"""Of the smaller model: its streams last longer than a test may."""
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    models = ("--model", str(BASE_MODEL), "--model", f"small={save_long(tmp_path_factory.mktemp('model') / 'small')}")
-    size = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--gateways", "2", "--routers", "2")
-    env = {"STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S), "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "8192"}
-    with running_platform(tmp_path_factory.mktemp("platform"), "--engine", "fake", *models, *size, env=env) as running:
-        yield running
-
-
-def save_long(folder: Path) -> Path:
-    """The shipped draft model with a long context."""
-    shutil.copytree(MODELS / "draft", folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}), encoding="utf-8")
-    return folder
-
-
-@asynccontextmanager
-async def client_of(platform: PlatformProcess) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"authorization": f"Bearer {platform.facts()['api_key']}"}
-    async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=None, trust_env=False) as client:
-        yield client
-
-
-async def stratos(platform: PlatformProcess, *arguments: str) -> str:
-    """Output of a command, which must succeed; in a thread of its own, as if in a process of its own."""
-    given = [*arguments, "--data-dir", str(platform.data_dir)]
-    result = await asyncio.to_thread(CliRunner().invoke, app, given)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 async def test_each_request_runs_on_a_worker_of_the_model_that_it_names(platform: PlatformProcess) -> None:
@@ -80,8 +41,7 @@ async def test_each_request_runs_on_a_worker_of_the_model_that_it_names(platform
 
 async def test_a_model_comes_and_goes_while_its_neighbour_streams(platform: PlatformProcess, tmp_path: Path) -> None:
     third = save_second_model(tmp_path / "third")
-    key = (await stratos(platform, "keys", "create", "--tenant", "platform", "--role", "admin")).strip()
-    admin = ("--key", key)
+    admin = ("--key", await admin_key(platform))
     pids = await pids_of(platform)
     ask = {"model": "base", "prompt": [5, 6], "max_tokens": 4000, "ignore_eos": True, "return_token_ids": True}
     async with (
@@ -121,8 +81,7 @@ async def test_a_model_comes_and_goes_while_its_neighbour_streams(platform: Plat
 async def test_streams_stay_on_their_revision_over_a_switch_and_a_rollback(
     platform: PlatformProcess, tmp_path: Path
 ) -> None:
-    key = (await stratos(platform, "keys", "create", "--tenant", "platform", "--role", "admin")).strip()
-    admin, pids = ("--key", key), await pids_of(platform)
+    admin, pids = ("--key", await admin_key(platform)), await pids_of(platform)
     [row] = json.loads(await stratos(platform, "models", "show", "small", *admin))
     old = row["digest"]
     await stratos(platform, "models", "alias", "small@live", f"small@{old[:12]}", *admin)
@@ -142,8 +101,11 @@ async def test_streams_stay_on_their_revision_over_a_switch_and_a_rollback(
     goes_on = partial(zip, streams, counts, strict=True)
     await eventually(lambda: all(len(s.found) > count or s.task.done() for s, count in goes_on()), "all go on")
     assert [s.task.exception() for s in streams if s.task.done() and s.task.exception() is not None] == []
-    longest = max((stream.found for stream in streams), key=len)
-    assert all(stream.found == longest[: len(stream.found)] for stream in streams)
+    for digest in (old, new):
+        alike = [stream.found for stream in streams if stream.digest == digest]
+        longest = max(alike, key=len)
+        assert all(found == longest[: len(found)] for found in alike)
+    assert longest[:COMPARED] != streams[0].found[:COMPARED]  # a token tells of which model it is
     for stream in streams:
         stream.task.cancel()
     workers = {old: "decode-small-0", new: f"decode-small-{new[:8]}-0"}
@@ -183,10 +145,6 @@ async def _stands_for(platform: PlatformProcess, pids: Mapping[str, int], digest
             [gateway] = [one for one in gateways if end in {c.raddr for c in one.net_connections("tcp")}]
             found[gateway.pid] = answer.json().get("revision")
     return set(found.values()) == {digest}
-
-
-async def pids_of(platform: PlatformProcess) -> dict[str, int]:
-    return {name: process["pid"] for name, process in (await asyncio.to_thread(platform.processes)).items()}
 
 
 async def _has(platform: PlatformProcess, names: Iterable[str]) -> bool:

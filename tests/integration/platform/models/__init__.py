@@ -1,0 +1,1 @@
+"""Models of two gateways and two routers: added, moved by hand and by roll-outs, and removed."""
