@@ -9,13 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from stratos.common.errors import BadRequest
 
 MAX_BREAKPOINTS = 4
+"""That a request may mark; the end of its prompt may be one more."""
 TTL_5M_S, TTL_1H_S, TTL_24H_S = 300, 3600, 86_400
 TTLS: Mapping[str, int] = {"5m": TTL_5M_S, "1h": TTL_1H_S, "24h": TTL_24H_S}
 """Seconds by the names that clients have for them."""
+BREAKPOINT_TTLS: Mapping[str, int] = {"30m": TTL_1H_S, "12h": TTL_24H_S}
+"""The same of OpenAI's breakpoints, whose times are minimums: the next longer time that there is."""
+CACHE_CONTROL, BREAKPOINT, RETENTION = "cache_control", "prompt_cache_breakpoint", "prompt_cache_retention"
+"""Fields with which clients ask for pins, in all dialects."""
 RETENTIONS: Mapping[str, int] = {"in_memory": TTL_5M_S, "24h": TTL_24H_S}
 """Seconds that a whole prompt is kept, by the values of ``prompt_cache_retention``."""
+
+
+class CacheMark(NamedTuple):
+    """Place in the text of a message up to which it is to be kept."""
+
+    end: int
+    """Characters before it."""
+    ttl_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,37 @@ class PinTerms:
 
 
 NO_PINS = PinTerms()
+
+
+def cache_control_ttl(value: Any, param: str) -> int:
+    """Seconds of a mark as Anthropic and OpenRouter have it.
+
+    Raises:
+        BadRequest: another type, or a time that there is not.
+    """
+    return _ttl(value, param, ("type", "ephemeral"), TTLS, "5m")
+
+
+def breakpoint_ttl(value: Any, param: str) -> int:
+    """The same of a mark as OpenAI has it."""
+    return _ttl(value, param, ("mode", "explicit"), BREAKPOINT_TTLS, "30m")
+
+
+def _ttl(value: Any, param: str, kind: tuple[str, str], ttls: Mapping[str, int], default: str) -> int:
+    name, wanted = kind
+    if not isinstance(value, dict) or value.get(name) != wanted:
+        raise BadRequest(f"{param}.{name} must be {wanted}", param=f"{param}.{name}")
+    ttl = default if value.get("ttl") is None else value["ttl"]
+    if not isinstance(ttl, str) or ttl not in ttls:
+        raise BadRequest(f"{param}.ttl must be one of {', '.join(ttls)}", param=f"{param}.ttl")
+    return ttls[ttl]
+
+
+def retention_ttl(value: Any, param: str) -> int:
+    """Seconds that a whole prompt is to be kept; raises ``BadRequest`` for a value that there is not."""
+    if not isinstance(value, str) or value not in RETENTIONS:
+        raise BadRequest(f"{param} must be one of {', '.join(RETENTIONS)}", param=param)
+    return RETENTIONS[value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,9 @@ class TierPins:
         self._next_s = min((order[0][0] for order in self._orders.values()), default=float("inf"))
 
     def status(self) -> TierPinStatus:
-        return TierPinStatus(num_blocks=len(self._pins), dropped=dict(self.dropped))
+        return TierPinStatus(
+            num_blocks=len(self._pins), dropped={str(reason): count for reason, count in self.dropped.items()}
+        )
 
     def verify(self, is_held: Callable[[bytes], bool]) -> None:
         """Recount, and raise ``AssertionError`` where a count is off or a pin is of a block that is not there."""

@@ -1,8 +1,8 @@
 """Hashes of computed blocks: which block holds which prefix, and in what order unused ones are given up.
 
 A block is *evictable* while no sequence references it; the least recently released one goes first, and those with a
-pin (``pins``) after all others.  Only full, computed blocks get a hash, and a hash is a SHA-256 chain over tenant salt, identity and tokens
-(``stratos.core.block_hash``), so equal hashes mean equal content.
+pin (``pins``) after all others.  Only full, computed blocks get a hash, and a hash is a SHA-256 chain over tenant salt,
+identity and tokens (``stratos.core.block_hash``), so equal hashes mean equal content.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _pins_to_pb(pins: PinTerms) -> common_pb2.PinTerms:
 
 def _pins_from_pb(message: common_pb2.PinTerms) -> PinTerms:
     """Breakpoints up to the bound; seconds and shares within theirs."""
-    marks = message.breakpoints[:MAX_BREAKPOINTS]
+    marks = message.breakpoints[: MAX_BREAKPOINTS + 1]
     return PinTerms(
         breakpoints=tuple(Breakpoint(mark.num_tokens, min(mark.ttl_s, TTL_24H_S)) for mark in marks),
         device_ratio=min(max(message.device_ratio, 0.0), 1.0),
