@@ -22,7 +22,7 @@ BREAKPOINT_TTLS: Mapping[str, int] = {"30m": TTL_1H_S, "12h": TTL_24H_S}
 """The same of OpenAI's breakpoints, whose times are minimums: the next longer time that there is."""
 CACHE_CONTROL, BREAKPOINT, RETENTION = "cache_control", "prompt_cache_breakpoint", "prompt_cache_retention"
 """Fields with which clients ask for pins, in all dialects."""
-RETENTIONS: Mapping[str, int] = {"in_memory": TTL_5M_S, "24h": TTL_24H_S}
+RETENTIONS: Mapping[str, int] = {"in_memory": TTL_5M_S, "in-memory": TTL_5M_S, "24h": TTL_24H_S}
 """Seconds that a whole prompt is kept, by the values of ``prompt_cache_retention``."""
 
 

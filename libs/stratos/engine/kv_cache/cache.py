@@ -31,6 +31,7 @@ class KvCache:
     tables: BlockTables
     owners: BlockOwners
     clock: Clock
+    max_pin_s: float
 
     def store(self, block_hash: bytes, block: int, tenant: str) -> None:
         """Offer a full, computed block of a tenant to the prefix cache."""
@@ -53,7 +54,7 @@ class KvCache:
         ):
             pin = Pin(
                 tenant=tenant,
-                expires_s=now_s + ttl_s,
+                expires_s=now_s + min(ttl_s, self.max_pin_s),
                 depth=depth,
                 device_ratio=terms.device_ratio,
                 host_ratio=terms.host_ratio,
@@ -102,7 +103,7 @@ class KvCache:
         owners = BlockOwners(partial(_is_known, blocks, tier))
         tier.on_swap_out = owners.note
         tables = BlockTables(blocks, tier, admission, fences, window)
-        return cls(blocks, tier, admission, fences, tables, owners, clock)
+        return cls(blocks, tier, admission, fences, tables, owners, clock, config.max_pin_s)
 
 
 def _is_known(blocks: BlockManager, tier: HostTier, block_hash: bytes) -> bool:
