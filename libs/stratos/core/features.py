@@ -33,6 +33,8 @@ class Feature(enum.StrEnum):
     CALL_GRAMMAR = "call_grammar"
     EMBEDDINGS = "embeddings"
     GRAMMAR = "grammar"
+    PINS = "pins"
+    """KV of prompts that is kept for a time: a preference, so it is never required, and left out for others."""
     PRIOR_TOKENS = "prior_tokens"
     """Choices that an earlier answer began: the request is a new one."""
     PROMPT_LOGPROBS = "prompt_logprobs"
@@ -89,6 +91,7 @@ SUBMIT: Mapping[str, Feature | None] = {
     "terms.deadline_ms": BASIC,
     "terms.end_ms": BASIC,  # the gateway ends the stream as well
     "terms.age_ms": BASIC,  # a worker that does not read it serves the request as one that arrived now
+    "terms.pins": Feature.PINS,  # a preference: left out, not required, where a worker does not offer it
     "prefill": BASIC,
     "trace": BASIC,
     "required_features": BASIC,

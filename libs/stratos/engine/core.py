@@ -321,7 +321,7 @@ class EngineCore:
 
     def status(self) -> EngineStatus:
         # Made when it is asked for: it walks through every sequence, and a step changes them several times.
-        if self._is_status_old and self._lock.acquire(timeout=STATUS_WAIT_S):
+        if (self._is_status_old or self._kv.are_pins_due) and self._lock.acquire(timeout=STATUS_WAIT_S):
             try:
                 self._status, self._is_status_old = self._snapshot(), False
             finally:
@@ -370,6 +370,7 @@ class EngineCore:
 
     def _snapshot(self) -> EngineStatus:
         waiting, ready, running = self._scheduler.waiting, self._scheduler.ready, self._scheduler.running
+        self._kv.expire_pins()
         prompts = (s for queue in (waiting, ready, running) for s in queue if s.remaining > 1)
         return EngineStatus(
             step=self._steps.num_retired,
@@ -396,5 +397,7 @@ class EngineCore:
                 s.num_computed - s.num_released * self._blocks.block_size for queue in (ready, running) for s in queue
             ),
             host=self._kv.tier.status(),
+            device_pins=self._blocks.cache.pins.status(),
+            host_pins=self._kv.tier.pool.pins.status(),
             last_cache_change=self._blocks.cache.changes.last,
         )

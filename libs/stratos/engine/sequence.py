@@ -206,6 +206,8 @@ class RequestState:
     """Prompt tokens found in the prefix cache at the first admission."""
     num_transferred_tokens: int = 0
     num_recomputed_tokens: int = 0
+    num_pinned_tokens: int = 0
+    """First tokens of the prompt whose KV its breakpoints keep here."""
     first_scheduled_s: float | None = None
     has_started: bool = False
     """Some choice got a token."""
@@ -234,6 +236,7 @@ class RequestState:
             num_cached_tokens=self.num_cached_tokens or 0,
             num_transferred_tokens=self.num_transferred_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
+            num_pinned_tokens=self.num_pinned_tokens,
             first_scheduled_s=self.first_scheduled_s,
         )
 

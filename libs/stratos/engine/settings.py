@@ -72,6 +72,11 @@ class SchedulerConfig:
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
     max_cache_changes: Annotated[int, Ge(0)] = 32768
     """Last changes of the prefix cache that are kept for routers; one that falls further back gets the whole cache."""
+    max_pinned_ratio: Annotated[float, Interval(ge=0, le=0.9)] = 0.5
+    """Part of the KV pool, and of the host tier, that blocks pinned by clients may take, all tenants together; 0 pins
+    nothing. Live sequences take pinned blocks, too, after all others."""
+    max_pin_s: Annotated[int, Interval(ge=1, le=86_400)] = 86_400
+    """A block is kept no longer than this after its last use, whatever its client asked and pays for."""
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     switches: SchedulerSwitches = field(default_factory=SchedulerSwitches)
     baseline: Baselines = field(default_factory=Baselines)

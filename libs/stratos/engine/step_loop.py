@@ -97,6 +97,7 @@ class StepLoop:
 
     def _plan(self, result: StepResult) -> LaunchedStep | None:
         scheduler = self._tracker.context.scheduler
+        self._kv.expire_pins()
         self._kv.tier.begin_plan(self._num_plans)
         decision = scheduler.schedule()
         self._tracker.apply(decision, result)

@@ -25,6 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.model_files import read_json
+from stratos.core.requests.pins import CacheMark
 from stratos.core.requests.tools import Tool, ToolCall
 from stratos.text.tokenizer import Tokenizer
 
@@ -46,6 +47,8 @@ class ChatMessage:
     """Reasoning before the content; the template keeps or drops it."""
     name: str = ""
     """Name of its author, or of the function whose result it is; the template reads or drops it."""
+    marks: tuple[CacheMark, ...] = field(default=(), compare=False)
+    """Places in the content up to which the prompt is to be kept."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -139,6 +142,28 @@ class ChatTemplate:
             BadRequest: the template refuses the conversation, or leaves out a message.
         """
         mask = _Mask(self._special)
+        return self._ids(self._told(messages, tools, use, mask), mask)
+
+    def encode_before(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], use: TemplateUse, signs: Sequence[str]
+    ) -> list[list[int]]:
+        """Ids of what a conversation begins with: up to each of the texts ``signs``, all of which are left out.
+
+        Nothing where one of them is not in the rendered text. Raises like ``encode``.
+        """
+        mask = _Mask(self._special)
+        rendered, found = self._told(messages, tools, use, mask), list[list[int]]()
+        for sign in signs:
+            before, is_there, _ = rendered.partition(sign)
+            for other in signs if is_there else ():
+                before = before.replace(other, "")
+            found.append(self._ids(before, mask) if is_there else [])
+        return found
+
+    def _ids(self, rendered: str, mask: _Mask) -> list[int]:
+        return self._encode_masked(rendered, mask) if mask.hidden else self._tokenizer.encode(rendered)
+
+    def _told(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], use: TemplateUse, mask: _Mask) -> str:
         told = [mask.hide_all(tool.definition()) for tool in tools]
         values = {**self._names, **mask.hide_all(dict(use.values))}
         values |= {"tools": told or None, "add_generation_prompt": use.begins_answer and not use.continues_last}
@@ -153,9 +178,7 @@ class ChatTemplate:
             rendered, found, _ = rendered.rpartition(mask.end)
             if not found:
                 raise BadRequest("the model's chat template cannot continue the last message", param="messages")
-        if not mask.hidden:
-            return self._tokenizer.encode(rendered)
-        return self._encode_masked(rendered, mask)
+        return rendered
 
     def _render(self, conversation: list[dict[str, Any]], values: Mapping[str, Any]) -> str:
         try:

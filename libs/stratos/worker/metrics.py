@@ -12,6 +12,7 @@ from stratos.core.generation import PrefillPath
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
 from stratos.engine.contract.results import EngineStatus
+from stratos.engine.kv_cache.pins import REASONS
 from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 from stratos.rpc.metrics import TenantLabels
 from stratos.worker.engine_client.device_time import DeviceTime
@@ -35,6 +36,12 @@ class WorkerMetrics(Instruments):
     evicted_blocks = counter(
         "stratos_kv_evicted_blocks", "Cached KV blocks that made room for others, by tier.", "tier",
         zeros=("device", "host"),
+    )
+    pinned_blocks = gauge("stratos_kv_pinned_blocks", "Cached KV blocks that clients asked to keep, by tier.", "tier")
+    pinned_bytes = gauge("stratos_kv_pinned_bytes", "Size of those blocks, by tier.", "tier")
+    dropped_pins = counter(
+        "stratos_kv_pins_dropped", "KV blocks that are kept no more, or were not, by tier and reason.",
+        "tier", "reason", zeros=tuple((tier, reason) for tier in ("device", "host") for reason in REASONS),
     )
     preemptions = counter(
         "stratos_preemptions", "Sequences that gave their KV blocks back, by what became of it.", "kv"
@@ -137,8 +144,8 @@ class WorkerMetrics(Instruments):
         self._device = device
         self._seen: Counts[str] = Counts()
 
-    def observe_status(self, status: EngineStatus, staging: StagingLedger) -> None:
-        """Copy a snapshot into the gauges."""
+    def observe_status(self, status: EngineStatus, staging: StagingLedger, block_bytes: int = 0) -> None:
+        """Copy a snapshot into the gauges; ``block_bytes`` is the size of a KV block."""
         blocks, host = status.blocks, status.host
         for state in ("free", "cached", "allocated", "reserved", "fenced"):
             self.kv_blocks.labels(state).set(getattr(blocks, state))
@@ -146,6 +153,9 @@ class WorkerMetrics(Instruments):
             self.staging_slots.labels(state).set(getattr(staging, state))
         for state in ("free", "cached", "held", "moving"):
             self.host_blocks.labels(state).set(getattr(host.slots, state))
+        for tier, pins in (("device", status.device_pins), ("host", status.host_pins)):
+            self.pinned_blocks.labels(tier).set(pins.num_blocks)
+            self.pinned_bytes.labels(tier).set(pins.num_blocks * block_bytes)
         in_use = blocks.total - blocks.free - blocks.cached
         self.kv_utilization.labels(self._device).set(in_use / blocks.total if blocks.total else 0.0)
         self.adapters_resident.set(len(status.resident_adapters))
@@ -188,6 +198,9 @@ class WorkerMetrics(Instruments):
             "sound": (self.ledger_audits.labels("sound"), status.audits.num_sound),
             "broken": (self.ledger_audits.labels("broken"), status.audits.num_broken),
         }
+        for tier, pins in (("device", status.device_pins), ("host", status.host_pins)):
+            for reason, total in pins.dropped.items():
+                totals[f"pins {tier} {reason}"] = (self.dropped_pins.labels(tier, reason), total)
         for name, (instrument, total) in totals.items():
             instrument.inc(max(total - self._seen[name], 0))
             self._seen[name] = total

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from stratos.common.errors import StratosError
 from stratos.core.generation import ChoiceDelta, DraftUse, PrefillPath, Receipt, RequestDelta, Submission
 from stratos.core.ledger.usage import MeterTag, UsageCount
+from stratos.core.requests.pins import cache_writes
 from stratos.core.requests.records import ChoiceOutput, FinishReason, PositionLogprobs
 from stratos.engine.contract.results import RequestStats
 
@@ -179,13 +180,15 @@ class RequestRecord:
         num_computed = self.num_early_tokens + (0 if origin is None else origin.num_computed_tokens)
         num_before = sum(len(choice.emitted_ids) for choice in request.choices)
         receipt = Receipt() if self.stats is None else self.receipt()
+        num_cached = min(max(num_cached, receipt.num_cached_tokens), len(request.prompt_ids))
         decode_s = 0.0 if self.first_token_s is None else (self.last_token_s or self.first_token_s) - self.first_token_s
         return UsageCount(
             key=self.key,
             tenant=request.terms.tenant,
             tag=tag,
             num_prompt_tokens=len(request.prompt_ids),
-            num_cached_tokens=min(max(num_cached, receipt.num_cached_tokens), len(request.prompt_ids)),
+            num_cached_tokens=num_cached,
+            writes=cache_writes(request.terms.pins.breakpoints, num_cached, receipt.num_pinned_tokens),
             num_output_tokens=num_before + self.num_output_tokens,
             queue_ns=receipt.queue_ns,
             prefill_ns=receipt.prefill_ns,
@@ -217,4 +220,5 @@ class RequestRecord:
             prefill_ns=origin.prefill_ns,
             transfer_ns=origin.transfer_ns,
             numerics_id=self._numerics_id,
+            num_pinned_tokens=self.stats.num_pinned_tokens,
         )

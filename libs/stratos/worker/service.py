@@ -289,12 +289,14 @@ class WorkerProcess(Service):
 
     async def _do_housekeeping(self) -> None:
         table, context, was = self.opened.table, self.opened.context, (-1, -1, -1)
+        geometry = context.engine.info.geometry
+        block_bytes = geometry.token_bytes * geometry.block_size
         while True:
             status = context.engine.status()
             self._watch.observe(
                 status.step, self._clock.now(), is_computing=status.is_computing, slow_step_s=status.slow_step_s
             )
-            context.metrics.observe_status(status, context.transports.ledger())
+            context.metrics.observe_status(status, context.transports.ledger(), block_bytes)
             context.metrics.observe_usage(len(table.usage), self.opened.device_time)
             self.opened.meters.show(status, self._clock.now())
             table.reap()

@@ -17,8 +17,9 @@ import pytest
 from stratos.common.clock import Clock, FakeClock, SystemClock
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 from stratos.core.ledger.pricing import TokenCounts
+from stratos.core.requests.pins import CacheWrites
 from stratos.core.tenancy.plan import CachePolicy
-from stratos.core.tenancy.prices import Budget, Discounts, Price
+from stratos.core.tenancy.prices import Budget, CachePrices, Discounts, Price
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
@@ -94,6 +95,24 @@ async def test_a_finished_request_is_billed_as_its_client_was_told(bench: Bench)
     assert entry.stages.device_us == 5000
     assert entry.times.ttft_us is not None
     await eventually(lambda: bench.world.worker.acknowledged == [entry.request_id], "the worker may forget it")
+
+
+async def test_a_kept_prompt_costs_what_its_plan_says(bench: Bench) -> None:
+    prices = CachePrices(write_5m_percent=125, write_24h_percent=300, read_percent=10)
+    bench.world.keys.tenants[KEY] = replace(
+        bench.world.keys.tenants[KEY], plan=replace(PRICED, cache_prices=prices)
+    )  # fmt: skip
+    worker, prompt = bench.world.worker, list(range(100))
+    worker.cached_tokens, worker.pinned_tokens = 20, 80
+    await bench.complete(prompt=prompt, max_tokens=1)
+    (plain,) = await bench.wait_entries(1)
+    await bench.complete(prompt=prompt, max_tokens=1, prompt_cache_retention="24h")
+    kept = next(entry for entry in await bench.wait_entries(2) if entry.request_id != plain.request_id)
+    assert kept.counts == replace(plain.counts, writes=CacheWrites(num_24h=60))
+    # 2 micro-units a token: 60 more tokens' worth twice; 20 read ones at a tenth
+    assert (kept.amounts.write_surcharge, plain.amounts.write_surcharge) == (240, 0)
+    assert (plain.amounts.gross, plain.amounts.net) == (206, 206 - 36)
+    assert (kept.amounts.gross, kept.amounts.net) == (206 + 240, 206 + 240 - 36)
 
 
 async def test_each_prompt_is_an_entry_and_a_stop_string_ends_what_is_charged(bench: Bench) -> None:

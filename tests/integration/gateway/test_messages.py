@@ -74,6 +74,7 @@ async def test_a_message_whole_and_streamed(world: World) -> None:
         "content": [{"type": "text", "text": "hello world"}], "stop_reason": "end_turn", "stop_sequence": None,
         "usage": {
             "input_tokens": num_prompt - 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 5,
+            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
             "output_tokens": len(shipped_tokenizer().encode_plain("hello world")) + 1,
         },
     }  # fmt: skip
@@ -139,10 +140,9 @@ async def test_system_messages_stand_anywhere(world: World) -> None:
 
 
 async def test_what_means_nothing_here_is_named_in_a_header(world: World) -> None:
-    system = [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]
     for stream in (False, True):
-        answer = await post(world, system=system, stream=stream)
-        assert answer.headers["x-stratos-ignored"] == "cache_control"
+        answer = await post(world, diagnostics={"previous_message_id": "msg_1"}, stream=stream)
+        assert answer.headers["x-stratos-ignored"] == "diagnostics"
     assert "x-stratos-ignored" not in (await post(world)).headers
 
 

@@ -103,10 +103,24 @@ async def test_a_receipt_says_how_an_answer_was_constrained_and_what_was_ignored
     for worker in world.workers:
         worker.script = say("ab")
     assert await complete(world, "free") == 200
-    assert await complete(world, "bound", structured_outputs={"regex": "[ab]+"}, prompt_cache_retention="24h") == 200
+    assert await complete(world, "bound", structured_outputs={"regex": "[ab]+"}, store=True) == 200
     assert not {"constrained", "ignored"} & set((await receipt(world, "free"))["request"])
     found = (await receipt(world, "bound"))["request"]
-    assert (found["constrained"], found["ignored"]) == ("regex", ["prompt_cache_retention"])
+    assert (found["constrained"], found["ignored"]) == ("regex", ["store"])
+
+
+async def test_a_receipt_says_what_is_kept_of_a_prompt_and_where_the_cache_missed(world: World) -> None:
+    for worker in world.workers:
+        worker.cached_tokens, worker.pinned_tokens = 16, 48
+    prompt = list(range(64))
+    assert await complete(world, "kept", prompt=prompt, prompt_cache_retention="24h") == 200
+    found = await receipt(world, "kept")
+    [told], [billed] = found["generations"], found["billed"]
+    assert told["first_missed_token"] == told["prefix_match_tokens"] == 16
+    assert (told["breakpoints"], told["pinned_tokens"], told["cache_write_tokens"]) == ([[64, 86400]], 48, 32)
+    assert (billed["cache_write_24h_tokens"], billed["write_surcharge"]) == (32, 0)
+    assert await complete(world, "plain", prompt=prompt) == 200
+    assert "breakpoints" not in (await receipt(world, "plain"))["generations"][0]
 
 
 async def test_a_recovery_is_told_by_its_attempts(world: World) -> None:

@@ -98,7 +98,10 @@ def _line(line: Mapping[str, Any]) -> tuple[str, ...]:
     amounts = (line["gross"], discounts, line["net"], line["credit"], line["due"])
     name = f"{line['model']} + {line['adapter']}" if line["adapter"] else line["model"]
     kinds = (("replays", "from the response cache"), ("externals", "at the external endpoint"))
-    if notes := [f"{line[measure]} {text}" for measure, text in kinds if line[measure]]:
+    notes = [f"{line[measure]} {text}" for measure, text in kinds if line[measure]]
+    if surcharge := line.get("write_surcharge"):  # an older gateway has none
+        notes.append(f"{money(surcharge)} of gross for kept prompts")
+    if notes:
         name += f" ({', '.join(notes)})"
     return (name, *map(str, counts), *map(money, amounts))
 

@@ -17,9 +17,11 @@ from stratos.core.ledger.windows import WINDOW_MEASURES, PromiseWindow
 GROUP_COLUMNS = ("day", "model", "adapter", "key_id")
 ENTRY_COLUMNS = (
     "request_id", "http_request_id", "tenant", "key_id", "plan", "model", "model_size", "adapter", "route", "outcome",
-    "arrived_unix_ms", "prompt_tokens", "cached_tokens", "output_tokens", "queue_us", "prefill_us", "decode_us",
-    "device_us", "ttft_us", "itl_us", "is_kept", "gross", "cached_discount", "batch_discount", "replay_discount",
-    "net", "credit", "due", "is_external", "external_cost", "cost_tags", "revision",
+    "arrived_unix_ms", "prompt_tokens", "cached_tokens", "cache_write_5m_tokens",
+    "cache_write_1h_tokens", "cache_write_24h_tokens", "output_tokens", "queue_us", "prefill_us", "decode_us",
+    "device_us", "ttft_us", "itl_us", "is_kept", "gross", "write_surcharge", "cached_discount",
+    "batch_discount", "replay_discount", "net", "credit", "due", "is_external", "external_cost",
+    "cost_tags", "revision",
 )  # fmt: skip
 TAG_PREFIX = "tag:"
 """Before the name of a cost tag, among columns."""
@@ -53,6 +55,9 @@ def entry_row(entry: LedgerEntry, *, for_admin: bool = True) -> dict[str, Any]:
     known = {
         "prompt_tokens": counts.num_prompt,
         "cached_tokens": counts.num_cached,
+        "cache_write_5m_tokens": counts.writes.num_5m,
+        "cache_write_1h_tokens": counts.writes.num_1h,
+        "cache_write_24h_tokens": counts.writes.num_24h,
         "output_tokens": counts.num_output,
         "outcome": entry.outcome.value,
         "external_cost": entry.external_cost if for_admin else None,

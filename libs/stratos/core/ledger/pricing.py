@@ -1,6 +1,7 @@
 """From tokens and times to money: integers of micro-units, nothing is ever a float.
 
-    gross            every prompt token at the price of a computed one, every output token at its price
+    gross            every prompt token at the price of a computed one, every output token at its price, and what
+                     tokens cost more whose KV is kept for the client
     cached discount  what prompt tokens from the prefix cache cost less
     batch discount   a part of what is left
     replay discount  a part of what is left then
@@ -8,16 +9,17 @@
     credit           a part of ``net`` that is given back, because a promised time was not kept
 
 A price is of a million tokens, so an amount is rounded once: the difference to the exact value is at most half a
-micro-unit in ``gross``, and one in each discount and in ``credit``, which are rounded down.
+micro-unit in each part of ``gross``, and one in each discount and in ``credit``, which are rounded down.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stratos.core.ledger.itls import NO_ITLS, Itls
+from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.tenancy.plan import Plan
-from stratos.core.tenancy.prices import Price
+from stratos.core.tenancy.prices import CachePrices, Price
 
 TOKENS_PER_PRICE = 1_000_000
 
@@ -30,6 +32,8 @@ class TokenCounts:
     num_cached: int = 0
     """Tokens of ``num_prompt`` that the prefix cache had."""
     num_output: int = 0
+    writes: CacheWrites = NO_WRITES
+    """Others of ``num_prompt`` whose KV is kept for the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class Amounts:
     """Micro-units. ``gross`` is ``net`` and the discounts together, exactly."""
 
     gross: int = 0
+    write_surcharge: int = 0
+    """Part of ``gross``: what kept tokens cost more than others."""
     cached_discount: int = 0
     batch_discount: int = 0
     replay_discount: int = 0
@@ -106,16 +112,39 @@ def price_request(
         is_replay: the answer came from the response cache.
         is_kept: whether the promised times were kept, as ``is_promise_kept`` says.
     """
-    price, discounts = plan.price(model_size), plan.discounts
-    gross = amount_of(price, TokenCounts(num_prompt=counts.num_prompt, num_output=counts.num_output))
-    left = min(gross, amount_of(price, counts))
+    price, discounts = _with_read_price(plan.price(model_size), plan.cache_prices), plan.discounts
+    surcharge = _surcharge(price, plan.cache_prices, counts.writes)
+    gross = amount_of(price, TokenCounts(num_prompt=counts.num_prompt, num_output=counts.num_output)) + surcharge
+    left = min(gross, amount_of(price, counts) + surcharge)
     cached = gross - left
     batch = left * discounts.batch_percent // 100 if plan.is_batch else 0
     left -= batch
     replay = left * discounts.replay_percent // 100 if is_replay else 0
     left -= replay
     credit = left * discounts.credit_percent // 100 if is_kept is False else 0
-    return Amounts(gross=gross, cached_discount=cached, batch_discount=batch, replay_discount=replay, credit=credit)
+    return Amounts(
+        gross=gross,
+        write_surcharge=surcharge,
+        cached_discount=cached,
+        batch_discount=batch,
+        replay_discount=replay,
+        credit=credit,
+    )
+
+
+def _with_read_price(price: Price, cache_prices: CachePrices) -> Price:
+    read_percent = cache_prices.read_percent
+    return price if read_percent is None else replace(price, cached=price.prompt * read_percent // 100)
+
+
+def _surcharge(price: Price, cache_prices: CachePrices, writes: CacheWrites) -> int:
+    """What kept tokens cost more, in micro-units, rounded like an amount."""
+    percents = (
+        writes.num_5m * (cache_prices.write_5m_percent - 100)
+        + writes.num_1h * (cache_prices.write_1h_percent - 100)
+        + writes.num_24h * (cache_prices.write_24h_percent - 100)
+    )
+    return (percents * price.prompt + 50 * TOKENS_PER_PRICE) // (100 * TOKENS_PER_PRICE)
 
 
 def amount_of(price: Price, counts: TokenCounts) -> int:

@@ -19,7 +19,7 @@ SECTIONS: Mapping[str, str] = {
     "request": "route, model, adapter and its digest, key, plan and class; when it came; grammar, ignored fields",
     "limits": "each limit of the tenant at the decision: what was claimed of it, what was left",
     "source": "who answered: workers, response_cache, external",
-    "generations": "per prompt: prefix match, hand-off path and times, numerics, and every attempt",
+    "generations": "per prompt: prefix match, what is kept of it, hand-off path and times, numerics, and every attempt",
     "answer": "how it ended, with which status and error",
     "entries": "day and id of its entries in the ledger",
 }
@@ -95,6 +95,7 @@ def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
                 "prompt_tokens": count.num_prompt_tokens,
                 "cached_tokens": count.num_cached_tokens,
                 "output_tokens": count.num_output_tokens,
+                **({"cache_write_tokens": count.writes.total} if count.writes.total else {}),
                 "queue_us": count.queue_ns // 1000,
                 "prefill_us": count.prefill_ns // 1000,
                 "num_attempts": count.key.attempt + 1,

@@ -10,8 +10,10 @@ from stratos.core.ledger.entry import GROUP_SEPARATOR, summed_key
 from stratos.core.ledger.windows import WINDOW_MEASURES
 
 MEASURES = (
-    "requests", "replays", "externals", "prompt_tokens", "cached_tokens", "output_tokens", "device_us",
-    "gross", "cached_discount", "batch_discount", "replay_discount", "credit", "promises", "violations",
+    "requests", "replays", "externals", "prompt_tokens", "cached_tokens",
+    "cache_write_5m_tokens", "cache_write_1h_tokens", "cache_write_24h_tokens", "output_tokens", "device_us",
+    "gross", "write_surcharge", "cached_discount", "batch_discount", "replay_discount", "credit",
+    "promises", "violations",
     *WINDOW_MEASURES,
 )  # fmt: skip
 """In the order of files and tables, those of tenants included. Amounts are micro-units. ``external_cost`` is added up

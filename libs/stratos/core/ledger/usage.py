@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.requests.records import RequestKey
 
 REVISION_DIGITS = 12
@@ -64,5 +65,6 @@ class UsageCount:
     """First to last token of this attempt."""
     device_ns: int = 0
     """Its share of the steps of all devices that worked on this attempt."""
+    writes: CacheWrites = NO_WRITES
     num_computed_tokens: int = 0
     """Tokens of the prompt that were computed, where the attempt ended before its first token; else 0."""

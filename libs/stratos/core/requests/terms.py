@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stratos.core.adapter import BASE_MODEL, AdapterRef
+from stratos.core.requests.pins import NO_PINS, PinTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,8 @@ class RequestTerms:
     """When the first token is due; ``None`` means no deadline."""
     end_s: float | None = None
     """When everything is over, the last token too; ``None`` means no bound."""
+    pins: PinTerms = NO_PINS
+    """KV of the prompt that workers keep; the router does not get it."""
 
     @property
     def label(self) -> str:
@@ -67,7 +70,7 @@ class RequestTerms:
     def for_router(self) -> RequestTerms:
         """The part that placement needs: the router knows no salts and no names."""
         adapter = replace(self.adapter, uri="") if self.adapter.uri else self.adapter
-        return replace(self, tenant_name="", cache_salt=b"", adapter=adapter)
+        return replace(self, tenant_name="", cache_salt=b"", adapter=adapter, pins=NO_PINS)
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; ``None`` without a deadline."""

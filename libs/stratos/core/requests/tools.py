@@ -51,6 +51,8 @@ class Tool:
     """JSON schema of its arguments; ``None`` where it has none."""
     is_strict: bool = False
     """Arguments must obey the schema."""
+    keeps_s: int = field(default=0, compare=False)
+    """Seconds that the prompt up to here is to be kept; 0 marks nothing."""
     place: str = field(default="", compare=False)
     """Where its request has it, for errors: "tools[0].function"."""
 

@@ -15,7 +15,17 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS, LIMITS, NUM_PRIORITY_CLASSES
 from stratos.core.requests.terms import Share
-from stratos.core.tenancy.prices import DEFAULT_DISCOUNTS, DEFAULT_SIZE, NO_BUDGET, NO_PRICE, Budget, Discounts, Price
+from stratos.core.tenancy.prices import (
+    DEFAULT_CACHE_PRICES,
+    DEFAULT_DISCOUNTS,
+    DEFAULT_SIZE,
+    NO_BUDGET,
+    NO_PRICE,
+    Budget,
+    CachePrices,
+    Discounts,
+    Price,
+)
 
 MAX_WEIGHT = 1000
 MAX_KEPT_RATIO = 0.9
@@ -86,6 +96,7 @@ class Plan:
     """Requests never leave this platform."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """By size of the model, such as "8b"; "default" stands for sizes without a row."""
+    cache_prices: CachePrices = DEFAULT_CACHE_PRICES
     discounts: Discounts = DEFAULT_DISCOUNTS
     budget: Budget = NO_BUDGET
     response_cache: bool = False
@@ -104,6 +115,11 @@ class Plan:
     """Labels of workers that serve requests of this plan first; where none of them has room, any worker does."""
     kv_reserved_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.0
     """Part of the KV pool of those workers that requests of other plans leave free."""
+
+    pinned_kv_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.1
+    """Part of a worker's KV pool that prompts of a tenant may keep at its wish, by breakpoints; 0 keeps nothing."""
+    pinned_host_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.1
+    """The same of a worker's host tier."""
 
     def price(self, model_size: str) -> Price:
         """Price of a model's tokens; nothing where no row fits."""

@@ -22,6 +22,29 @@ class Price:
 
 
 NO_PRICE = Price()
+_WritePercent = Annotated[int, Ge(100), Le(1000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePrices:
+    """Prices of prompt tokens whose KV a client asked to keep, and of those found, in percent of computed ones.
+
+    The defaults change no bill: kept tokens cost what all do. A known set is 125, 200, 300 and 10.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
+
+    write_5m_percent: _WritePercent = 100
+    """Computed, and kept for 5 minutes."""
+    write_1h_percent: _WritePercent = 100
+    """The same for an hour."""
+    write_24h_percent: _WritePercent = 100
+    """The same for a day."""
+    read_percent: Annotated[int, Ge(0), Le(100)] | None = None
+    """Found in the prefix cache; unset is the price ``cached`` of the model's size."""
+
+
+DEFAULT_CACHE_PRICES = CachePrices()
 DEFAULT_SIZE = "default"
 """Row of a plan's prices for sizes without a row."""
 _Percent = Annotated[int, Ge(0), Le(100)]

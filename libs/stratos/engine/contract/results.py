@@ -56,6 +56,8 @@ class RequestStats:
     num_transferred_tokens: int
     num_recomputed_tokens: int
     first_scheduled_s: float | None
+    num_pinned_tokens: int = 0
+    """First tokens of the prompt whose KV its breakpoints keep here."""
 
 
 @dataclass(slots=True)
@@ -187,6 +189,16 @@ class HostTierStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierPinStatus:
+    """Pins of one tier."""
+
+    num_blocks: int = 0
+    """Pinned now."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Pins that ended or were not made since the start, by reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus(EngineLoad):
     """A snapshot that any thread may read: the load that other processes see, and what the worker itself needs."""
 
@@ -206,6 +218,8 @@ class EngineStatus(EngineLoad):
     num_kv_tokens: int = 0
     """Tokens whose KV running sequences and prefill jobs hold; a shared prefix counts for each of them."""
     host: HostTierStatus = field(default_factory=HostTierStatus)
+    device_pins: TierPinStatus = field(default_factory=TierPinStatus)
+    host_pins: TierPinStatus = field(default_factory=TierPinStatus)
     last_cache_change: int = 0
     """Number of the newest change of the prefix cache."""
 

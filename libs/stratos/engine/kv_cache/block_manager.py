@@ -16,6 +16,7 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 
 from stratos.core.kv import BlockLedger
+from stratos.engine.kv_cache.pins import TierPins
 from stratos.engine.kv_cache.prefix_cache import PrefixCache
 
 
@@ -33,13 +34,20 @@ class BlockManager:
     """Reference counts and states of ``num_blocks`` blocks of ``block_size`` tokens."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, enable_prefix_cache: bool = True, max_cache_changes: int = 0
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_cache: bool = True,
+        max_cache_changes: int = 0,
+        max_pinned_ratio: float = 0.0,
     ) -> None:
         assert num_blocks > 0
         assert block_size > 0
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.cache = PrefixCache(enabled=enable_prefix_cache, max_changes=max_cache_changes)
+        pins = TierPins(num_blocks, max_pinned_ratio, lambda pin: pin.device_ratio)
+        self.cache = PrefixCache(enabled=enable_prefix_cache, max_changes=max_cache_changes, pins=pins)
         self.on_evict: Callable[[bytes, int], None] | None = None
         """Told the hash and the id of a cached block that is about to get another owner."""
         self.num_evicted = 0
@@ -147,6 +155,7 @@ class BlockManager:
     def verify(self) -> None:
         """Recount everything from scratch and raise ``AssertionError`` where a count or an invariant is off."""
         self.ledger().check_law()
+        self.cache.verify()
         for state, count in self._counts.items():
             assert self._states.count(state) == count, f"{state} is counted {count} times"
         assert len(self._free) == len(set(self._free)) == self._counts[BlockState.FREE]
@@ -162,6 +171,7 @@ class BlockManager:
         self.num_evicted += 1
         if self.on_evict is not None:
             self.on_evict(block_hash, block)
+        self.cache.pins.drop(block_hash, "pressure")
         return block
 
     def _retire(self, block: int, *, is_oldest: bool = False) -> None:

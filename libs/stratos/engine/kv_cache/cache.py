@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from stratos.common.clock import Clock
+from stratos.core.requests.pins import PinTerms
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -14,6 +15,7 @@ from stratos.engine.kv_cache.block_tables import BlockTables
 from stratos.engine.kv_cache.fences import StepFences
 from stratos.engine.kv_cache.host_tier import HostTier, make_tier
 from stratos.engine.kv_cache.owners import BlockOwners
+from stratos.engine.kv_cache.pins import Pin
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.settings import SchedulerConfig
 
@@ -28,6 +30,8 @@ class KvCache:
     fences: StepFences
     tables: BlockTables
     owners: BlockOwners
+    clock: Clock
+    max_pin_s: float
 
     def store(self, block_hash: bytes, block: int, tenant: str) -> None:
         """Offer a full, computed block of a tenant to the prefix cache."""
@@ -37,6 +41,40 @@ class KvCache:
     def forget(self, hashes: Sequence[bytes]) -> int:
         """Drop blocks from both tiers by hash; those in use stay in use. Returns how many were known."""
         return max(self.blocks.forget(hashes), self.tier.forget(hashes))
+
+    def pin(self, hashes: Sequence[bytes], tenant: str, terms: PinTerms) -> int:
+        """Pin the first blocks of a prompt, as far as the device's pool holds them; returns how many are pinned.
+
+        A copy in host memory lives as long as that on the device; one that is made later inherits the pin.
+        """
+        now_s, num_pinned = self.clock.now(), 0
+        self.expire_pins()
+        for depth, (block_hash, ttl_s) in enumerate(
+            zip(hashes, terms.block_ttls(self.blocks.block_size), strict=False)
+        ):
+            pin = Pin(
+                tenant=tenant,
+                expires_s=now_s + min(ttl_s, self.max_pin_s),
+                depth=depth,
+                device_ratio=terms.device_ratio,
+                host_ratio=terms.host_ratio,
+            )
+            self.tier.pool.pin(block_hash, pin)
+            if self.blocks.cache.pin(block_hash, pin) and num_pinned == depth:
+                num_pinned += 1
+        return num_pinned
+
+    @property
+    def are_pins_due(self) -> bool:
+        """The time of some pin is over."""
+        now_s = self.clock.now()
+        return self.blocks.cache.pins.is_due(now_s) or self.tier.pool.pins.is_due(now_s)
+
+    def expire_pins(self) -> None:
+        """End the pins whose time is over."""
+        now_s = self.clock.now()
+        self.blocks.cache.pins.expire(now_s)
+        self.tier.pool.pins.expire(now_s)
 
     @classmethod
     def make(cls, info: RunnerInfo, config: SchedulerConfig, clock: Clock, *, is_fenced: bool) -> KvCache:
@@ -51,6 +89,7 @@ class KvCache:
             info.geometry.block_size,
             enable_prefix_cache=shares_prefixes,
             max_cache_changes=config.max_cache_changes,
+            max_pinned_ratio=config.max_pinned_ratio,
         )
         tier, window = make_tier(info, config, blocks, clock, is_fenced=is_fenced), make_window(info, config)
         admission = KvAdmission(
@@ -63,7 +102,8 @@ class KvCache:
         fences = StepFences(blocks)
         owners = BlockOwners(partial(_is_known, blocks, tier))
         tier.on_swap_out = owners.note
-        return cls(blocks, tier, admission, fences, BlockTables(blocks, tier, admission, fences, window), owners)
+        tables = BlockTables(blocks, tier, admission, fences, window)
+        return cls(blocks, tier, admission, fences, tables, owners, clock, config.max_pin_s)
 
 
 def _is_known(blocks: BlockManager, tier: HostTier, block_hash: bytes) -> bool:

@@ -5,7 +5,8 @@
     HELD ──begin_move (a load reads it)──▶ MOVING
 
 A slot is MOVING while a copy writes or reads it; it is never given away then.  Hashes are those of the device
-pool (``prefix_cache``), so one hash says what a block holds in either tier.  Least recently used slots go first.
+pool (``prefix_cache``), so one hash says what a block holds in either tier.  Least recently used slots go first, and
+those with a pin (``pins``) after all others.
 Ledger law: ``free + cached + held + moving == total``.
 """
 
@@ -16,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from stratos.core.kv import HostLedger
+from stratos.engine.kv_cache.pins import DropReason, Pin, TierPins
 
 
 class SlotState(enum.Enum):
@@ -30,12 +32,16 @@ class SlotState(enum.Enum):
 class HostPool:
     """States of ``num_slots`` slots of one block each."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, max_pinned_ratio: float = 0.0) -> None:
         self.num_slots = num_slots
+        self.pins = TierPins(num_slots, max_pinned_ratio, lambda pin: pin.host_ratio)
+        self.pins.on_drop = self._note_unpinned
         self.num_evicted = 0
         """Cached slots whose content made room for other content."""
         self._free = list(range(num_slots - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cached_last: OrderedDict[int, None] = OrderedDict()
+        """Those with a pin."""
         self._refs = [0] * num_slots
         self._moves = [0] * num_slots
         self._filling: set[int] = set()
@@ -48,6 +54,11 @@ class HostPool:
     @property
     def num_available(self) -> int:
         """Slots that ``allocate`` could hand out now."""
+        return self.num_unpinned + len(self._cached_last)
+
+    @property
+    def num_unpinned(self) -> int:
+        """Those of them that take no pin."""
         return len(self._free) + len(self._cached)
 
     def find(self, block_hash: bytes) -> int | None:
@@ -61,9 +72,9 @@ class HostPool:
         """A slot for a copy to fill, the least recently used one if none is free; ``None`` when all are in use."""
         if self._free:
             slot = self._free.pop()
-        elif self._cached:
-            slot, _ = self._cached.popitem(last=False)
-            self._forget_slot(slot)
+        elif self._cached or self._cached_last:
+            slot, _ = (self._cached or self._cached_last).popitem(last=False)
+            self._forget_slot(slot, "pressure")
             self.num_evicted += 1
         else:
             return None
@@ -74,6 +85,23 @@ class HostPool:
             self._slot_of[block_hash] = slot
             self._hash_of[slot] = block_hash
         return slot
+
+    def pin(self, block_hash: bytes, pin: Pin) -> bool:
+        """Keep a slot as long as a pin says; ``False`` where it is not here or no room is left for pins."""
+        slot = self._slot_of.get(block_hash)
+        if slot is None or not self.pins.add(block_hash, pin):
+            return False
+        if slot in self._cached:
+            del self._cached[slot]
+            self._cached_last[slot] = None
+        return True
+
+    def _note_unpinned(self, block_hash: bytes) -> None:
+        slot = self._slot_of.get(block_hash)
+        if slot is not None and slot in self._cached_last:
+            del self._cached_last[slot]
+            self._cached[slot] = None
+            self._cached.move_to_end(slot, last=False)
 
     def hold(self, slots: Iterable[int]) -> None:
         """Add a reference: the content stays."""
@@ -123,7 +151,10 @@ class HostPool:
             assert self._states.count(state) == count, f"{state} is counted {count} times"
         assert len(self._free) == len(set(self._free))
         assert set(self._free) == {s for s, state in enumerate(self._states) if state is SlotState.FREE}
-        assert set(self._cached) == {s for s, state in enumerate(self._states) if state is SlotState.CACHED}
+        cached = {*self._cached, *self._cached_last}
+        assert cached == {s for s, state in enumerate(self._states) if state is SlotState.CACHED}
+        self.pins.verify(self._slot_of.__contains__)
+        assert {s for s in cached if self._hash_of[s] in self.pins} == set(self._cached_last)
         assert self._hash_of == {slot: block_hash for block_hash, slot in self._slot_of.items()}
         for slot, state in enumerate(self._states):
             assert state is self._state_now(slot), f"slot {slot} is {state}"
@@ -141,9 +172,10 @@ class HostPool:
         if before is now:
             return
         if before is SlotState.CACHED:
-            del self._cached[slot]
+            self._cached.pop(slot, None)
+            self._cached_last.pop(slot, None)
         if now is SlotState.CACHED:
-            self._cached[slot] = None
+            (self._cached_last if self._hash_of[slot] in self.pins else self._cached)[slot] = None
         elif now is SlotState.FREE:
             self._free.append(slot)
         self._set(slot, now)
@@ -153,7 +185,8 @@ class HostPool:
         self._counts[state] += 1
         self._states[slot] = state
 
-    def _forget_slot(self, slot: int) -> None:
+    def _forget_slot(self, slot: int, reason: DropReason = "forgotten") -> None:
         block_hash = self._hash_of.pop(slot, None)
         if block_hash is not None:
             del self._slot_of[block_hash]
+            self.pins.drop(block_hash, reason)

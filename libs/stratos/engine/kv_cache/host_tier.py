@@ -77,10 +77,17 @@ class HostTier:
     """The second tier of one engine; with no slots it never does anything."""
 
     def __init__(
-        self, blocks: BlockManager, num_slots: int, costs: SwapCosts, *, is_fenced: bool = False, always: bool = False
+        self,
+        blocks: BlockManager,
+        num_slots: int,
+        costs: SwapCosts,
+        *,
+        is_fenced: bool = False,
+        always: bool = False,
+        max_pinned_ratio: float = 0.0,
     ) -> None:
         self._blocks, self.costs, self._is_fenced, self._always = blocks, costs, is_fenced, always
-        self.pool = HostPool(num_slots)
+        self.pool = HostPool(num_slots, max_pinned_ratio)
         self._next = Swaps()
         self._loading: set[int] = set()
         self._plan: int | None = None
@@ -258,7 +265,7 @@ class HostTier:
         """
         if self._plan is None or self._is_fenced or self.pool.find(block_hash) is not None:
             return
-        if self._is_keep_worth():
+        if self._is_keep_worth(block_hash):
             self._copy_out(block, block_hash)
 
     def _keep_oldest(self) -> None:
@@ -268,12 +275,15 @@ class HostTier:
             return
         # no more than fit: else each copy would push out one that the next plan copies again
         for block, block_hash in blocks.cache.oldest(min(MAX_KEEP_BLOCKS, self.pool.num_available)):
-            if self.pool.find(block_hash) is None and self._is_keep_worth():
+            if self.pool.find(block_hash) is None and self._is_keep_worth(block_hash):
                 blocks.reference([block])
                 self._copy_out(block, block_hash, is_referenced=True)
 
-    def _is_keep_worth(self) -> bool:
-        return self.pool.num_available > 0 and (self._always or self.costs.is_keep_worth())
+    def _is_keep_worth(self, block_hash: bytes) -> bool:
+        """A block without a pin pushes out none that has one."""
+        is_pinned = block_hash in self._blocks.cache.pins
+        num_slots = self.pool.num_available if is_pinned else self.pool.num_unpinned
+        return num_slots > 0 and (self._always or self.costs.is_keep_worth())
 
     # -- plans -------------------------------------------------------------------------------------
 
@@ -333,6 +343,8 @@ class HostTier:
     def _copy_out(self, block: int, block_hash: bytes | None, *, is_referenced: bool = False) -> int:
         slot = self.pool.allocate(block_hash)
         assert slot is not None
+        if block_hash is not None and (pin := self._blocks.cache.pins.find(block_hash)) is not None:
+            self.pool.pin(block_hash, pin)
         self.num_kept += is_referenced
         self._next.outs.append(BlockOut(block, slot, is_referenced))
         return slot
@@ -356,4 +368,11 @@ def make_tier(
     """The tier of an engine, as its settings say."""
     costs = SwapCosts(info.geometry.token_bytes * blocks.block_size, blocks.block_size, clock)
     num_slots = info.num_host_blocks if config.switches.host_tier and config.baseline.is_paged else 0
-    return HostTier(blocks, num_slots, costs, is_fenced=is_fenced, always=not config.switches.swap_costs)
+    return HostTier(
+        blocks,
+        num_slots,
+        costs,
+        is_fenced=is_fenced,
+        always=not config.switches.swap_costs,
+        max_pinned_ratio=config.max_pinned_ratio,
+    )

@@ -1,8 +1,8 @@
 """Hashes of computed blocks: which block holds which prefix, and in what order unused ones are given up.
 
-A block is *evictable* while no sequence references it; the least recently released one goes first.  Only
-full, computed blocks get a hash, and a hash is a SHA-256 chain over tenant salt, identity and tokens
-(``stratos.core.block_hash``), so equal hashes mean equal content.
+A block is *evictable* while no sequence references it; the least recently released one goes first, and those with a
+pin (``pins``) after all others.  Only full, computed blocks get a hash, and a hash is a SHA-256 chain over tenant salt,
+identity and tokens (``stratos.core.block_hash``), so equal hashes mean equal content.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from stratos.engine.kv_cache.change_log import ChangeLog
+from stratos.engine.kv_cache.pins import Pin, TierPins
 
 
 class PrefixCache:
     """Map from block hash to block id, with the eviction order of unreferenced blocks."""
 
-    def __init__(self, *, enabled: bool = True, max_changes: int = 0) -> None:
+    def __init__(self, *, enabled: bool = True, max_changes: int = 0, pins: TierPins | None = None) -> None:
         self._enabled = enabled
+        self.pins = TierPins(0, 0.0, lambda pin: pin.device_ratio) if pins is None else pins
+        self.pins.on_drop = self._note_unpinned
         self.changes = ChangeLog(max_changes)
         """Which hashes came and went."""
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
+        self._evictable_last: OrderedDict[int, None] = OrderedDict()
+        """Those with a pin."""
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Blocks of the longest known prefix of the chain ``hashes``."""
@@ -82,44 +87,75 @@ class PrefixCache:
         """Take a hash away; returns the block that had it."""
         block = self._block_of.pop(block_hash, None)
         if block is not None:
+            self.pins.drop(block_hash, "forgotten")
             del self._hash_of[block]
             self.changes.note(block_hash, is_stored=False)
         return block
 
     def forget_block(self, block: int) -> None:
         """Take the hash of ``block`` away, if it has one."""
-        block_hash = self._hash_of.pop(block, None)
+        block_hash = self._hash_of.get(block)
         if block_hash is not None:
-            del self._block_of[block_hash]
-            self.changes.note(block_hash, is_stored=False)
+            self.forget(block_hash)
+
+    def pin(self, block_hash: bytes, pin: Pin) -> bool:
+        """Keep a block as long as a pin says; ``False`` where it is not here or no room is left for pins."""
+        block = self._block_of.get(block_hash)
+        if block is None or not self.pins.add(block_hash, pin):
+            return False
+        if block in self._evictable:
+            del self._evictable[block]
+            self._evictable_last[block] = None
+        return True
+
+    def _note_unpinned(self, block_hash: bytes) -> None:
+        """An unused block whose pin has ended is the next to be evicted: its pin alone has kept it so long."""
+        block = self._block_of.get(block_hash)
+        if block is not None and block in self._evictable_last:
+            del self._evictable_last[block]
+            self._evictable[block] = None
+            self._evictable.move_to_end(block, last=False)
 
     def mark_evictable(self, block: int, *, is_oldest: bool = False) -> None:
-        """No sequence references the block any more; it is now the last to be evicted, or the first."""
-        assert block in self._hash_of
-        assert block not in self._evictable
-        self._evictable[block] = None
+        """No sequence references the block any more; it is now the last of its kind to be evicted, or the first."""
+        assert not self._is_evictable(block)
+        order = self._evictable_last if self._hash_of[block] in self.pins else self._evictable
+        order[block] = None
         if is_oldest:
-            self._evictable.move_to_end(block, last=False)
+            order.move_to_end(block, last=False)
 
     def mark_used(self, block: int) -> None:
         """A sequence references the block again."""
-        del self._evictable[block]
+        assert self._is_evictable(block)
+        self.drop_evictable(block)
 
     def evict(self) -> tuple[bytes, int]:
-        """Give up the least recently released block and its hash; there must be one."""
-        block, _ = self._evictable.popitem(last=False)
-        block_hash = self._hash_of[block]
-        self.forget_block(block)
+        """Give up the next block and its hash; there must be one. Its pin, if it has one, is left to the caller."""
+        block, _ = (self._evictable or self._evictable_last).popitem(last=False)
+        block_hash = self._hash_of.pop(block)
+        del self._block_of[block_hash]
+        self.changes.note(block_hash, is_stored=False)
         return block_hash, block
 
     def oldest(self, count: int) -> list[tuple[int, bytes]]:
         """The next blocks to be evicted, with their hashes."""
-        return [(block, self._hash_of[block]) for block in itertools.islice(self._evictable, count)]
+        order = itertools.chain(self._evictable, self._evictable_last)
+        return [(block, self._hash_of[block]) for block in itertools.islice(order, count)]
 
     def drop_evictable(self, block: int) -> None:
-        """Remove a block that lost its hash from the eviction order."""
+        """Remove a block from the eviction order."""
         self._evictable.pop(block, None)
+        self._evictable_last.pop(block, None)
 
     @property
     def num_evictable(self) -> int:
-        return len(self._evictable)
+        return len(self._evictable) + len(self._evictable_last)
+
+    def verify(self) -> None:
+        """Raise ``AssertionError`` where pins and the order of eviction do not agree."""
+        self.pins.verify(self._block_of.__contains__)
+        assert all(self._hash_of[block] in self.pins for block in self._evictable_last)
+        assert not any(self._hash_of[block] in self.pins for block in self._evictable)
+
+    def _is_evictable(self, block: int) -> bool:
+        return block in self._evictable or block in self._evictable_last

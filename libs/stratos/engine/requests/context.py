@@ -69,3 +69,11 @@ class EngineContext:
         for index in range(sequence.num_hashed, num_full):
             self.kv.store(hashes[index], sequence.block_table[index], sequence.terms.tenant)
         sequence.num_hashed = num_full
+
+    def pin_prompt(self, sequence: Sequence) -> int:
+        """Pin blocks of a prompt that is computed, as its terms say; returns the tokens of its beginning that are."""
+        terms, size = sequence.terms.pins, self.kv.blocks.block_size
+        if not terms.breakpoints or not self.config.shares_prefixes:
+            return 0
+        num_blocks = min(terms.num_tokens // size, sequence.num_hashed)
+        return size * self.kv.pin(sequence.hash_chain(num_blocks, size), sequence.terms.tenant, terms)

@@ -122,6 +122,7 @@ class PrefillJobTable:
     def _end(self, state: JobState) -> None:
         """All tokens are computed: the job leaves the batch and keeps its blocks until it is released."""
         self._context.scheduler.running.remove(state.sequence)
+        self._context.pin_prompt(state.sequence)
         self._emit(PrefillEventKind.DONE, state)
 
     def _emit(self, kind: PrefillEventKind, state: JobState) -> None:

@@ -81,6 +81,15 @@ ENGINE = Dashboard(
             queries=(Query(rate("stratos_kv_evicted_blocks_total", "tier"), "{{tier}}"),),
         ),
         Panel(
+            title="Kept prompts",
+            text="Blocks that clients asked to keep, and what ends that: `expired` is their time. With `pressure` live "
+            "requests took them; with `quota` or `pool` they asked for more than plan or worker let them keep.",
+            queries=(
+                Query("sum by (tier) (stratos_kv_pinned_blocks{@})", "{{tier}}"),
+                Query(rate("stratos_kv_pins_dropped_total", "tier, reason"), "{{tier}} {{reason}} a second"),
+            ),
+        ),
+        Panel(
             title="Preemptions and refusals",
             text="Sequences that gave their blocks back, and waits that met a full pool.",
             queries=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratos.api.common.v1 import common_pb2
 from stratos.core.adapter import BASE_MODEL, AdapterRef
+from stratos.core.requests.pins import MAX_BREAKPOINTS, NO_PINS, TTL_24H_S, Breakpoint, PinTerms
 from stratos.core.requests.terms import FULL_SHARE, RequestTerms, Share
 
 
@@ -19,6 +20,22 @@ def terms_to_pb(terms: RequestTerms, now_s: float) -> common_pb2.RequestTerms:
         deadline_ms=_left_ms(terms.deadline_s, now_s),
         end_ms=_left_ms(terms.end_s, now_s),
         age_ms=max(round((now_s - terms.began_s) * 1000), 0) if terms.arrival_s else 0,  # 0: a record without times
+        pins=_pins_to_pb(terms.pins) if terms.pins.breakpoints else None,
+    )
+
+
+def _pins_to_pb(pins: PinTerms) -> common_pb2.PinTerms:
+    marks = [common_pb2.Breakpoint(num_tokens=mark.num_tokens, ttl_s=mark.ttl_s) for mark in pins.breakpoints]
+    return common_pb2.PinTerms(breakpoints=marks, device_ratio=pins.device_ratio, host_ratio=pins.host_ratio)
+
+
+def _pins_from_pb(message: common_pb2.PinTerms) -> PinTerms:
+    """Breakpoints up to the bound; seconds and shares within theirs."""
+    marks = message.breakpoints[: MAX_BREAKPOINTS + 1]
+    return PinTerms(
+        breakpoints=tuple(Breakpoint(mark.num_tokens, min(mark.ttl_s, TTL_24H_S)) for mark in marks),
+        device_ratio=min(max(message.device_ratio, 0.0), 1.0),
+        host_ratio=min(max(message.host_ratio, 0.0), 1.0),
     )
 
 
@@ -40,4 +57,5 @@ def terms_from_pb(message: common_pb2.RequestTerms, now_s: float, share: Share =
         deadline_s=now_s + message.deadline_ms / 1000 if message.HasField("deadline_ms") else None,
         end_s=now_s + message.end_ms / 1000 if message.HasField("end_ms") else None,
         share=share,
+        pins=_pins_from_pb(message.pins) if message.HasField("pins") else NO_PINS,
     )

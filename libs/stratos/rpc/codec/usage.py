@@ -6,15 +6,17 @@ from collections.abc import Iterable
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.ledger.usage import MeterTag, UsageCount
+from stratos.core.requests.pins import CacheWrites
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.codec.fields import nested
 from stratos.rpc.codec.flat import FlatCodec
 
 METER_TAG = FlatCodec(MeterTag, decode_pb2.MeterTag)
+_WRITES = FlatCodec(CacheWrites, decode_pb2.CacheWrites)
 _COUNT = FlatCodec(
     UsageCount,
     decode_pb2.UsageCount,
-    fields={"tag": nested(METER_TAG, "meter")},
+    fields={"tag": nested(METER_TAG, "meter"), "writes": nested(_WRITES)},
     by_hand={"key", "request_id", "attempt"},
 )
 

@@ -20,6 +20,7 @@ from stratos.core.generation import Receipt
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
+from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.tenancy.plan import Plan
 
 
@@ -47,7 +48,9 @@ class Draft:
     """Micro-units, where it ran at the external endpoint."""
 
 
-def charged_counts(num_prompt: int, num_cached: int, num_output: int, *, is_left: bool = False) -> TokenCounts:
+def charged_counts(
+    num_prompt: int, num_cached: int, num_output: int, *, is_left: bool = False, writes: CacheWrites = NO_WRITES
+) -> TokenCounts:
     """Counts that an answer in text is charged by: without a token of it, its prompt is free.
 
     Args:
@@ -55,10 +58,11 @@ def charged_counts(num_prompt: int, num_cached: int, num_output: int, *, is_left
         num_cached: those of them that a prefix cache had.
         num_output: tokens of the answer that are charged.
         is_left: its client left once the prompt was computed.
+        writes: others of the prompt whose KV is kept for the client.
     """
     if not (num_output or is_left):
         return TokenCounts()
-    return TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
+    return TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output, writes=writes)
 
 
 def outcome_of(error: BaseException | None) -> RequestOutcome:

@@ -15,6 +15,7 @@ from typing import Any
 from stratos.common.errors import BadRequest
 from stratos.core.requests.documents import check_title, document_text
 from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PARTS, MAX_MESSAGES
+from stratos.core.requests.pins import CACHE_CONTROL
 from stratos.core.requests.tools import (
     MAX_CALL_DEPTH,
     MAX_CALL_VALUES,
@@ -24,6 +25,7 @@ from stratos.core.requests.tools import (
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
+from stratos.text.marked_text import MarkedText
 from stratos_gateway.anthropic.notices import Ignored
 from stratos_gateway.openai.fields import Fields, object_fields
 from stratos_gateway.openai.messages import check_call_id, left_out_note
@@ -64,7 +66,7 @@ class MessageReader:
             raise BadRequest(f"messages may hold at most {MAX_MESSAGES} entries", param="messages")
         contents = [entry.get("content") for entry in messages if isinstance(entry, dict)]
         _check_blocks(sum(len(content) for content in contents if isinstance(content, list)))
-        found = [] if system is None else [ChatMessage("system", self._system(system, "system"))]
+        found = [] if system is None else [_message("system", self._system(system, "system"))]
         for index, entry in enumerate(messages):
             found += self._message(entry, f"messages[{index}]")
         return _joined(found)
@@ -76,32 +78,33 @@ class MessageReader:
         if not isinstance(role, str) or role not in _ROLES:
             raise BadRequest(f"{param}.role must be one of {', '.join(_ROLES)}", param=f"{param}.role")
         if _ROLES[role] == "system":
-            return [ChatMessage("system", self._system(content, f"{param}.content"))]
+            return [_message("system", self._system(content, f"{param}.content"))]
         blocks = self._blocks(content, f"{param}.content")
         return self._answer(blocks) if role == "assistant" else self._question(blocks)
 
-    def _system(self, value: Any, param: str) -> str:
-        texts = []
+    def _system(self, value: Any, param: str) -> MarkedText:
+        texts = MarkedText(_BETWEEN)
         for fields, kind, where in self._blocks(value, param):
-            text = self._text_alone(fields, kind, where)
+            text, ttl_s = self._text_alone(fields, kind, where)
             if (line := _BILLING_LINE.match(text)) is not None:
                 self.ignored.add("x-anthropic-billing-header")
                 text = text[line.end() :]
-            texts += [text] if text else []
-        return _BETWEEN.join(texts)
+            if text:
+                texts.add(text, ttl_s)
+        return texts
 
     def _question(self, blocks: Sequence[tuple[Fields, str, str]]) -> list[ChatMessage]:
         """Texts of the user, and results of calls, in their order."""
-        found, texts = list[ChatMessage](), list[str]()
+        found, texts = list[ChatMessage](), MarkedText(_BETWEEN)
         for fields, kind, where in blocks:
             match kind:
                 case "text":
-                    texts.append(self._text(fields, where))
+                    texts.add(*self._text(fields, where))
                 case "document":
-                    texts.append(self._document(fields, fields.take("source"), where))
+                    texts.add(*self._document(fields, fields.take("source"), where))
                 case "tool_result":
                     found += _user(texts)
-                    texts = []
+                    texts = MarkedText(_BETWEEN)
                     found.append(self._result(fields, where))
                 case _:
                     raise _refused(kind, where)
@@ -109,71 +112,73 @@ class MessageReader:
 
     def _answer(self, blocks: Sequence[tuple[Fields, str, str]]) -> list[ChatMessage]:
         """Text, thinking and calls of an earlier answer, which are one message."""
-        texts, thinking, calls = list[str](), list[str](), list[ToolCall]()
+        texts, thinking, calls = MarkedText(_BETWEEN), list[str](), list[ToolCall]()
         for fields, kind, where in blocks:
             match kind:
                 case "text":
-                    texts.append(self._text(fields, where))
+                    texts.add(*self._text(fields, where))
                 case "thinking":
                     thinking.append(_string(fields, "thinking", where))
                     fields.ignore("signature")
-                    self._end(fields)
+                    self._end_unmarked(fields)
                 case "redacted_thinking":
                     fields.ignore("data")
                     self.ignored.add("redacted_thinking")
-                    self._end(fields)
+                    self._end_unmarked(fields)
                 case "tool_use":
-                    calls.append(self._call(fields, where))
+                    call, ttl_s = self._call(fields, where)
+                    calls.append(call)
+                    texts.mark(ttl_s)  # templates write calls behind the text: what is before them is kept
                 case _:
                     raise _refused(kind, where)
         if len(calls) > MAX_MESSAGE_CALLS:
             raise BadRequest(f"a message may hold at most {MAX_MESSAGE_CALLS} tool_use blocks", param="messages")
-        text, thought = _BETWEEN.join(texts), _BETWEEN.join(thinking)
-        return [ChatMessage("assistant", text, tool_calls=tuple(calls), reasoning=thought)]
+        return [replace(_message("assistant", texts), tool_calls=tuple(calls), reasoning=_BETWEEN.join(thinking))]
 
-    def _call(self, fields: Fields, where: str) -> ToolCall:
+    def _call(self, fields: Fields, where: str) -> tuple[ToolCall, int | None]:
         call_id = check_call_id(fields.take("id"), f"{where}.id")
         name, given = check_tool_name(fields.take("name"), f"{where}.name", MAX_NAME_CHARS), fields.take("input")
         fields.refuse("caller", {"type": "direct"})
-        self._end(fields)
+        ttl_s = self._end(fields)
         if given is not None and not isinstance(given, dict):
             raise BadRequest(f"{where}.input must be an object", param=f"{where}.input")
         self.budget.check(given or {}, f"{where}.input")
-        return ToolCall(call_id, name, json.dumps(given or {}, ensure_ascii=False))
+        return ToolCall(call_id, name, json.dumps(given or {}, ensure_ascii=False)), ttl_s
 
     def _result(self, fields: Fields, where: str) -> ChatMessage:
         call_id = check_call_id(fields.take("tool_use_id"), f"{where}.tool_use_id")
         content, is_error = fields.take("content"), fields.flag("is_error")
-        self._end(fields)
-        texts = []
+        ttl_s, texts = self._end(fields), MarkedText(_BETWEEN)
         for within, kind, place in self._blocks("" if content is None else content, f"{where}.content"):
-            texts.append(self._result_text(within, kind, place))
-        text = (_ERROR_RESULT if is_error else "") + _BETWEEN.join(texts)
-        return ChatMessage("tool", text, tool_call_id=call_id)
+            texts.add(*self._result_text(within, kind, place))
+        told = MarkedText()
+        told.add(_ERROR_RESULT if is_error else "")
+        told.add(texts.text, ttl_s, texts.marks)
+        return replace(_message("tool", told), tool_call_id=call_id)
 
-    def _result_text(self, fields: Fields, kind: str, where: str) -> str:
+    def _result_text(self, fields: Fields, kind: str, where: str) -> tuple[str, int | None]:
         """Text of one block of a result; the model is told of what it cannot be shown."""
         source = fields.take("source") if kind == "document" else None
         if isinstance(source, dict) and source.get("type") == "text":
             return self._document(fields, source, where)
         if kind in _LEFT_OUT:
             self.ignored.add(f"tool_result.{kind}")
-            return left_out_note(kind)
+            return left_out_note(kind), None
         return self._text_alone(fields, kind, where)
 
-    def _text(self, fields: Fields, where: str) -> str:
+    def _text(self, fields: Fields, where: str) -> tuple[str, int | None]:
+        """Text of a block, and the seconds of its mark."""
         text = _string(fields, "text", where)
         fields.refuse("citations", [])
-        self._end(fields)
-        return text
+        return text, self._end(fields)
 
-    def _document(self, fields: Fields, source: Any, where: str) -> str:
+    def _document(self, fields: Fields, source: Any, where: str) -> tuple[str, int | None]:
         """A document of text, under its title and what the client says of it."""
         title, about = check_title(fields.take("title"), f"{where}.title"), fields.take_text("context")
         fields.refuse("citations", {"enabled": False}, {})
-        self._end(fields)
+        ttl_s = self._end(fields)
         text = self._source_text(object_fields(source, f"{where}.source"), f"{where}.source")
-        return document_text(title, f"{about}{_BETWEEN}{text}" if about else text).strip("\n")
+        return document_text(title, f"{about}{_BETWEEN}{text}" if about else text).strip("\n"), ttl_s
 
     def _source_text(self, fields: Fields, where: str) -> str:
         kind = fields.take("type")
@@ -187,9 +192,9 @@ class MessageReader:
             raise BadRequest(text, param=f"{where}.type", code="unsupported_parameter")
         blocks = self._blocks(fields.take("content"), f"{where}.content")
         fields.end()
-        return _BETWEEN.join(self._text_alone(*block) for block in blocks)
+        return _BETWEEN.join(self._text_alone(*block)[0] for block in blocks)
 
-    def _text_alone(self, fields: Fields, kind: str, where: str) -> str:
+    def _text_alone(self, fields: Fields, kind: str, where: str) -> tuple[str, int | None]:
         if kind != "text":
             raise _refused(kind, where)
         return self._text(fields, where)
@@ -214,9 +219,16 @@ class MessageReader:
             found.append((fields, kind, where))
         return found
 
-    def _end(self, fields: Fields) -> None:
-        self.ignored.take_cache_control(fields, f"{fields.path}cache_control")
+    def _end(self, fields: Fields) -> int | None:
+        """Refuse what was not read; returns the seconds of the block's mark."""
+        ttl_s = fields.take_ttl(CACHE_CONTROL)
         fields.end()
+        return ttl_s
+
+    def _end_unmarked(self, fields: Fields) -> None:
+        """The same of a block that is not kept: templates drop earlier thinking."""
+        if self._end(fields) is not None:
+            self.ignored.add(CACHE_CONTROL)
 
 
 def message_reader(ignored: Ignored) -> MessageReader:
@@ -240,8 +252,12 @@ def _string(fields: Fields, name: str, where: str) -> str:
     return value
 
 
-def _user(texts: Sequence[str], *, is_due: bool = False) -> list[ChatMessage]:
-    return [ChatMessage("user", _BETWEEN.join(texts))] if texts or is_due else []
+def _message(role: str, text: MarkedText) -> ChatMessage:
+    return ChatMessage(role, text.text, marks=text.marks)
+
+
+def _user(texts: MarkedText, *, is_due: bool = False) -> list[ChatMessage]:
+    return [_message("user", texts)] if texts or is_due else []
 
 
 def _refused(kind: str, where: str) -> BadRequest:
@@ -264,7 +280,8 @@ def _joined(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
 
 def _one(group: Sequence[ChatMessage]) -> ChatMessage:
     """Neighbours as one message, put together in time that grows with their texts and no faster."""
-    content, reasoning = (
-        _BETWEEN.join(filter(None, texts)) for texts in zip(*((m.content, m.reasoning) for m in group), strict=True)
-    )
-    return replace(group[-1], content=content, reasoning=reasoning)
+    content, reasoning = MarkedText(_BETWEEN), _BETWEEN.join(filter(None, (m.reasoning for m in group)))
+    for message in group:
+        if message.content:
+            content.add(message.content, marks=message.marks)
+    return replace(group[-1], content=content.text, reasoning=reasoning, marks=content.marks)

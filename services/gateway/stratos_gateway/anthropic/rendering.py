@@ -123,10 +123,15 @@ class MessageRenderer(Renderer):
 
 
 def _counts(usage: Usage) -> dict[str, Any]:
-    """Token counts; those of the input are told apart by whether a prefix cache had them."""
+    """Token counts; those of the input are told apart by whether a prefix cache had them, or keeps them now."""
+    writes = usage.writes
+    kept = {"ephemeral_5m_input_tokens": writes.num_5m, "ephemeral_1h_input_tokens": writes.num_1h}
+    if writes.num_24h:
+        kept["ephemeral_24h_input_tokens"] = writes.num_24h
     return {
-        "input_tokens": usage.num_prompt_tokens - usage.num_cached_tokens,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage.num_prompt_tokens - usage.num_cached_tokens - writes.total,
+        "cache_creation_input_tokens": writes.total,
+        "cache_creation": kept,
         "cache_read_input_tokens": usage.num_cached_tokens,
         "output_tokens": usage.num_output_tokens,
     }

@@ -17,6 +17,7 @@ from stratos_gateway.anthropic.content import message_reader
 from stratos_gateway.anthropic.notices import Ignored
 from stratos_gateway.anthropic.tools import take_message_tools
 from stratos_gateway.openai.fields import Fields, WantedGrammar, object_fields
+from stratos_gateway.openai.messages import with_marks
 from stratos_gateway.openai.requests import (
     NO_WISH,
     Conversation,
@@ -48,7 +49,8 @@ def parse_message(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     """
     fields, ignored = Fields(body), Ignored()
     messages = message_reader(ignored).read(fields.take("system"), fields.take("messages"))
-    tools, max_tokens = take_message_tools(fields, ignored), fields.number("max_tokens")
+    tools, max_tokens = take_message_tools(fields), fields.number("max_tokens")
+    messages, mark_fields = with_marks(fields, messages, tools)
     thinks, budget = _thinks(fields.take("thinking"), max_tokens)
     stop, session = _stop(fields.take("stop_sequences")), _user_id(fields.take("metadata"))
     grammar, effort = _output(fields)
@@ -62,7 +64,7 @@ def parse_message(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     wish = ReasoningWish(effort, budget, "output_config.effort", "thinking.budget_tokens")
     use = _CONTINUED if _is_begun(messages[-1]) else PLAIN_USE
     conversation = Conversation(messages, tools, use, thinks, wish if effort or budget else NO_WISH)
-    return GenerationBody(options=options, prompts=(conversation,), ignored=ignored.names)
+    return GenerationBody(options=options, prompts=(conversation,), ignored=ignored.names, mark_fields=mark_fields)
 
 
 def _is_begun(message: ChatMessage) -> bool:
@@ -158,5 +160,4 @@ def _refuse_features(fields: Fields, ignored: Ignored) -> None:
     fields.refuse("speed", "standard")
     for name in ("container", "inference_geo", "stop", "n"):
         fields.refuse(name)
-    ignored.take_cache_control(fields, "cache_control")
     ignored.take(fields, "diagnostics", "user_profile_id")

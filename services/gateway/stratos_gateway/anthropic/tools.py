@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
+from stratos.core.requests.pins import CACHE_CONTROL
 from stratos.core.requests.tools import NO_TOOLS, Tool, ToolMode, ToolUse, ValueBudget, check_tool_sizes
 from stratos_gateway.anthropic.content import MAX_NAME_CHARS
-from stratos_gateway.anthropic.notices import Ignored
 from stratos_gateway.openai.fields import Fields, object_fields
 from stratos_gateway.openai.tools import check_function, check_tools
 
 _MODES = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "tool": ToolMode.NAMED, "none": ToolMode.NONE}
 
 
-def take_message_tools(fields: Fields, ignored: Ignored) -> ToolUse:
+def take_message_tools(fields: Fields) -> ToolUse:
     """Read the fields of one request.
 
     Raises:
         BadRequest: malformed, out of bounds, or a tool that the server would have to run, with ``param``.
     """
     given, choice = fields.take("tools"), fields.take("tool_choice")
-    tools = check_tools(given, partial(_tool, ignored=ignored))
+    tools = check_tools(given, _tool)
     mode, named, is_parallel = _choice(choice, tools)
     if not tools:
         return NO_TOOLS
@@ -30,7 +30,7 @@ def take_message_tools(fields: Fields, ignored: Ignored) -> ToolUse:
     return ToolUse(tools=tools, mode=mode, named=named, is_parallel=is_parallel)
 
 
-def _tool(value: Any, path: str, budget: ValueBudget, *, ignored: Ignored) -> Tool:
+def _tool(value: Any, path: str, budget: ValueBudget) -> Tool:
     fields = object_fields(value, path)
     if fields.take("type") not in (None, "custom"):
         text = f"{path}.type: only tools that the client runs are supported"
@@ -39,8 +39,9 @@ def _tool(value: Any, path: str, budget: ValueBudget, *, ignored: Ignored) -> To
     fields.refuse("defer_loading", False)
     fields.refuse("allowed_callers", ["direct"], [])
     fields.refuse("input_examples", [])
-    ignored.take_cache_control(fields, f"{path}.cache_control")
-    return check_function(fields, path, budget, schema_name="input_schema", max_name_chars=MAX_NAME_CHARS)
+    keeps_s = fields.take_ttl(CACHE_CONTROL)
+    tool = check_function(fields, path, budget, schema_name="input_schema", max_name_chars=MAX_NAME_CHARS)
+    return replace(tool, keeps_s=keeps_s or 0)
 
 
 def _choice(value: Any, tools: tuple[Tool, ...]) -> tuple[ToolMode, str, bool]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import check_num_choices, check_number, check_token_ids
+from stratos.core.requests.pins import RETENTION
 from stratos_gateway.openai.fields import Fields, ignored_fields
 from stratos_gateway.openai.requests import BestOf, GenerationBody, GenerationOptions, shared_options
 
@@ -26,6 +27,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     prompts = _prompts(fields.take("prompt"), vocab_size)
     echo, most = fields.flag("echo"), fields.take("max_tokens")
     echoes_alone = echo and type(most) is int and most == 0
+    keeps_s = fields.take_ttl(RETENTION) or 0
     num_logprobs, best_of = fields.number("logprobs", "num_logprobs"), fields.number("best_of", "n")
     options = shared_options(
         fields,
@@ -39,7 +41,12 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         options = _best_of(options, int(best_of))
     check_num_choices(len(prompts), options.n, "n" if options.best is None else "best_of")
     return GenerationBody(
-        options=options, prompts=prompts, echo=echo, echoes_alone=echoes_alone, ignored=ignored_fields(body)
+        options=options,
+        prompts=prompts,
+        echo=echo,
+        echoes_alone=echoes_alone,
+        ignored=ignored_fields(body),
+        keeps_s=keeps_s,
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import reduce
 from types import TracebackType
 from typing import Self
 
 from stratos.common.errors import StratosError
 from stratos.core.requests.continuation import TokenOf, left_open
+from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
@@ -193,6 +195,7 @@ class Fanout(ChunkOutput):
             sum(generation.spec.num_told_prompt_tokens for generation in self.generations),
             sum(generation.transcript.num_new_tokens for generation in self.generations),
             sum(generation.num_told_cached_tokens for generation in self.generations),
+            reduce(CacheWrites.plus, (generation.told_writes for generation in self.generations), NO_WRITES),
         )
 
     @property

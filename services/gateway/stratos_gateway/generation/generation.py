@@ -26,6 +26,7 @@ from stratos.core.generation import Submission
 from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef
+from stratos.core.requests.pins import NO_WRITES, CacheWrites, cache_writes
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.trace import TraceContext
@@ -34,7 +35,7 @@ from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
-from stratos_gateway.generation.trail import AttemptTrail, drafts_section, prompt_section
+from stratos_gateway.generation.trail import AttemptTrail, drafts_section, pins_section, prompt_section
 from stratos_gateway.generation.transcript import Transcript
 
 _log = logging.getLogger(__name__)
@@ -137,6 +138,15 @@ class Generation:
         """Tokens of a prefix cache among those of the prompt that are told."""
         return min(self.transcript.num_cached_tokens, self.spec.num_told_prompt_tokens)
 
+    @property
+    def told_writes(self) -> CacheWrites:
+        """Tokens of the prompt that are told and whose KV was made and is kept."""
+        receipt, spec = self.transcript.receipt, self.spec
+        if receipt is None or not spec.num_told_prompt_tokens:
+            return NO_WRITES
+        marks = spec.terms.pins.breakpoints
+        return cache_writes(marks, self.transcript.num_cached_tokens, receipt.num_pinned_tokens)
+
     def _note_attempt(self, attempt: AttemptTrail) -> None:
         if len(self.trail) < MAX_ITEMS:
             self.trail.append(attempt)
@@ -149,6 +159,7 @@ class Generation:
         """
         receipt, num_prompt_tokens = self.transcript.receipt, len(self.spec.prompt_ids)
         prompt = prompt_section(receipt, num_prompt_tokens, is_exact=self.transcript.is_exact) if receipt else {}
+        prompt |= pins_section(self.spec.terms.pins, receipt, self.told_writes) if receipt else {}
         return {
             "id": self.request_id,
             "prompt_tokens": num_prompt_tokens,

@@ -95,7 +95,7 @@ class GeneratedOutput(Fanout):
             plan=self._plan,
             tag=spec.meter,
             outcome=outcome,
-            counts=charged_counts(num_prompt, num_cached, num_output, is_left=is_left),
+            counts=charged_counts(num_prompt, num_cached, num_output, is_left=is_left, writes=generation.told_writes),
             # Times of an answer that another gateway began are not known here, so no promise is judged by them.
             times=transcript.times(self._received_s) if spec.epoch == 1 else Times(),
             rank=OWN_RANK + spec.epoch - 1,

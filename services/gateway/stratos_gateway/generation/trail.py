@@ -7,6 +7,7 @@ from typing import Any
 
 from stratos.core.generation import DraftUse, Receipt
 from stratos.core.placement import Outcome, Placement
+from stratos.core.requests.pins import CacheWrites, PinTerms
 
 _NS_PER_US = 1000
 
@@ -56,6 +57,17 @@ def drafts_section(drafts: DraftUse) -> dict[str, Any]:
         "drafted_tokens": drafts.num_drafted,
         "accepted_tokens": drafts.num_accepted,
         "cut_tokens": drafts.num_cut,
+    }
+
+
+def pins_section(pins: PinTerms, receipt: Receipt, writes: CacheWrites) -> dict[str, Any]:
+    """What a client asked to keep of a prompt, and what its worker keeps; nothing where it asked for nothing."""
+    if not pins.breakpoints:
+        return {}
+    return {
+        "breakpoints": [[mark.num_tokens, mark.ttl_s] for mark in pins.breakpoints],
+        "pinned_tokens": receipt.num_pinned_tokens,
+        "cache_write_tokens": writes.total,
     }
 
 

@@ -54,7 +54,9 @@ def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
 
     What it costs is part of the charge of its window all the same.
     """
-    charged = charged_counts(count.num_prompt_tokens, count.num_cached_tokens, count.num_output_tokens)
+    charged = charged_counts(
+        count.num_prompt_tokens, count.num_cached_tokens, count.num_output_tokens, writes=count.writes
+    )
     if num_prior := count.tag.num_prior_tokens:
         charged = TokenCounts(num_output=max(0, count.num_output_tokens - num_prior))
     amounts = price_request(plan, count.tag.model_size, charged)

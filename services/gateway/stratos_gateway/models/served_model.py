@@ -130,6 +130,19 @@ class ServedModel:
         is_short = not tools and len(text) + _MESSAGE_CHARS * len(messages) <= INLINE_CHARS
         return await self._encode(text, lambda: template.encode(messages, told, use), "messages", is_short=is_short)
 
+    async def encode_before(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], use: TemplateUse, signs: Sequence[str]
+    ) -> list[list[int]]:
+        """Ids of what a conversation that was encoded begins with, up to each of some texts in it.
+
+        Raises:
+            BadRequest: refused by the template.
+        """
+        assert self.template is not None, "it was encoded"
+        told = tools if self.chat.is_native else ()
+        written = self.chat.written(messages, tools)
+        return await asyncio.to_thread(self.template.encode_before, written, told, use, signs)
+
     async def encode_prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Ids of a plain prompt, which speaks for itself: special tokens in it are read as such.
 

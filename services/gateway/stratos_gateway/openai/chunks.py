@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.requests.records import FinishReason, PositionLogprobs
 
 
@@ -59,6 +60,8 @@ class Usage:
     num_prompt_tokens: int
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
+    writes: CacheWrites = NO_WRITES
+    """Others of the prompt whose KV is kept for the client."""
 
     def body(self, num_reasoning: int | None = None) -> dict[str, Any]:
         """In OpenAI's shape.
@@ -66,11 +69,12 @@ class Usage:
         Args:
             num_reasoning: tokens of reasoning among the output's, where reasoning is told apart.
         """
+        written = {"cache_write_tokens": self.writes.total} if self.writes.total else {}
         details = {} if num_reasoning is None else {"completion_tokens_details": {"reasoning_tokens": num_reasoning}}
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_output_tokens,
             "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens, **written},
             **details,
         }

@@ -21,6 +21,14 @@ from stratos.core.requests.grammar import (
     schema_grammar,
 )
 from stratos.core.requests.limits import LIMITS, MAX_SESSION_CHARS, check_metadata, check_number
+from stratos.core.requests.pins import (
+    BREAKPOINT,
+    CACHE_CONTROL,
+    RETENTION,
+    breakpoint_ttl,
+    cache_control_ttl,
+    retention_ttl,
+)
 from stratos_gateway.http.body import UNKNOWN
 
 _CONSTRAINTS = (
@@ -49,6 +57,15 @@ class Fields:
     def take(self, name: str) -> Any:
         """The value of a field, ``None`` when it is absent or null."""
         return self._left.pop(name, None)
+
+    def take_ttl(self, *names: str) -> int | None:
+        """The longest time of the marks that these fields are; ``None`` where there is none.
+
+        Raises:
+            BadRequest: a field of these that is no mark.
+        """
+        ttls = (_ttl_of(name, self.take(name), f"{self.path}{name}") for name in names)
+        return max((ttl for ttl in ttls if ttl is not None), default=None)
 
     def take_session(self) -> str:
         """Name of the session, as ``session_of`` reads it."""
@@ -128,6 +145,18 @@ def is_listed(param: str) -> bool:
     return unknown is not None
 
 
+_TTL_READERS = {CACHE_CONTROL: cache_control_ttl, BREAKPOINT: breakpoint_ttl, RETENTION: retention_ttl}
+
+
+def _ttl_of(name: str, value: Any, param: str) -> int | None:
+    try:
+        return None if value is None else _TTL_READERS[name](value, param)
+    except BadRequest as error:
+        if is_listed(error.param or param):
+            return None
+        raise
+
+
 _OTHER_ROWS = ("max_tokens", "n", "num_logprobs", "num_prompt_logprobs", "seed", "dimensions", "truncate_prompt_tokens")
 SAMPLING_ROWS = tuple(name for name in LIMITS if name not in _OTHER_ROWS)
 """Rows of the limits table that are sampling parameters of the same name on every generation route."""
@@ -148,7 +177,7 @@ HARMLESS_FIELDS = (*SESSION_FIELDS, "store", "prompt_cache_retention")
 """Fields of every route, besides ``metadata``, that ask for nothing that changes the answer."""
 
 
-_IGNORED_FIELDS = ("metadata", "store", "prompt_cache_retention", "prediction")
+_IGNORED_FIELDS = ("metadata", "store", "prediction")
 """Fields of a chat and of a completion that ask for something that is not done, though no answer changes by it."""
 
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.documents import check_title, document_text, read_data_url
 from stratos.core.requests.limits import MAX_ALL_CONTENT_PARTS, MAX_CONTENT_PARTS, MAX_MESSAGES
+from stratos.core.requests.pins import BREAKPOINT, CACHE_CONTROL, MAX_BREAKPOINTS, CacheMark
 from stratos.core.requests.tools import (
     MAX_CALL_DEPTH,
     MAX_CALL_ID_CHARS,
     MAX_CALL_VALUES,
     MAX_MESSAGE_CALLS,
     ToolCall,
+    ToolUse,
     ValueBudget,
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
+from stratos.text.marked_text import MarkedText
 from stratos_gateway.openai.fields import Fields, is_listed, object_fields
 
 _DEVELOPER = "developer"
@@ -30,14 +34,15 @@ _REASONING = ("reasoning_content", "reasoning")
 """Names that clients have for an assistant's reasoning; they are one text."""
 _OF_ALL = frozenset({"role", "content", "name", "tool_calls", "function_call", "audio"})
 _OF_ROLE = {"assistant": (*_REASONING, "reasoning_details", "refusal"), "tool": ("tool_call_id",)}
-_DROPPED = ("annotations", "cache_control", "parsed", "provider_specific_fields", "thinking_blocks")
+_DROPPED = ("annotations", "parsed", "provider_specific_fields", "thinking_blocks")
 """Fields that released clients send, of earlier answers for the most part, and that mean nothing here."""
 _DROPPED_OF_ANSWER = (*_DROPPED, "images")
 _PART, _CALL, _FUNCTION = (
     frozenset(names) for names in (("type", "text"), ("id", "type", "function"), ("name", "arguments"))
 )
 _FILE_PART = frozenset(("type", "file"))
-_DROPPED_OF_PART = ("annotations", "cache_control", "extras", "id", "index", "prompt_cache_breakpoint")
+_DROPPED_OF_PART = ("annotations", "extras", "id", "index")
+_MARKS_OF_PART = (CACHE_CONTROL, BREAKPOINT)
 _DROPPED_OF_CALL = ("cache_control", "extra_content", "index", "provider_specific_fields")
 _DROPPED_OF_FUNCTION = ("cache_control", "parsed_arguments", "provider_specific_fields")
 MAX_NAME_CHARS = 64
@@ -58,6 +63,28 @@ def check_messages(value: Any) -> tuple[ChatMessage, ...]:
         raise BadRequest(f"messages may hold at most {MAX_ALL_CONTENT_PARTS} parts together", param="messages")
     budget = ValueBudget(MAX_CALL_VALUES, MAX_CALL_DEPTH)
     return tuple(_message(entry, f"messages[{index}]", budget) for index, entry in enumerate(value))
+
+
+def with_marks(
+    fields: Fields, messages: tuple[ChatMessage, ...], tools: ToolUse
+) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
+    """Check all marks of a conversation together, and add the one that its body may have for its last message.
+
+    Returns:
+        The messages with that mark, and the fields that mark something.
+
+    Raises:
+        BadRequest: there are more than a request may have.
+    """
+    last_ttl = fields.take_ttl(CACHE_CONTROL)
+    if last_ttl is not None:
+        last = messages[-1]
+        messages = (*messages[:-1], replace(last, marks=(*last.marks, CacheMark(len(last.content), last_ttl))))
+    num = sum(len(message.marks) for message in messages) + sum(tool.keeps_s > 0 for tool in tools.tools)
+    if num > MAX_BREAKPOINTS:
+        text = f"a request may have at most {MAX_BREAKPOINTS} cache breakpoints, and this one has {num}"
+        raise BadRequest(text, param=CACHE_CONTROL)
+    return messages, (CACHE_CONTROL,) if num else ()
 
 
 def ignored_in_messages(value: Any) -> tuple[str, ...]:
@@ -106,19 +133,23 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
             text = f"{param}.{name} is not supported by this server"
             raise BadRequest(text, param=f"{param}.{name}", code="unsupported_parameter")
     if rest := entry.keys() - _OF_ALL:
-        _check_rest(entry, rest, (*_dropped(role), *_OF_ROLE.get(role, ())), f"{param}.")
+        _check_rest(entry, rest, (*_dropped(role), CACHE_CONTROL, *_OF_ROLE.get(role, ())), f"{param}.")
     calls = _calls(entry.get("tool_calls"), f"{param}.tool_calls", budget)
     content = entry.get("content")
     if content in (None, "") and role == "assistant":
         content = entry.get("refusal") or content
-    is_empty = content is None and bool(calls)
+    told = MarkedText()
+    if content is not None or not calls:
+        _add_content(told, content, f"{param}.content")
+    told.mark(_ttl(entry, f"{param}.", CACHE_CONTROL))
     return ChatMessage(
         "system" if role == _DEVELOPER else role,
-        "" if is_empty else _content(content, f"{param}.content"),
+        told.text,
         tool_calls=calls,
         tool_call_id=check_call_id(entry.get("tool_call_id"), f"{param}.tool_call_id") if role == "tool" else "",
         reasoning=_reasoning(entry, param) if role == "assistant" else "",
         name=_name(entry.get("name"), f"{param}.name"),
+        marks=told.marks,
     )
 
 
@@ -127,6 +158,11 @@ def _check_rest(entry: dict[str, Any], names: Iterable[str], known: Iterable[str
     fields = Fields({name: entry[name] for name in names if _asks(entry[name])}, path)
     fields.ignore(*known)
     fields.end()
+
+
+def _ttl(entry: dict[str, Any], path: str, *names: str) -> int | None:
+    marks = {name: entry[name] for name in names if name in entry and _asks(entry[name])}
+    return Fields(marks, path).take_ttl(*names) if marks else None
 
 
 def _asks(value: Any) -> bool:
@@ -212,20 +248,19 @@ def _reasoning(entry: dict[str, Any], param: str) -> str:
     return str(given[0][1]) if given else ""
 
 
-def _content(value: Any, param: str) -> str:
+def _add_content(text: MarkedText, value: Any, param: str) -> None:
     if isinstance(value, str):
-        return value
+        text.add(value)
+        return
     if not isinstance(value, list) or not value:
         raise BadRequest(f"{param} must be a string or a non-empty list of parts", param=param)
     if len(value) > MAX_CONTENT_PARTS:
         raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} parts", param=param)
-    texts = []
     for index, part in enumerate(value):
         where = f"{param}[{index}]"
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise BadRequest(f"{where} must be an object with a type", param=where)
-        texts.append(_part_text(part, where))
-    return "".join(texts)
+        text.add(_part_text(part, where), _ttl(part, f"{where}.", *_MARKS_OF_PART))
 
 
 def _part_text(part: dict[str, Any], where: str) -> str:
@@ -237,7 +272,7 @@ def _part_text(part: dict[str, Any], where: str) -> str:
     if known is _PART and not isinstance(part.get("text"), str):
         raise BadRequest(f"{where}.text must be a string", param=f"{where}.text")
     if len(part) > len(known):
-        _check_rest(part, part.keys() - known, _DROPPED_OF_PART, f"{where}.")
+        _check_rest(part, part.keys() - known, (*_DROPPED_OF_PART, *_MARKS_OF_PART), f"{where}.")
     return read_file(part.get("file"), f"{where}.file") if known is _FILE_PART else str(part["text"])
 
 

@@ -22,6 +22,7 @@ from stratos.core.requests.limits import (
     check_stop_token_ids,
     check_token_id_list,
 )
+from stratos.core.requests.pins import RETENTION, Breakpoint
 from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
 from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
@@ -33,7 +34,7 @@ from stratos_gateway.openai.fields import (
     ignored_fields,
     take_grammar,
 )
-from stratos_gateway.openai.messages import check_messages, ignored_in_messages
+from stratos_gateway.openai.messages import check_messages, ignored_in_messages, with_marks
 from stratos_gateway.openai.stream_and_prompt import Truncation, take_stream_options, take_truncation
 from stratos_gateway.openai.template_use import check_effort, take_template_use
 from stratos_gateway.openai.tools import take_tools
@@ -157,6 +158,12 @@ class GenerationBody:
     """Answers are the text of their prompt: the one token that was generated is not shown."""
     ignored: tuple[str, ...] = ()
     """Fields that mean nothing here, which answers name in a header."""
+    keeps_s: int = 0
+    """Seconds that the KV of the whole prompt is to be kept; 0 for not at all."""
+    mark_fields: tuple[str, ...] = ()
+    """Fields that mark parts of the prompt which are to be kept."""
+    breakpoints: tuple[tuple[Breakpoint, ...], ...] = ()
+    """By prompt, once that is encoded."""
     reasoning_budget: int | None = None
     """Most tokens of reasoning, which a grammar holds."""
     is_background: bool = False
@@ -176,6 +183,8 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     """
     fields = Fields(body)
     messages, tools = check_messages(body.get("messages")), take_tools(fields)
+    messages, mark_fields = with_marks(fields, messages, tools)
+    keeps_s = fields.take_ttl(RETENTION) or 0
     ignored = (*ignored_fields(body), *ignored_in_messages(fields.take("messages")))
     wants, top = fields.flag("logprobs"), fields.number("top_logprobs", "num_logprobs")
     if top is not None and not wants:
@@ -194,7 +203,9 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     options = replace(options, hides_reasoning=hides_reasoning)
     check_tools_and_grammar(tools, options)
     conversation = Conversation(messages, tools, use, wish=wish)
-    return GenerationBody(options=options, prompts=(conversation,), ignored=ignored)
+    return GenerationBody(
+        options=options, prompts=(conversation,), ignored=ignored, keeps_s=keeps_s, mark_fields=mark_fields
+    )
 
 
 def take_budget(fields: Fields) -> int | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
+from stratos.core.requests.pins import CACHE_CONTROL
 from stratos.core.requests.tools import (
     MAX_SCHEMA_DEPTH,
     MAX_SCHEMA_VALUES,
@@ -83,8 +85,9 @@ def _tool(value: Any, path: str, budget: ValueBudget) -> Tool:
         text = f"{path}.type: only tools of type function are supported"
         raise BadRequest(text, param=f"{path}.type", code="unsupported_parameter")
     function, within = fields.take("function"), f"{path}.function"
+    keeps_s = fields.take_ttl(CACHE_CONTROL)
     fields.end()
-    return check_function(object_fields(function, within), within, budget)
+    return replace(check_function(object_fields(function, within), within, budget), keeps_s=keeps_s or 0)
 
 
 def check_function(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from stratos.common.errors import BadRequest, StratosError, StreamGone
@@ -39,6 +40,7 @@ from stratos_gateway.openai.rendering import Answer, AnswerIdentity
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
+from stratos_gateway.preparation.breakpoints import pin_terms, with_breakpoints
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.encoding import encode_prompts
@@ -188,6 +190,7 @@ class GenerationPreparer:
         target = lookup.target
         continued = self._continued(parsed, target, opened)
         parsed, prompts = await encode_prompts(model, parsed, tenant.plan, dialect.default_max_tokens or 1)
+        parsed = await with_breakpoints(model, parsed, prompts, tenant.plan)
         shape = output_shape(model, parsed, prompts)
         parsed, shape = await enforce(model, parsed, shape, tenant.name)
         options = parsed.options
@@ -296,7 +299,7 @@ class GenerationPreparer:
             is_open = _has_room(tools.continuations, options.n * sum(params.max_tokens for params in sampling))
         return tuple(
             GenerationSpec(
-                terms=tenant.terms(identity.adapter, nonce),
+                terms=replace(tenant.terms(identity.adapter, nonce), pins=pin_terms(tenant.plan, marks)),
                 model_digest=identity.model_digest,
                 model=model.base.name,
                 prompt_ids=prompt,
@@ -313,7 +316,9 @@ class GenerationPreparer:
                 prior=choices,
                 open_ends=open_ends(options, len(prompt), model, params) if is_open else frozenset(),
             )
-            for prompt, request_id, choices, params in zip(identity.prompts, ids, prior, sampling, strict=True)
+            for prompt, request_id, choices, params, marks in zip(
+                identity.prompts, ids, prior, sampling, body.breakpoints or repeat(()), strict=False
+            )
         )
 
     def _answer(self, checked: _Checked, identity: AnswerIdentity, specs: Sequence[GenerationSpec]) -> Answer:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded
 from stratos.core.requests.grammar import GrammarKind
@@ -13,6 +14,7 @@ from stratos.text.output.parser import OutputShape
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 
+T = TypeVar("T")
 _SWITCH = "enable_thinking"
 """Value of the chat templates that can turn reasoning on and off."""
 _EFFORT = "reasoning_effort"
@@ -27,16 +29,30 @@ async def encode_conversation(model: ServedModel, conversation: Conversation) ->
     Raises:
         BadRequest: empty, too long, or refused by the template.
     """
+    return await told(model, conversation, model.encode_chat)
+
+
+async def told(model: ServedModel, conversation: Conversation, encode: Callable[..., Awaitable[T]]) -> T:
+    """What ``encode`` makes of a conversation, as the model's template takes it.
+
+    Args:
+        model: with the template.
+        conversation: to tell.
+        encode: takes messages, tools and the use of the template.
+
+    Raises:
+        BadRequest: of ``encode``.
+    """
     use, tools = _template_use(model, conversation), conversation.tools.tools if conversation.tools.may_call else ()
     try:
-        return await model.encode_chat(conversation.messages, tools, use)
+        return await encode(conversation.messages, tools, use)
     except ContextLengthExceeded:
         raise
     except BadRequest:
         gathered = _with_system_first(conversation.messages)
         if gathered == conversation.messages:
             raise
-        return await model.encode_chat(gathered, tools, use)
+        return await encode(gathered, tools, use)
 
 
 def _template_use(model: ServedModel, conversation: Conversation) -> TemplateUse:

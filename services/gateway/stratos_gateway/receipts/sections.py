@@ -62,6 +62,7 @@ def answer_section(request: ClientRequest[Any], now_s: float) -> dict[str, Any]:
             "prompt_tokens": usage.num_prompt_tokens,
             "output_tokens": usage.num_output_tokens,
             "cached_tokens": usage.num_cached_tokens,
+            **({"cache_write_tokens": usage.writes.total} if usage.writes.total else {}),
             **_times(request.output.times(request.received_s)),
         }
     return section

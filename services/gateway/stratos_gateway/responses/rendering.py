@@ -170,7 +170,10 @@ class ResponseRenderer(Renderer):
         num_reasoning = 0 if self._reasoning is None else self._reasoning.count(num_output)
         return {
             "input_tokens": usage.num_prompt_tokens,
-            "input_tokens_details": {"cached_tokens": usage.num_cached_tokens, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": usage.num_cached_tokens,
+                "cache_write_tokens": usage.writes.total,
+            },
             "output_tokens": num_output,
             "output_tokens_details": {"reasoning_tokens": num_reasoning},
             "total_tokens": usage.num_prompt_tokens + num_output,

@@ -9,6 +9,7 @@ from typing import Any
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import ANY_OBJECT
 from stratos.core.requests.limits import check_metadata
+from stratos.core.requests.pins import RETENTION
 from stratos.core.requests.tools import ToolMode
 from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import ChatMessage
@@ -32,7 +33,7 @@ _NOT_THERE = ("conversation", "moderation", "access_programs", "image", "prompt_
 _LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _INCLUDABLE = (_LOGPROBS, _ENCRYPTED)
 _ECHOED_TEXTS = ("user", "safety_identifier", "prompt_cache_key")
-_IGNORED = ("client_metadata", "prompt_cache_retention")
+_IGNORED = ("client_metadata",)
 """Fields that mean nothing here, which answers name where they ask for something."""
 _NAMES = {
     "messages": "input",
@@ -99,7 +100,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         raise BadRequest("a background response is kept, so store cannot be false", param="store")
     if is_background and is_warm_up:
         raise BadRequest("generate cannot be false in the background", param="generate")
-    previous = fields.take_text("previous_response_id")
+    previous, keeps_s = fields.take_text("previous_response_id"), fields.take_ttl(RETENTION) or 0
     _refuse_features(fields)
     options = take_options(
         fields,
@@ -131,6 +132,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     conversation = Conversation(messages_of, tools.use, wish=wish)
     return ResponseBody(
         is_background=is_background,
+        keeps_s=keeps_s,
         options=_of_warm_up(options) if is_warm_up else options,
         prompts=(conversation,),
         echoed=echoed,

@@ -20,7 +20,7 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
 from stratos.common.errors import FeatureUnavailable, Overloaded, WorkerLost
-from stratos.core.features import can_speak_with, name_features
+from stratos.core.features import Feature, can_speak_with, name_features
 from stratos.core.generation import Submission
 from stratos.core.ledger.usage import UsageCount
 from stratos.core.placement import WorkerRef
@@ -133,6 +133,8 @@ class WorkerSession:
         if lacking := submission.required_features - self._features:
             raise FeatureUnavailable(f"{self.worker.worker_id} does not offer: {name_features(lacking)}")
         key, number = submission.request.key, self._num_submits + 1
+        if Feature.PINS not in self._features:
+            submission = submission.without_pins()
         message = codec.submit_to_pb(submission, self._clock.now())
         try:
             self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message, submit_number=number))

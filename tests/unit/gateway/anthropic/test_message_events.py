@@ -30,7 +30,13 @@ TEXT = (
     '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 )
 USAGE = Usage(7, 20, 3)
-COUNTS = {"input_tokens": 4, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 3, "output_tokens": 20}
+COUNTS = {
+    "input_tokens": 4,
+    "cache_creation_input_tokens": 0,
+    "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+    "cache_read_input_tokens": 3,
+    "output_tokens": 20,
+}
 
 
 def renderer(shape: OutputShape | None = SHAPE) -> MessageRenderer:

@@ -45,7 +45,7 @@ class AdapterRef(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class RequestTerms(_message.Message):
-    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms", "end_ms", "tenant_name", "age_ms")
+    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms", "end_ms", "tenant_name", "age_ms", "pins")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class RequestTerms(_message.Message):
     END_MS_FIELD_NUMBER: _ClassVar[int]
     TENANT_NAME_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    PINS_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     cache_salt: bytes
     priority_class: int
@@ -62,7 +63,26 @@ class RequestTerms(_message.Message):
     end_ms: int
     tenant_name: str
     age_ms: int
-    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., tenant_name: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
+    pins: PinTerms
+    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., tenant_name: _Optional[str] = ..., age_ms: _Optional[int] = ..., pins: _Optional[_Union[PinTerms, _Mapping]] = ...) -> None: ...
+
+class Breakpoint(_message.Message):
+    __slots__ = ("num_tokens", "ttl_s")
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    num_tokens: int
+    ttl_s: int
+    def __init__(self, num_tokens: _Optional[int] = ..., ttl_s: _Optional[int] = ...) -> None: ...
+
+class PinTerms(_message.Message):
+    __slots__ = ("breakpoints", "device_ratio", "host_ratio")
+    BREAKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    HOST_RATIO_FIELD_NUMBER: _ClassVar[int]
+    breakpoints: _containers.RepeatedCompositeFieldContainer[Breakpoint]
+    device_ratio: float
+    host_ratio: float
+    def __init__(self, breakpoints: _Optional[_Iterable[_Union[Breakpoint, _Mapping]]] = ..., device_ratio: _Optional[float] = ..., host_ratio: _Optional[float] = ...) -> None: ...
 
 class BlockLedger(_message.Message):
     __slots__ = ("num_total", "num_free", "num_cached", "num_allocated", "num_reserved", "num_fenced")

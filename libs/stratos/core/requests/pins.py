@@ -1,0 +1,134 @@
+"""Pins that a client asks for: up to which token a prompt's KV is to be kept, and how long.
+
+A breakpoint ends a prefix of the prompt.  A block of tokens is kept as long as the longest of the breakpoints behind
+it says.  What is kept is within the tenant's quota, and live requests come first: a pin is a preference, never a
+promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from stratos.common.errors import BadRequest
+
+MAX_BREAKPOINTS = 4
+"""That a request may mark; the end of its prompt may be one more."""
+TTL_5M_S, TTL_1H_S, TTL_24H_S = 300, 3600, 86_400
+TTLS: Mapping[str, int] = {"5m": TTL_5M_S, "1h": TTL_1H_S, "24h": TTL_24H_S}
+"""Seconds by the names that clients have for them."""
+BREAKPOINT_TTLS: Mapping[str, int] = {"30m": TTL_1H_S, "12h": TTL_24H_S}
+"""The same of OpenAI's breakpoints, whose times are minimums: the next longer time that there is."""
+CACHE_CONTROL, BREAKPOINT, RETENTION = "cache_control", "prompt_cache_breakpoint", "prompt_cache_retention"
+"""Fields with which clients ask for pins, in all dialects."""
+RETENTIONS: Mapping[str, int] = {"in_memory": TTL_5M_S, "in-memory": TTL_5M_S, "24h": TTL_24H_S}
+"""Seconds that a whole prompt is kept, by the values of ``prompt_cache_retention``."""
+
+
+class CacheMark(NamedTuple):
+    """Place in the text of a message up to which it is to be kept."""
+
+    end: int
+    """Characters before it."""
+    ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """The first ``num_tokens`` of a prompt are kept for ``ttl_s`` seconds after each use."""
+
+    num_tokens: int
+    ttl_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinTerms:
+    """Breakpoints of one request, and the quota of its tenant at each worker."""
+
+    breakpoints: tuple[Breakpoint, ...] = ()
+    """In the order of the prompt."""
+    device_ratio: float = 0.0
+    """Part of the KV pool that pins of the tenant may take."""
+    host_ratio: float = 0.0
+    """Part of the host tier that they may take."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens before the last breakpoint."""
+        return max((mark.num_tokens for mark in self.breakpoints), default=0)
+
+    def block_ttls(self, block_size: int) -> list[int]:
+        """Seconds by block of the prompt, for the full blocks that some breakpoint covers; never ascending."""
+        ttls: list[int] = []
+        for mark in sorted(self.breakpoints, key=lambda mark: -mark.ttl_s):
+            ttls += [mark.ttl_s] * (mark.num_tokens // block_size - len(ttls))
+        return ttls
+
+
+NO_PINS = PinTerms()
+
+
+def cache_control_ttl(value: Any, param: str) -> int:
+    """Seconds of a mark as Anthropic and OpenRouter have it.
+
+    Raises:
+        BadRequest: another type, or a time that there is not.
+    """
+    return _ttl(value, param, ("type", "ephemeral"), TTLS, "5m")
+
+
+def breakpoint_ttl(value: Any, param: str) -> int:
+    """The same of a mark as OpenAI has it."""
+    return _ttl(value, param, ("mode", "explicit"), BREAKPOINT_TTLS, "30m")
+
+
+def _ttl(value: Any, param: str, kind: tuple[str, str], ttls: Mapping[str, int], default: str) -> int:
+    name, wanted = kind
+    if not isinstance(value, dict) or value.get(name) != wanted:
+        raise BadRequest(f"{param}.{name} must be {wanted}", param=f"{param}.{name}")
+    ttl = default if value.get("ttl") is None else value["ttl"]
+    if not isinstance(ttl, str) or ttl not in ttls:
+        raise BadRequest(f"{param}.ttl must be one of {', '.join(ttls)}", param=f"{param}.ttl")
+    return ttls[ttl]
+
+
+def retention_ttl(value: Any, param: str) -> int:
+    """Seconds that a whole prompt is to be kept; raises ``BadRequest`` for a value that there is not."""
+    if not isinstance(value, str) or value not in RETENTIONS:
+        raise BadRequest(f"{param} must be one of {', '.join(RETENTIONS)}", param=param)
+    return RETENTIONS[value]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrites:
+    """Prompt tokens whose KV was computed for a request and is kept, by how long."""
+
+    num_5m: int = 0
+    num_1h: int = 0
+    num_24h: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.num_5m + self.num_1h + self.num_24h
+
+    def plus(self, other: CacheWrites) -> CacheWrites:
+        return CacheWrites(self.num_5m + other.num_5m, self.num_1h + other.num_1h, self.num_24h + other.num_24h)
+
+
+NO_WRITES = CacheWrites()
+
+
+def cache_writes(breakpoints: Sequence[Breakpoint], num_cached: int, num_pinned: int) -> CacheWrites:
+    """Tokens ``[num_cached, num_pinned)`` of a prompt by the longest of the breakpoints behind each.
+
+    What a cache had already is read, not written, also where it was not pinned before.
+    """
+    counts, begin = dict.fromkeys((TTL_5M_S, TTL_1H_S, TTL_24H_S), 0), num_cached
+    for mark in sorted(breakpoints, key=lambda mark: -mark.ttl_s):
+        end = min(mark.num_tokens, num_pinned)
+        if end > begin:
+            counts[next(ttl_s for ttl_s in counts if mark.ttl_s <= ttl_s)] += end - begin
+            begin = end
+    return CacheWrites(*counts.values())

@@ -1,0 +1,47 @@
+"""A text put together from others, with marks behind some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratos.core.requests.pins import CacheMark
+
+
+class MarkedText:
+    """Texts of one message in their order.
+
+    Args:
+        between: stands between two texts.
+    """
+
+    def __init__(self, between: str = "") -> None:
+        self._between = between
+        self._texts: list[str] = []
+        self._num_chars = 0
+        self._marks: list[CacheMark] = []
+
+    def add(self, text: str, ttl_s: int | None = None, marks: Iterable[CacheMark] = ()) -> None:
+        """Append a text that is marked at its end, or that has marks of its own."""
+        begin = self._num_chars + (len(self._between) if self._texts else 0)
+        self._texts.append(text)
+        self._num_chars = begin + len(text)
+        self._marks += [CacheMark(begin + mark.end, mark.ttl_s) for mark in marks]
+        self.mark(ttl_s)
+
+    def mark(self, ttl_s: int | None) -> None:
+        """Mark the end of what is there; ``None`` does not."""
+        if ttl_s is not None:
+            self._marks.append(CacheMark(self._num_chars, ttl_s))
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self._between.join(self._texts)
+
+    @property
+    def marks(self) -> tuple[CacheMark, ...]:
+        """In the order of the text."""
+        return tuple(self._marks)

@@ -1,0 +1,179 @@
+"""Prompts that clients mark: which tokens a worker is asked to keep, and what answer, receipt and ledger say of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from stratos.core.features import Feature
+from stratos.core.requests.pins import TTL_1H_S, TTL_5M_S, TTL_24H_S
+from stratos.core.tenancy.plan import CachePolicy
+from tests.support.reference.message_stream import assembled
+from tests.support.reference.shipped_model import shipped_tokenizer
+from tests.support.worlds.gateway_keys import KEY
+from tests.support.worlds.gateway_world import World, gateway_world
+
+FACTS, QUESTION = "The sky is blue. " * 12, "Which colour has it?"
+MARK, HOUR = {"cache_control": {"type": "ephemeral"}}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+TOOL = {"name": "now", "description": "The time, in the town of the client.", "input_schema": {"type": "object"}}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with gateway_world() as made:
+        made.worker.pinned_tokens = 4096
+        yield made
+
+
+def text(value: str, **mark: Any) -> dict[str, Any]:
+    return {"type": "text", "text": value, **mark}
+
+
+def asked(world: World) -> list[tuple[int, int]]:
+    """Breakpoints of the last Submit."""
+    return [(mark.num_tokens, mark.ttl_s) for mark in world.worker.submits[-1].terms.pins.breakpoints]
+
+
+def kept_text(world: World, num_tokens: int) -> str:
+    return shipped_tokenizer().decode(world.worker.submits[-1].prompt_ids[:num_tokens], skip_special=False)
+
+
+async def post(world: World, path: str, body: dict[str, Any]) -> httpx.Response:
+    return await world.http.post(path, json={"model": "base", "max_tokens": 4, **body})
+
+
+async def chat(world: World, content: Any = QUESTION, **more: Any) -> httpx.Response:
+    return await post(world, "/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **more})
+
+
+async def message(world: World, content: Any = QUESTION, **more: Any) -> httpx.Response:
+    return await post(world, "/v1/messages", {"messages": [{"role": "user", "content": content}], **more})
+
+
+async def test_a_breakpoint_ends_where_its_part_does(world: World) -> None:
+    for mark, ttl_s in (
+        (MARK, TTL_5M_S), (HOUR, TTL_1H_S), ({"cache_control": {"type": "ephemeral", "ttl": "24h"}}, TTL_24H_S),
+        ({"prompt_cache_breakpoint": {"mode": "explicit"}}, TTL_1H_S),
+        ({"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}, TTL_24H_S),
+    ):  # fmt: skip
+        answer = await chat(world, [text(FACTS, **mark), text(QUESTION)])
+        [(num_tokens, seconds)] = asked(world)
+        assert (answer.status_code, seconds) == (200, ttl_s)
+        assert FACTS.strip() in kept_text(world, num_tokens)
+        assert QUESTION[:5] not in kept_text(world, num_tokens)
+        assert "x-stratos-ignored" not in answer.headers
+        assert answer.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 0, "cache_write_tokens": num_tokens}
+
+
+async def test_marks_stand_in_tools_system_texts_results_and_at_the_end(world: World) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "now", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [text("noon " * 30)], **MARK}
+    turns = [
+        {"role": "user", "content": "What time is it?"},
+        {"role": "assistant", "content": [text("Let me look."), use]},
+        {"role": "user", "content": [result, text("And now?")]},
+    ]
+    answer = await post(
+        world, "/v1/messages",
+        {"messages": turns, "tools": [{**TOOL, **HOUR}], "system": [text("Be brief."), text(FACTS, **HOUR)], **MARK},
+    )  # fmt: skip
+    marks = asked(world)
+    assert answer.status_code == 200, answer.text
+    assert len(marks) == 4
+    assert marks == sorted(marks), "in the order of the prompt"
+    assert sorted(ttl_s for _, ttl_s in marks) == [TTL_5M_S] * 2 + [TTL_1H_S] * 2
+    kept = [kept_text(world, num_tokens) for num_tokens, _ in marks]
+    assert any(told.rstrip().endswith("noon") and told.count("noon") == 30 for told in kept)
+    assert any(told.rstrip().endswith("blue.") for told in kept)
+    assert kept[-1].endswith("And now?")
+
+
+async def test_a_whole_prompt_is_kept_as_long_as_its_retention_says(world: World) -> None:
+    for value, ttl_s in (("in_memory", TTL_5M_S), ("24h", TTL_24H_S)):
+        for path, prompt in (
+            ("/v1/completions", {"prompt": FACTS}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": FACTS}]}),
+        ):
+            await post(world, path, {**prompt, "prompt_cache_retention": value})
+            assert asked(world) == [(len(world.worker.submits[-1].prompt_ids), ttl_s)]
+    answer = await world.http.post(
+        "/v1/responses",
+        json={"model": "base", "input": FACTS, "max_output_tokens": 4, "prompt_cache_retention": "24h", "store": False},
+    )
+    [(num_tokens, ttl_s)] = asked(world)
+    assert (answer.json()["usage"]["input_tokens_details"]["cache_write_tokens"], ttl_s) == (num_tokens, TTL_24H_S)
+    await chat(world)
+    assert not world.worker.submits[-1].terms.HasField("pins")
+
+
+async def test_messages_tell_what_was_read_and_what_was_written_by_time(world: World) -> None:
+    world.worker.cached_tokens = 32
+    found = (await message(world, [text(FACTS, **HOUR), text(QUESTION, **MARK)])).json()["usage"]
+    (first, _), (second, _) = asked(world)
+    num_prompt = len(world.worker.submits[-1].prompt_ids)
+    assert found["cache_creation"] == {
+        "ephemeral_5m_input_tokens": second - first, "ephemeral_1h_input_tokens": first - 32,
+    }  # fmt: skip
+    assert found["cache_creation_input_tokens"] == second - 32
+    assert (found["cache_read_input_tokens"], found["input_tokens"]) == (32, num_prompt - second)
+    streamed = await message(world, [text(FACTS, **HOUR), text(QUESTION, **MARK)], stream=True)
+    assert assembled(streamed.text)["usage"] == found
+
+
+async def test_a_worker_that_kept_nothing_wrote_nothing(world: World) -> None:
+    world.worker.pinned_tokens = 0
+    usage = (await message(world, [text(FACTS, **MARK)])).json()["usage"]
+    assert (usage["cache_creation_input_tokens"], usage["input_tokens"] > 0) == (0, True)
+    assert asked(world)
+
+
+@pytest.mark.parametrize("plan", [{"pinned_kv_ratio": 0.0}, {"cache_policy": CachePolicy.OFF}])
+async def test_a_plan_without_a_quota_answers_and_says_what_it_ignores(world: World, plan: dict[str, Any]) -> None:
+    tenant = world.keys.tenants[KEY]
+    world.keys.tenants[KEY] = replace(tenant, plan=replace(tenant.plan, **plan))
+    answer = await chat(world, [text(FACTS, **MARK)], prompt_cache_retention="24h")
+    assert (answer.status_code, asked(world)) == (200, [])
+    assert answer.headers["x-stratos-ignored"] == "cache_control, prompt_cache_retention"
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"content": [text("x", cache_control={"type": "ephemeral", "ttl": "7d"})]}, "content[0].cache_control.ttl"),
+        ({"content": [text("x", cache_control={"type": "persistent"})]}, "content[0].cache_control.type"),
+        ({"content": [text("x", prompt_cache_breakpoint={"mode": "implicit"})]}, "prompt_cache_breakpoint.mode"),
+        ({"content": [text("x", prompt_cache_breakpoint={"mode": "explicit", "ttl": []})]}, "breakpoint.ttl"),
+        ({"content": [text("x", **MARK)] * 5}, "cache_control"),
+        ({"content": [text("x", **MARK)] * 4, **MARK}, "cache_control"),
+        ({"prompt_cache_retention": "1h"}, "prompt_cache_retention"),
+        ({"prompt_cache_retention": {}}, "prompt_cache_retention"),
+    ],
+)
+async def test_what_is_no_mark_is_refused_by_name(world: World, more: dict[str, Any], param: str) -> None:
+    answer = await chat(world, more.pop("content", QUESTION), **more)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].endswith(param)
+    assert not world.worker.submits
+
+
+async def test_marks_of_thinking_are_ignored_by_name(world: World) -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "", **MARK}
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [thinking, text("b")]},
+        {"role": "user", "content": "c"},
+    ]
+    answer = await post(world, "/v1/messages", {"messages": turns})
+    assert (answer.status_code, answer.headers["x-stratos-ignored"], asked(world)) == (200, "cache_control", [])
+
+
+async def test_an_older_worker_is_not_asked_to_keep_anything() -> None:
+    async with gateway_world(2) as world:
+        for worker in world.workers:
+            worker.features = frozenset(Feature) - {Feature.PINS}
+        answer = await chat(world, [text(FACTS, **MARK)])
+        assert (answer.status_code, asked(world)) == (200, [])

@@ -1,0 +1,260 @@
+"""Pinned blocks: they outlive others, within a quota, until their time is over; live sequences always come first."""
+
+from collections import Counter
+from functools import partial
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stratos.common.clock import FakeClock
+from stratos.core.requests.pins import TTL_1H_S, TTL_5M_S, TTL_24H_S, Breakpoint, CacheWrites, PinTerms, cache_writes
+from stratos.core.requests.records import PrefillJob
+from stratos.core.requests.terms import RequestTerms
+from stratos.engine.kv_cache.block_manager import BlockManager
+from stratos.engine.kv_cache.host_pool import HostPool
+from stratos.engine.kv_cache.pins import Pin
+from tests.support.examples import examples
+from tests.support.worlds.engine_driver import CROWDED, assert_at_rest, drain, drained_tokens, expected, make_request
+from tests.support.worlds.engine_settings import scheduler_config
+
+ALWAYS = scheduler_config(swap_costs=False, **CROWDED)
+SIZE, NUM_BLOCKS, NUM_SLOTS = 4, 12, 6
+PREFIX = list(range(100, 117))
+FOUR_BLOCKS = (Breakpoint(16, TTL_5M_S),)
+
+
+def pin(tenant="a", expires_s=1.0, depth=0, ratio=0.34):
+    return Pin(tenant=tenant, expires_s=expires_s, depth=depth, device_ratio=ratio, host_ratio=ratio)
+
+
+class PinnedBlocksMachine(RuleBasedStateMachine):
+    """Random owners of both pools' blocks, random pins, and a clock."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = BlockManager(NUM_BLOCKS, SIZE, max_pinned_ratio=0.5)
+        self.pool = HostPool(NUM_SLOTS, max_pinned_ratio=0.5)
+        self.owned, self.held, self.hashes, self.now = [], [], 0, 0
+
+    @rule(count=st.integers(1, NUM_BLOCKS))
+    def allocate(self, count):
+        """A live sequence gets every block that no other has, and pinned ones go last."""
+        pins, available = self.blocks.cache.pins, NUM_BLOCKS - len({b for table in self.owned for b in table})
+        num_plain = available - sum(self.is_idle(h) for h in self.blocks.cache.hashes() if h in pins)
+        num_pressed = pins.dropped["pressure"]
+        taken = self.blocks.allocate(count)
+        assert (taken is not None) == (count <= available)
+        if taken is not None:
+            assert pins.dropped["pressure"] - num_pressed == max(0, count - num_plain)
+            self.owned.append(taken)
+            for block in taken:
+                self.hashes += 1
+                self.blocks.cache.insert(self.name(self.hashes), block)
+
+    @rule()
+    def fill_slot(self):
+        self.hashes += 1
+        slot = self.pool.allocate(self.name(self.hashes))
+        assert (slot is None) == (len(self.held) == NUM_SLOTS), "pins keep no slot from a copy"
+        if slot is not None:
+            self.pool.end_move(slot)
+
+    @precondition(lambda self: self.hashes)
+    @rule(number=st.integers(0, 40), tenant=st.sampled_from("abc"), ttl=st.integers(1, 5), depth=st.integers(0, 3))
+    def pin(self, number, tenant, ttl, depth):
+        wish = pin(tenant, self.now + ttl, depth)
+        for tier in (self.blocks.cache, self.pool):
+            tier.pin(self.name(max(1, self.hashes - number)), wish)
+
+    @precondition(lambda self: self.owned)
+    @rule(data=st.data())
+    def release(self, data):
+        table = data.draw(st.sampled_from(self.owned))
+        self.owned.remove(table)
+        self.blocks.release(table)
+
+    @precondition(lambda self: self.hashes)
+    @rule(number=st.integers(0, 40))
+    def share(self, number):
+        block_hash = self.name(max(1, self.hashes - number))
+        if hit := self.blocks.cache.match([block_hash]):
+            self.blocks.reference(hit)
+            self.owned.append(hit)
+        slot = self.pool.find(block_hash)
+        if slot is not None and slot not in self.held:
+            self.pool.hold([slot])
+            self.held.append(slot)
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def give_slot_back(self):
+        self.pool.release([self.held.pop()])
+
+    @precondition(lambda self: self.hashes)
+    @rule(number=st.integers(0, 40))
+    def forget(self, number):
+        names = [self.name(max(1, self.hashes - number))]
+        self.blocks.forget(names)
+        self.pool.forget(names)
+
+    @rule(seconds=st.integers(1, 3))
+    def wait(self, seconds):
+        self.now += seconds
+        for pins in (self.blocks.cache.pins, self.pool.pins):
+            pins.expire(self.now)
+
+    @invariant()
+    def law(self):
+        self.blocks.verify()
+        self.pool.verify()
+        for pins, quota in ((self.blocks.cache.pins, 4), (self.pool.pins, 2)):
+            assert max(map(pins.count, "abc")) <= quota
+            assert len(pins) <= pins.max_pins
+            live = [pins.find(self.name(number)) for number in range(1, self.hashes + 1)]
+            assert all(found.expires_s > self.now for found in live if found is not None)
+
+    @staticmethod
+    def name(number):
+        return number.to_bytes(32, "little")
+
+    def is_idle(self, block_hash):
+        return not self.blocks.is_in_use(self.blocks.cache.find(block_hash))
+
+
+TestPinnedBlocks = PinnedBlocksMachine.TestCase
+TestPinnedBlocks.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def ask(engine, tenant, name, prompt=PREFIX, marks=(), ratio=0.5):
+    """Run a prompt of a tenant; returns its statistics."""
+    terms = PinTerms(breakpoints=tuple(marks), device_ratio=ratio, host_ratio=ratio)
+    engine.add(make_request(prompt, name, max_tokens=3, tenant=tenant, cache_salt=tenant.encode(), pins=terms))
+    run = drain(engine)
+    assert run.tokens == {(name, 0): expected(prompt, 3)}
+    return run.stats[name]
+
+
+def press(engine, tag, rounds=3):
+    """Another tenant fills the pool, more than once."""
+    for number in range(rounds):
+        ask(engine, "crowd", f"{tag}-{number}", [1000 + 50 * number + i for i in range(41)])
+
+
+def dropped(engine):
+    return Counter(engine.status().device_pins.dropped)
+
+
+def test_a_pinned_prefix_outlives_pressure_and_an_unpinned_one_does_not(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=16, block_size=SIZE)
+    assert ask(engine, "keeps", "k", marks=FOUR_BLOCKS).num_pinned_tokens == 16
+    assert ask(engine, "plain", "p").num_pinned_tokens == 0
+    press(engine, "first")
+    assert ask(engine, "plain", "p2").num_cached_tokens == 0, "control: the pool was full"
+    assert ask(engine, "keeps", "k2").num_cached_tokens == 16
+    assert engine.status().device_pins.num_blocks == 4
+    clock.advance(TTL_5M_S + 1)
+    assert engine.status().device_pins.num_blocks == 0, "told without a step"
+    press(engine, "second")
+    assert ask(engine, "keeps", "k3").num_cached_tokens == 0
+    assert dropped(engine) == {"expired": 4}
+    assert_at_rest(engine)
+
+
+def test_each_use_begins_the_time_again_and_a_shorter_one_cuts_none(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=16, block_size=SIZE)
+    ask(engine, "keeps", "k", marks=[Breakpoint(8, TTL_1H_S), Breakpoint(16, TTL_5M_S)])
+    clock.advance(TTL_5M_S - 1)
+    ask(engine, "keeps", "k2", marks=FOUR_BLOCKS)
+    clock.advance(2)
+    assert engine.status().device_pins.num_blocks == 4
+    clock.advance(TTL_5M_S)
+    assert engine.status().device_pins.num_blocks == 2, "those of the hour"
+    clock.advance(TTL_1H_S)
+    assert engine.status().device_pins.num_blocks == 0
+
+
+def test_a_quota_keeps_the_beginning_of_a_prompt_and_what_lasts_longer(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=16, block_size=SIZE)
+    assert ask(engine, "a", "a", marks=FOUR_BLOCKS, ratio=3 / 16).num_pinned_tokens == 12
+    assert dropped(engine) == {"quota": 1}
+    day = [Breakpoint(8, TTL_24H_S)]
+    assert ask(engine, "a", "b", [7] * 17, marks=day, ratio=3 / 16).num_pinned_tokens == 8
+    assert dropped(engine) == {"quota": 3}, "the deepest blocks of the prompt before made room"
+    assert ask(engine, "a", "c", [8] * 17, marks=FOUR_BLOCKS, ratio=3 / 16).num_pinned_tokens == 0, "no later end"
+    assert engine.status().device_pins.num_blocks == 3
+    assert ask(engine, "b", "d", marks=FOUR_BLOCKS, ratio=0.0).num_pinned_tokens == 0, "a plan without a quota"
+
+
+def test_all_tenants_together_take_no_more_than_their_share(make_engine, clock):
+    config = scheduler_config(swap_costs=False, max_pinned_ratio=0.25, **CROWDED)
+    engine = make_engine(config, clock, num_blocks=24, block_size=SIZE)
+    assert [ask(engine, name, name, marks=FOUR_BLOCKS).num_pinned_tokens for name in "ab"] == [16, 8]
+    assert dropped(engine) == {"pool": 2}
+    assert ask(engine, "a", "again", marks=FOUR_BLOCKS).num_pinned_tokens == 16, "what is pinned stays so"
+
+
+def test_live_sequences_take_pinned_blocks_before_anything_waits(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=16, block_size=SIZE)
+    ask(engine, "keeps", "k", marks=FOUR_BLOCKS)
+    long = list(range(58))
+    engine.add(make_request(long, "long", max_tokens=4, tenant="crowd", cache_salt=b"crowd"))
+    assert drained_tokens(engine) == {("long", 0): expected(long, 4)}
+    assert engine.status().num_admission_refusals == 0
+    assert dropped(engine) == {"pressure": 4}
+    assert ask(engine, "keeps", "k2", marks=FOUR_BLOCKS).num_pinned_tokens == 16, "and are pinned again"
+
+
+def test_pins_go_with_their_tenant(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=32, block_size=SIZE)
+    for tenant in "ab":
+        ask(engine, tenant, tenant, marks=FOUR_BLOCKS)
+    engine.forget_tenant("a")
+    assert (engine.status().device_pins.num_blocks, dropped(engine)) == (4, {"forgotten": 4})
+    assert ask(engine, "b", "b2").num_cached_tokens == 16
+
+
+def test_a_pin_follows_its_block_to_host_memory(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=16, block_size=SIZE, num_host_blocks=12)
+    ask(engine, "keeps", "k", marks=FOUR_BLOCKS)
+    for number in range(4):
+        ask(engine, "crowd", f"c{number}", [1000 + 60 * number + i for i in range(58)])
+    assert engine.status().host_pins.num_blocks > 0
+    cached = ask(engine, "keeps", "k2").num_cached_tokens
+    assert cached >= 4 * engine.status().host_pins.num_blocks > 0
+    clock.advance(TTL_5M_S + 1)
+    assert engine.status().host_pins.num_blocks == 0
+    assert_at_rest(engine)
+
+
+def test_a_source_pins_what_it_computed(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=16, block_size=SIZE)
+    pins = PinTerms(breakpoints=FOUR_BLOCKS, device_ratio=0.5)
+    engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(PREFIX), terms=RequestTerms(tenant="a", pins=pins)))
+    granted = False
+    while engine.has_work:
+        events = engine.step().prefill_events
+        if events and not granted:
+            engine.grant("leg")
+            granted = True
+    engine.release_prefill("leg")
+    assert engine.status().device_pins.num_blocks == 4
+
+
+def test_nothing_is_pinned_where_nothing_is_shared(make_engine, clock):
+    engine = make_engine(scheduler_config(prefix_cache=False), clock, num_blocks=16, block_size=SIZE)
+    assert ask(engine, "keeps", "k", marks=FOUR_BLOCKS).num_pinned_tokens == 0
+
+
+def test_written_tokens_are_those_that_were_kept_and_not_found():
+    writes = partial(cache_writes, [Breakpoint(10, TTL_1H_S), Breakpoint(30, TTL_5M_S)])
+    assert writes(0, 30) == CacheWrites(num_5m=20, num_1h=10)
+    assert writes(4, 16) == CacheWrites(num_5m=6, num_1h=6)
+    assert writes(16, 16) == writes(30, 16) == CacheWrites()
+    assert cache_writes([Breakpoint(8, TTL_5M_S), Breakpoint(8, TTL_24H_S)], 0, 8) == CacheWrites(num_24h=8)
