@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from stratos.rpc.loop_instruments import LoopCounter, LoopHistogram
 
-InstrumentT = TypeVar("InstrumentT", Counter, Gauge, Histogram)
+InstrumentT = TypeVar("InstrumentT", Counter, Gauge, Histogram, LoopHistogram)
 NO_VALUES: Mapping[tuple[str, ...], float] = {}
 
 
@@ -106,7 +106,7 @@ def loop_counter(name: str, text: str, *labels: str) -> MetricRow[Counter]:
     return MetricRow(LoopCounter, name, text, labels)
 
 
-def loop_histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...]) -> MetricRow[Histogram]:
+def loop_histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...]) -> MetricRow[LoopHistogram]:
     """Declare a distribution that the event loop alone observes, with every token."""
     return MetricRow(LoopHistogram, name, text, labels, buckets)
 

@@ -6,8 +6,8 @@ the next scrape.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.samples import Sample
@@ -39,6 +39,16 @@ class LoopHistogram(Histogram):
         """Count an amount in its bucket; exemplars are not kept."""
         self._counts[bisect_left(self._upper_bounds, amount)] += 1
         self._amounts += amount
+
+    def observe_sorted(self, amounts: Sequence[float]) -> None:
+        """Count many amounts at once, the smallest first: neighbours are in few buckets."""
+        bounds, begin = self._upper_bounds, 0
+        while begin < len(amounts):
+            bucket = bisect_left(bounds, amounts[begin])
+            end = bisect_right(amounts, bounds[bucket], begin)
+            self._counts[bucket] += end - begin
+            begin = end
+        self._amounts += sum(amounts)
 
     def _child_samples(self) -> Iterable[Sample]:
         samples, amounts, number = list[Sample](), self._amounts, 0

@@ -56,6 +56,14 @@ class Detokenizer:
             return text
         return self._text(self._bytes_of(token_id))
 
+    def whole_one(self, token_id: int) -> str | None:
+        """``push_one`` where nothing is held back before or behind the token; else ``None``, and nothing is done."""
+        if token_id in self._hidden:
+            return ""
+        if self._held or self._strip_blank:
+            return None
+        return self._whole_text(token_id) or None
+
     def flush(self) -> str:
         """The rest, at the end of the sequence: an unfinished character becomes U+FFFD."""
         return self._text(b"", is_last=True)

@@ -15,6 +15,7 @@ from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
 from stratos.rpc.instruments import Instruments, counter, gauge, histogram, loop_counter, loop_histogram
+from stratos.rpc.loop_instruments import LoopHistogram
 from stratos.rpc.metrics import TenantLabels
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -52,7 +53,7 @@ class RequestMeters:
     """Instruments of requests with one set of labels, looked up once."""
 
     ttft: Histogram
-    itl: Histogram
+    itl: LoopHistogram
     duration: Histogram
     prompt_length: Histogram
     output_length: Histogram

@@ -35,6 +35,20 @@ def test_series_are_those_of_the_library(noted: Amounts) -> None:
     assert list(shown(LOOP, noted)) == list(shown(LIBRARY, noted))
 
 
+@given(st.lists(st.one_of(st.sampled_from(BOUNDS), st.floats(0, 3))))
+def test_many_amounts_are_counted_as_one_by_one(noted: list[float]) -> None:
+    found = []
+    for is_together in (False, True):
+        registry = CollectorRegistry()
+        gaps = LOOP[1].open(registry).labels("a")
+        for amounts in [sorted(noted)] if is_together else [[amount] for amount in sorted(noted)]:
+            gaps.observe_sorted(amounts) if is_together else gaps.observe(amounts[0])
+        found.append(
+            [line for line in generate_latest(registry).splitlines() if b"_bucket" in line or b"_count" in line]
+        )
+    assert found[0] == found[1]
+
+
 def test_they_are_counters_and_histograms_to_whoever_reads_the_table() -> None:
     assert [row.type_name for row in LOOP] == ["counter", "histogram"]
     types = {declared.name: declared.type for declared in declared_metrics()}

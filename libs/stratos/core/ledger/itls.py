@@ -9,9 +9,9 @@ neighbours are put together at their upper end, so that it never says less than 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stratos.core.ledger.steps import BEYOND, BOUNDS
@@ -60,6 +60,18 @@ class ItlCounter:
             self._num_over += num_tokens
         bucket = bisect_left(BOUNDS, itl_us)  # ``bucket_of``, without a call
         self._counts[bucket] = self._counts.get(bucket, 0) + num_tokens
+
+    def add_sorted(self, gaps_s: Sequence[float]) -> None:
+        """One token came after each of these gaps, the shortest first: neighbours are in few steps."""
+        itls_us, begin, num = [gap_s * 1e6 for gap_s in gaps_s], 0, len(gaps_s)
+        self._num += num
+        if self._promised_us is not None:
+            self._num_over += num - bisect_right(itls_us, self._promised_us)
+        while begin < num:
+            bucket = bisect_left(BOUNDS, itls_us[begin])
+            end = num if bucket == len(BOUNDS) else bisect_right(itls_us, BOUNDS[bucket], begin)
+            self._counts[bucket] = self._counts.get(bucket, 0) + end - begin
+            begin = end
 
     def itls(self) -> Itls:
         """All so far."""

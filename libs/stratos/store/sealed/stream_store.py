@@ -3,21 +3,25 @@
 <prefix>:streams:<tenant>         hash: <id> meta, <id>/h sealed head, <id>/<n> sealed tokens, <id>/d sealed end
 <prefix>:streams:<tenant>:until   sorted set of the ids, by the milliseconds at which each one ends
 <prefix>:streams:<tenant>:bytes   bytes of all of them
+<prefix>:streams:<tenant>:frames  hash: newest tokens of all its streams at each gateway, sealed together
 <prefix>:streams:<tenant>:queue:<model>   sorted set of open ones without a client, by the milliseconds of their turns
 <prefix>:streams:queues:<model>           sorted set of tenants that have a queue, by the milliseconds of the last look
 
 A record has one owner, by a lease; who takes it over raises its epoch, and what the older owner writes then is
-refused.  Where a tenant has no room, the records that were written longest ago go first: a stream whose record has gone
-runs on, and cannot be resumed.
+refused.  Its blocks are written from time to time; what came since then is in its owner's frames, one for all streams
+of a tenant at a time, so that a token costs next to nothing.  Where a tenant has no room, the records that were written
+longest ago go first: a stream whose record has gone runs on, and cannot be resumed.
 """
 
 from __future__ import annotations
 
 import base64
 import enum
+import itertools
+from array import array
 from binascii import b2a_base64
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -74,6 +78,8 @@ class WriteOutcome(enum.StrEnum):
     GONE = "gone"
 
 
+_NONCES = 64
+"""Drawn at a time."""
 _BY_LETTER = {outcome.value[0]: outcome for outcome in WriteOutcome}
 """A write is answered by one letter: a client reads one text far quicker than a list of them."""
 
@@ -87,6 +93,10 @@ class StreamRecord:
     head: bytes = b""
     end: bytes = b""
     blocks: Sequence[bytes] = ()
+    tail: Mapping[int, int] = field(default_factory=dict)
+    """Newest tokens of its only choice, by their numbers among the pieces of all its blocks; some are in those, too."""
+    number: int = 0
+    """Its number in frames of the one who asked, who owns it now."""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: there are thousands a second, and freezing them triples their cost
@@ -102,6 +112,17 @@ class StreamWrite:
     ends: str = ""
     """"d" done, "r" given up."""
     end: bytes = b""
+
+
+@dataclass(slots=True)
+class StreamFrame:
+    """Newest tokens of all streams of one tenant at this gateway, which are in no block yet."""
+
+    tenant_id: str
+    slot: int
+    """Below ``FRAME_SLOTS``; it replaces the one that is there."""
+    entries: bytes
+    """Of each token three numbers of 32 bits: that of its stream, its own among the pieces, the token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +177,7 @@ class StreamStore:
         self._delay = GuardedScript(redis, config, scripts.DELAY, store_id)
         self._fail = GuardedScript(redis, config, scripts.FAIL, store_id)
         self._drop = GuardedScript(redis, config, scripts.DROP, store_id)
+        self._numbers = itertools.count(1)
         self._lease_ms, self._kept_ms = int(bounds.lease_s * 1000), int(bounds.kept_s * 1000)
 
     def key(self, tenant_id: str) -> bytes | None:
@@ -168,10 +190,12 @@ class StreamStore:
         if key is None:
             return StreamRecord(found=Found.NONE)
         head = _sealed(key, ask.head, ask.tenant_id, ask.stream_id, "h") if ask.head else ""
+        number = next(self._numbers)
         args: list[str | int | float] = [
             ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
             int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
             int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
+            number,
         ]  # fmt: skip
         with translate_redis_errors():
             answer: Any = await self._open(self._keys(ask.tenant_id), args)
@@ -179,24 +203,34 @@ class StreamStore:
         def opened(text: str, field: object) -> bytes:
             return _opened(key, text, ask.tenant_id, ask.stream_id, field)
 
+        what, epoch, head, end, writer, number_there, num_frames, *texts = answer
+        frames, blocks = texts[:num_frames], texts[num_frames:]
+        tail: dict[int, int] = {}
+        for slot, text in enumerate(frames):
+            entries = _opened(key, text, ask.tenant_id, "frames", f"{writer}/{slot}")
+            tail |= _tokens_of(entries, number_there)
         return StreamRecord(
-            found=Found(answer[0]),
-            epoch=int(answer[1]),
-            head=opened(answer[2], "h"),
-            end=opened(answer[3], "d"),
-            blocks=[opened(text, number) for number, text in enumerate(answer[4:], ask.first_block)],
+            found=Found(what),
+            epoch=int(epoch),
+            head=opened(head, "h"),
+            end=opened(end, "d"),
+            blocks=[opened(text, place) for place, text in enumerate(blocks, ask.first_block)],
+            tail=tail,
+            number=number,
         )
 
-    async def write(self, writes: Sequence[StreamWrite]) -> list[WriteOutcome]:
-        """News of many streams in one call; what came of each."""
+    async def write(
+        self, writes: Sequence[StreamWrite], frames: Sequence[StreamFrame] = ()
+    ) -> tuple[list[WriteOutcome], list[str]]:
+        """News of many streams in one call; what came of each, and ids of streams that others have taken or ended.
+
+        Of the latter, as many are told as there are among the tenants of the frames.
+        """
         ciphers: dict[str, tuple[int, PlaceCipher | None]] = {}
         rows = []
         for write in writes:
             tenant_id, stream_id = write.tenant_id, write.stream_id
-            if (found := ciphers.get(tenant_id)) is None:
-                key = self.key(tenant_id)
-                found = ciphers[tenant_id] = len(ciphers), None if key is None else PlaceCipher(key, len(writes))
-            place, cipher = found
+            place, cipher = self._cipher(ciphers, tenant_id)
             if cipher is None:  # the tenant is being deleted: its record goes with it
                 rows.append((place, stream_id, -1, -1, "", "", ""))
                 continue
@@ -204,11 +238,29 @@ class StreamStore:
             content = _text(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
             end = _text(cipher, write.end, f"{head}d") if write.ends == "d" else ""
             rows.append((place, stream_id, write.epoch, write.block, content, write.ends, end))
+        framed = []
+        for frame in frames:
+            place, cipher = self._cipher(ciphers, frame.tenant_id)
+            if cipher is not None:
+                name = f"{frame.tenant_id}/frames/{self._owner}/{frame.slot}"
+                framed.append((place, frame.slot, _text(cipher, frame.entries, name)))
         keys = [key for tenant in ciphers for key in self._keys(tenant)]
         with translate_redis_errors():
-            args: list[str | int | float | bytes] = [self._owner, self._lease_ms, self._kept_ms, orjson.dumps(rows)]
+            args: list[str | int | float | bytes] = [
+                self._owner, self._lease_ms, self._kept_ms, orjson.dumps(rows), orjson.dumps(framed),
+            ]  # fmt: skip
             answer: Any = await self._write(keys, args)
-        return [_BY_LETTER[letter] for letter in answer]
+        letters, _, lost = answer.partition(" ")
+        return [_BY_LETTER[letter] for letter in letters], lost.split()
+
+    def _cipher(
+        self, ciphers: dict[str, tuple[int, PlaceCipher | None]], tenant_id: str
+    ) -> tuple[int, PlaceCipher | None]:
+        """Place of a tenant among those of a call, and what seals its texts; ``None`` where it is being deleted."""
+        if (found := ciphers.get(tenant_id)) is None:
+            key = self.key(tenant_id)
+            found = ciphers[tenant_id] = len(ciphers), None if key is None else PlaceCipher(key, _NONCES)
+        return found
 
     async def cancel(self, tenant_id: str, stream_id: str) -> str:
         """End a stream for good; its state before: none, open, done, cancelled."""
@@ -253,9 +305,9 @@ class StreamStore:
 
     async def forget(self, tenant_id: str) -> None:
         """Remove all records of a tenant that is deleted."""
-        *own, queues = self._keys(tenant_id)
+        *own, queues, frames = self._keys(tenant_id)
         with translate_redis_errors():
-            await self._redis.delete(*own)
+            await self._redis.delete(*own, frames)
             await self._redis.zrem(queues, tenant_id)
 
     def _keys(self, tenant_id: str) -> list[str]:
@@ -266,7 +318,18 @@ class StreamStore:
             f"{head}:bytes",
             f"{head}:queue:{self._model}",
             f"{self._head}:queues:{self._model}",
+            f"{head}:frames",
         ]
+
+
+def _tokens_of(entries: bytes, number: int) -> dict[int, int]:
+    """Tokens of one stream in a frame, by their numbers among its pieces."""
+    words = array("I", entries)
+    streams, found, at = words[::3], {}, -1
+    for _ in range(streams.count(number)):
+        at = streams.index(number, at + 1)
+        found[words[3 * at + 1]] = words[3 * at + 2]
+    return found
 
 
 def _text(cipher: PlaceCipher, plain: bytes, place: str) -> str:

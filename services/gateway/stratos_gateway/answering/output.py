@@ -14,13 +14,16 @@ from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 
 TakeChunks = Callable[[], list[ChoiceChunk]]
 """Takes what is new, which is told no second time."""
+SendToken = Callable[[int, str], bool]
+"""Sends one more token of an answer's only choice, which goes on, with its text. False: nothing was done, so it has to
+come as a chunk."""
 
 
 class Output(ABC):
     """The answer of one source to one request; steps read at the end what it took."""
 
     counts_tokens_live: ClassVar[bool] = False
-    """Output tokens are in the metrics as soon as they come; else they are added at the end."""
+    """Output tokens are in the metrics about as soon as they come; else they are added at the end."""
 
     tells_load: ClassVar[bool] = True
     """Its times say how busy the workers are that generate."""
@@ -87,6 +90,8 @@ class ChunkOutput(Output, Chunks):
     send_now: Callable[[TakeChunks], bool] | None = None
     """Sends what it takes from where it comes, while ``news`` is awaited: that saves a turn of the task. An output need
     not call it. False: nothing was taken, so ``news`` has to bring it."""
+    send_token: SendToken | None = None
+    """The same for single tokens, once the answer has begun and as long as nothing waits to be taken."""
     headers: ClassVar[Sequence[tuple[bytes, bytes]]] = ()
     """Headers of an answer that is this output's from its first byte on."""
 

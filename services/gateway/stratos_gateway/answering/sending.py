@@ -86,8 +86,16 @@ class ChunkSender:
             confirm(fresh)
             return True
 
+        def send_token(token_id: int, text: str) -> bool:
+            if not (stream.can_write_now and request.has_answered) or request.when_sent is not None:
+                return False
+            part = renderer.token_part(token_id, text)
+            if part:
+                stream.write_now(part)
+            return part is not None
+
         if chunks is output:
-            output.send_now = send_now
+            output.send_now, output.send_token = send_now, send_token
         try:
             while fresh := await chunks.news():
                 request.begin_answer(output)

@@ -95,6 +95,8 @@ class Attempt:
 
     def on_token(self, offset: int, token_id: int, now_s: float) -> None:
         """Take one more token of choice 0, and nothing else."""
+        if self.is_settled and not self._end.done() and self._transcript.pass_on(offset, token_id, now_s):
+            return
         if not self._end.done():
             try:
                 if self._transcript.accept_token(offset, token_id, now_s):

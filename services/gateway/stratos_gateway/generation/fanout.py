@@ -60,7 +60,7 @@ class Fanout(ChunkOutput):
         self._num_choices = num_choices
         self._tasks: list[asyncio.Task[None]] = []
         self.generations = [
-            Generation(spec, choices, fleet, self._on_news, waiting)
+            Generation(spec, choices, fleet, self._on_news, waiting, self._pass_on)
             for spec, choices in zip(
                 specs, journals or [fresh_journals(spec, num_choices, stop, tokenizer) for spec in specs], strict=True
             )
@@ -119,6 +119,17 @@ class Fanout(ChunkOutput):
                 if send_now(self.take):
                     return
         self._news.set()
+
+    def _pass_on(self, offset: int, token_id: int) -> bool:
+        """Send a token of the only choice from here, as ``_on_news`` does, and journal it; whether that was done."""
+        only, send = self._only, self.send_token
+        if only is None or send is None or not self._is_awaited or self._news.is_set():
+            return False
+        text = only.text_alone(offset, token_id)
+        if text is None or not send(token_id, text):
+            return False
+        only.add_sent(token_id)
+        return True
 
     async def news(self) -> list[ChoiceChunk]:
         """Wait for new chunks; empty once, after the last.

@@ -36,7 +36,7 @@ from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
 from stratos_gateway.generation.trail import AttemptTrail, drafts_section, pins_section, prompt_section
-from stratos_gateway.generation.transcript import Transcript
+from stratos_gateway.generation.transcript import PassOn, Transcript, pass_nothing
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Generation:
         fleet: router, sessions, clock, metrics.
         notify: called when there is something to take, or at the end.
         waiting: how long, and since when, it may wait.
+        pass_on: sends one more token, as ``Transcript`` has it.
     """
 
     def __init__(
@@ -77,11 +78,12 @@ class Generation:
         fleet: FleetAccess,
         notify: Callable[[], None],
         waiting: Waiting = NO_WAITING,
+        pass_on: PassOn = pass_nothing,
     ) -> None:
         self.request_id = spec.request_id or new_id("gen")
         self.spec = spec
         self.transcript = Transcript(
-            choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us, spec.model
+            choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us, spec.model, pass_on
         )
         self.error: StratosError | None = None
         self.is_ended = False
@@ -123,6 +125,7 @@ class Generation:
             if self.error is None and not self.transcript.is_complete:
                 self.error = Draining("this gateway is leaving; try again")  # cancelled
             self.is_ended = True
+            self.transcript.fold()
             self._notify()
 
     def end_choice(self, index: int, reason: str) -> None:

@@ -71,6 +71,8 @@ class ChoiceJournal:
         """Cuts that were passed and not taken: number of tokens, and of pending texts."""
         self.num_delivered = 0
         """Tokens that were written to the client's stream."""
+        self._next_offset = -1
+        """Number of tokens while all have been taken, and one more may be sent past the chunks; else -1."""
         self._num_chars = 0
         self._pending = _Pending()
 
@@ -111,6 +113,7 @@ class ChoiceJournal:
         """
         if self.finish_reason is not None:
             return 0
+        self._next_offset = -1
         if self.cuts:
             return self._accept_cut(delta)
         offset, token_ids, logprobs, finish_reason = delta.offset, delta.token_ids, delta.logprobs, delta.finish_reason
@@ -138,10 +141,21 @@ class ChoiceJournal:
         ids = self.ids
         if offset != len(ids) or self._is_matched or self.cuts or self.finish_reason is not None:
             return self.accept(ChoiceDelta(index=self.index, offset=offset, token_ids=(token_id,)))
+        self._next_offset = -1
         ids.append(token_id)
         if text := self._detokenizer.push_one(token_id):
             self._pending.text.append(text)
         return 1
+
+    def text_alone(self, offset: int, token_id: int) -> str | None:
+        """Text of one more token that can be sent past the chunks; ``None`` where it cannot. Nothing is appended."""
+        return self._detokenizer.whole_one(token_id) if offset == self._next_offset else None
+
+    def add_sent(self, token_id: int) -> None:
+        """Append a token that was sent with its ``text_alone``."""
+        self.ids.append(token_id)
+        self._pending.num_taken = self._next_offset = self._next_offset + 1
+        self.num_delivered += 1
 
     def _accept_cut(self, delta: ChoiceDelta) -> int:
         """Accept the part of a delta up to the next cut, then the rest."""
@@ -178,6 +192,8 @@ class ChoiceJournal:
         chunk = ChoiceChunk(self.index, text, ids[begin:], entries or [], reason, not pending.is_started)
         pending.text.clear()
         pending.num_taken, pending.is_started = len(ids), True
+        if reason is None and not (self.cuts or self._is_matched):
+            self._next_offset = len(ids)
         if reason is not None:
             chunk.stop, chunk.cause, chunk.is_open = self.matched_stop, self.cause, self.is_open
             pending.is_finish_taken = True
@@ -212,7 +228,7 @@ class ChoiceJournal:
     def end(self, reason: str) -> None:
         """Append nothing more, and show nothing more; does nothing to a choice that has ended."""
         if not self.is_finished:
-            self.finish_reason = reason
+            self.finish_reason, self._next_offset = reason, -1
             self._pending.text, self._pending.entries = [], []
 
     def _append_all(self, ids: Sequence[int], *, hides_last: bool) -> None:

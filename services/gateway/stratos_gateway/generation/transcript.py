@@ -15,6 +15,16 @@ from stratos.core.requests.terms import RequestTerms
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
 
+FOLD_S = 1.0
+"""Seconds in which times between tokens are counted together, which is cheaper than one by one."""
+PassOn = Callable[[int, int], bool]
+"""Journals and sends a token of a choice that is alone, at its offset; False, and nothing is done, where it cannot."""
+
+
+def pass_nothing(offset: int, token_id: int) -> bool:
+    """Let every token take the long way."""
+    return False
+
 
 class Transcript:
     """Belongs to the event loop.
@@ -26,6 +36,8 @@ class Transcript:
         fleet: clock and metrics.
         notify: called when there is something to take.
         promised_itl_us: p99 of its windows; ``None`` where none is promised.
+        model: base model, a label.
+        pass_on: sends one more token of a choice that is alone.
     """
 
     def __init__(
@@ -37,6 +49,7 @@ class Transcript:
         notify: Callable[[], None],
         promised_itl_us: int | None = None,
         model: str = "",
+        pass_on: PassOn = pass_nothing,
     ) -> None:
         self.choices = tuple(choices)
         self.receipt: Receipt | None = None
@@ -54,10 +67,15 @@ class Transcript:
         self._meters = fleet.metrics.running(terms.label, terms.priority_class, model)
         self._clock = fleet.clock
         self._notify = notify
+        self._pass_on = pass_on
         self._started_s = fleet.clock.now()
         self._itls = ItlCounter(promised_itl_us)
         self._token_s: dict[int, float] = {}
         self._first_s: dict[int, float] = {}
+        self._gaps_s: list[float] = []
+        """Times between tokens that are not counted yet."""
+        self._fold_s = 0.0
+        """When they are."""
 
     @property
     def is_complete(self) -> bool:
@@ -100,6 +118,7 @@ class Transcript:
         Args:
             received_s: when the last byte of the request was there, monotonic seconds.
         """
+        self.fold()
         if not self._first_s:
             return Times()
         ttft_s = min(self._first_s.values()) - received_s
@@ -158,6 +177,28 @@ class Transcript:
         if choice.accept_token(offset, token_id):
             self._measure(0, 1, now_s)
         return choice.finish_reason is not None
+
+    def pass_on(self, offset: int, token_id: int, now_s: float) -> bool:
+        """Journal and send one more token of the only choice, as ``accept_token`` and ``publish`` do; whether it was
+        done."""
+        if not self._pass_on(offset, token_id):
+            return False
+        token_s = self._token_s
+        self._gaps_s.append(now_s - token_s[0])  # the first one took the long way
+        token_s[0] = now_s
+        if now_s >= self._fold_s:
+            self._fold_s = now_s + FOLD_S
+            self.fold()
+        return True
+
+    def fold(self) -> None:
+        """Count times between tokens that wait for it."""
+        if gaps_s := self._gaps_s:
+            gaps_s.sort()
+            self._meters.output_tokens.inc(len(gaps_s))
+            self._meters.itl.observe_sorted(gaps_s)
+            self._itls.add_sorted(gaps_s)
+            gaps_s.clear()
 
     def accept_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:
         """Keep those of the first attempt that got so far; later ones do not ask for them."""

@@ -88,6 +88,13 @@ class ChoicesRenderer(Renderer):
             template = self._templates[chunk.index] = TextTemplate(encode_events(self.events([marked])))
         return template.event(chunk.text)
 
+    def token_part(self, token_id: int, text: str) -> bytes | None:
+        """The event of a token, as soon as one has been cut out that differs in the text alone."""
+        template = self._templates.get(0)
+        if template is None:
+            return None
+        return template.event(text) if text else b""
+
     def stream_end(self, usage: Usage) -> bytes:
         """The extra event that ``include_usage`` asks for, and the mark of a whole stream."""
         if not self.answer.include_usage:

@@ -84,6 +84,10 @@ class EventRenderer(ChatRenderer):
         self._kinds: dict[tuple[int, type, int], TextTemplate] = {}
         """By choice, kind of event and call."""
 
+    def token_part(self, token_id: int, text: str) -> bytes | None:
+        """None: what is looked for is looked for in chunks."""
+        return None
+
     def _event(self, chunk: ChoiceChunk) -> bytes:
         if not self.is_inner(chunk):
             return encode_events(self.events([chunk]))

@@ -103,6 +103,16 @@ class Renderer(ABC):
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Part of a stream for what is new."""
 
+    def token_part(self, token_id: int, text: str) -> bytes | None:
+        """``stream_part`` for one token of the only choice, which has begun and goes on; ``None``, and nothing is done,
+        where it takes a chunk.
+
+        Args:
+            token_id: of the token.
+            text: of it, which may be empty.
+        """
+        return None
+
     @abstractmethod
     def stream_end(self, usage: Usage) -> bytes:
         """The rest of a stream whose choices have all ended."""

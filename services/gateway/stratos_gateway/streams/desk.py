@@ -1,9 +1,15 @@
-"""Writes the records of all streams of this gateway: one call of Redis for all that has come since the last one."""
+"""Writes the records of all streams of this gateway: one call of Redis for all that has come since the last one.
+
+token     into its tenant's frame, which is written with the next turn: one text for all streams of the tenant
+stream    all of it, with its lease, from time to time: frames are few, and older ones are lost
+          at once where it begins or ends, or where something came that no frame has
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -11,7 +17,15 @@ from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, StreamCancelled, StreamMoved
-from stratos.store.sealed.stream_store import StreamAsk, StreamBounds, StreamRecord, StreamWrite, WriteOutcome
+from stratos.store.sealed.stream_scripts import FRAME_SLOTS
+from stratos.store.sealed.stream_store import (
+    StreamAsk,
+    StreamBounds,
+    StreamFrame,
+    StreamRecord,
+    StreamWrite,
+    WriteOutcome,
+)
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.streams.owned import OwnedStream
 
@@ -21,6 +35,8 @@ _MAX_ENDED = 10_000
 _MAX_WRITES = 500
 """Of one call, which holds Redis up for about 20 microseconds each."""
 _RETRY_S = 0.5
+_MOST_FRAMES = FRAME_SLOTS - 4
+"""Frames after which all of a stream is written, so that no newer one takes the place of a frame that is needed."""
 
 
 class SealedStreams(Protocol):
@@ -39,8 +55,10 @@ class SealedStreams(Protocol):
         """Find a record, make it, or take it over."""
         ...
 
-    async def write(self, writes: Sequence[StreamWrite]) -> list[WriteOutcome]:
-        """News of many streams; what came of each."""
+    async def write(
+        self, writes: Sequence[StreamWrite], frames: Sequence[StreamFrame] = ()
+    ) -> tuple[list[WriteOutcome], list[str]]:
+        """News of many streams; what came of each, and ids of streams that were lost."""
         ...
 
     async def cancel(self, tenant_id: str, stream_id: str) -> str:
@@ -84,10 +102,15 @@ class StreamDesk:
         self._flush_s = flush_s
         self._metrics = metrics
         self._owned: dict[OwnedStream, None] = {}
+        self._frames: dict[str, array[int]] = {}
+        """By tenant, since the last turn."""
+        self._num_turns = 0
+        self._renew_s = min(store.bounds.lease_s / 3, _MOST_FRAMES * flush_s)
 
     def own(self, stream: OwnedStream) -> None:
         """Record a stream from now on."""
-        stream.renew_s = self._clock.now() + self.store.bounds.lease_s / 3
+        stream.renew_s = self._clock.now() + self._renew_s
+        stream.frame = self._frames.setdefault(stream.tenant_id, array("I"))
         self._owned[stream] = None
 
     async def run(self) -> None:
@@ -113,22 +136,46 @@ class StreamDesk:
         """Write what is due; raises ``DependencyDown``."""
         now_s = self._clock.now()
         due = [stream for stream in self._owned if stream.is_due or stream.renew_s <= now_s]
-        for begin in range(0, len(due), _MAX_WRITES):
-            part = due[begin : begin + _MAX_WRITES]
-            ends, writes = [stream.ends for stream in part], [stream.write() for stream in part]
-            sizes = [stream.num_bytes for stream in part]
-            found = await self.store.write(writes)
-            renew_s = self._clock.now() + self.store.bounds.lease_s / 3
-            for stream, size, end, what in zip(part, sizes, ends, found, strict=True):
-                if what is WriteOutcome.OK:
-                    stream.note_written(size)
-                    stream.renew_s = renew_s
-                if end or what is not WriteOutcome.OK:
-                    self._settle(stream, end, what)
+        frames = self._take_frames()
+        try:
+            for begin in range(0, max(len(due), 1 if frames else 0), _MAX_WRITES):
+                await self._write(due[begin : begin + _MAX_WRITES], frames)
+                frames = []
+        except BaseException:
+            for stream in self._owned:  # what its frame had, and what may not have been written
+                stream.renew_s = now_s
+            raise
+
+    def _take_frames(self) -> list[StreamFrame]:
+        """Tokens since the last turn, of each tenant."""
+        self._num_turns += 1
+        slot, frames = self._num_turns % FRAME_SLOTS, []
+        for tenant_id, words in self._frames.items():
+            if words:
+                frames.append(StreamFrame(tenant_id, slot, words.tobytes()))
+                del words[:]
+        return frames
+
+    async def _write(self, part: Sequence[OwnedStream], frames: Sequence[StreamFrame]) -> None:
+        ends, writes = [stream.ends for stream in part], [stream.write() for stream in part]
+        sizes = [stream.num_bytes for stream in part]
+        found, lost = await self.store.write(writes, frames)
+        renew_s = self._clock.now() + self._renew_s
+        for stream, size, end, what in zip(part, sizes, ends, found, strict=True):
+            if what is WriteOutcome.OK:
+                stream.note_written(size)
+                stream.renew_s = renew_s
+            if end or what is not WriteOutcome.OK:
+                self._settle(stream, end, what)
+        if lost:
+            for stream in self._owned:
+                stream.is_due |= stream.stream_id in lost  # what has become of it is told when it is written
 
     def _settle(self, stream: OwnedStream, ends: str, what: WriteOutcome) -> None:
         """Record a stream no more: its end is written, or it is not this gateway's."""
         self._owned.pop(stream, None)
+        if not any(other.tenant_id == stream.tenant_id for other in self._owned):
+            self._frames.pop(stream.tenant_id, None)
         if what is WriteOutcome.OK:
             return
         stream.is_lost = True

@@ -21,7 +21,7 @@ from stratos_gateway.generation.source import GeneratedOutput, WorkersSource
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.streams.cursor import Cursor
 from stratos_gateway.streams.desk import SealedStreams
-from stratos_gateway.streams.owned import OwnedStream
+from stratos_gateway.streams.owned import OwnedStream, Ownership
 from stratos_gateway.streams.reading import RecordReading
 
 _PATIENCE_S = 10.0
@@ -42,8 +42,8 @@ class Following:
     """Told in which second the answer ended."""
     may_take: bool
     """Whether it goes on here once its gateway is gone; one without a client is left to the gateways' queue."""
-    take: Callable[[int, int, GeneratedOutput], OwnedStream]
-    """Records the stream from an epoch and a block on, as this gateway's own."""
+    take: Callable[[Ownership, GeneratedOutput], OwnedStream]
+    """Records the stream from there on, as this gateway's own."""
 
 
 class FollowedOutput(ChunkOutput):
@@ -91,7 +91,7 @@ class FollowedOutput(ChunkOutput):
             if reading.is_done:
                 return []
             if self._found.found is Found.TAKEN:
-                await self._take_over(self._found.epoch)
+                await self._take_over(self._found)
             else:
                 await asyncio.sleep(self._following.poll_s)
                 await self._look()
@@ -150,12 +150,12 @@ class FollowedOutput(ChunkOutput):
                 await asyncio.sleep(following.poll_s)
         self._reading.absorb(self._found)
 
-    async def _take_over(self, epoch: int) -> None:
+    async def _take_over(self, found: StreamRecord) -> None:
         """Generate from where the record ends; the gateway that did before is fenced off."""
         following, request = self._following, self._request
         prepared, reading = request.prepared, self._reading
         await request.redeem(reading.usage.num_output_tokens > 0)
-        specs = tuple(replace(spec, epoch=epoch) for spec in prepared.specs)
+        specs = tuple(replace(spec, epoch=found.epoch) for spec in prepared.specs)
         request.prepared = replace(prepared, specs=specs)
         for choice in reading.choices:
             choice.num_delivered = len(choice.ids) - choice.num_prior
@@ -166,7 +166,7 @@ class FollowedOutput(ChunkOutput):
                 generation.transcript.num_inherited_cached = cached
         self._inner = inner
         # Blocks of the older owner stay as they are: what it had not recorded is computed again.
-        owned = following.take(epoch, reading.block + (1 if reading.num_pieces else 0), inner)
+        owned = following.take(reading.ownership(found), inner)
         owned.skip([choice.num_untaken for choice in reading.choices])
 
 

@@ -44,7 +44,7 @@ from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.followed import FollowedAnswer, Following
 from stratos_gateway.streams.identity import EndTime, can_be_recorded, new_identity
 from stratos_gateway.streams.numbering import NumberedRenderer
-from stratos_gateway.streams.owned import GIVEN_UP, OwnedStream
+from stratos_gateway.streams.owned import GIVEN_UP, OwnedStream, Ownership
 from stratos_gateway.streams.settings import StreamsConfig
 from stratos_gateway.streams.standing import StandingAnswer, keep_nothing, standing_response
 
@@ -77,7 +77,7 @@ class Joined:
         if self.run is not None:
             self.run.error = error
         if self.owned is not None and not self.owned.ends and not self.owned.is_lost:
-            self.owned.ends = GIVEN_UP
+            self.owned.end(GIVEN_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class StreamJoin:
             return joined
         self._metrics.stream_records.labels("made").inc()
         renderer = _prepare(request, replace(identity, wall_clock=EndTime()), place)
-        joined.owned = self._own(request, renderer, place, (1, 0), lambda: request.output)
+        joined.owned = self._own(request, renderer, place, Ownership(number=found.number), lambda: request.output)
         return joined
 
     async def _queue(
@@ -264,8 +264,8 @@ class StreamJoin:
             if joined.owned is not None:
                 await keep(usage)
 
-        def take(epoch: int, block: int, output: GeneratedOutput) -> OwnedStream:
-            joined.owned = self._own(request, renderer, place, (epoch, block), lambda: output)
+        def take(begins: Ownership, output: GeneratedOutput) -> OwnedStream:
+            joined.owned = self._own(request, renderer, place, begins, lambda: output)
             return joined.owned
 
         request.prepared = replace(request.prepared, keep=keep_own)
@@ -288,10 +288,10 @@ class StreamJoin:
         request: ClientRequest[PreparedGeneration],
         renderer: NumberedRenderer,
         place: _Place,
-        begins: tuple[int, int],
+        begins: Ownership,
         output: Callable[[], Output | None],
     ) -> OwnedStream:
-        """Record the request's answer from an epoch and a block on."""
+        """Record the request's answer from there on."""
         owned = OwnedStream(request.tenant.id, place.stream, begins, place.num_choices, request.place.end_if_open)
         num_prompts = len(request.prepared.specs)
 

@@ -27,6 +27,13 @@ class ChunkRecorder(Protocol):
     def note(self, chunk: ChoiceChunk) -> None:
         """A chunk, about to be sent."""
 
+    def note_token(self, token_id: int) -> None:
+        """The same of one token of the only choice, which goes on, once all chunks are recorded in full."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Such tokens can be noted."""
+
     def note_whole(self) -> None:
         """Everything has come."""
 
@@ -48,6 +55,7 @@ class NumberedRenderer(Renderer):
         """Where chunks are recorded; ``None`` where another gateway does, or did."""
         self._inner = inner
         self._tag = tag.encode()
+        self._id_head = b"id: %b." % self._tag
         self._units = [0] * num_choices
         self._cursor = cursor
         self._seen = cursor.seen or self._units.copy()
@@ -68,6 +76,23 @@ class NumberedRenderer(Renderer):
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Part of a stream for what is new to the client."""
         return self._chunk(chunks[0]) if len(chunks) == 1 else b"".join([self._chunk(chunk) for chunk in chunks])
+
+    def token_part(self, token_id: int, text: str) -> bytes | None:
+        """An event of a token; chunks go before where it is not certain that it is new to the client."""
+        recorder, units = self.recorder, self._units
+        is_special = self._is_behind or self._retry or len(units) > 1 or self._num_events < self._num_skipped
+        if is_special or not (recorder is None or recorder.is_plain):
+            return None
+        data = self._inner.token_part(token_id, text)
+        if data is None:
+            return None
+        if recorder is not None:
+            recorder.note_token(token_id)
+        units[0] = num_units = units[0] + 1
+        if not data:
+            return data
+        self._num_events = number = self._num_events + 1
+        return b"%b%d.%d\n%b" % (self._id_head, number, num_units, data)
 
     def stream_end(self, usage: Usage) -> bytes:
         """The rest of a stream; its last event's id is that of everything."""

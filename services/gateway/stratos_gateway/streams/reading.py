@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -15,6 +15,7 @@ from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.streams.codec import Piece, decode_block, decode_end
 from stratos_gateway.streams.cursor import FROM_THE_START, Cursor
+from stratos_gateway.streams.owned import Ownership
 
 
 class RecordReading:
@@ -46,8 +47,10 @@ class RecordReading:
         """Tokens of each prompt that a prefix cache had."""
         self.block = 0
         """Number of the block that is read next."""
-        self.num_pieces = 0
-        """Pieces of it that were read."""
+        self._num_before, self._num_pieces = 0, 0
+        """Pieces of the blocks before it, and its own."""
+        self._tail: list[int] = []
+        """Tokens that were read before any block had them: pieces behind those of the blocks."""
         self.ready: list[ChoiceChunk] = []
         """Chunks that were not taken yet."""
         self.is_done = False
@@ -76,6 +79,7 @@ class RecordReading:
             raise StreamGone("this stream is kept no more")
         for number, content in enumerate(record.blocks, self.block):
             self._absorb_block(number, content)
+        self._absorb_tail(record.tail)
         match record.found:
             case Found.CANCELLED:
                 self.failure = StreamCancelled("this stream was cancelled")
@@ -92,13 +96,38 @@ class RecordReading:
             block = decode_block(content, num_prompts, num_prompts * self._num_choices)
         except ValueError as error:
             raise StreamGone("the record of this stream cannot be read") from error
-        known = self.num_pieces if number == self.block else 0
+        if number != self.block:
+            self._num_before += self._num_pieces
+            self._num_pieces = 0
         self.num_cached = block.num_cached
         if block.ended_unix_s:
             self._note_end(block.ended_unix_s)
-        for piece in block.pieces[known:]:
-            self._read(piece)
-        self.block, self.num_pieces = number, len(block.pieces)
+        for piece in block.pieces[self._num_pieces :]:
+            self._read(piece if not self._tail else self._without_tail(piece))
+        self.block, self._num_pieces = number, len(block.pieces)
+
+    def _without_tail(self, piece: Piece) -> Piece:
+        """What of a piece was not read before; a gateway that takes over may put tokens together otherwise."""
+        known, ids = self._tail[: len(piece.ids)], list(piece.ids)
+        if known != ids[: len(known)]:
+            raise StreamGone("the record of this stream cannot be read")
+        del self._tail[: len(known)]
+        return Piece(piece.choice, ids[len(known) :], ends=piece.ends, cause=piece.cause)
+
+    def _absorb_tail(self, tail: Mapping[int, int]) -> None:
+        """Read tokens that no block has yet."""
+        first = self._num_before + self._num_pieces
+        while (token_id := tail.get(first + len(self._tail))) is not None:
+            self._read(Piece(0, (token_id,)))
+            self._tail.append(token_id)
+
+    def ownership(self, taken: StreamRecord) -> Ownership:
+        """Where the one begins who has taken the record over, and has read it."""
+        num_pieces = self._num_before + self._num_pieces
+        block = self.block + (1 if self._num_pieces else 0)
+        return Ownership(
+            epoch=taken.epoch, number=taken.number, block=block, num_pieces=num_pieces, tail=tuple(self._tail)
+        )
 
     def _read(self, piece: Piece) -> None:
         choice = self.choices[piece.choice]

@@ -111,6 +111,16 @@ def test_tokens_that_come_together_share_their_gap() -> None:
     assert counter.itls() == Itls(8, 4, ((bucket_of(50_000), 4), (bucket_of(51_000), 4)))
 
 
+@given(gaps_us=st.lists(st.integers(1, 400_000_000), max_size=100), promised_us=st.sampled_from([None, 1, 50_000]))
+def test_many_gaps_are_counted_as_one_by_one(gaps_us: list[int], promised_us: int | None) -> None:
+    one, many = ItlCounter(promised_us), ItlCounter(promised_us)
+    gaps_s = sorted(gap_us / 1e6 for gap_us in gaps_us)
+    for gap_s in gaps_s:
+        one.add(gap_s, 1)
+    many.add_sorted(gaps_s)
+    assert many.itls() == one.itls()
+
+
 @given(gaps_us=st.lists(st.integers(1, 400_000_000), max_size=300))
 def test_a_histogram_is_bounded_and_never_says_less_than_was_measured(gaps_us: list[int]) -> None:
     counter = ItlCounter(None)

@@ -95,3 +95,84 @@ async def test_ends_and_failures_wake_the_task() -> None:
     ended.output.generations[0].is_ended = True
     ended.token(7, prompt=1)
     assert [chunk.token_ids for chunk in await waiting] == [[7]]
+
+
+class TokenSender(Sender):
+    """Sends single tokens of the only choice by themselves, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens: list[tuple[int, str]] = []
+
+    def send_token(self, token_id: int, text: str) -> bool:
+        if not self.is_behind:
+            self.tokens.append((token_id, text))
+        return not self.is_behind
+
+
+def one_choice(stop: tuple[str, ...] = ()) -> tuple[Fanout, TokenSender]:
+    output = Fanout([SPEC], 1, (stop, False), shipped_tokenizer(), make_platform(FakeRouter(), FakeSessions([])))
+    sender = TokenSender()
+    output.send_now, output.send_token = sender.send_now, sender.send_token
+    return output, sender
+
+
+def hand(output: Fanout, token_id: int, offset: int | None = None) -> bool:
+    """Hand a token over as an attempt does: whether it went the short way."""
+    transcript = output.generations[0].transcript
+    offset = len(transcript.choices[0].ids) if offset is None else offset
+    if transcript.pass_on(offset, token_id, 1.0):
+        return True
+    transcript.accept_token(offset, token_id, 1.0)
+    transcript.publish()
+    return False
+
+
+async def test_tokens_go_the_short_way_once_the_first_was_sent_and_are_journalled_all_the_same() -> None:
+    output, sender = one_choice()
+    waiting = asyncio.create_task(output.news())
+    await asyncio.sleep(0)
+    words = [shipped_tokenizer().encode(text)[0] for text in (" the", " order", " of")]
+    assert [hand(output, token_id) for token_id in words] == [False, True, True]
+    assert (sender.sent, sender.tokens) == ([words[:1]], [(words[1], " order"), (words[2], " of")])
+    choice = output.generations[0].transcript.choices[0]
+    assert (choice.ids, choice.num_untaken, choice.num_delivered) == (words, 0, 2)
+    assert output.take() == []
+    times = output.generations[0].transcript.times(0.0)
+    assert times.itls.num == 2
+    waiting.cancel()
+
+
+async def test_what_is_not_plain_goes_the_long_way_and_the_short_one_is_open_again_behind_it() -> None:
+    """A part of a character is held back, a token comes again, a client is behind."""
+    output, sender = one_choice()
+    waiting = asyncio.create_task(output.news())
+    await asyncio.sleep(0)
+    tokenizer = shipped_tokenizer()
+    word, [first, *rest] = tokenizer.encode(" the")[0], tokenizer.encode("\U0001f9a9")
+    assert rest, "its bytes are several tokens"
+    assert [hand(output, token_id) for token_id in (word, word, first, *rest)] == [
+        False,
+        True,
+        *[False] * (1 + len(rest)),
+    ]
+    assert [hand(output, word), hand(output, word, offset=1)] == [True, False]
+    sender.is_behind = True
+    assert [hand(output, word), hand(output, word)] == [False, False]
+    sender.is_behind = False
+    assert not hand(output, word), "it would overtake what waits"
+    [chunk] = await waiting
+    assert chunk.text == " the the the"
+    choice = output.generations[0].transcript.choices[0]
+    text = "".join(text for _, text in sender.tokens)
+    assert (len(choice.ids), text) == (7 + len(rest), " the the")
+
+
+async def test_stop_strings_are_looked_for_in_chunks() -> None:
+    output, sender = one_choice(stop=("never",))
+    waiting = asyncio.create_task(output.news())
+    await asyncio.sleep(0)
+    word = shipped_tokenizer().encode(" the")[0]
+    assert [hand(output, word) for _ in range(3)] == [False] * 3
+    assert sender.tokens == []
+    waiting.cancel()

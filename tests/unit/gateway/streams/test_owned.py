@@ -7,7 +7,7 @@ import pytest
 from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.streams import owned
 from stratos_gateway.streams.codec import add_tokens, decode_block
-from stratos_gateway.streams.owned import OwnedStream
+from stratos_gateway.streams.owned import OwnedStream, Ownership
 
 
 def chunk(token_id: int) -> ChoiceChunk:
@@ -24,7 +24,7 @@ def test_tokens_are_packed_as_they_come_so_that_a_write_after_an_outage_has_few_
         add_tokens(buffer, token_ids)
 
     monkeypatch.setattr(owned, "add_tokens", add)
-    stream = OwnedStream("t", "s", (1, 0), 1, lambda error: None)
+    stream = OwnedStream("t", "s", Ownership(), 1, lambda error: None)
     stream.num_cached = lambda: [0]
     ids = list(range(1000, 2000))
     for token_id in ids:

@@ -1,0 +1,78 @@
+"""Events of single tokens have the same bytes, and are recorded the same, whichever way they take."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratos_gateway.openai.answers import ChatRenderer, ChoicesRenderer, CompletionRenderer
+from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.openai.rendering import Answer
+from stratos_gateway.streams.codec import decode_block
+from stratos_gateway.streams.cursor import Cursor
+from stratos_gateway.streams.numbering import NumberedRenderer
+from stratos_gateway.streams.owned import OwnedStream, Ownership
+from tests.support.reference.shipped_model import shipped_tokenizer
+
+TEXTS = ["a", "b", "", "\u00e9\n", '"', "c"]
+
+
+def answer(**fields: bool) -> Answer:
+    known = {"return_token_ids": False, "include_usage": False} | fields
+    return Answer(
+        id="cmpl-1", created=1, model="base", num_logprobs=None, num_prompt_logprobs=None, echoes_logprobs=False,
+        prompts=[[1]], num_choices=1, **known,
+    )  # fmt: skip
+
+
+def owned() -> OwnedStream:
+    stream = OwnedStream("t", "s", Ownership(), 1, lambda error: None)
+    stream.num_cached = lambda: [0]
+    return stream
+
+
+def chunk(token_id: int, text: str) -> ChoiceChunk:
+    return ChoiceChunk(0, text, [token_id], [], None, is_first=token_id == 0)
+
+
+@pytest.mark.parametrize("kind", [ChatRenderer, CompletionRenderer])
+@pytest.mark.parametrize("is_numbered", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"include_usage": True}])
+def test_a_token_and_a_chunk_give_the_same_bytes(
+    kind: type[ChoicesRenderer], fields: dict[str, bool], *, is_numbered: bool
+) -> None:
+    chunks, tokens = (kind(answer(**fields), shipped_tokenizer()) for _ in range(2))
+    records = owned(), owned()
+    if is_numbered:
+        chunks, tokens = (NumberedRenderer(inner, "a" * 12, 1) for inner in (chunks, tokens))  # type: ignore[assignment]
+        chunks.recorder, tokens.recorder = records  # type: ignore[attr-defined]
+    expected = [chunks.stream_part([chunk(number, text)]) for number, text in enumerate(TEXTS)]
+    found, num_short = [], 0
+    for number, text in enumerate(TEXTS):
+        part = tokens.token_part(number, text) if number else None
+        num_short += part is not None
+        found.append(tokens.stream_part([chunk(number, text)]) if part is None else part)
+    assert found == expected
+    assert num_short == len(TEXTS) - 2, "all but the first two, of which the second shows what differs"
+    if is_numbered:
+        written = [decode_block(stream.write().content, 1, 1).pieces for stream in records]
+        assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("field", ["return_token_ids", "continuous_usage"])
+def test_what_tells_more_than_text_is_told_by_chunks(field: str) -> None:
+    renderer = CompletionRenderer(answer(**{field: True}), shipped_tokenizer())
+    for number, text in enumerate(TEXTS):
+        assert renderer.token_part(number, text) is None
+        renderer.stream_part([chunk(number, text)])
+
+
+def test_a_client_that_comes_back_gets_chunks_until_all_is_new_to_it() -> None:
+    inner = CompletionRenderer(answer(), shipped_tokenizer())
+    renderer = NumberedRenderer(inner, "a" * 12, 1, Cursor(num_events=2, seen=(2,)))
+    found = []
+    for number, text in enumerate("abcd"):
+        part = renderer.token_part(number, text)
+        found.append((part is None, renderer.stream_part([chunk(number, text)]) if part is None else part))
+    assert [is_long for is_long, _ in found] == [True, True, True, False]
+    assert [part.count(b"data:") for _, part in found] == [0, 0, 1, 1]
+    assert b"id: aaaaaaaaaaaa.4.4\n" in found[3][1]
