@@ -39,8 +39,9 @@ SCALE_DOWN_S, BEGINNING_S = 60, 300.0
 AT_REST = (
     f"autoscaling.metricsApi.owner=release,autoscaling.scaleDownSeconds={SCALE_DOWN_S},"
     "decodeWorker.autoscaling.mode=hpa,decodeWorker.autoscaling.maxReplicas=4,decodeWorker.config.engine=fake,"
-    "decodeWorker.config.fake.stepS=0.1,decodeWorker.config.scheduler.maxNumSeqs=2,prefillWorker.config.engine=fake"
+    "decodeWorker.config.scheduler.maxNumSeqs=2,prefillWorker.config.engine=fake"
 )
+STEP = "decodeWorker.config.fake.stepS=0.1"
 CONSTANT = 4
 """Requests at once: two workers of two slots are full with them, three are used as the target has it."""
 
@@ -49,7 +50,7 @@ CONSTANT = 4
 def test_point_5_rest_under_a_constant_load(cluster: ClusterSettings, report: ClusterReport) -> None:
     with namespace(f"{NAMESPACE}-rest") as kubectl:
         release = Release("stratos", kubectl)
-        flags = [*cluster.small_arguments(), "--set", AT_REST]
+        flags = [*cluster.small_arguments(), "--set", AT_REST, "--set-json", STEP]
         release.helm("install", CHART, *flags, "--wait", "--timeout", "10m")
         wait_until("the API is available", lambda: metrics_api_is_available(kubectl))
         watched_s = BEGINNING_S + 2 * SCALE_DOWN_S
