@@ -105,8 +105,9 @@ def weights_label(config: Fields, quantization: str) -> str:
 
 
 def _one(stated: Fields, stored: StoredScheme) -> QuantisationConfig:
-    named = (stated.get(field) for field in ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules"))
-    ignored = modelopt.excluded_modules(stated) or next(filter(None, named), [])
+    fields = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
+    ignored = modelopt.excluded_modules(stated) if stated["quant_method"] in modelopt.METHODS else []
+    ignored = ignored or next((stated[field] for field in fields if stated.get(field)), [])
     return QuantisationConfig(
         method=str(stated["quant_method"]),
         targets=(SchemeTarget(targets=("Linear",), stored=stored),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWe
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
 
 
-class LayerTensors:
+class LayerTensors(ABC):
     """The tensors of one layer, checked against its shape when constructed.
 
     Args:
@@ -38,13 +39,13 @@ class LayerTensors:
         """Equal for layers that can be one product."""
         return self.stored
 
+    @abstractmethod
     def read(self) -> QuantisedWeight | NestedWeight:
         """The layer's weight.
 
         Raises:
             InvalidCheckpoint: a scale is no positive number, a zero or an order of inputs is not possible.
         """
-        raise NotImplementedError
 
     def whole(self, suffix: str) -> Tensor:
         """A tensor of the layer; it lies in the mapped file."""
