@@ -80,8 +80,7 @@ class EngineCore:
             grammars=RequestGrammars(runner.info, config, clock),
         )
         self._requests, self._reservations = GenerationTable(self._context), ReservationTable(self._context)
-        self._jobs = PrefillJobTable(self._context)
-        self._embeddings = EmbeddingTable(self._context)
+        self._jobs, self._embeddings = PrefillJobTable(self._context), EmbeddingTable(self._context)
         self._adapter_pins: Counter[str] = Counter()
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
@@ -370,7 +369,6 @@ class EngineCore:
 
     def _snapshot(self) -> EngineStatus:
         waiting, ready, running = self._scheduler.waiting, self._scheduler.ready, self._scheduler.running
-        self._kv.expire_pins()
         prompts = (s for queue in (waiting, ready, running) for s in queue if s.remaining > 1)
         return EngineStatus(
             step=self._steps.num_retired,
@@ -397,7 +395,6 @@ class EngineCore:
                 s.num_computed - s.num_released * self._blocks.block_size for queue in (ready, running) for s in queue
             ),
             host=self._kv.tier.status(),
-            device_pins=self._blocks.cache.pins.status(),
-            host_pins=self._kv.tier.pool.pins.status(),
+            pins=self._kv.pin_status(),
             last_cache_change=self._blocks.cache.changes.last,
         )

@@ -38,7 +38,9 @@ class WorkerMetrics(Instruments):
         zeros=("device", "host"),
     )
     pinned_blocks = gauge("stratos_kv_pinned_blocks", "Cached KV blocks that clients asked to keep, by tier.", "tier")
-    pinned_bytes = gauge("stratos_kv_pinned_bytes", "Size of those blocks, by tier.", "tier")
+    pinned_bytes = gauge(
+        "stratos_kv_pinned_bytes", "Size of the KV blocks that clients asked to keep, by tier.", "tier"
+    )
     dropped_pins = counter(
         "stratos_kv_pins_dropped", "KV blocks that are kept no more, or were not, by tier and reason.",
         "tier", "reason", zeros=tuple((tier, reason) for tier in ("device", "host") for reason in REASONS),
@@ -153,7 +155,7 @@ class WorkerMetrics(Instruments):
             self.staging_slots.labels(state).set(getattr(staging, state))
         for state in ("free", "cached", "held", "moving"):
             self.host_blocks.labels(state).set(getattr(host.slots, state))
-        for tier, pins in (("device", status.device_pins), ("host", status.host_pins)):
+        for tier, pins in status.pins.items():
             self.pinned_blocks.labels(tier).set(pins.num_blocks)
             self.pinned_bytes.labels(tier).set(pins.num_blocks * block_bytes)
         in_use = blocks.total - blocks.free - blocks.cached
@@ -198,7 +200,7 @@ class WorkerMetrics(Instruments):
             "sound": (self.ledger_audits.labels("sound"), status.audits.num_sound),
             "broken": (self.ledger_audits.labels("broken"), status.audits.num_broken),
         }
-        for tier, pins in (("device", status.device_pins), ("host", status.host_pins)):
+        for tier, pins in status.pins.items():
             for reason, total in pins.dropped.items():
                 totals[f"pins {tier} {reason}"] = (self.dropped_pins.labels(tier, reason), total)
         for name, (instrument, total) in totals.items():

@@ -77,7 +77,6 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     """A token is left out after so many."""
     cached_tokens: int = 0
     pinned_tokens: int = 0
-    """Of prompts with breakpoints, at most all that these cover."""
     logprobs_of: Callable[[decode_pb2.Submit], Sequence[float]] | None = None
     """Log probabilities of all tokens after a prompt, for outputs of one token; else they are made up."""
     features: frozenset[str] = frozenset(Feature)
@@ -231,9 +230,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             if delta.finish_reason:
                 del state[index]
             deltas.append(delta)
-        pinned = min(self.pinned_tokens, max((mark.num_tokens for mark in submit.terms.pins.breakpoints), default=0))
-        receipt = decode_pb2.Receipt(num_cached_tokens=self.cached_tokens, num_pinned_tokens=pinned)
-        receipt = receipt if is_first else None
+        counts = {"num_cached_tokens": self.cached_tokens, "num_pinned_tokens": self.pinned_tokens}
+        receipt = decode_pb2.Receipt(**counts) if is_first else None
         is_scored = is_first and submit.sampling.HasField("num_prompt_logprobs")
         prompt = _prompt_logprobs(submit, self.prompt_shift.get(submit.model_digest, 0.0)) if is_scored else []
         await self._send(session, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)

@@ -138,7 +138,7 @@ def _with_read_price(price: Price, cache_prices: CachePrices) -> Price:
 
 
 def _surcharge(price: Price, cache_prices: CachePrices, writes: CacheWrites) -> int:
-    """What kept tokens cost more, in micro-units, rounded like an amount."""
+    """Cost of kept tokens above that of others, in micro-units, rounded like an amount."""
     percents = (
         writes.num_5m * (cache_prices.write_5m_percent - 100)
         + writes.num_1h * (cache_prices.write_1h_percent - 100)

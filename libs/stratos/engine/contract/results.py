@@ -218,8 +218,8 @@ class EngineStatus(EngineLoad):
     num_kv_tokens: int = 0
     """Tokens whose KV running sequences and prefill jobs hold; a shared prefix counts for each of them."""
     host: HostTierStatus = field(default_factory=HostTierStatus)
-    device_pins: TierPinStatus = field(default_factory=TierPinStatus)
-    host_pins: TierPinStatus = field(default_factory=TierPinStatus)
+    pins: dict[str, TierPinStatus] = field(default_factory=dict)
+    """By tier: "device" and "host"."""
     last_cache_change: int = 0
     """Number of the newest change of the prefix cache."""
 

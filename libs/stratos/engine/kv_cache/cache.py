@@ -8,6 +8,7 @@ from functools import partial
 
 from stratos.common.clock import Clock
 from stratos.core.requests.pins import PinTerms
+from stratos.engine.contract.results import TierPinStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -69,6 +70,11 @@ class KvCache:
         """The time of some pin is over."""
         now_s = self.clock.now()
         return self.blocks.cache.pins.is_due(now_s) or self.tier.pool.pins.is_due(now_s)
+
+    def pin_status(self) -> dict[str, TierPinStatus]:
+        """Pins whose time is not over, by tier."""
+        self.expire_pins()
+        return {"device": self.blocks.cache.pins.status(), "host": self.tier.pool.pins.status()}
 
     def expire_pins(self) -> None:
         """End the pins whose time is over."""

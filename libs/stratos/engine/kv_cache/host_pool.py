@@ -41,7 +41,7 @@ class HostPool:
         self._free = list(range(num_slots - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._cached_last: OrderedDict[int, None] = OrderedDict()
-        """Those with a pin."""
+        """Slots with a pin."""
         self._refs = [0] * num_slots
         self._moves = [0] * num_slots
         self._filling: set[int] = set()
@@ -58,7 +58,7 @@ class HostPool:
 
     @property
     def num_unpinned(self) -> int:
-        """Those of them that take no pin."""
+        """Slots among them that take no pin."""
         return len(self._free) + len(self._cached)
 
     def find(self, block_hash: bytes) -> int | None:

@@ -28,7 +28,7 @@ class PrefixCache:
         self._hash_of: dict[int, bytes] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
         self._evictable_last: OrderedDict[int, None] = OrderedDict()
-        """Those with a pin."""
+        """Blocks with a pin."""
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Blocks of the longest known prefix of the chain ``hashes``."""

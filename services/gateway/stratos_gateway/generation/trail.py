@@ -61,7 +61,7 @@ def drafts_section(drafts: DraftUse) -> dict[str, Any]:
 
 
 def pins_section(pins: PinTerms, receipt: Receipt, writes: CacheWrites) -> dict[str, Any]:
-    """What a client asked to keep of a prompt, and what its worker keeps; nothing where it asked for nothing."""
+    """Breakpoints of a prompt, and how much of it its worker keeps; nothing where there are none."""
     if not pins.breakpoints:
         return {}
     return {

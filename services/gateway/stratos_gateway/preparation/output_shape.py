@@ -33,7 +33,7 @@ async def encode_conversation(model: ServedModel, conversation: Conversation) ->
 
 
 async def told(model: ServedModel, conversation: Conversation, encode: Callable[..., Awaitable[T]]) -> T:
-    """What ``encode`` makes of a conversation, as the model's template takes it.
+    """Result of ``encode`` for a conversation, as the model's template takes it.
 
     Args:
         model: with the template.

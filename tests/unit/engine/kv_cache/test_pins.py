@@ -148,7 +148,7 @@ def press(engine, tag, rounds=3):
 
 
 def dropped(engine):
-    return Counter(engine.status().device_pins.dropped)
+    return Counter(engine.status().pins["device"].dropped)
 
 
 def test_a_pinned_prefix_outlives_pressure_and_an_unpinned_one_does_not(make_engine, clock):
@@ -158,9 +158,9 @@ def test_a_pinned_prefix_outlives_pressure_and_an_unpinned_one_does_not(make_eng
     press(engine, "first")
     assert ask(engine, "plain", "p2").num_cached_tokens == 0, "control: the pool was full"
     assert ask(engine, "keeps", "k2").num_cached_tokens == 16
-    assert engine.status().device_pins.num_blocks == 4
+    assert engine.status().pins["device"].num_blocks == 4
     clock.advance(TTL_5M_S + 1)
-    assert engine.status().device_pins.num_blocks == 0, "told without a step"
+    assert engine.status().pins["device"].num_blocks == 0, "told without a step"
     press(engine, "second")
     assert ask(engine, "keeps", "k3").num_cached_tokens == 0
     assert dropped(engine) == {"expired": 4}
@@ -173,11 +173,11 @@ def test_each_use_begins_the_time_again_and_a_shorter_one_cuts_none(make_engine,
     clock.advance(TTL_5M_S - 1)
     ask(engine, "keeps", "k2", marks=FOUR_BLOCKS)
     clock.advance(2)
-    assert engine.status().device_pins.num_blocks == 4
+    assert engine.status().pins["device"].num_blocks == 4
     clock.advance(TTL_5M_S)
-    assert engine.status().device_pins.num_blocks == 2, "those of the hour"
+    assert engine.status().pins["device"].num_blocks == 2, "those of the hour"
     clock.advance(TTL_1H_S)
-    assert engine.status().device_pins.num_blocks == 0
+    assert engine.status().pins["device"].num_blocks == 0
 
 
 def test_a_quota_keeps_the_beginning_of_a_prompt_and_what_lasts_longer(make_engine, clock):
@@ -188,7 +188,7 @@ def test_a_quota_keeps_the_beginning_of_a_prompt_and_what_lasts_longer(make_engi
     assert ask(engine, "a", "b", [7] * 17, marks=day, ratio=3 / 16).num_pinned_tokens == 8
     assert dropped(engine) == {"quota": 3}, "the deepest blocks of the prompt before made room"
     assert ask(engine, "a", "c", [8] * 17, marks=FOUR_BLOCKS, ratio=3 / 16).num_pinned_tokens == 0, "no later end"
-    assert engine.status().device_pins.num_blocks == 3
+    assert engine.status().pins["device"].num_blocks == 3
     assert ask(engine, "b", "d", marks=FOUR_BLOCKS, ratio=0.0).num_pinned_tokens == 0, "a plan without a quota"
 
 
@@ -216,7 +216,7 @@ def test_pins_go_with_their_tenant(make_engine, clock):
     for tenant in "ab":
         ask(engine, tenant, tenant, marks=FOUR_BLOCKS)
     engine.forget_tenant("a")
-    assert (engine.status().device_pins.num_blocks, dropped(engine)) == (4, {"forgotten": 4})
+    assert (engine.status().pins["device"].num_blocks, dropped(engine)) == (4, {"forgotten": 4})
     assert ask(engine, "b", "b2").num_cached_tokens == 16
 
 
@@ -225,11 +225,11 @@ def test_a_pin_follows_its_block_to_host_memory(make_engine, clock):
     ask(engine, "keeps", "k", marks=FOUR_BLOCKS)
     for number in range(4):
         ask(engine, "crowd", f"c{number}", [1000 + 60 * number + i for i in range(58)])
-    assert engine.status().host_pins.num_blocks > 0
+    assert engine.status().pins["host"].num_blocks > 0
     cached = ask(engine, "keeps", "k2").num_cached_tokens
-    assert cached >= 4 * engine.status().host_pins.num_blocks > 0
+    assert cached >= 4 * engine.status().pins["host"].num_blocks > 0
     clock.advance(TTL_5M_S + 1)
-    assert engine.status().host_pins.num_blocks == 0
+    assert engine.status().pins["host"].num_blocks == 0
     assert_at_rest(engine)
 
 
@@ -244,7 +244,7 @@ def test_a_source_pins_what_it_computed(make_engine, clock):
             engine.grant("leg")
             granted = True
     engine.release_prefill("leg")
-    assert engine.status().device_pins.num_blocks == 4
+    assert engine.status().pins["device"].num_blocks == 4
 
 
 def test_nothing_is_pinned_where_nothing_is_shared(make_engine, clock):
