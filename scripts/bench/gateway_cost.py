@@ -53,6 +53,12 @@ _ENGINE = {
 PLATFORM_ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--no-fork-server")
 
 
+def arguments_of(tree: Path) -> tuple[str, ...]:
+    """Arguments of a checkout's ``stratos up``: one from before there was a fork server does not know its switch."""
+    has_server = (tree / "libs" / "stratos" / "rpc" / "forking").is_dir()
+    return PLATFORM_ARGUMENTS if has_server else PLATFORM_ARGUMENTS[:-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Front:
     """A server that is measured: its URL, a key that it takes, and its process."""
@@ -293,7 +299,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     trees = {"this": ROOT} | ({"beside": args.beside} if args.beside else {})
     with engine_settings(args.step_ms), contextlib.ExitStack() as stack:
         platforms = {
-            name: stack.enter_context(running_platform(*PLATFORM_ARGUMENTS, program=tree / ".venv/bin/stratos"))
+            name: stack.enter_context(running_platform(*arguments_of(tree), program=tree / ".venv/bin/stratos"))
             for name, tree in trees.items()
         }
         idle = {name: idle_ratio(platform) for name, platform in platforms.items()}

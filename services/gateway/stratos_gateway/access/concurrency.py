@@ -162,10 +162,15 @@ class Admission:
             end: ends it with an error.
             has_begun: whether its client has heard something.
         """
+        with self._held(place, end, has_begun):
+            if (error := self._end or place.refusal()) is not None:
+                end(error)
+            yield
+
+    @contextmanager
+    def _held(self, place: Place, end: End, has_begun: Callable[[], bool]) -> Iterator[None]:
         outer = place.end, place.has_begun
         place.end, place.has_begun = end, has_begun
-        if (error := self._end or place.refusal()) is not None:
-            end(error)
         try:
             yield
         finally:
@@ -180,7 +185,7 @@ class Admission:
         """
         if (error := self._end or place.refusal()) is not None:
             raise error
-        with TaskEnd() as end, self.ends_by(place, end, lambda: False):
+        with TaskEnd() as end, self._held(place, end, lambda: False):
             yield
 
     async def until_open(self, place: Place) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import orjson
 
@@ -120,12 +121,14 @@ def add_piece(buffer: bytearray, piece: Piece, num_choices: int) -> None:
 
 def add_tokens(buffer: bytearray, token_ids: Iterable[int]) -> None:
     """Append pieces as nearly all are: each one token of a request's one choice, which goes on."""
-    for token_id in token_ids:
-        if 0x7F < token_id < 0x4000:  # at once, as most of them
-            buffer += bytes((2, token_id & 0x7F | 0x80, token_id >> 7))
-        else:
-            buffer.append(2)
-            add_number(buffer, token_id)
+    buffer += b"".join(map(_token_piece, token_ids))
+
+
+@lru_cache(1 << 14)
+def _token_piece(token_id: int) -> bytes:
+    piece = bytearray((2,))
+    add_number(piece, token_id)
+    return bytes(piece)
 
 
 def encode_block(num_cached: Sequence[int], ended_unix_s: int, pieces: bytes) -> bytes:
