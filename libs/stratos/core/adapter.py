@@ -51,9 +51,9 @@ class Adapter:
     created_unix_s: int
     """Seconds since the epoch at registration."""
     former: tuple[AdapterVersion, ...] = ()
-    """What the name stood for before, the last one first."""
+    """Versions that the name stood for before, the last one first."""
 
     @property
     def version(self) -> AdapterVersion:
-        """What the name stands for now."""
+        """Content that the name stands for now."""
         return AdapterVersion(digest=self.digest, base_model_digest=self.base_model_digest, uri=self.uri)

@@ -37,7 +37,7 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.aliases import AliasSource
 from stratos_gateway.models.loading import load_models
 from stratos_gateway.models.model_set import ModelSet
-from stratos_gateway.models.shelf import Arrivals, no_arrivals
+from stratos_gateway.models.shelf import ModelArrivals, no_arrivals
 from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
 from stratos_gateway.response_cache.shared import SharedAnswers
@@ -98,7 +98,7 @@ class Backends:
     """Responses that clients come back to; ``None`` keeps none."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
     """A copy of what they know, for other gateways."""
-    model_arrivals: Arrivals = no_arrivals
+    model_arrivals: ModelArrivals = no_arrivals
     """Waits a moment for a base model, or a revision, that was just added."""
     first_look: Callable[[], Awaitable[None]] | None = None
     """Waits until they were asked once, with or without success."""

@@ -89,8 +89,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     knows_columns: bool = True
     """Its build does; one from before them says each token in an entry of its own."""
     sessions: list[FakeOutputSession] = field(default_factory=list)
-    prompt_shift: dict[str, float] = field(default_factory=dict)
-    """Added to the log probabilities of a prompt, by the digest of its model."""
+    prompt_shift: dict[str, float] = field(default_factory=dict)  # of a prompt's log probabilities, by model digest
 
     def __post_init__(self) -> None:
         self.listen()

@@ -55,7 +55,7 @@ class Drift:
     """Differences of log probabilities of a pinned text's tokens between both revisions, without signs, in nats."""
 
     epoch: Annotated[int, Ge(0)]
-    """Of the step at which it was measured."""
+    """Number of the step's count at which it was measured."""
     mean: Annotated[float, Ge(0)]
     largest: Annotated[float, Ge(0)]
     num_tokens: Annotated[int, Ge(1)]
@@ -107,7 +107,7 @@ class RolloutRecord:
     """Number of the count of requests that is judged: a step begins with a count of its own."""
     baseline: Baseline | None = None
     drift: Drift | None = None
-    """As it was measured last; ``None`` before, or without a gate on it."""
+    """Last measurement; ``None`` before, or without a gate on it."""
     alias_version: Annotated[int, Ge(0)] | None = None
     """Version of the model's alias when it started, 0 where it had none; other targets since are an edit by hand."""
     reason: str = ""

@@ -28,7 +28,7 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.aliases import AliasChoice, AliasSource, NoAliases
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
-from stratos_gateway.models.shelf import Arrivals, no_arrivals
+from stratos_gateway.models.shelf import ModelArrivals, no_arrivals
 
 HIDDEN = "/"
 """A name that no adapter can have; it is looked up in the place of one that is not allowed."""
@@ -90,7 +90,7 @@ class ModelCatalogue:
         models: ModelSet,
         adapters: AdapterSource | None = None,
         blocks: Blocks = NO_BLOCKS,
-        arrivals: Arrivals = no_arrivals,
+        arrivals: ModelArrivals = no_arrivals,
         aliases: AliasSource | None = None,
         rng: Random | None = None,
     ) -> None:

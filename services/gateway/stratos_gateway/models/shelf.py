@@ -92,7 +92,7 @@ class Placed:
             self.work.cancel()
 
 
-class Arrivals(Protocol):
+class ModelArrivals(Protocol):
     """``ModelShelf.wait_for`` is one."""
 
     async def __call__(self, name: str, digits: str = "") -> None:

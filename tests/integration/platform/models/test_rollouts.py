@@ -25,6 +25,7 @@ NUM_CUT = 6
 """Open streams at least, under which a gateway is killed."""
 
 
+@pytest.mark.timeout(300)
 async def test_a_gate_a_crash_a_killed_gateway_and_a_removal_cost_no_stream_and_no_revision_mixes(
     platform: PlatformProcess, tmp_path: Path, crashing: Path
 ) -> None:
