@@ -1,9 +1,10 @@
 """Scripts over the keys of ``stream_store``: each is one step of Redis, which is the only clock of leases.
 
-Meta of a stream, as JSON: s state (open, done, cancelled, failed), o owner ("" without one), e epoch, l end of the
-lease in milliseconds, f fingerprint of the request's body, n number of blocks, b bytes of all its fields, w gateway
-whose frames have its newest tokens, t its number in them; and of one without a client q, the milliseconds that it is
-kept while it is open.
+Meta of a stream, as JSON: s state (open, done, cancelled, failed), o owner ("" before the first one and after it gave
+up; a cancelled one keeps its last), e epoch, l end of the lease in milliseconds, f fingerprint of the request's body, n
+number of blocks, b bytes of all its fields; w gateway that wrote the newest block, whose frames have what came since,
+t its number in them, wn number of blocks then: a gateway of an older version writes blocks without these three; and of
+one without a client q, the milliseconds that it is kept while it is open.
 
 Frames of a tenant: <gateway>/<slot> the newest tokens of all its streams there, <gateway>/t milliseconds of the last
 one, <gateway>! ids of streams that it is to look after, since it lost them.
@@ -72,12 +73,17 @@ local function put(keys, id, meta, field, text)
   meta.b = meta.b + #text - before
   add_bytes(keys, #text - before)
 end
+local function put_block(keys, id, meta, block, text, owner, number)
+  if block < 0 then return end
+  put(keys, id, meta, block, text)
+  meta.n = math.max(meta.n, block + 1)
+  meta.w, meta.t, meta.wn = owner, number, meta.n
+end
 """.replace("SLOTS", str(FRAME_SLOTS))
 
 # ARGV: id, gateway, milliseconds of a lease, milliseconds that it is kept, fingerprint or "", sealed head or "" to make
 # none, first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams,
-# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant, number in the
-# frames of this gateway where the record becomes its own.
+# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant.
 # Answers {what, epoch, head, end, gateway of the frames, number in them, how many follow, frame, ..., block, ...}.
 OPEN = (
     _HEAD
@@ -87,7 +93,6 @@ local meta = living(KEYS, id)
 if not meta then
   if ARGV[6] == '' then return {'none', 0, '', '', '', 0, 0} end
   meta = {s = 'open', o = owner, e = 1, l = now + lease, f = ARGV[5], n = 0, b = 2 * #id + 400}
-  meta.w, meta.t = owner, tonumber(ARGV[14])
   if ARGV[11] ~= '0' then
     if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[12]) then return {'full', 0, '', '', '', 0, 0} end
     meta.o, meta.e, meta.l, meta.q = '', 0, 0, tonumber(ARGV[11])
@@ -109,7 +114,7 @@ if not meta then
 end
 if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', '', '', 0, 0} end
 local what, writer, number, frames = meta.s, meta.w or '', meta.t or 0, {}
-if what ~= 'done' and writer ~= '' and first < meta.n and (meta.o == '' or meta.o == writer) then
+if what ~= 'done' and first < meta.n and meta.wn == meta.n then
   frames = redis.call('HMGET', KEYS[6], unpack(slots(writer)))
 end
 if what == 'open' then
@@ -117,7 +122,6 @@ if what == 'open' then
   if ARGV[8] == '1' and (meta.o == '' or meta.l <= now) then
     tell(KEYS, meta.o, id)
     what, meta.o, meta.e, meta.l = 'taken', owner, meta.e + 1, now + lease
-    meta.w, meta.t = owner, tonumber(ARGV[14])
     save(KEYS, id, meta, ttl)
     keep(KEYS)
   end
@@ -135,7 +139,7 @@ return found
 # KEYS: those of each tenant in turn. ARGV: gateway, milliseconds of a lease, milliseconds that streams
 # are kept, and one JSON of a list for each stream, as many arguments cost the gateway several times that: place of its
 # tenant from 0, id, epoch, number of its block or -1, text of that block, what follows ("" go on, "d" done, "r" given
-# up), text of the end. Another JSON has the frames: place of the tenant, slot, text. Answers a letter for each stream
+# up), text of the end, number of the stream in frames of this gateway. Another JSON has the frames: place of the tenant, slot, text. Answers a letter for each stream
 # (ok, fenced, cancelled, gone) and the ids of streams of these frames that the gateway has lost, each after a blank.
 WRITE = (
     _HEAD
@@ -143,25 +147,21 @@ WRITE = (
 local owner, lease, ttl, found = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
 local function keys_of(place) return {unpack(KEYS, 6 * place + 1, 6 * place + 6)} end
 for _, row in ipairs(cjson.decode(ARGV[4])) do
-  local place, id, epoch, block, text, ends, last = unpack(row)
+  local place, id, epoch, block, text, ends, last, number = unpack(row)
   local keys = keys_of(place)
   local meta, what = living(keys, id), 'o'
   if not meta then
     what = 'g'
   elseif meta.s == 'cancelled' then
     what = 'c'
-    if meta.w == owner and meta.e == epoch and block >= 0 then
-      put(keys, id, meta, block, text)  -- what came before it was told
-      meta.n = math.max(meta.n, block + 1)
+    if meta.o == owner and meta.e == epoch then
+      put_block(keys, id, meta, block, text, owner, number)  -- what came before it was told
       save(keys, id, meta, ttl)
     end
   elseif meta.s ~= 'open' or meta.o ~= owner or meta.e ~= epoch then
     what = 'f'
   else
-    if block >= 0 then
-      put(keys, id, meta, block, text)
-      meta.n = math.max(meta.n, block + 1)
-    end
+    put_block(keys, id, meta, block, text, owner, number)
     meta.l = now + lease
     if ends == 'd' then
       meta.s, meta.o = 'done', ''
@@ -175,7 +175,9 @@ for _, row in ipairs(cjson.decode(ARGV[4])) do
 end
 for _, frame in ipairs(cjson.decode(ARGV[5])) do
   local keys, slot = keys_of(frame[1]), frame[2]
-  redis.call('HSET', keys[6], owner .. '/' .. slot, frame[3], owner .. '/t', string.format('%.0f', now))
+  if redis.call('EXISTS', keys[1]) == 1 then  -- without a record nothing would ever end them
+    redis.call('HSET', keys[6], owner .. '/' .. slot, frame[3], owner .. '/t', string.format('%.0f', now))
+  end
   local told = redis.call('HGET', keys[6], owner .. '!')
   if told then
     redis.call('HDEL', keys[6], owner .. '!')
@@ -197,7 +199,7 @@ if not meta then return 'none' end
 local before = meta.s
 if before == 'open' then
   tell(KEYS, meta.o, ARGV[1])
-  meta.s, meta.o = 'cancelled', ''
+  meta.s = 'cancelled'
   save(KEYS, ARGV[1], meta, tonumber(ARGV[2]))
   keep(KEYS)
 end

@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import enum
 import itertools
+import struct
 from array import array
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,7 @@ class WriteOutcome(enum.StrEnum):
     GONE = "gone"
 
 
+_ENTRY = struct.Struct("=3I")
 _NONCES = 64
 """Drawn at a time."""
 _BY_LETTER = {outcome.value[0]: outcome for outcome in WriteOutcome}
@@ -96,7 +98,7 @@ class StreamRecord:
     tail: Mapping[int, int] = field(default_factory=dict)
     """Newest tokens of its only choice, by their numbers among the pieces of all its blocks; some are in those, too."""
     number: int = 0
-    """Its number in frames of the one who asked, who owns it now."""
+    """New one for it, in frames of the one who asked."""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: there are thousands a second, and freezing them triples their cost
@@ -109,6 +111,8 @@ class StreamWrite:
     block: int = -1
     """Number of the block, which replaces the one of this number; -1 writes none."""
     content: bytes = b""
+    number: int = 0
+    """Of the stream in frames of this gateway, which go on behind the block."""
     ends: str = ""
     """"d" done, "r" given up."""
     end: bytes = b""
@@ -190,12 +194,10 @@ class StreamStore:
         if key is None:
             return StreamRecord(found=Found.NONE)
         head = _sealed(key, ask.head, ask.tenant_id, ask.stream_id, "h") if ask.head else ""
-        number = next(self._numbers)
         args: list[str | int | float] = [
             ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
             int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
             int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
-            number,
         ]  # fmt: skip
         with translate_redis_errors():
             answer: Any = await self._open(self._keys(ask.tenant_id), args)
@@ -216,7 +218,7 @@ class StreamStore:
             end=opened(end, "d"),
             blocks=[opened(text, place) for place, text in enumerate(blocks, ask.first_block)],
             tail=tail,
-            number=number,
+            number=next(self._numbers),
         )
 
     async def write(
@@ -232,12 +234,12 @@ class StreamStore:
             tenant_id, stream_id = write.tenant_id, write.stream_id
             place, cipher = self._cipher(ciphers, tenant_id)
             if cipher is None:  # the tenant is being deleted: its record goes with it
-                rows.append((place, stream_id, -1, -1, "", "", ""))
+                rows.append((place, stream_id, -1, -1, "", "", "", 0))
                 continue
             head = f"{tenant_id}/{stream_id}/"
             content = _text(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
             end = _text(cipher, write.end, f"{head}d") if write.ends == "d" else ""
-            rows.append((place, stream_id, write.epoch, write.block, content, write.ends, end))
+            rows.append((place, stream_id, write.epoch, write.block, content, write.ends, end, write.number))
         framed = []
         for frame in frames:
             place, cipher = self._cipher(ciphers, frame.tenant_id)
@@ -324,11 +326,11 @@ class StreamStore:
 
 def _tokens_of(entries: bytes, number: int) -> dict[int, int]:
     """Tokens of one stream in a frame, by their numbers among its pieces."""
-    words = array("I", entries)
-    streams, found, at = words[::3], {}, -1
-    for _ in range(streams.count(number)):
-        at = streams.index(number, at + 1)
-        found[words[3 * at + 1]] = words[3 * at + 2]
+    pattern, found, at = array("I", [number]).tobytes(), {}, -1
+    while (at := entries.find(pattern, at + 1)) >= 0:  # most frames have thousands of tokens of other streams
+        if at % _ENTRY.size == 0:
+            _, place, token_id = _ENTRY.unpack_from(entries, at)
+            found[place] = token_id
     return found
 
 
