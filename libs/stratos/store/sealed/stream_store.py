@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import enum
 import itertools
-import struct
 from array import array
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
@@ -79,7 +78,6 @@ class WriteOutcome(enum.StrEnum):
     GONE = "gone"
 
 
-_ENTRY = struct.Struct("=3I")
 _NONCES = 64
 """Drawn at a time."""
 _BY_LETTER = {outcome.value[0]: outcome for outcome in WriteOutcome}
@@ -99,6 +97,8 @@ class StreamRecord:
     """Newest tokens of its only choice, by their numbers among the pieces of all its blocks; some are in those, too."""
     number: int = 0
     """New one for it, in frames of the one who asked."""
+    seen: tuple[str, int] = ("", 0)
+    """Gateway and turn of the newest frame that was read."""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: there are thousands a second, and freezing them triples their cost
@@ -123,8 +123,8 @@ class StreamFrame:
     """Newest tokens of all streams of one tenant at this gateway, which are in no block yet."""
 
     tenant_id: str
-    slot: int
-    """Below ``FRAME_SLOTS``; it replaces the one that is there."""
+    turn: int
+    """Of the gateway, from 1; it replaces the one that is ``FRAME_SLOTS`` older."""
     entries: bytes
     """Of each token three numbers of 32 bits: that of its stream, its own among the pieces, the token."""
 
@@ -140,6 +140,8 @@ class StreamAsk:
     head: bytes = b""
     """Makes a record where there is none."""
     first_block: int = 0
+    seen: tuple[str, int] = ("", 0)
+    """That of the record as it was read before: older frames are not read again, unless it is taken over."""
     may_take: bool = True
     is_queued: bool = False
     """The record that it makes has no client, and no owner before a gateway takes it from the queue."""
@@ -198,6 +200,7 @@ class StreamStore:
             ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
             int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
             int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
+            *ask.seen,
         ]  # fmt: skip
         with translate_redis_errors():
             answer: Any = await self._open(self._keys(ask.tenant_id), args)
@@ -205,11 +208,11 @@ class StreamStore:
         def opened(text: str, field: object) -> bytes:
             return _opened(key, text, ask.tenant_id, ask.stream_id, field)
 
-        what, epoch, head, end, writer, number_there, num_frames, *texts = answer
+        what, epoch, head, end, writer, number_there, turn, num_frames, *texts = answer
         frames, blocks = texts[:num_frames], texts[num_frames:]
         tail: dict[int, int] = {}
-        for slot, text in enumerate(frames):
-            entries = _opened(key, text, ask.tenant_id, "frames", f"{writer}/{slot}")
+        for place, text in enumerate(frames, turn - num_frames + 1):
+            entries = _opened(key, text, ask.tenant_id, "frames", f"{writer}/{place % scripts.FRAME_SLOTS}")
             tail |= _tokens_of(entries, number_there)
         return StreamRecord(
             found=Found(what),
@@ -219,6 +222,7 @@ class StreamStore:
             blocks=[opened(text, place) for place, text in enumerate(blocks, ask.first_block)],
             tail=tail,
             number=next(self._numbers),
+            seen=(writer, turn),
         )
 
     async def write(
@@ -244,8 +248,8 @@ class StreamStore:
         for frame in frames:
             place, cipher = self._cipher(ciphers, frame.tenant_id)
             if cipher is not None:
-                name = f"{frame.tenant_id}/frames/{self._owner}/{frame.slot}"
-                framed.append((place, frame.slot, _text(cipher, frame.entries, name)))
+                name = f"{frame.tenant_id}/frames/{self._owner}/{frame.turn % scripts.FRAME_SLOTS}"
+                framed.append((place, frame.turn, _text(cipher, frame.entries, name)))
         keys = [key for tenant in ciphers for key in self._keys(tenant)]
         with translate_redis_errors():
             args: list[str | int | float | bytes] = [
@@ -326,11 +330,11 @@ class StreamStore:
 
 def _tokens_of(entries: bytes, number: int) -> dict[int, int]:
     """Tokens of one stream in a frame, by their numbers among its pieces."""
-    pattern, found, at = array("I", [number]).tobytes(), {}, -1
-    while (at := entries.find(pattern, at + 1)) >= 0:  # most frames have thousands of tokens of other streams
-        if at % _ENTRY.size == 0:
-            _, place, token_id = _ENTRY.unpack_from(entries, at)
-            found[place] = token_id
+    words = array("I", entries)
+    streams, found, at = words[::3], {}, -1
+    for _ in range(streams.count(number)):
+        at = streams.index(number, at + 1)
+        found[words[3 * at + 1]] = words[3 * at + 2]
     return found
 
 

@@ -166,10 +166,10 @@ class StreamDesk:
     def _take_frames(self) -> list[StreamFrame]:
         """Tokens since the last turn, of each tenant."""
         self._num_turns += 1
-        slot, frames = self._num_turns % FRAME_SLOTS, []
+        frames = []
         for tenant_id, words in self._frames.items():
             if words:
-                frames.append(StreamFrame(tenant_id, slot, words.tobytes()))
+                frames.append(StreamFrame(tenant_id, self._num_turns, words.tobytes()))
                 del words[:]
         return frames
 

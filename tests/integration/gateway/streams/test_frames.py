@@ -249,3 +249,19 @@ async def test_frames_of_a_tenant_without_records_are_not_kept(redis: Redis) -> 
     note(stream, 1)
     await one.turn()
     assert not await redis.exists(f"{RecordStoreConfig().prefix}:streams:{TENANT}:frames")
+
+
+async def test_a_follower_reads_each_frame_once_and_who_takes_over_all_that_no_block_has(redis: Redis) -> None:
+    one, two = Gateway(redis, "one"), Gateway(redis, "two")
+    stream, record = await one.begin("s"), StreamRecord(found=Found.NONE)
+    for token_id in range(9):
+        note(stream, token_id)
+        await one.turn()
+        ask = StreamAsk(tenant_id=TENANT, stream_id="s", may_take=False, seen=record.seen)
+        record = await two.store.open(ask)
+        assert list(record.tail.values()) == ([token_id] if token_id else [])
+    ask = StreamAsk(tenant_id=TENANT, stream_id="s", seen=record.seen)
+    while (taken := await two.store.open(ask)).found is not Found.TAKEN:
+        assert not taken.tail
+    assert tokens_of(taken) == list(range(9))
+    assert min(taken.tail) >= len(blocks_of(taken)) - 1
