@@ -147,8 +147,9 @@ return found
 # KEYS: those of each tenant in turn. ARGV: gateway, milliseconds of a lease, milliseconds that streams
 # are kept, and one JSON of a list for each stream, as many arguments cost the gateway several times that: place of its
 # tenant from 0, id, epoch, number of its block or -1, text of that block, what follows ("" go on, "d" done, "r" given
-# up), text of the end, number of the stream in frames of this gateway. Another JSON has the frames: place of the tenant, turn, text. Answers a letter for each stream
-# (ok, fenced, cancelled, gone) and the ids of streams of these frames that the gateway has lost, each after a blank.
+# up), text of the end, number of the stream in frames of this gateway. Another JSON has the frames: place of the
+# tenant, turn, text. Answers a letter for each stream (ok, fenced, cancelled, gone) and the ids of streams of these
+# frames that the gateway has lost, each after a blank.
 WRITE = (
     _HEAD
     + """
