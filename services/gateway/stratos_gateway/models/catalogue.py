@@ -11,7 +11,7 @@ of an unknown one, outages included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -25,7 +25,7 @@ from stratos.store.models.alias_forms import pinned, split_name
 from stratos.store.models.alias_record import AliasRecord
 from stratos.text.output.chat_format import ChatFormat
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
-from stratos_gateway.models.aliases import MAX_DEPTH, AliasChoice, AliasSource, NoAliases
+from stratos_gateway.models.aliases import AliasChoice, AliasSource, NoAliases
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.shelf import ModelArrivals, no_arrivals
@@ -143,19 +143,8 @@ class ModelCatalogue:
 
     async def _arrive(self, name: str, begun: str) -> None:
         """Wait a moment for what was just added: the revision of ``begun``, an alias' targets, or a model."""
-        for model, digits in [("", begun)] if begun else self._meant(name, MAX_DEPTH):
+        for model, digits in [("", begun)] if begun else self.aliases.meant(name):
             await self._arrivals(model, digits)
-
-    def _meant(self, name: str, depth: int) -> Iterator[tuple[str, str]]:
-        """Models that a name leads to, over other names, too, and the digits of their revisions; empty for any."""
-        if (alias := self.aliases.source.find(name)) is None:
-            yield pinned(name) or (split_name(name)[0], "")
-            return
-        for target in alias.targets:
-            if target.digest:
-                yield target.model, target.digest
-            elif depth:
-                yield from self._meant(target.model, depth - 1)
 
     async def revision(self, digest: str) -> ServedModel | None:
         """The revision of a digest, where it is served here, or comes within a moment.
