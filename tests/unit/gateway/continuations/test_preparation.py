@@ -242,13 +242,15 @@ async def test_a_stream_is_read_by_the_revision_that_it_began_with() -> None:
 
 async def test_a_stream_and_a_token_of_a_revision_that_is_recorded_and_not_loaded_yet_are_refused_for_now() -> None:
     """Both under an adapter's name, whose base is another revision by now, and under the model's own."""
-    digest, models, is_recorded = served_model().base.digest, thinking_models(), asyncio.Event()
-    first = await prepare(models=ModelSet([served_model()]))
+    digest, is_recorded = served_model().base.digest, asyncio.Event()
+    old, newer = (thinking_models().of_digest(one) for one in (digest, "d" * 64))
+    assert old is not None
+    assert newer is not None
+    models = ModelSet([newer])
+    models.see_live({"d" * 64})
+    first = await prepare()
     assert first.token_of is not None
     token = first.token_of([[ChoiceState(index=0, emitted_ids=(7,))]])
-    old = models.of_digest(digest)
-    assert old is not None
-    models.drop(digest)
 
     async def arrive(name: str, digits: str = "") -> None:
         if digits and digest.startswith(digits) and is_recorded.is_set():
