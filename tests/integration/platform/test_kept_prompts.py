@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-MAX_PIN_S = 90
+MAX_PIN_S = 45
 """Nothing is kept longer; what the test does before takes a few seconds of it."""
 NUM_BLOCKS, BLOCK_BYTES = 128, 16 * 6144
 NUM_CROWD, CROWD_TOKENS = 6, 700
