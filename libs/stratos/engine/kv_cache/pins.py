@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -319,14 +319,12 @@ class EvictionOrder:
         return block
 
     def first(self, count: int) -> list[int]:
-        """The first ones; pinned ones come a little early where more than ``count`` of them stand between others."""
+        """The first ones; pinned ones may come a little early, as it looks at a bounded number."""
         self._set_aside()
-        by_use = itertools.islice(self._by_use, 2 * count)
-        plain = self._plain(itertools.chain(itertools.islice(self._due, count), by_use))
-        return list(itertools.islice(itertools.chain(plain, self._aside), count))
-
-    def _plain(self, blocks: Iterable[int]) -> Iterable[int]:
-        return (block for block in blocks if block not in self._pinned)
+        near = [*itertools.islice(self._due, count), *itertools.islice(self._by_use, 2 * count)]
+        plain = (block for block in near if block not in self._pinned)
+        pinned = (block for block in near if block in self._pinned)
+        return list(itertools.islice(itertools.chain(plain, self._aside, pinned), count))
 
     def _set_aside(self) -> None:
         """Let no pinned block be the first."""
