@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher
 
+from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.text.grammar import brief_error
 
@@ -40,7 +41,7 @@ class GrammarMatcher:
     def __init__(
         self,
         compiled: LLMatcher,
-        wall_time: Callable[[], float] = time.perf_counter,
+        wall_time: Callable[[], float] = SystemClock().now,
         cpu_time: Callable[[], float] = time.thread_time,
     ) -> None:
         self.compiled = compiled
