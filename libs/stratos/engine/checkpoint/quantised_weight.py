@@ -138,7 +138,7 @@ class NestedWeight:
         return self.codes.shape[0], self.codes.shape[1]
 
     def floats(self) -> Tensor:
-        """Floats that the codes stand for, float32 [outputs, inputs], in the format's arithmetic: the kernels' reference."""
+        """Floats that the codes stand for, float32 [outputs, inputs], in the format's arithmetic."""
         if self.scheme == LinearScheme.NVFP4:
             return self._nvfp4_floats()
         wholes = self.wholes.repeat_interleave(SUPER_BLOCK // STEP, dim=1)

@@ -26,6 +26,8 @@ SLOW_MASK_S = 0.03
 MAX_SLOW_TOKENS = 4
 """More end the choice: one may be the first of a lexer's states, or the machine's hiccup."""
 
+_WALL_TIME = SystemClock().now
+
 
 class GrammarMatcher:
     """State of one choice.
@@ -41,7 +43,7 @@ class GrammarMatcher:
     def __init__(
         self,
         compiled: LLMatcher,
-        wall_time: Callable[[], float] = SystemClock().now,
+        wall_time: Callable[[], float] = _WALL_TIME,
         cpu_time: Callable[[], float] = time.thread_time,
     ) -> None:
         self.compiled = compiled
