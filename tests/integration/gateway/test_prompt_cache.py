@@ -150,7 +150,7 @@ async def test_a_plan_without_a_quota_answers_and_says_what_it_ignores(world: Wo
         ({"content": [text("x", **MARK)] * 5}, "cache_control"),
         ({"content": [text("x", **MARK)] * 4, **MARK}, "cache_control"),
         ({"prompt_cache_retention": "1h"}, "prompt_cache_retention"),
-        ({"prompt_cache_retention": {}}, "prompt_cache_retention"),
+        ({"prompt_cache_retention": ["24h"]}, "prompt_cache_retention"),
     ],
 )
 async def test_what_is_no_mark_is_refused_by_name(world: World, more: dict[str, Any], param: str) -> None:

@@ -32,6 +32,8 @@ class CacheMark(NamedTuple):
     end: int
     """Characters before it."""
     ttl_s: int
+    fields: tuple[str, ...] = (CACHE_CONTROL,)
+    """Those that ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
