@@ -177,13 +177,13 @@ def test_point_4_killed_gateway(installed: Disturbed, cluster: ClusterSettings, 
 
 
 def _kill_under_streams(them: Crasher, gateway: dict[str, Any], load: StreamingLoad, release: Release) -> int:
-    """Until a client came back; returns how often. A kill between two streams cuts none, three in a row are a fault."""
-    before = load.num_came_back()
+    """Until a stream was cut; returns how often. A kill between two streams cuts none, three in a row are a fault."""
+    before = load.num_resumed()
     for num in range(1, 4):
         them.kill(gateway)
         load.wait_streams()
         wait_until("it is started again", lambda: not release.unready(), 300)
-        if load.num_came_back() > before:
+        if load.num_resumed() > before:
             return num
     raise AssertionError(f"no client came back to a stream of {gateway['metadata']['name']}")
 
@@ -198,7 +198,7 @@ def test_point_4_killed_node_with_a_gateway(
     there = nodes.components_on(release, node)
     assert {"gateway", "decode-worker"} <= set(there), there
     with undisturbed(installed, report, "a killed node with a gateway", comes_back=True) as (load, figures):
-        start, before = time.monotonic(), load.num_came_back()
+        start, before = time.monotonic(), load.num_resumed()
         nodes.disturb(cluster, "kill", node)
         try:
             wait_until("the node is lost", lambda: not nodes.is_ready(node), 120)
@@ -208,4 +208,4 @@ def test_point_4_killed_node_with_a_gateway(
             nodes.disturb(cluster, "revive", node)
         nodes.wait_ready(release, node)
         load.wait_streams()
-        assert load.num_came_back() > before, "it had no stream"
+        assert load.num_resumed() > before, "it had no stream"

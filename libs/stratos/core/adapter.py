@@ -52,6 +52,8 @@ class Adapter:
     """Seconds since the epoch at registration."""
     former: tuple[AdapterVersion, ...] = ()
     """Versions that the name stood for before, the last one first."""
+    is_rolled_back: bool = False
+    """The name went back to this version from one of those."""
 
     @property
     def version(self) -> AdapterVersion:

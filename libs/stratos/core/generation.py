@@ -85,6 +85,13 @@ class Receipt:
     """Numerics of the worker that sampled."""
     num_pinned_tokens: int = 0
     """First tokens of the prompt whose KV its breakpoints keep there."""
+    num_source_cached_tokens: int = 0
+    """First tokens of the prompt that the cache of the prefill worker had, where there was one."""
+
+    @property
+    def num_found_tokens(self) -> int:
+        """First tokens of the prompt that a cache had on its way: none of them was written."""
+        return max(self.num_cached_tokens, self.num_source_cached_tokens)
 
     @property
     def is_exact(self) -> bool:

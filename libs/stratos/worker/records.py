@@ -29,6 +29,8 @@ class PromptOrigin:
     """Time of the source's device."""
     num_computed_tokens: int = 0
     """Tokens of the prompt that the source computed."""
+    num_cached_tokens: int = 0
+    """Tokens of its beginning that the source's cache had."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,6 +182,7 @@ class RequestRecord:
         num_computed = self.num_early_tokens + (0 if origin is None else origin.num_computed_tokens)
         num_before = sum(len(choice.emitted_ids) for choice in request.choices)
         receipt = Receipt() if self.stats is None else self.receipt()
+        num_found = max(num_cached, receipt.num_found_tokens)
         num_cached = min(max(num_cached, receipt.num_cached_tokens), len(request.prompt_ids))
         decode_s = 0.0 if self.first_token_s is None else (self.last_token_s or self.first_token_s) - self.first_token_s
         return UsageCount(
@@ -188,7 +191,7 @@ class RequestRecord:
             tag=tag,
             num_prompt_tokens=len(request.prompt_ids),
             num_cached_tokens=num_cached,
-            writes=cache_writes(request.terms.pins.breakpoints, num_cached, receipt.num_pinned_tokens),
+            writes=cache_writes(request.terms.pins.breakpoints, num_found, receipt.num_pinned_tokens),
             num_output_tokens=num_before + self.num_output_tokens,
             queue_ns=receipt.queue_ns,
             prefill_ns=receipt.prefill_ns,
@@ -221,4 +224,5 @@ class RequestRecord:
             transfer_ns=origin.transfer_ns,
             numerics_id=self._numerics_id,
             num_pinned_tokens=self.stats.num_pinned_tokens,
+            num_source_cached_tokens=min(origin.num_cached_tokens, self.stats.num_prompt_tokens),
         )

@@ -147,7 +147,9 @@ async def open_backends(
     own_name = gateway_name(name, new_incarnation())
     serving = ServingStore(redis, settings.records, own_name, store_id)
     at = RolloutStores(redis=redis, records=store, config=settings.records, store_id=store_id, serving=serving)
-    rollouts = Rollouts.open(at, rolling, models, lambda: status.live_workers(), choice, settings.rollouts, clock)
+    rollouts = Rollouts.open(
+        at, rolling, models, lambda: status.live_workers(), choice, settings.rollouts, clock, shelf.wait_for
+    )
     tasks |= rollouts.tasks
     moved = MovedAliases(store, aliases, choice, store_id, poll_s, serving.lacking)
     tasks |= {"model-records": shelf.run, "aliases": moved.run}

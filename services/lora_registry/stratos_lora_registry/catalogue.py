@@ -32,6 +32,10 @@ MAX_FORMER = 8
 """Versions of a name that it can go back to."""
 
 
+_KEPT_FIELDS = ("created_unix_s", "former", "is_rolled_back")
+"""Of a record, where the same content is registered again."""
+
+
 @dataclass(frozen=True, slots=True)
 class BegunRegistration:
     """One that runs."""
@@ -109,7 +113,8 @@ class AdapterCatalogue:
             kept = _with_past(adapter, old)
             try:
                 body = make_body(encode_adapter(kept), began=registration.began)
-                await self._write(record_id, body, text, "adapter.register", registration.owner)
+                action = "adapter.rollback" if adapter.is_rolled_back else "adapter.register"
+                await self._write(record_id, body, text, action, registration.owner)
             except VersionConflict:
                 continue
             return kept
@@ -204,7 +209,7 @@ def _with_past(adapter: Adapter, old: Record | None) -> Adapter:
     if not isinstance(known, Adapter):
         return adapter
     if _content(known.version) == _content(adapter.version):
-        return replace(adapter, created_unix_s=known.created_unix_s, former=known.former)
+        return replace(adapter, **{name: getattr(known, name) for name in _KEPT_FIELDS})
     past = (known.version, *known.former)
     return replace(adapter, former=tuple(v for v in past if _content(v) != _content(adapter.version))[:MAX_FORMER])
 

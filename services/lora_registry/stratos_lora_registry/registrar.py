@@ -72,7 +72,7 @@ class Registrar:
     async def register(self, *, tenant: str, name: str, base_model_digest: str, uri: str, digest: str = "") -> Adapter:
         """Check the adapter at ``uri`` and point ``name`` to it; the same content gives the same answer.
 
-        A ``digest`` that is given is one that its files must have.
+        A ``digest`` that is given is that of a version that the name goes back to, and its files must have it.
 
         Raises:
             BadRequest: name, tenant, digest or URI is malformed, the name is reserved, or a later registration of it
@@ -106,6 +106,7 @@ class Registrar:
                     target_modules=files.target_modules,
                     num_bytes=files.num_bytes,
                     created_unix_s=int(self._unix_time()),
+                    is_rolled_back=bool(digest),
                 ),
                 registration,
             )

@@ -96,6 +96,8 @@ async def test_a_client_that_comes_back_has_each_token_once() -> None:
     async with gateway([(200, first + rest + DONE), (200, moved), (503, "{}"), (200, rest + DONE)], heads) as url:
         found = await run_load(url, 1, comes_back=True)
     assert (found["num_failed"], found["num_different"], found["num_came_back"]) == (0, 0, 2)
+    assert found["num_resumed"] == 2
+    assert found["num_unrecorded"] >= 1, "the answers after these have no ids"
     assert "last-event-id" not in heads[1]
     assert all("last-event-id: e.1\r\n" in head for head in heads[2:4])
     keys = [head.partition("idempotency-key: ")[2].split("\r\n")[0] for head in heads[:4]]

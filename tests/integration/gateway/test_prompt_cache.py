@@ -131,6 +131,13 @@ async def test_a_worker_that_kept_nothing_wrote_nothing(world: World) -> None:
     assert asked(world)
 
 
+async def test_what_the_cache_of_a_prefill_worker_had_is_not_written(world: World) -> None:
+    world.worker.source_cached_tokens = 32
+    usage = (await message(world, [text(FACTS, **MARK), text(QUESTION)])).json()["usage"]
+    [(num_tokens, _)] = asked(world)
+    assert (usage["cache_creation_input_tokens"], usage["cache_read_input_tokens"]) == (num_tokens - 32, 0)
+
+
 @pytest.mark.parametrize("plan", [{"pinned_kv_ratio": 0.0}, {"cache_policy": CachePolicy.OFF}])
 async def test_a_plan_without_a_quota_answers_and_says_what_it_ignores(world: World, plan: dict[str, Any]) -> None:
     tenant = world.keys.tenants[KEY]

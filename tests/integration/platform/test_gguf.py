@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import openai
+import pytest
 
 from tests.support.reference.gguf_models import save_shipped_gguf
 from tests.support.waiting import wait_until
@@ -15,13 +16,17 @@ from tests.support.worlds.platform_process import running_platform
 PROMPT = "def read_lines(path):\n    with open(path) as file:\n" * 3
 
 
-def test_a_gguf_file_is_served(tmp_path: Path) -> None:
-    path = save_shipped_gguf(tmp_path / "base-Q8_0.gguf")
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("base-Q4_K_M", "gguf-q4_k+q6_k+q8_0"), pytest.param("base-Q8_0", "gguf-q8_0", marks=pytest.mark.slow)],
+)
+def test_a_gguf_file_is_served(tmp_path: Path, name: str, scheme: str) -> None:
+    path = save_shipped_gguf(tmp_path / f"{name}.gguf")
     with running_platform(tmp_path, "--max-decode", "1", "--model", str(path)) as platform:
         assert "of them stay quantised" in platform.output
         client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
         (model,) = client.models.list().data
-        assert (model.id, model.model_extra["quantization"]) == ("base-Q8_0", "gguf-q8_0")
+        assert (model.id, model.model_extra["quantization"]) == (name, scheme)
         texts, request_ids = [], []
         for _ in range(2):
             answer = client.completions.with_raw_response.create(
@@ -38,7 +43,7 @@ def test_a_gguf_file_is_served(tmp_path: Path) -> None:
         assert chat.usage.completion_tokens > 0
         url = f"{platform.base_url}/requests/{request_ids[0]}/receipt"
         receipt = wait_until(partial(_found, url, platform.api_key), "the receipt, a moment after the answer")
-        assert "gguf-q8_0.r2" in receipt.text
+        assert f"{scheme}.r2" in receipt.text
 
 
 def _found(url: str, api_key: str) -> httpx.Response | None:

@@ -7,6 +7,7 @@ time is over it goes as well.  The bill is what the plan says of every token tha
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -20,8 +21,8 @@ from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-MAX_PIN_S = 90
-"""Nothing is kept longer; what the test does before takes a few seconds of it."""
+MAX_PIN_S = 75
+"""Nothing is kept longer; what the test does before takes a few seconds of it where the machine is idle."""
 NUM_BLOCKS, BLOCK_BYTES = 128, 16 * 6144
 NUM_CROWD, CROWD_TOKENS = 6, 700
 PRICES = {"default": {"prompt": 1_000_000, "cached": 250_000, "output": 0}}
@@ -129,7 +130,7 @@ async def told(client: httpx.AsyncClient, request_id: str) -> dict[str, Any]:
 async def test_what_is_kept_outlives_another_tenant_until_its_time_is_over(
     platform: PlatformProcess, admin: httpx.Client, keys: dict[str, str]
 ) -> None:
-    facts = text_of(1)
+    facts, begun = text_of(1), time.monotonic()
     async with client_of(platform, keys["keeps"]) as keeps, client_of(platform, keys["plain"]) as plain:
         first, first_id = await message(keeps, facts, "What is first?", **HOUR)
         assert first["cache_read_input_tokens"] == 0
@@ -143,7 +144,9 @@ async def test_what_is_kept_outlives_another_tenant_until_its_time_is_over(
 
         holder = (await told(keeps, first_id))["generations"][0]["attempts"][0]["worker"]
         await press(platform, keys["crowd"], 0)
-        later = [await message(keeps, facts, f"What is {n}?", **HOUR) for n in range(4)]
+        later = [await message(keeps, facts, "What is 0?", **HOUR)]
+        assert time.monotonic() - begun < MAX_PIN_S, "the machine is too slow to tell"
+        later += [await message(keeps, facts, f"What is {n}?", **HOUR) for n in range(1, 4)]
         assert [usage["cache_read_input_tokens"] >= num_kept for usage, _ in later] == [True] * 4
         assert all(usage["cache_creation_input_tokens"] < 32 for usage, _ in later), "a partial block at most"
         receipts = [await told(keeps, request_id) for _, request_id in later]

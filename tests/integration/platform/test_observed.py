@@ -68,7 +68,7 @@ ELSEWHERE = {
 rolled back: the proofs of the alerts feed these."""
 ROLLOUT = RolloutRecord(
     model="waits", old="a" * 64, new="b" * 64, steps=(50, 100), hold_s=3600, gates=RolloutGates(errors=5, drift=1),
-    alias_version=0, drift=Drift(epoch=0, mean=0.1, largest=0.5, num_tokens=100),
+    alias_version=0, drift=Drift(mean=0.1, largest=0.5, num_tokens=100),
 )  # fmt: skip
 """It waits for a revision that no gateway serves."""
 WINDOW = "1m"

@@ -7,8 +7,10 @@ from collections import Counter
 
 import pytest
 
+from stratos.common.errors import DependencyDown
 from stratos.store.counters import arm_counts
 from stratos.store.counters.arm_counts import ArmCounts, ArmCountStore, CountName
+from stratos.store.counters.leases import LeaseStore
 from stratos.store.counters.serving import LIVES_S, ServingStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
@@ -25,7 +27,8 @@ async def test_a_gateway_lacks_a_revision_while_it_lives_and_does_not_say_that_i
             seconds, micros = await redis.time()
             await redis.hset(f"{CONFIG.prefix}:gateways", name, str(int(1e6 * (seconds - ago_s)) + micros))
 
-        assert await one.lacking([NEW], [OLD]) == []
+        with pytest.raises(DependencyDown):
+            await one.lacking([NEW], [OLD])
         for name in ("p/one", "p/two", "p/third", "of-an-older-version"):
             await heard(name)
         assert await one.lacking([NEW], [OLD]) == ["of-an-older-version", "p/one", "p/third", "p/two"]
@@ -39,6 +42,30 @@ async def test_a_gateway_lacks_a_revision_while_it_lives_and_does_not_say_that_i
         await redis.hdel(f"{CONFIG.prefix}:gateways", "p/two")
         await one.say([OLD])
         assert sorted(await redis.hkeys(f"{CONFIG.prefix}:serving")) == ["p/one", "p/third"]
+
+
+async def test_after_an_outage_of_redis_gateways_count_until_each_had_the_time_to_be_heard_again(
+    redis_url: str,
+) -> None:
+    async with open_redis(redis_url) as redis:
+        names = ["p/one", "p/two", "p/dead"]
+        one, two, dead = (ServingStore(redis, CONFIG, name) for name in names)
+        leases = [LeaseStore(redis, CONFIG, name) for name in names]
+        for lease in leases:
+            await lease.lease([], 1.0)
+        for serving, digests in ((one, [OLD, NEW]), (two, [OLD]), (dead, [OLD])):
+            await serving.say(digests)
+        seconds, _ = await redis.time()
+        ago_us = {"p/one": 2 * LIVES_S, "p/two": 2 * LIVES_S, "p/dead": 4 * LIVES_S}
+        await redis.hset(f"{CONFIG.prefix}:gateways", mapping={n: (seconds - s) * 10**6 for n, s in ago_us.items()})
+        with pytest.raises(DependencyDown, match="was away"):
+            await one.lacking([NEW], [OLD])
+        await leases[0].lease([], 1.0)
+        assert await one.lacking([NEW], [OLD]) == ["p/two"], "it was heard to the end, the dead one was not"
+        await leases[1].lease([], 1.0)
+        assert await one.lacking([NEW], [OLD]) == ["p/two"]
+        await two.say([NEW])
+        assert await one.lacking([NEW], [OLD]) == []
 
 
 async def test_only_counts_that_have_changed_are_read_again_and_those_of_a_step_that_is_over_go(

@@ -7,7 +7,7 @@ reference.  The rows of q and k of a Llama are put into the order of GGUF by the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from stratos.engine.checkpoint.gguf.blocks import as_floats
 from stratos.text.gguf.folder import write_model_folder
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.gguf_files import TYPES, Stored, gguf_bytes, shipped_vocabulary, write
+from tests.support.reference.gguf_rounding import SUPER, q4_k, q6_k, q8_0
 from tests.support.reference.tiny_models import save_tiny
 
 SHAPE = {
@@ -53,6 +54,7 @@ _HALVES = {
     **{"Q8_0": {0: 7e-4}, "Q4_K": {0: 1.5e-4, 2: 1.1e-3}, "Q5_K": {0: 7e-5, 2: 1.1e-3}, "Q6_K": {208: 4e-5}},
 }
 """Byte of each float16 of a block, and its size."""
+ROUNDED: dict[str, Callable[[Tensor], Tensor]] = {"Q8_0": q8_0, "Q4_K": q4_k, "Q6_K": q6_k}
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Kinds = Mapping[str, str]
 """Part of a layer, "token_embd" or "output" -> type of its blocks; "" for all others."""
@@ -103,24 +105,29 @@ def save_gguf(path: Path, kinds: Kinds, prefix: str = "Llama", **changes: Any) -
     return model
 
 
-def q8_0(weight: Tensor) -> Tensor:
-    """ggml's rounding to 8 bits: blocks, uint8 [rows, blocks, 34]."""
-    groups = weight.float().unflatten(1, (-1, 32))
-    scales = groups.abs().amax(-1, keepdim=True) / 127
-    codes = (groups / torch.where(scales > 0, scales, 1.0)).round().to(torch.int8)
-    return torch.cat((scales.half().view(torch.uint8), codes.view(torch.uint8)), -1)
-
-
 def save_shipped_gguf(path: Path) -> Path:
-    """Write the shipped model with its linear layers in Q8_0, its embedding in BF16."""
+    """Write the shipped model with its linear layers in Q8_0, or in the mix of a Q4_K_M file, as its name says."""
     config = json.loads((BASE_MODEL / "config.json").read_text())
     tensors = {}
     for name, weight in load_file(BASE_MODEL / "model.safetensors").items():
         ours = gguf_name(name)
-        kind = "F32" if weight.dim() == 1 else "BF16" if ours == "token_embd.weight" else "Q8_0"
-        stored = q8_0(weight) if kind == "Q8_0" else weight.to(_FLOATS[kind])
+        kind = "F32" if weight.dim() == 1 else _mixed(ours, weight) if "Q4_K_M" in path.name else _eight_bits(ours)
+        stored = ROUNDED[kind](weight) if kind in ROUNDED else weight.to(_FLOATS[kind])
         tensors[ours] = Stored(tuple(weight.shape), kind, _bytes(_as_pairs(stored, _paired_heads(ours, config))))
     return write(path, gguf_bytes({**_metadata("llama", config), **shipped_vocabulary()}, tensors))
+
+
+def _eight_bits(name: str) -> str:
+    return "BF16" if name == "token_embd.weight" else "Q8_0"
+
+
+def _mixed(name: str, weight: Tensor) -> str:
+    """As llama.cpp mixes: more bits for the embedding, and for v and down of half of the layers."""
+    layer = int(name.split(".")[1]) if name.startswith("blk.") else 0
+    has_more = name == "token_embd.weight" or (layer % 2 == 0 and (".attn_v." in name or ".ffn_down." in name))
+    if weight.shape[1] % SUPER:  # rows that no blocks of 256 fill
+        return "Q8_0"
+    return "Q6_K" if has_more else "Q4_K"
 
 
 def _stored(parameter: Tensor, kind: str, source: torch.Generator) -> tuple[Tensor, Tensor]:

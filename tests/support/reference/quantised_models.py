@@ -20,11 +20,12 @@ from tests.support.reference.tiny_models import save_tiny
 
 SHAPE = {
     "hidden_size": 64,
-    "intermediate_size": 128,
+    "intermediate_size": 96,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,
 }
+MIXTURE = {"moe_intermediate_size": 64, "num_experts": 3, "num_experts_per_tok": 2}
 TARGETS = {"targets": ["Linear"], "output_activations": None}
 PER_TOKEN = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
 FLOAT_LAYER = "model.layers.1.self_attn.o_proj"
@@ -55,6 +56,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
     ),
     "modelopt-nvfp4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*1.self_attn.o_proj"]},
+    "modelopt-fp8": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head", "*1.self_attn.o_proj"]},
     "nf4": {**BITSANDBYTES, "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
     "nf4-double": {
         **BITSANDBYTES,
@@ -84,10 +86,15 @@ def packed(codes: Tensor, bits: int) -> Tensor:
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
 
-def save_quantised(path: Path, name: str, **changes: Any) -> dict[str, Tensor]:
-    """Write a tiny Llama in a format; returns the floats that every weight stands for."""
-    save_tiny(path, "Llama", **{**SHAPE, **changes})
+def save_quantised(path: Path, name: str, family: str = "Llama", **changes: Any) -> dict[str, Tensor]:
+    """Write a tiny model in a format; returns the floats that every weight stands for."""
+    save_tiny(path, family, **shape_of(name), **changes)
     return quantise_folder(path, name)
+
+
+def shape_of(scheme: str) -> dict[str, int]:
+    """Sizes of a tiny model in a scheme: groups of 32 are odd in number, and blocks of NF4 are of 64."""
+    return {**SHAPE, "intermediate_size": 128} if scheme.startswith("nf4") else SHAPE
 
 
 def save_shipped(path: Path, name: str) -> Path:
@@ -116,9 +123,9 @@ def quantise_folder(path: Path, name: str) -> dict[str, Tensor]:
     return {**tensors, **floats}
 
 
-def save_floats(path: Path, tensors: dict[str, Tensor], **changes: Any) -> None:
+def save_floats(path: Path, tensors: dict[str, Tensor], scheme: str, family: str = "Llama", **changes: Any) -> None:
     """Write the float model whose weights are what ``save_quantised`` returned."""
-    save_tiny(path, "Llama", **{**SHAPE, **changes})
+    save_tiny(path, family, **shape_of(scheme), **changes)
     kept = load_file(path / "model.safetensors")
     save_file({name: tensors[name].contiguous() for name in kept}, path / "model.safetensors")
 
@@ -134,6 +141,8 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
         return {"weight": quantised.codes.view(torch.int8), "SCB": sizes, "weight_format": order}, quantised
     if name == "fp8-block":
         return _fp8_blocks(weight)
+    if name == "modelopt-fp8":
+        return _whole_fp8(weight)
     if name in ("compressed-w8a8", "compressed-w8", "compressed-fp8"):
         quantised = rounded(weight, "fp8" if name == "compressed-fp8" else "int8")
         number = torch.float8_e4m3fn if name == "compressed-fp8" else torch.int8
@@ -217,6 +226,16 @@ def _fp8_blocks(weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight]:
         scheme=LinearScheme.FP8, codes=codes.view(torch.uint8), scales=scales.repeat_interleave(32, 0)
     )
     return {"weight": codes, "weight_scale_inv": scales}, whole
+
+
+def _whole_fp8(weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight]:
+    """One scale, and one of activations, which is not used."""
+    scale = weight.abs().amax() / 448
+    codes = (weight / scale).to(torch.float8_e4m3fn)
+    whole = QuantisedWeight(
+        scheme=LinearScheme.FP8, codes=codes.view(torch.uint8), scales=scale.expand(weight.shape[0], 1)
+    )
+    return {"weight": codes, "weight_scale": scale, "input_scale": torch.tensor(0.5)}, whole
 
 
 def _ordered(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenancy.roles import Role
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.serving.process import serve_async
@@ -61,21 +62,25 @@ class AdminWorld:
         return await self.status(key) == status
 
 
-async def four_keys(store: MarkedStore) -> dict[str, str]:
+async def four_keys(store: MarkedStore, plan: str) -> dict[str, str]:
     """A key for each caller."""
     return {
         "admin": await store.keys.create_key("platform", "root", terms=KeyTerms(role=Role.ADMIN)),
-        "owner": await store.keys.create_key("acme", "owner", terms=KeyTerms(role=Role.TENANT_ADMIN)),
+        "owner": await store.keys.create_key("acme", "owner", first_plan=plan, terms=KeyTerms(role=Role.TENANT_ADMIN)),
         "user": await store.keys.create_key("acme", "user"),
-        "stranger": await store.keys.create_key("other", "owner", terms=KeyTerms(role=Role.TENANT_ADMIN)),
+        "stranger": await store.keys.create_key(
+            "other", "owner", first_plan=plan, terms=KeyTerms(role=Role.TENANT_ADMIN)
+        ),
     }
 
 
 @asynccontextmanager
-async def admin_world(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterator[AdminWorld]:
-    """Start all of it; fields of ``GatewaySettings`` may be overridden."""
+async def admin_world(
+    redis_url: str, folder: Path, plan: str = STANDARD.name, **overrides: Any
+) -> AsyncIterator[AdminWorld]:
+    """Start all of it, with tenants of a plan; fields of ``GatewaySettings`` may be overridden."""
     async with open_redis(redis_url) as redis:
-        keys = await four_keys(await marked_store(redis, folder / "objects"))
+        keys = await four_keys(await marked_store(redis, folder / "objects"), plan)
     worker = FakeDecodeWorker("decode-0")
     await worker.server.start()
     router = FakeRouter([worker])

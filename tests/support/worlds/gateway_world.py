@@ -77,6 +77,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     """A token is left out after so many."""
     cached_tokens: int = 0
     pinned_tokens: int = 0
+    source_cached_tokens: int = 0
     logprobs_of: Callable[[decode_pb2.Submit], Sequence[float]] | None = None
     """Log probabilities of all tokens after a prompt, for outputs of one token; else they are made up."""
     features: frozenset[str] = frozenset(Feature)
@@ -230,6 +231,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
                 del state[index]
             deltas.append(delta)
         counts = {"num_cached_tokens": self.cached_tokens, "num_pinned_tokens": self.pinned_tokens}
+        counts["num_source_cached_tokens"] = self.source_cached_tokens
         receipt = decode_pb2.Receipt(**counts) if is_first else None
         is_scored = is_first and submit.sampling.HasField("num_prompt_logprobs")
         prompt = _prompt_logprobs(submit, self.prompt_shift.get(submit.model_digest, 0.0)) if is_scored else []

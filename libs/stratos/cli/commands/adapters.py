@@ -83,7 +83,7 @@ def list_all(
         target = _registry(_address(registry, tls_folder, domain), data_dir, run)
         for view in asyncio.run(list_adapters(target, tenant=tenant)):
             owner = view.tenant or "(all)"
-            past = ", ".join(version.digest[:12] for version in view.former)
+            past = ", ".join(version.digest[:12] for version in view.former) + (", rolled back" * view.is_rolled_back)
             text = f"{view.name:<24} {owner:<12} rank {view.rank:<4} {view.num_bytes:>10} B  {view.digest[:12]}"
             typer.echo(text + (f"  before: {past}" if past else ""))
 
@@ -91,7 +91,7 @@ def list_all(
 @adapters_app.command("rollback")
 def roll_back(
     name: Annotated[str, typer.Argument(help="Name of the adapter.")],
-    to: Annotated[str, typer.Option(help="First digits of a version's digest; default: the version before.")] = "",
+    to: Annotated[str, typer.Option(help="First digits of a version's digest; default: the one before, once.")] = "",
     tenant: TenantOption = "",
     registry: RegistryOption = "",
     tls_folder: TlsOption = None,

@@ -60,12 +60,14 @@ class PinTerms:
         """Tokens before the last breakpoint."""
         return max((mark.num_tokens for mark in self.breakpoints), default=0)
 
-    def block_ttls(self, block_size: int) -> list[int]:
-        """Seconds by block of the prompt, for the full blocks that some breakpoint covers; never ascending."""
-        ttls: list[int] = []
+    def block_runs(self, block_size: int) -> list[tuple[int, int]]:
+        """Ends of runs of full blocks and their seconds, never ascending, as far as some breakpoint covers them."""
+        runs: list[tuple[int, int]] = []
         for mark in sorted(self.breakpoints, key=lambda mark: -mark.ttl_s):
-            ttls += [mark.ttl_s] * (mark.num_tokens // block_size - len(ttls))
-        return ttls
+            end = mark.num_tokens // block_size
+            if end > (runs[-1][0] if runs else 0):
+                runs.append((end, mark.ttl_s))
+        return runs
 
 
 NO_PINS = PinTerms()

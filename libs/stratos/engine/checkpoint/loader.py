@@ -26,7 +26,7 @@ from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 from stratos.engine.checkpoint.quantised_tensors import layer_tensors
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight, fused, has_order
 from stratos.engine.checkpoint.rotated_rows import feature_order, row_order
-from stratos.engine.checkpoint.rounding import can_round, rounded
+from stratos.engine.checkpoint.rounding import rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
 from stratos.engine.checkpoint.tensor_names import (
     BODY_PREFIX,
@@ -47,6 +47,7 @@ from stratos.engine.checkpoint.tensor_names import (
     stacked_names,
     text_name,
 )
+from stratos.engine.checkpoint.weight_schemes import can_round
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
@@ -328,7 +329,7 @@ class CheckpointReader:
         return joined[0] if len(joined) == 1 else tuple(joined)
 
     def _rounded(self, weight: Tensor) -> Tensor | QuantisedWeight:
-        if self._rounding == "auto" or not can_round(weight, self._rounding):
+        if self._rounding == "auto" or not can_round(weight.shape[1], self._rounding):
             return weight
         return rounded(weight, self._rounding)
 

@@ -139,7 +139,16 @@ class QuantisedTensors(LayerTensors):
             raise InvalidCheckpoint(
                 f"tensor {self.layer}.{_ROW_FORMAT} states an order of codes other than by rows (0)"
             )
+        if self.stored.scheme == LinearScheme.LLM_INT8:
+            return QuantisedWeight(scheme=self.stored.scheme, codes=codes, scales=self._sizes(codes))
         return QuantisedWeight(scheme=self.stored.scheme, codes=codes, scales=self._scales())
+
+    def _sizes(self, codes: Tensor) -> Tensor:
+        """float32 [outputs, 1]; an output whose weights are all zeros has a size of 0, and codes of 0."""
+        sizes = self.whole(self.stored.scale_name).float().reshape(-1, 1).expand(len(codes), -1).contiguous()
+        is_zero = (sizes == 0) & (codes == 0).all(1, keepdim=True)
+        self._positive(sizes.masked_fill(is_zero, 1.0))
+        return sizes
 
     def _mxfp4(self) -> QuantisedWeight:
         exponents = self.whole("weight_scale")

@@ -20,7 +20,6 @@ from stratos.engine.checkpoint.weight_schemes import (
     E2M1,
     GROUP_STEP,
     INT4_ZERO,
-    MAX_BYTE_INPUTS,
     NF4,
     NF4_GROUP,
     LinearScheme,
@@ -29,14 +28,6 @@ from stratos.engine.checkpoint.weight_schemes import (
 Rounding = Literal["int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"]
 ROUNDINGS: tuple[str, ...] = get_args(Rounding)
 _LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
-
-
-def can_round(weight: Tensor, kind: str) -> bool:
-    """The kernels have a product for a weight of this shape; others stay floats."""
-    inputs = weight.shape[1]
-    if kind in ("int8", "llm-int8"):
-        return inputs <= MAX_BYTE_INPUTS
-    return inputs % (NF4_GROUP if kind == "nf4" else GROUP_STEP) == 0
 
 
 def rounded(weight: Tensor, kind: str) -> QuantisedWeight:

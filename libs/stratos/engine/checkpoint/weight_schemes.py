@@ -75,3 +75,10 @@ BYTE_ROWS = (LinearScheme.INT8_ROWS, LinearScheme.LLM_INT8)
 """Schemes whose products are those of bytes."""
 MAX_BYTE_INPUTS = 65536
 """Inputs up to which a sum of products of bytes fits into 32 bits."""
+
+
+def can_round(inputs: int, kind: str) -> bool:
+    """Whether the kernels have a product for weights of so many inputs, quantised at load; others stay floats."""
+    if ROUNDED[kind] in BYTE_ROWS:
+        return inputs <= MAX_BYTE_INPUTS
+    return inputs % (NF4_GROUP if kind == "nf4" else GROUP_STEP) == 0

@@ -46,23 +46,24 @@ class KvCache:
     def pin(self, hashes: Sequence[bytes], tenant: str, terms: PinTerms) -> int:
         """Pin the first blocks of a prompt, as far as the device's pool holds them; returns how many are pinned.
 
-        A copy in host memory lives as long as that on the device; one that is made later inherits the pin.
+        A copy in host memory lives as long as that on the device; one that is made later inherits the pin.  Where
+        blocks are released behind a window a prefix is of no use, and nothing is pinned.
         """
-        now_s, num_pinned = self.clock.now(), 0
+        if self.tables.window is not None:
+            return 0
         self.expire_pins()
-        for depth, (block_hash, ttl_s) in enumerate(
-            zip(hashes, terms.block_ttls(self.blocks.block_size), strict=False)
-        ):
+        now_s, num_pinned, begin = self.clock.now(), 0, 0
+        for end, ttl_s in terms.block_runs(self.blocks.block_size):
+            chunk, is_whole = hashes[begin:end], num_pinned == begin
             pin = Pin(
                 tenant=tenant,
                 expires_s=now_s + min(ttl_s, self.max_pin_s),
-                depth=depth,
                 device_ratio=terms.device_ratio,
                 host_ratio=terms.host_ratio,
             )
-            self.tier.pool.pin(block_hash, pin)
-            if self.blocks.cache.pin(block_hash, pin) and num_pinned == depth:
-                num_pinned += 1
+            self.tier.pool.pin(chunk, pin)
+            num_here = self.blocks.cache.pin(chunk, pin)
+            num_pinned, begin = num_pinned + (num_here if is_whole else 0), end
         return num_pinned
 
     @property
@@ -72,7 +73,7 @@ class KvCache:
         return self.blocks.cache.pins.is_due(now_s) or self.tier.pool.pins.is_due(now_s)
 
     def pin_status(self) -> dict[str, TierPinStatus]:
-        """Pins whose time is not over, by tier."""
+        """Pins by tier; those whose time is over are none, or end with the next looks where they are many."""
         self.expire_pins()
         return {"device": self.blocks.cache.pins.status(), "host": self.tier.pool.pins.status()}
 

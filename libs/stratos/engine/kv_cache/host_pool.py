@@ -13,11 +13,10 @@ Ledger law: ``free + cached + held + moving == total``.
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stratos.core.kv import HostLedger
-from stratos.engine.kv_cache.pins import DropReason, Pin, TierPins
+from stratos.engine.kv_cache.pins import DropReason, EvictionOrder, Pin, TierPins
 
 
 class SlotState(enum.Enum):
@@ -35,13 +34,11 @@ class HostPool:
     def __init__(self, num_slots: int, max_pinned_ratio: float = 0.0) -> None:
         self.num_slots = num_slots
         self.pins = TierPins(num_slots, max_pinned_ratio, lambda pin: pin.host_ratio)
-        self.pins.on_drop = self._note_unpinned
+        self.pins.on_change = self._note_pin
         self.num_evicted = 0
         """Cached slots whose content made room for other content."""
         self._free = list(range(num_slots - 1, -1, -1))
-        self._cached: OrderedDict[int, None] = OrderedDict()
-        self._cached_last: OrderedDict[int, None] = OrderedDict()
-        """Slots with a pin."""
+        self._cached = EvictionOrder()
         self._refs = [0] * num_slots
         self._moves = [0] * num_slots
         self._filling: set[int] = set()
@@ -54,12 +51,12 @@ class HostPool:
     @property
     def num_available(self) -> int:
         """Slots that ``allocate`` could hand out now."""
-        return self.num_unpinned + len(self._cached_last)
+        return len(self._free) + len(self._cached)
 
     @property
     def num_unpinned(self) -> int:
         """Slots among them that take no pin."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + self._cached.num_unpinned
 
     def find(self, block_hash: bytes) -> int | None:
         """The slot with this hash, filled or about to be."""
@@ -72,8 +69,8 @@ class HostPool:
         """A slot for a copy to fill, the least recently used one if none is free; ``None`` when all are in use."""
         if self._free:
             slot = self._free.pop()
-        elif self._cached or self._cached_last:
-            slot, _ = (self._cached or self._cached_last).popitem(last=False)
+        elif self._cached:
+            slot = self._cached.pop()
             self._forget_slot(slot, "pressure")
             self.num_evicted += 1
         else:
@@ -86,22 +83,16 @@ class HostPool:
             self._hash_of[slot] = block_hash
         return slot
 
-    def pin(self, block_hash: bytes, pin: Pin) -> bool:
-        """Keep a slot as long as a pin says; ``False`` where it is not here or no room is left for pins."""
-        slot = self._slot_of.get(block_hash)
-        if slot is None or not self.pins.add(block_hash, pin):
-            return False
-        if slot in self._cached:
-            del self._cached[slot]
-            self._cached_last[slot] = None
-        return True
+    def pin(self, hashes: Sequence[bytes], pin: Pin) -> None:
+        """Keep those blocks of a prompt that are here as long as a pin says."""
+        here = [block_hash for block_hash in hashes if block_hash in self._slot_of] if self.pins.max_pins else []
+        if not self.pins.renew(here, pin):
+            self.pins.add(here, pin)
 
-    def _note_unpinned(self, block_hash: bytes) -> None:
+    def _note_pin(self, block_hash: bytes, is_pinned: bool) -> None:
         slot = self._slot_of.get(block_hash)
-        if slot is not None and slot in self._cached_last:
-            del self._cached_last[slot]
-            self._cached[slot] = None
-            self._cached.move_to_end(slot, last=False)
+        if slot is not None:
+            self._cached.note_pin(slot, is_pinned)
 
     def hold(self, slots: Iterable[int]) -> None:
         """Add a reference: the content stays."""
@@ -151,10 +142,10 @@ class HostPool:
             assert self._states.count(state) == count, f"{state} is counted {count} times"
         assert len(self._free) == len(set(self._free))
         assert set(self._free) == {s for s, state in enumerate(self._states) if state is SlotState.FREE}
-        cached = {*self._cached, *self._cached_last}
+        cached = self._cached.blocks()
         assert cached == {s for s, state in enumerate(self._states) if state is SlotState.CACHED}
         self.pins.verify(self._slot_of.__contains__)
-        assert {s for s in cached if self._hash_of[s] in self.pins} == set(self._cached_last)
+        assert {s for s in cached if self._hash_of[s] in self.pins} == self._cached.pinned
         assert self._hash_of == {slot: block_hash for block_hash, slot in self._slot_of.items()}
         for slot, state in enumerate(self._states):
             assert state is self._state_now(slot), f"slot {slot} is {state}"
@@ -172,10 +163,9 @@ class HostPool:
         if before is now:
             return
         if before is SlotState.CACHED:
-            self._cached.pop(slot, None)
-            self._cached_last.pop(slot, None)
+            self._cached.remove(slot)
         if now is SlotState.CACHED:
-            (self._cached_last if self._hash_of[slot] in self.pins else self._cached)[slot] = None
+            self._cached.add(slot, is_pinned=self._hash_of[slot] in self.pins)
         elif now is SlotState.FREE:
             self._free.append(slot)
         self._set(slot, now)

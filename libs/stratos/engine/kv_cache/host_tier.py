@@ -265,7 +265,7 @@ class HostTier:
         """
         if self._plan is None or self._is_fenced or self.pool.find(block_hash) is not None:
             return
-        if self._is_keep_worth(block_hash):
+        if self._is_keep_worth():
             self._copy_out(block, block_hash)
 
     def _keep_oldest(self) -> None:
@@ -274,16 +274,14 @@ class HostTier:
         if not (self._is_fenced and self.is_enabled) or blocks.num_free * KEEP_WHEN_FREE_BELOW >= blocks.num_blocks:
             return
         # no more than fit: else each copy would push out one that the next plan copies again
-        for block, block_hash in blocks.cache.oldest(min(MAX_KEEP_BLOCKS, self.pool.num_available)):
-            if self.pool.find(block_hash) is None and self._is_keep_worth(block_hash):
+        for block, block_hash in blocks.cache.oldest(min(MAX_KEEP_BLOCKS, self.pool.num_unpinned)):
+            if self.pool.find(block_hash) is None and self._is_keep_worth():
                 blocks.reference([block])
                 self._copy_out(block, block_hash, is_referenced=True)
 
-    def _is_keep_worth(self, block_hash: bytes) -> bool:
-        """A block without a pin pushes out none that has one."""
-        is_pinned = block_hash in self._blocks.cache.pins
-        num_slots = self.pool.num_available if is_pinned else self.pool.num_unpinned
-        return num_slots > 0 and (self._always or self.costs.is_keep_worth())
+    def _is_keep_worth(self) -> bool:
+        """No block, with a pin or without, pushes out a slot that has one."""
+        return self.pool.num_unpinned > 0 and (self._always or self.costs.is_keep_worth())
 
     # -- plans -------------------------------------------------------------------------------------
 
@@ -344,7 +342,7 @@ class HostTier:
         slot = self.pool.allocate(block_hash)
         assert slot is not None
         if block_hash is not None and (pin := self._blocks.cache.pins.find(block_hash)) is not None:
-            self.pool.pin(block_hash, pin)
+            self.pool.pin([block_hash], pin)
         self.num_kept += is_referenced
         self._next.outs.append(BlockOut(block, slot, is_referenced))
         return slot

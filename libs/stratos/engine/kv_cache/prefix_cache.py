@@ -8,11 +8,10 @@ identity and tokens (``stratos.core.block_hash``), so equal hashes mean equal co
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from stratos.engine.kv_cache.change_log import ChangeLog
-from stratos.engine.kv_cache.pins import Pin, TierPins
+from stratos.engine.kv_cache.pins import EvictionOrder, Pin, TierPins
 
 
 class PrefixCache:
@@ -21,14 +20,12 @@ class PrefixCache:
     def __init__(self, *, enabled: bool = True, max_changes: int = 0, pins: TierPins | None = None) -> None:
         self._enabled = enabled
         self.pins = TierPins(0, 0.0, lambda pin: pin.device_ratio) if pins is None else pins
-        self.pins.on_drop = self._note_unpinned
+        self.pins.on_change = self._note_pin
         self.changes = ChangeLog(max_changes)
         """Which hashes came and went."""
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
-        self._evictable: OrderedDict[int, None] = OrderedDict()
-        self._evictable_last: OrderedDict[int, None] = OrderedDict()
-        """Blocks with a pin."""
+        self._evictable = EvictionOrder()
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Blocks of the longest known prefix of the chain ``hashes``."""
@@ -98,40 +95,30 @@ class PrefixCache:
         if block_hash is not None:
             self.forget(block_hash)
 
-    def pin(self, block_hash: bytes, pin: Pin) -> bool:
-        """Keep a block as long as a pin says; ``False`` where it is not here or no room is left for pins."""
-        block = self._block_of.get(block_hash)
-        if block is None or not self.pins.add(block_hash, pin):
-            return False
-        if block in self._evictable:
-            del self._evictable[block]
-            self._evictable_last[block] = None
-        return True
+    def pin(self, hashes: Sequence[bytes], pin: Pin) -> int:
+        """Keep blocks of a prompt as long as a pin says; returns how many of the first ones are pinned."""
+        if self.pins.renew(hashes, pin):
+            return len(hashes)
+        return self.pins.add(list(itertools.takewhile(self._block_of.__contains__, hashes)), pin)
 
-    def _note_unpinned(self, block_hash: bytes) -> None:
-        """An unused block whose pin has ended is the next to be evicted: its pin alone has kept it so long."""
+    def _note_pin(self, block_hash: bytes, is_pinned: bool) -> None:
         block = self._block_of.get(block_hash)
-        if block is not None and block in self._evictable_last:
-            del self._evictable_last[block]
-            self._evictable[block] = None
-            self._evictable.move_to_end(block, last=False)
+        if block is not None:
+            self._evictable.note_pin(block, is_pinned)
 
     def mark_evictable(self, block: int, *, is_oldest: bool = False) -> None:
-        """No sequence references the block any more; it is now the last of its kind to be evicted, or the first."""
-        assert not self._is_evictable(block)
-        order = self._evictable_last if self._hash_of[block] in self.pins else self._evictable
-        order[block] = None
-        if is_oldest:
-            order.move_to_end(block, last=False)
+        """No sequence references the block any more; it is now the last one by use, or the first."""
+        assert block not in self._evictable
+        self._evictable.add(block, is_pinned=self._hash_of[block] in self.pins, is_oldest=is_oldest)
 
     def mark_used(self, block: int) -> None:
         """A sequence references the block again."""
-        assert self._is_evictable(block)
+        assert block in self._evictable
         self.drop_evictable(block)
 
     def evict(self) -> tuple[bytes, int]:
         """Give up the next block and its hash; there must be one. Its pin, if it has one, is left to the caller."""
-        block, _ = (self._evictable or self._evictable_last).popitem(last=False)
+        block = self._evictable.pop()
         block_hash = self._hash_of.pop(block)
         del self._block_of[block_hash]
         self.changes.note(block_hash, is_stored=False)
@@ -139,23 +126,18 @@ class PrefixCache:
 
     def oldest(self, count: int) -> list[tuple[int, bytes]]:
         """The next blocks to be evicted, with their hashes."""
-        order = itertools.chain(self._evictable, self._evictable_last)
-        return [(block, self._hash_of[block]) for block in itertools.islice(order, count)]
+        return [(block, self._hash_of[block]) for block in self._evictable.first(count)]
 
     def drop_evictable(self, block: int) -> None:
         """Remove a block from the eviction order."""
-        self._evictable.pop(block, None)
-        self._evictable_last.pop(block, None)
+        self._evictable.remove(block)
 
     @property
     def num_evictable(self) -> int:
-        return len(self._evictable) + len(self._evictable_last)
+        return len(self._evictable)
 
     def verify(self) -> None:
         """Raise ``AssertionError`` where pins and the order of eviction do not agree."""
         self.pins.verify(self._block_of.__contains__)
-        assert all(self._hash_of[block] in self.pins for block in self._evictable_last)
-        assert not any(self._hash_of[block] in self.pins for block in self._evictable)
-
-    def _is_evictable(self, block: int) -> bool:
-        return block in self._evictable or block in self._evictable_last
+        pinned = {block for block in self._evictable.blocks() if self._hash_of[block] in self.pins}
+        assert pinned == self._evictable.pinned

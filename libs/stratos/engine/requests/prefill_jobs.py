@@ -98,6 +98,7 @@ class PrefillJobTable:
 
     def _run(self, state: JobState) -> None:
         if not state.job.compute:
+            self._context.pin_prompt(state.sequence)
             self._emit(PrefillEventKind.DONE, state)
             return
         self._context.scheduler.grant(state.sequence)

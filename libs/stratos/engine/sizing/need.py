@@ -19,7 +19,7 @@ from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_he
 from stratos.engine.checkpoint.gguf.kept_codes import HEAD, KEPT_BYTES, TABLE, kept_schemes
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.tensor_names import CODED_SUFFIXES, LINEAR_SUFFIXES, expected_shapes
-from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.checkpoint.weight_schemes import LinearScheme, can_round
 from stratos.engine.sizing.operations import layer_operations, output_operations
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -87,7 +87,7 @@ class ModelNeed:
         linear = sum(
             math.prod(shape)
             for name, shape in expected_shapes(model)
-            if name.endswith(LINEAR_SUFFIXES) and len(shape) == 2
+            if name.endswith(LINEAR_SUFFIXES) and len(shape) == 2 and can_round(shape[1], kind)
         )
         linear = min(linear, self.num_read)
         code_bytes = int(linear * ROUNDED_BYTES[kind])

@@ -62,7 +62,7 @@ STORE_ALERTS = (
             "not serve the new revision, or is it of an older version?",
             "Weights not written: does Redis answer, and can the gateways read the alias (a newer version's)?",
             "`stratos models list`: has the new revision live workers?",
-            "Drift that is not measured: do workers of both revisions answer? The gateways' logs say why not.",
+            "Drift that is not measured yet: do workers of both revisions answer? The gateways' logs say why not.",
             "Do all requests of a tenant stay on one revision? Those that name no session go by their tenant.",
         ),
         act=(

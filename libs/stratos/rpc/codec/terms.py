@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from stratos.api.common.v1 import common_pb2
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.pins import MAX_BREAKPOINTS, NO_PINS, TTL_24H_S, Breakpoint, PinTerms
@@ -34,9 +36,14 @@ def _pins_from_pb(message: common_pb2.PinTerms) -> PinTerms:
     marks = message.breakpoints[: MAX_BREAKPOINTS + 1]
     return PinTerms(
         breakpoints=tuple(Breakpoint(mark.num_tokens, min(mark.ttl_s, TTL_24H_S)) for mark in marks),
-        device_ratio=min(max(message.device_ratio, 0.0), 1.0),
-        host_ratio=min(max(message.host_ratio, 0.0), 1.0),
+        device_ratio=_share(message.device_ratio),
+        host_ratio=_share(message.host_ratio),
     )
+
+
+def _share(ratio: float) -> float:
+    """Share within its bounds; nothing for one that is no number."""
+    return min(max(ratio, 0.0), 1.0) if math.isfinite(ratio) else 0.0
 
 
 def _left_ms(at_s: float | None, now_s: float) -> int | None:

@@ -14,7 +14,7 @@ from stratos.common.errors import BadRequest
 from stratos.common.json_fields import from_fields
 from stratos.store.models.alias_forms import check_alias_name
 from stratos.store.models.alias_record import WHOLE
-from stratos.store.models.rollout_record import RolloutGates, RolloutRecord
+from stratos.store.models.rollout_record import LEAST_DRIFT, RolloutGates, RolloutRecord
 
 MAX_STEPS = 20
 GATES = tuple(field.name for field in fields(RolloutGates))
@@ -98,6 +98,8 @@ def parsed_gates(text: str) -> dict[str, float]:
 def _nats(part: str, bound: str) -> float:
     if _NATS.match(bound) is None:
         raise BadRequest(f"{part!r}: write drift=0.05, nats of log probability", param="gates")
+    if float(bound) < LEAST_DRIFT:
+        raise BadRequest(f"{part!r}: a bound on drift is {LEAST_DRIFT} nats or more", param="gates")
     return float(bound)
 
 

@@ -20,6 +20,8 @@ from stratos.store.models.alias_record import WHOLE, AliasTarget, Sticky
 
 LEAST_REQUESTS = 200
 """Of each arm, below which no gate judges: the p99 of fewer says nothing."""
+LEAST_DRIFT = 0.001
+"""Nats, below which no bound can be: outside exact mode the same weights are off each other by what a batch does."""
 
 
 class RolloutPhase(StrEnum):
@@ -45,7 +47,7 @@ class RolloutGates:
     """Most by which its p99 of times to the first token may be above that of the old revision."""
     itl_p99: Annotated[float, Interval(ge=0, le=1000)] | None = None
     """The same of times between tokens."""
-    drift: Annotated[float, Interval(ge=0, le=100)] | None = None
+    drift: Annotated[float, Interval(ge=LEAST_DRIFT, le=100)] | None = None
     """Most by which its log probabilities of a pinned text may be off those of the old revision: nats, mean of all
     tokens."""
 
@@ -54,8 +56,6 @@ class RolloutGates:
 class Drift:
     """Differences of log probabilities of a pinned text's tokens between both revisions, without signs, in nats."""
 
-    epoch: Annotated[int, Ge(0)]
-    """Number of the step's count at which it was measured."""
     mean: Annotated[float, Ge(0)]
     largest: Annotated[float, Ge(0)]
     num_tokens: Annotated[int, Ge(1)]
@@ -107,7 +107,7 @@ class RolloutRecord:
     """Number of the count of requests that is judged: a step begins with a count of its own."""
     baseline: Baseline | None = None
     drift: Drift | None = None
-    """Last measurement; ``None`` before, or without a gate on it."""
+    """As measured before the first weights; ``None`` until then, or without a gate on it."""
     alias_version: Annotated[int, Ge(0)] | None = None
     """Version of the model's alias when it started, 0 where it had none; other targets since are an edit by hand."""
     reason: str = ""
@@ -135,9 +135,8 @@ class RolloutRecord:
 
     @property
     def lacks_drift(self) -> bool:
-        """Its gate on drift waits for a measurement at this step."""
-        is_known = self.drift is not None and self.drift.epoch == self.epoch
-        return self.is_counted and self.gates.drift is not None and not is_known
+        """Its gate on drift waits for a measurement, and no weights are written."""
+        return self.phase is RolloutPhase.RUNNING and self.gates.drift is not None and self.drift is None
 
     @property
     def percent(self) -> int:

@@ -134,8 +134,8 @@ def encode_key(key: KeyRecord) -> dict[str, Any]:
 def encode_adapter(adapter: Adapter) -> dict[str, Any]:
     """An adapter's record; owner and name are in its id."""
     fields = asdict(adapter)
-    former = {"former": list(fields["former"])} if adapter.former else {}
-    return {name: fields[name] for name in _ADAPTER_TYPES} | former
+    past = {name: fields[name] for name in ("former", "is_rolled_back") if fields[name]}
+    return {name: fields[name] for name in _ADAPTER_TYPES} | past
 
 
 def encode_block(block: BlockRecord) -> dict[str, Any]:
@@ -227,7 +227,8 @@ def _adapter(record_id: str, value: Mapping[str, Any]) -> Adapter:
     former = value.get("former", [])
     if not isinstance(former, list):
         raise MalformedValue("former is no list")
-    return Adapter(tenant=owner, name=name, former=tuple(map(_adapter_version, former)), **fields)
+    fields |= {"former": tuple(map(_adapter_version, former)), "is_rolled_back": _flag(value, "is_rolled_back")}
+    return Adapter(tenant=owner, name=name, **fields)
 
 
 def _adapter_version(value: object) -> AdapterVersion:

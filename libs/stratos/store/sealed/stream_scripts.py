@@ -1,12 +1,14 @@
 """Scripts over the keys of ``stream_store``: each is one step of Redis, which is the only clock of leases.
 
-Meta of a stream, as JSON: s state (open, done, cancelled, failed), o owner ("" without one), e epoch, l end of the
-lease in milliseconds, f fingerprint of the request's body, n number of blocks, b bytes of all its fields, w gateway
-whose frames have its newest tokens, t its number in them; and of one without a client q, the milliseconds that it is
-kept while it is open.
+Meta of a stream, as JSON: s state (open, done, cancelled, failed), o owner ("" before the first one and after it gave
+up; a cancelled one keeps its last), e epoch, l end of the lease in milliseconds, f fingerprint of the request's body, n
+number of blocks, b bytes of all its fields; w gateway that wrote the newest block, whose frames have what came since,
+t its number in them, wn number of blocks then, wf turn of the newest frame, which the block has all of: a gateway of an
+older version writes blocks without these four; and of one without a client q, the milliseconds that it is kept while it
+is open.
 
-Frames of a tenant: <gateway>/<slot> the newest tokens of all its streams there, <gateway>/t milliseconds of the last
-one, <gateway>! ids of streams that it is to look after, since it lost them.
+Frames of a tenant: <gateway>/<turn modulo slots> the newest tokens of all its streams there, <gateway>/n turn and
+<gateway>/t milliseconds of the last one, <gateway>! ids of streams that it is to look after, since it lost them.
 """
 
 FRAME_SLOTS = 16
@@ -16,6 +18,7 @@ FRAME_SLOTS = 16
 _HEAD = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local num_slots = SLOTS
 local function add_bytes(keys, number) if number ~= 0 then redis.call('INCRBY', keys[3], number) end end
 local function drop(keys, id)
   local text = redis.call('HGET', keys[1], id)
@@ -55,41 +58,48 @@ local function tell(keys, owner, id)
 end
 local function slots(owner)
   local fields = {}
-  for slot = 0, SLOTS - 1 do fields[slot + 1] = owner .. '/' .. slot end
+  for slot = 0, num_slots - 1 do fields[slot + 1] = owner .. '/' .. slot end
   return fields
 end
 local function drop_frames(keys, before)
   for _, field in ipairs(redis.call('HKEYS', keys[6])) do
     local owner = string.match(field, '^(.*)/t$')
     if owner and tonumber(redis.call('HGET', keys[6], field)) < before then
-      redis.call('HDEL', keys[6], field, owner .. '!', unpack(slots(owner)))
+      redis.call('HDEL', keys[6], field, owner .. '/n', owner .. '!', unpack(slots(owner)))
     end
   end
 end
+local function last_turn(keys, owner) return tonumber(redis.call('HGET', keys[6], owner .. '/n') or '0') end
 local function put(keys, id, meta, field, text)
   local before = redis.call('HSTRLEN', keys[1], id .. '/' .. field)
   redis.call('HSET', keys[1], id .. '/' .. field, text)
   meta.b = meta.b + #text - before
   add_bytes(keys, #text - before)
 end
+local function put_block(keys, id, meta, block, text, owner, number)
+  if block < 0 then return end
+  put(keys, id, meta, block, text)
+  meta.n = math.max(meta.n, block + 1)
+  meta.w, meta.t, meta.wn, meta.wf = owner, number, meta.n, last_turn(keys, owner)
+end
 """.replace("SLOTS", str(FRAME_SLOTS))
 
 # ARGV: id, gateway, milliseconds of a lease, milliseconds that it is kept, fingerprint or "", sealed head or "" to make
 # none, first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams,
-# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant, number in the
-# frames of this gateway where the record becomes its own.
-# Answers {what, epoch, head, end, gateway of the frames, number in them, how many follow, frame, ..., block, ...}.
+# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant, gateway
+# and turn of the newest frame that is not wanted again by one that does not take it.
+# Answers {what, epoch, head, end, gateway of the frames, number in them, turn of the last, how many follow, frame, ...,
+# block, ...}.
 OPEN = (
     _HEAD
     + """
 local id, owner, lease, ttl, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[7])
 local meta = living(KEYS, id)
 if not meta then
-  if ARGV[6] == '' then return {'none', 0, '', '', '', 0, 0} end
+  if ARGV[6] == '' then return {'none', 0, '', '', '', 0, 0, 0} end
   meta = {s = 'open', o = owner, e = 1, l = now + lease, f = ARGV[5], n = 0, b = 2 * #id + 400}
-  meta.w, meta.t = owner, tonumber(ARGV[14])
   if ARGV[11] ~= '0' then
-    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[12]) then return {'full', 0, '', '', '', 0, 0} end
+    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[12]) then return {'full', 0, '', '', '', 0, 0, 0} end
     meta.o, meta.e, meta.l, meta.q = '', 0, 0, tonumber(ARGV[11])
     redis.call('ZADD', KEYS[4], now, id)
     redis.call('ZADD', KEYS[5], 'NX', 0, ARGV[13])
@@ -105,25 +115,27 @@ if not meta then
     drop(KEYS, oldest)
   end
   keep(KEYS)
-  return {'made', meta.e, '', '', '', 0, 0}
+  return {'made', meta.e, '', '', '', 0, 0, 0}
 end
-if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', '', '', 0, 0} end
-local what, writer, number, frames = meta.s, meta.w or '', meta.t or 0, {}
-if what ~= 'done' and writer ~= '' and first < meta.n and (meta.o == '' or meta.o == writer) then
-  frames = redis.call('HMGET', KEYS[6], unpack(slots(writer)))
-end
-if what == 'open' then
-  what = 'live'
-  if ARGV[8] == '1' and (meta.o == '' or meta.l <= now) then
-    tell(KEYS, meta.o, id)
-    what, meta.o, meta.e, meta.l = 'taken', owner, meta.e + 1, now + lease
-    meta.w, meta.t = owner, tonumber(ARGV[14])
-    save(KEYS, id, meta, ttl)
-    keep(KEYS)
+if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', '', '', 0, 0, 0} end
+local what, writer, number, last, fields, frames = meta.s, meta.w or '', meta.t or 0, 0, {}, {}
+if what == 'open' then what = ARGV[8] == '1' and (meta.o == '' or meta.l <= now) and 'taken' or 'live' end
+if what ~= 'done' and first < meta.n and meta.wn == meta.n then
+  last = last_turn(KEYS, writer)
+  local seen = what ~= 'taken' and ARGV[14] == writer and tonumber(ARGV[15]) or 0
+  for turn = math.max(meta.wf, last - num_slots, seen) + 1, last do
+    table.insert(fields, writer .. '/' .. turn % num_slots)
   end
+  if #fields > 0 then frames = redis.call('HMGET', KEYS[6], unpack(fields)) end
+end
+if what == 'taken' then
+  tell(KEYS, meta.o, id)
+  meta.o, meta.e, meta.l = owner, meta.e + 1, now + lease
+  save(KEYS, id, meta, ttl)
+  keep(KEYS)
 end
 local function text(field) return redis.call('HGET', KEYS[1], id .. '/' .. field) or '' end
-local found = {what, meta.e, text('h'), text('d'), writer, number, #frames}
+local found = {what, meta.e, text('h'), text('d'), writer, number, last, #frames}
 for _, frame in ipairs(frames) do table.insert(found, frame or '') end
 for block = first, meta.n - 1 do
   table.insert(found, text(block))
@@ -135,33 +147,30 @@ return found
 # KEYS: those of each tenant in turn. ARGV: gateway, milliseconds of a lease, milliseconds that streams
 # are kept, and one JSON of a list for each stream, as many arguments cost the gateway several times that: place of its
 # tenant from 0, id, epoch, number of its block or -1, text of that block, what follows ("" go on, "d" done, "r" given
-# up), text of the end. Another JSON has the frames: place of the tenant, slot, text. Answers a letter for each stream
-# (ok, fenced, cancelled, gone) and the ids of streams of these frames that the gateway has lost, each after a blank.
+# up), text of the end, number of the stream in frames of this gateway. Another JSON has the frames: place of the
+# tenant, turn, text. Answers a letter for each stream (ok, fenced, cancelled, gone) and the ids of streams of these
+# frames that the gateway has lost, each after a blank.
 WRITE = (
     _HEAD
     + """
 local owner, lease, ttl, found = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
 local function keys_of(place) return {unpack(KEYS, 6 * place + 1, 6 * place + 6)} end
 for _, row in ipairs(cjson.decode(ARGV[4])) do
-  local place, id, epoch, block, text, ends, last = unpack(row)
+  local place, id, epoch, block, text, ends, last, number = unpack(row)
   local keys = keys_of(place)
   local meta, what = living(keys, id), 'o'
   if not meta then
     what = 'g'
   elseif meta.s == 'cancelled' then
     what = 'c'
-    if meta.w == owner and meta.e == epoch and block >= 0 then
-      put(keys, id, meta, block, text)  -- what came before it was told
-      meta.n = math.max(meta.n, block + 1)
+    if meta.o == owner and meta.e == epoch then
+      put_block(keys, id, meta, block, text, owner, number)  -- what came before it was told
       save(keys, id, meta, ttl)
     end
   elseif meta.s ~= 'open' or meta.o ~= owner or meta.e ~= epoch then
     what = 'f'
   else
-    if block >= 0 then
-      put(keys, id, meta, block, text)
-      meta.n = math.max(meta.n, block + 1)
-    end
+    put_block(keys, id, meta, block, text, owner, number)
     meta.l = now + lease
     if ends == 'd' then
       meta.s, meta.o = 'done', ''
@@ -174,14 +183,17 @@ for _, row in ipairs(cjson.decode(ARGV[4])) do
   table.insert(found, what)
 end
 for _, frame in ipairs(cjson.decode(ARGV[5])) do
-  local keys, slot = keys_of(frame[1]), frame[2]
-  redis.call('HSET', keys[6], owner .. '/' .. slot, frame[3], owner .. '/t', string.format('%.0f', now))
+  local keys, turn = keys_of(frame[1]), frame[2]
+  if redis.call('EXISTS', keys[1]) == 1 then  -- without a record nothing would ever end them
+    redis.call('HSET', keys[6], owner .. '/' .. turn % num_slots, frame[3], owner .. '/n', turn,
+      owner .. '/t', string.format('%.0f', now))
+  end
   local told = redis.call('HGET', keys[6], owner .. '!')
   if told then
     redis.call('HDEL', keys[6], owner .. '!')
     table.insert(found, told)
   end
-  if slot == 0 then drop_frames(keys, now - ttl) end
+  if turn % num_slots == 0 then drop_frames(keys, now - ttl) end
 end
 for place = 0, #KEYS / 6 - 1 do keep(keys_of(place)) end
 return table.concat(found)
@@ -197,7 +209,7 @@ if not meta then return 'none' end
 local before = meta.s
 if before == 'open' then
   tell(KEYS, meta.o, ARGV[1])
-  meta.s, meta.o = 'cancelled', ''
+  meta.s = 'cancelled'
   save(KEYS, ARGV[1], meta, tonumber(ARGV[2]))
   keep(KEYS)
 end

@@ -96,7 +96,9 @@ class StreamRecord:
     tail: Mapping[int, int] = field(default_factory=dict)
     """Newest tokens of its only choice, by their numbers among the pieces of all its blocks; some are in those, too."""
     number: int = 0
-    """Its number in frames of the one who asked, who owns it now."""
+    """New one for it, in frames of the one who asked."""
+    seen: tuple[str, int] = ("", 0)
+    """Gateway and turn of the newest frame that was read."""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: there are thousands a second, and freezing them triples their cost
@@ -109,6 +111,8 @@ class StreamWrite:
     block: int = -1
     """Number of the block, which replaces the one of this number; -1 writes none."""
     content: bytes = b""
+    number: int = 0
+    """Of the stream in frames of this gateway, which go on behind the block."""
     ends: str = ""
     """"d" done, "r" given up."""
     end: bytes = b""
@@ -119,8 +123,8 @@ class StreamFrame:
     """Newest tokens of all streams of one tenant at this gateway, which are in no block yet."""
 
     tenant_id: str
-    slot: int
-    """Below ``FRAME_SLOTS``; it replaces the one that is there."""
+    turn: int
+    """Of the gateway, from 1; it replaces the one that is ``FRAME_SLOTS`` older."""
     entries: bytes
     """Of each token three numbers of 32 bits: that of its stream, its own among the pieces, the token."""
 
@@ -136,6 +140,8 @@ class StreamAsk:
     head: bytes = b""
     """Makes a record where there is none."""
     first_block: int = 0
+    seen: tuple[str, int] = ("", 0)
+    """That of the record as it was read before: older frames are not read again, unless it is taken over."""
     may_take: bool = True
     is_queued: bool = False
     """The record that it makes has no client, and no owner before a gateway takes it from the queue."""
@@ -190,12 +196,11 @@ class StreamStore:
         if key is None:
             return StreamRecord(found=Found.NONE)
         head = _sealed(key, ask.head, ask.tenant_id, ask.stream_id, "h") if ask.head else ""
-        number = next(self._numbers)
         args: list[str | int | float] = [
             ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
             int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
             int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
-            number,
+            *ask.seen,
         ]  # fmt: skip
         with translate_redis_errors():
             answer: Any = await self._open(self._keys(ask.tenant_id), args)
@@ -203,11 +208,11 @@ class StreamStore:
         def opened(text: str, field: object) -> bytes:
             return _opened(key, text, ask.tenant_id, ask.stream_id, field)
 
-        what, epoch, head, end, writer, number_there, num_frames, *texts = answer
+        what, epoch, head, end, writer, number_there, turn, num_frames, *texts = answer
         frames, blocks = texts[:num_frames], texts[num_frames:]
         tail: dict[int, int] = {}
-        for slot, text in enumerate(frames):
-            entries = _opened(key, text, ask.tenant_id, "frames", f"{writer}/{slot}")
+        for place, text in enumerate(frames, turn - num_frames + 1):
+            entries = _opened(key, text, ask.tenant_id, "frames", f"{writer}/{place % scripts.FRAME_SLOTS}")
             tail |= _tokens_of(entries, number_there)
         return StreamRecord(
             found=Found(what),
@@ -216,7 +221,8 @@ class StreamStore:
             end=opened(end, "d"),
             blocks=[opened(text, place) for place, text in enumerate(blocks, ask.first_block)],
             tail=tail,
-            number=number,
+            number=next(self._numbers),
+            seen=(writer, turn),
         )
 
     async def write(
@@ -232,18 +238,18 @@ class StreamStore:
             tenant_id, stream_id = write.tenant_id, write.stream_id
             place, cipher = self._cipher(ciphers, tenant_id)
             if cipher is None:  # the tenant is being deleted: its record goes with it
-                rows.append((place, stream_id, -1, -1, "", "", ""))
+                rows.append((place, stream_id, -1, -1, "", "", "", 0))
                 continue
             head = f"{tenant_id}/{stream_id}/"
             content = _text(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
             end = _text(cipher, write.end, f"{head}d") if write.ends == "d" else ""
-            rows.append((place, stream_id, write.epoch, write.block, content, write.ends, end))
+            rows.append((place, stream_id, write.epoch, write.block, content, write.ends, end, write.number))
         framed = []
         for frame in frames:
             place, cipher = self._cipher(ciphers, frame.tenant_id)
             if cipher is not None:
-                name = f"{frame.tenant_id}/frames/{self._owner}/{frame.slot}"
-                framed.append((place, frame.slot, _text(cipher, frame.entries, name)))
+                name = f"{frame.tenant_id}/frames/{self._owner}/{frame.turn % scripts.FRAME_SLOTS}"
+                framed.append((place, frame.turn, _text(cipher, frame.entries, name)))
         keys = [key for tenant in ciphers for key in self._keys(tenant)]
         with translate_redis_errors():
             args: list[str | int | float | bytes] = [

@@ -136,6 +136,7 @@ class HandoffTarget:
             transfer_ns=round(transfer_s * 1e9),
             device_ns=finish.device_ns,
             num_computed_tokens=finish.num_computed_tokens,
+            num_cached_tokens=finish.num_cached_tokens,
         )
         try:
             await self._context.engine.commit(self._record.key)

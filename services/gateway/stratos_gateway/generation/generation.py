@@ -148,7 +148,8 @@ class Generation:
         if receipt is None or not spec.num_told_prompt_tokens:
             return NO_WRITES
         marks = spec.terms.pins.breakpoints
-        return cache_writes(marks, self.transcript.num_cached_tokens, receipt.num_pinned_tokens)
+        num_found = max(self.transcript.num_cached_tokens, receipt.num_found_tokens)
+        return cache_writes(marks, num_found, receipt.num_pinned_tokens)
 
     def _note_attempt(self, attempt: AttemptTrail) -> None:
         if len(self.trail) < MAX_ITEMS:

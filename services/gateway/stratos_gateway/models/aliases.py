@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Protocol
 
+from stratos.store.models.alias_forms import pinned, split_name
 from stratos.store.models.alias_record import AliasRecord, AliasTarget, Sticky
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind, Record, value_as
@@ -125,6 +126,17 @@ class AliasChoice:
     def open_now(self, alias: AliasRecord) -> list[tuple[AliasTarget, ServedModel]]:
         """Targets that new requests go to, those of before included, as ``arms`` has them."""
         return self._open(alias, "", "", MAX_DEPTH)
+
+    def meant(self, name: str, depth: int = MAX_DEPTH) -> Iterator[tuple[str, str]]:
+        """Models that a name leads to, over other names, too, and first digits of their revisions, empty for any."""
+        if (alias := self.source.find(name)) is None:
+            yield pinned(name) or (split_name(name)[0], "")
+            return
+        for target in alias.targets:
+            if target.digest:
+                yield target.model, target.digest
+            elif depth:
+                yield from self.meant(target.model, depth - 1)
 
     def has_workers(self, alias: AliasRecord) -> bool:
         """Whether one of its targets had live workers at the last look."""

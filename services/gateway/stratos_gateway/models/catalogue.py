@@ -143,13 +143,19 @@ class ModelCatalogue:
 
     async def _arrive(self, name: str, begun: str) -> None:
         """Wait a moment for what was just added: the revision of ``begun``, an alias' targets, or a model."""
-        if begun:
-            await self._arrivals("", begun)
-        elif (alias := self.aliases.source.find(name)) is not None:
-            for target in alias.targets:
-                await self._arrivals(split_name(target.model)[0], target.digest)
-        else:
-            await self._arrivals(*(pinned(name) or (split_name(name)[0], "")))
+        for model, digits in [("", begun)] if begun else self.aliases.meant(name):
+            await self._arrivals(model, digits)
+
+    async def revision(self, digest: str) -> ServedModel | None:
+        """The revision of a digest, where it is served here, or comes within a moment.
+
+        Raises:
+            DependencyDown: it is recorded, and this gateway has not loaded it yet.
+        """
+        if (served := self.models.of_digest(digest)) is None:
+            await self._arrivals("", digest)
+            served = self.models.of_digest(digest)
+        return served
 
     def refusal(self, target: ModelTarget) -> PermissionDenied | None:
         """Why what runs on a target may not go on: it was blocked since."""

@@ -114,12 +114,14 @@ class GenerationPreparer:
         """Check, resolve and encode, all by one revision: that of ``revision``, else that of the earlier answer.
 
         Raises:
-            StratosError: the client's answer; ``StreamGone`` where ``revision`` is served no more.
+            StratosError: the client's answer; ``StreamGone`` where ``revision`` is served no more, ``DependencyDown``
+                where it is recorded and not loaded yet.
         """
         tools, dialect = self._tools, self._dialect
         lookup = await tools.catalogue.look_up(tenant, body.get("model"), session_of(body), revision)
         opened = await self._opened(body, tenant)
-        lookup = self._as_begun(lookup, revision or self._revision_of(opened), is_token=not revision)
+        begun = revision or await self._revision_of(opened)
+        lookup = await self._as_begun(lookup, begun, is_token=not revision)
         model = lookup.served
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
@@ -146,13 +148,13 @@ class GenerationPreparer:
         except BadRequest as error:
             return error
 
-    def _revision_of(self, opened: _Opened) -> str:
+    async def _revision_of(self, opened: _Opened) -> str:
         """Digest of the model of an earlier answer; "" where there is none, or its model is served no more."""
         if not isinstance(opened, ContinuationState):
             return ""
-        return "" if self._tools.catalogue.models.of_digest(opened.model_digest) is None else opened.model_digest
+        return "" if await self._tools.catalogue.revision(opened.model_digest) is None else opened.model_digest
 
-    def _as_begun(self, lookup: Lookup, digest: str, *, is_token: bool) -> Lookup:
+    async def _as_begun(self, lookup: Lookup, digest: str, *, is_token: bool) -> Lookup:
         """``lookup`` with the revision that an answer began with, whichever the name stands for by now.
 
         Args:
@@ -166,7 +168,7 @@ class GenerationPreparer:
         found, catalogue = lookup.found, self._tools.catalogue
         if not digest or isinstance(found, StratosError) or found.model_digest == digest:
             return lookup
-        served = catalogue.models.of_digest(digest)
+        served = await catalogue.revision(digest)
         is_same = served is not None and served.base.name == found.served.base.name
         if is_token and (not is_same or pinned(found.name) is not None):
             return lookup  # a token of another model, or of another revision than the pin: refused with the rest

@@ -30,7 +30,7 @@ from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos_gateway.models.live_revisions import LiveWorkers, can_take
 from stratos_gateway.models.model_set import ModelSet
-from stratos_gateway.rollouts.judge import applied, following
+from stratos_gateway.rollouts.judge import applied, following, too_far
 
 _log = logging.getLogger(__name__)
 ACTIONS = {
@@ -90,6 +90,10 @@ class RolloutController:
         if (left := without_weights(rollout, alias, now_us)) is not None:
             action = "rollout.applied" if left.phase is rollout.phase else "rollout.abort"
             return await replace_seen(writer, Kind.ROLLOUT, model, action, record, rollout_to_json(left))
+        if rollout.lacks_drift:
+            return False  # no client is on a revision of which nothing is known
+        if (back := too_far(rollout, now_us)) is not None:
+            return await self._moved(writer, record, back)
         if (wanted := weights(rollout, alias)) is not None:
             if not rollout.is_applied and rollout.is_active and (_is_kept(rollout) or await self.lacking(rollout)):
                 return False
@@ -102,11 +106,13 @@ class RolloutController:
                 await self._counts.forget(CountName.of(rollout))
             return is_done
         made_next = await self._next(rollout, now_us)
-        if made_next is None:
-            return False
-        _log.info("roll-out of %s: %s at %d %%: %s", model, made_next.phase, made_next.percent, made_next.reason)
-        action = ACTIONS[made_next.phase]
-        return await replace_seen(writer, Kind.ROLLOUT, model, action, record, rollout_to_json(made_next))
+        return made_next is not None and await self._moved(writer, record, made_next)
+
+    async def _moved(self, writer: RecordWriter, record: Record | None, made: RolloutRecord) -> bool:
+        """Write what was judged."""
+        _log.info("roll-out of %s: %s at %d %%: %s", made.model, made.phase, made.percent, made.reason)
+        action = ACTIONS[made.phase]
+        return await replace_seen(writer, Kind.ROLLOUT, made.model, action, record, rollout_to_json(made))
 
     async def _next(self, rollout: RolloutRecord, now_us: int) -> RolloutRecord | None:
         """The roll-out as it is to be written next; back it goes at any time, on once every gateway can follow."""

@@ -1,21 +1,23 @@
 """Measures how far a revision's answers are from the old one's: log probabilities of a text that is always the same.
 
-    step begins ──▶ both revisions are asked, as a request of the platform's own ──▶ the record says what was found
+    roll-out begins ──▶ both revisions are asked, as a request of the platform's own ──▶ the record says what was found
+                                                                        and weights are written, or it goes back ◀──┘
 
-Every gateway may measure, and the first one to write it is believed: the figures are of weights, not of a moment.  They
-are judged with the other gates (``judge``).  A revision that cannot be asked is asked again at the next look.
+Every gateway may measure, and the first one to write it is believed: the figures are of weights, not of a moment.  No
+client is on the revision before (``judge``).  A revision that cannot be asked is asked again at the next look.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
 from redis.exceptions import RedisError
 
-from stratos.common.errors import BadRequest, StratosError
+from stratos.common.errors import BadRequest, DependencyDown, Internal, StratosError
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenant import PLATFORM_TENANT, Tenant
 from stratos.store.counters.guard import StoreId, known
@@ -41,10 +43,13 @@ The quick brown fox jumps over the lazy dog, because the dog was asleep and did 
 """
 MAX_TOKENS = 256
 """Of the pinned text: one chunk of a prompt."""
+LEAST_TOKENS = 2
+"""The first one has no probability."""
 ASK_S = 60.0
 """Longest time of both requests together."""
 MOST_NATS = 100.0
-"""Differences are no larger: what is no number, such as that of a probability of 0, counts as so much."""
+"""Differences are no larger: what is no number, such as that of a probability of 0, counts as so much. Where only the
+new revision says such a thing, the mean is as much: one in hundreds of tokens must not be diluted."""
 DRIFT_TENANT = Tenant(name=PLATFORM_TENANT, cache_salt=b"stratos-drift")
 Ask = Callable[[ServedModel, Sequence[int]], Awaitable[Sequence[float]]]
 """Log probability of each token but the first, as workers of a model compute it; raises ``StratosError``."""
@@ -68,19 +73,27 @@ class DriftWatch:
 
     async def run(self, rollouts: Callable[[], Iterable[RolloutRecord]], ask: Ask) -> None:
         """Root task: measure for roll-outs that lack it, as this gateway follows them."""
-        while True:
-            for rollout in [found for found in rollouts() if found.lacks_drift]:
-                try:
-                    await self.look(rollout.model, ask)
-                except (StratosError, RedisError, TimeoutError) as error:
-                    _log.info("the drift of %s is measured later: %s", rollout.model, error)
-            await asyncio.sleep(self._poll_s)
+        looks = dict[str, asyncio.Task[None]]()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                looks = {model: look for model, look in looks.items() if not look.done()}
+                for model in {found.model for found in rollouts() if found.lacks_drift} - looks.keys():
+                    looks[model] = tasks.create_task(self._try(model, ask), name=f"drift of {model}")
+                await asyncio.sleep(self._poll_s)
+
+    async def _try(self, model: str, ask: Ask) -> None:
+        try:
+            await self.look(model, ask)
+        except (StratosError, RedisError, TimeoutError) as error:
+            _log.info("the drift of %s is measured later: %s", model, error or "it takes too long")
+        except Exception:  # a task's edge: what one roll-out does ends no gateway
+            _log.exception("the drift of %s could not be measured", model)
 
     async def look(self, model: str, ask: Ask) -> bool:
         """Measure for a model's roll-out; false where there is nothing to measure, or another gateway was first.
 
         Raises:
-            StratosError: a revision cannot be asked, or the store does not answer.
+            StratosError: a revision is not served here or cannot be asked, or the store does not answer.
             TimeoutError: they take too long.
         """
         writer = RecordWriter(self._records, actor="gateway", store_id=known(self._store_id))
@@ -89,9 +102,10 @@ class DriftWatch:
             return False
         old, new = self._models.of_digest(rollout.old), self._models.of_digest(rollout.new)
         if old is None or new is None:
-            return False
+            lacking = rollout.old if old is None else rollout.new
+            raise DependencyDown(f"this gateway does not serve the revision {lacking[:12]}")
         async with asyncio.timeout(ASK_S):
-            drift = await _measured(old, new, ask, rollout.epoch)
+            drift = await _measured(old, new, ask)
         value = rollout_to_json(replace(rollout, drift=drift))
         return await replace_seen(writer, Kind.ROLLOUT, model, "rollout.drift", record, value)
 
@@ -107,7 +121,10 @@ def pinned_ids(old: ServedModel, new: ServedModel) -> Sequence[int]:
     found = [model.tokenizer.encode_plain(PINNED_TEXT) for model in (old, new)]
     if found[0] != found[1]:
         raise BadRequest("drift compares token by token: the tokenizers of both revisions differ", param="gates")
-    return found[0][: min(MAX_TOKENS, old.max_input_tokens, new.max_input_tokens)]
+    ids = found[0][: min(MAX_TOKENS, old.max_input_tokens, new.max_input_tokens)]
+    if len(ids) < LEAST_TOKENS:
+        raise BadRequest("drift needs a context of some tokens: this one is too short", param="gates")
+    return ids
 
 
 async def prompt_logprobs(fleet: FleetAccess, model: ServedModel, ids: Sequence[int]) -> Sequence[float]:
@@ -130,11 +147,15 @@ async def prompt_logprobs(fleet: FleetAccess, model: ServedModel, ids: Sequence[
         return [position.sampled.logprob for position in fanout.generations[0].transcript.prompt_logprobs]
 
 
-async def _measured(old: ServedModel, new: ServedModel, ask: Ask, epoch: int) -> Drift:
+async def _measured(old: ServedModel, new: ServedModel, ask: Ask) -> Drift:
     ids = pinned_ids(old, new)
     before, after = await ask(old, ids), await ask(new, ids)
-    found = [_nats_off(one, other) for one, other in zip(before, after, strict=True)]
-    return Drift(epoch=epoch, mean=sum(found) / len(found), largest=max(found), num_tokens=len(found))
+    if not len(before) == len(after) == len(ids) - 1:
+        raise Internal(f"workers gave {len(before)} and {len(after)} log probabilities of {len(ids)} tokens")
+    pairs = list(zip(before, after, strict=True))
+    found = [_nats_off(one, other) for one, other in pairs]
+    is_lost = any(math.isfinite(one) and not math.isfinite(other) for one, other in pairs)
+    return Drift(mean=MOST_NATS if is_lost else sum(found) / len(found), largest=max(found), num_tokens=len(found))
 
 
 def _nats_off(one: float, other: float) -> float:

@@ -1,5 +1,6 @@
 """Consequences for a roll-out of the requests of both revisions: the next step, the way back, or more waiting.
 
+    before step 1 ──▶ drift is not measured, or over its bound          ──▶ no weights, back
     at any time   ──▶ a gate is broken beyond chance                    ──▶ back
     hold is over  ──▶ too few requests or answers, no workers, unclear  ──▶ hold longer
                   ──▶ every gate holds                                  ──▶ next step, after the last one the end
@@ -47,6 +48,11 @@ class GateVerdict:
     outcome: GateOutcome
     text: str
     """Measured and allowed, for people."""
+
+    @property
+    def is_broken(self) -> bool:
+        """The roll-out goes back."""
+        return self.outcome is GateOutcome.BROKEN
 
 
 def verdicts(rollout: RolloutRecord, counts: Mapping[str, ArmCounts]) -> list[GateVerdict]:
@@ -108,7 +114,7 @@ def following(
     if not rollout.is_counted:
         return None
     found = verdicts(rollout, counts)
-    broken = [v for v in found if v.outcome is GateOutcome.BROKEN]
+    broken = [v for v in found if v.is_broken]
     if broken:
         return ended(rollout, RolloutPhase.ROLLED_BACK, now_us, "; ".join(v.text for v in broken))
     if not rollout.is_held(now_us) or not has_workers or any(v.outcome is not GateOutcome.HOLDS for v in found):
@@ -124,6 +130,14 @@ def following(
         baseline=baseline(rollout, counts),
         reason=reason,
     )
+
+
+def too_far(rollout: RolloutRecord, now_us: int) -> RolloutRecord | None:
+    """The roll-out sent back for its drift, which is judged before any client is on the revision; else ``None``."""
+    if rollout.phase is not RolloutPhase.RUNNING or rollout.drift is None or rollout.gates.drift is None:
+        return None
+    verdict = _drift(rollout, rollout.gates.drift)
+    return ended(rollout, RolloutPhase.ROLLED_BACK, now_us, verdict.text) if verdict.is_broken else None
 
 
 def ended(rollout: RolloutRecord, phase: RolloutPhase, now_us: int, reason: str) -> RolloutRecord:
@@ -158,10 +172,9 @@ def _errors(new: ArmCounts, old: ArmCounts, percent: float, least: int) -> GateV
 
 
 def _drift(rollout: RolloutRecord, most: float) -> GateVerdict:
-    """There is no chance in it, so one measurement is enough; the last step may have no old workers to measure by."""
-    measured = rollout.drift
-    if measured is None or (rollout.lacks_drift and not rollout.is_last_step):
-        return GateVerdict("drift", GateOutcome.WAITS, "drift: not measured at this step yet")
+    """A fact of two sets of weights, so one measurement is enough."""
+    if (measured := rollout.drift) is None:
+        return GateVerdict("drift", GateOutcome.WAITS, "drift: not measured yet")
     text = f"drift: {measured.mean:.4f} nats a token, at most {most:g}"
     text += f" (largest {measured.largest:.4f}, of {measured.num_tokens} tokens)"
     return GateVerdict("drift", GateOutcome.HOLDS if measured.mean <= most else GateOutcome.BROKEN, text)

@@ -22,6 +22,7 @@ from stratos.store.records.settings import RecordStoreConfig
 from stratos_gateway.models.aliases import AliasChoice, succeeding
 from stratos_gateway.models.live_revisions import LiveWorkers
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.shelf import ModelArrivals
 from stratos_gateway.rollouts.controller import RolloutController, workers_of
 from stratos_gateway.rollouts.drift import Ask, DriftWatch
 from stratos_gateway.rollouts.evidence import RolloutEvidence
@@ -94,6 +95,7 @@ class Rollouts:
         choice: AliasChoice,
         config: RolloutsConfig,
         clock: Clock,
+        arrivals: ModelArrivals,
     ) -> Rollouts:
         """Put them together; nothing is asked yet."""
         counts = ArmCountStore(stores.redis, stores.config, new_incarnation(), stores.store_id)
@@ -108,7 +110,7 @@ class Rollouts:
         )
         drift = DriftWatch(stores.records, models, stores.store_id, config.poll_s)
         return cls(
-            access=RolloutAccess(controller=controller, models=models),
+            access=RolloutAccess(controller=controller, models=models, arrivals=arrivals),
             evidence=evidence,
             watch_drift=partial(drift.run, rollouts.all),
             tasks={

@@ -16,9 +16,10 @@ from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record, value_as
 from stratos.store.records.writer import Edit, RecordWriter
 from stratos_gateway.models.model_set import ModelSet
+from stratos_gateway.models.shelf import ModelArrivals
 from stratos_gateway.rollouts.controller import RolloutController, read_rollout
 from stratos_gateway.rollouts.judge import ended, shown, verdicts
-from stratos_gateway.rollouts.start import planned
+from stratos_gateway.rollouts.start import named_revision, planned
 
 _MOST_TURNS = 5
 """Of the controller behind a change by a person, which leaves it two writes: weights, and that they are written."""
@@ -30,6 +31,8 @@ class RolloutAccess:
 
     controller: RolloutController
     models: ModelSet
+    arrivals: ModelArrivals
+    """Waits a moment for a revision that was just added."""
 
 
 class RolloutCaller(Protocol):
@@ -78,7 +81,7 @@ class RolloutRoutes:
         counts = await self._known.controller.counted(rollout)
         arms = {name: counts.get(getattr(rollout, name)) for name in ("old", "new")}
         requests = {name: 0 if arm is None else arm.num_requests for name, arm in arms.items()}
-        judged = shown(verdicts(rollout, counts)) if rollout.is_counted else []
+        judged = shown(verdicts(rollout, counts)) if rollout.is_counted or rollout.lacks_drift else []
         if rollout.is_active and (lacking := await self._known.controller.lacking(rollout)):
             text = f"gateways: the new revision is not served by {', '.join(lacking)}, or they do not say"
             judged.append({"gate": "gateways", "outcome": "waits", "text": text})
@@ -88,6 +91,7 @@ class RolloutRoutes:
         name, snapshot = request.path_params["name"], await self._now()
         alias = snapshot.get(Kind.ALIAS, name)
         now_us = await caller.writer.records.now_us()
+        await self._known.arrivals(*named_revision(name, body))
         made = planned(name, body, alias, self._known.models, caller.writer.actor, now_us)
 
         def edit(old: Record | None) -> dict[str, Any]:
@@ -119,7 +123,7 @@ class RolloutRoutes:
         return {**view, "notes": [text]}
 
     async def _settled(self, caller: RolloutCaller, name: str) -> dict[str, Any]:
-        """The roll-out once its weights are written; ``is_applied`` is false where a gateway is waited for first.
+        """The roll-out once its weights are written; ``is_applied`` is false while something is waited for.
 
         A turn that does nothing was overtaken by another controller, which has done the same, or waits.  Raises
         ``DependencyDown`` where the change is recorded and the weights could not be written: every controller goes on.

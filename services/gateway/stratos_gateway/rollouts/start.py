@@ -18,6 +18,12 @@ FIELDS = frozenset({"to", "steps", "hold_s", "gates", "min_requests", "sticky"})
 _NEEDED = ("to", "steps", "hold_s", "gates")
 
 
+def named_revision(model: str, body: Mapping[str, Any]) -> tuple[str, str]:
+    """The name of a model's own, and the digits of the revision that a body names, if it names one."""
+    digits = body.get("to")
+    return split_name(model)[0], digits if isinstance(digits, str) and len(digits) >= MIN_DIGITS else ""
+
+
 def planned(
     model: str, body: Mapping[str, Any], found: Record | None, models: ModelSet, by: str, now_us: int
 ) -> RolloutRecord:

@@ -147,6 +147,7 @@ class OwnedStream:
             epoch=self.epoch,
             block=self._block if is_new else -1,
             content=encode_block(self.num_cached(), self._ended_unix_s, bytes(self._pieces)) if is_new else b"",
+            number=self._number,
             ends=ends,
             end=end,
         )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
+import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from stratos.common.clock import FakeClock
+from stratos.store.data_keys import seal
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos.store.sealed.stream_scripts import FRAME_SLOTS
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamBounds, StreamRecord, StreamStore
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.streams.codec import decode_block
+from stratos_gateway.streams.codec import Piece, add_piece, decode_block, encode_block
 from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.owned import OwnedStream, Ownership
 
@@ -55,6 +58,13 @@ class Gateway:
     async def look(self, name: str) -> StreamRecord:
         """The record as it is."""
         return await self.store.open(StreamAsk(tenant_id=TENANT, stream_id=name, may_take=False))
+
+    async def take(self, name: str) -> StreamRecord:
+        """Take the record over, once its owner's lease has ended."""
+        ask = StreamAsk(tenant_id=TENANT, stream_id=name)
+        while (found := await self.store.open(ask)).found is not Found.TAKEN:
+            assert found.found is Found.LIVE
+        return found
 
 
 def blocks_of(record: StreamRecord) -> list[int]:
@@ -116,9 +126,7 @@ async def test_who_takes_a_stream_over_has_the_tokens_of_its_frames_and_records_
     for token_id in range(10):
         note(stream, token_id)
         await one.turn()
-    ask = StreamAsk(tenant_id=TENANT, stream_id="s")
-    while (taken := await two.store.open(ask)).found is not Found.TAKEN:
-        assert taken.found is Found.LIVE
+    taken = await two.take("s")
     assert tokens_of(taken) == list(range(10))
     num_blocks = len(blocks_of(taken))
     assert num_blocks < 10
@@ -182,3 +190,78 @@ async def test_a_number_is_of_one_making_of_a_record_alone(redis: Redis) -> None
     note(again, 50)
     await one.turn()
     assert tokens_of(await one.look("s")) == [50]
+
+
+async def test_who_takes_a_stream_over_and_writes_nothing_loses_no_token_of_it(redis: Redis) -> None:
+    one, two, three = Gateway(redis, "one"), Gateway(redis, "two", lease_s=0.1), Gateway(redis, "three")
+    stream = await one.begin("s")
+    for token_id in range(10):
+        note(stream, token_id)
+        await one.turn()
+    assert tokens_of(await two.take("s")) == list(range(10))  # and its client leaves
+    assert tokens_of(await three.look("s")) == list(range(10))
+    taken = await three.take("s")
+    assert tokens_of(taken) == list(range(10))
+    assert len(blocks_of(taken)) < 10
+
+
+async def test_a_cancelled_stream_keeps_what_its_second_owner_had_not_written(redis: Redis) -> None:
+    one, two = Gateway(redis, "one", lease_s=0.1), Gateway(redis, "two", lease_s=60.0)
+    note(await one.begin("s"), 0)
+    await one.turn()
+    taken = await two.take("s")
+    again = two.own("s", Ownership(epoch=taken.epoch, number=taken.number, block=1, num_pieces=1))
+    note(again, 1)
+    await one.store.cancel(TENANT, "s")
+    await two.turn()
+    assert two.failures == ["stream_cancelled"]
+    assert blocks_of(await one.look("s")) == [0, 1]
+
+
+async def test_frames_behind_blocks_of_a_gateway_that_knows_none_are_not_read(redis: Redis) -> None:
+    """During a rollout: the older version takes over, records its own tokens in blocks, and gives up."""
+    one, two = Gateway(redis, "one"), Gateway(redis, "two")
+    stream = await one.begin("s")
+    for token_id in range(10):
+        note(stream, token_id)
+        await one.turn()
+    before = await two.look("s")
+    num_blocks = len(blocks_of(before))
+    pieces = bytearray()
+    add_piece(pieces, Piece(0, range(num_blocks, 10)), 1)  # ten tokens, in fewer pieces than its frames count
+    key, number = f"{RecordStoreConfig().prefix}:streams:{TENANT}", len(before.blocks)
+    sealed = seal(b"k" * 32, encode_block([0], 0, bytes(pieces)), f"{TENANT}/s/{number}".encode())
+    meta = orjson.loads(await redis.hget(key, "s"))  # type: ignore[arg-type]
+    meta |= {"n": number + 1, "o": "", "e": meta["e"] + 1}
+    await redis.hset(key, mapping={"s": orjson.dumps(meta), f"s/{number}": base64.b64encode(sealed)})
+    assert blocks_of(await two.look("s")) == list(range(10))
+    assert not (await two.look("s")).tail
+    assert not (await two.take("s")).tail
+
+
+async def test_frames_of_a_tenant_without_records_are_not_kept(redis: Redis) -> None:
+    """They would have no end."""
+    one = Gateway(redis, "one", lease_s=60.0)
+    stream = await one.begin("s")
+    note(stream, 0)
+    await one.turn()
+    await one.store.forget(TENANT)
+    note(stream, 1)
+    await one.turn()
+    assert not await redis.exists(f"{RecordStoreConfig().prefix}:streams:{TENANT}:frames")
+
+
+async def test_a_follower_reads_each_frame_once_and_who_takes_over_all_that_no_block_has(redis: Redis) -> None:
+    one, two = Gateway(redis, "one"), Gateway(redis, "two")
+    stream, record = await one.begin("s"), StreamRecord(found=Found.NONE)
+    for token_id in range(9):
+        note(stream, token_id)
+        await one.turn()
+        ask = StreamAsk(tenant_id=TENANT, stream_id="s", may_take=False, seen=record.seen)
+        record = await two.store.open(ask)
+        assert list(record.tail.values()) == ([token_id] if token_id else [])
+    ask = StreamAsk(tenant_id=TENANT, stream_id="s", seen=record.seen)
+    while (taken := await two.store.open(ask)).found is not Found.TAKEN:
+        assert not taken.tail
+    assert tokens_of(taken) == list(range(9))
+    assert min(taken.tail) >= len(blocks_of(taken)) - 1

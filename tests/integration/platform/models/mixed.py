@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from stratos.cli.chaos.streams import Disturb, StreamResult, StreamRun, differences, refused_features
+from stratos.cli.chaos.streams import Disturb, StreamResult, StreamRun, differences, lost_records, refused_features
 from stratos.store.counters.arm_counts import ArmCounts, ArmCountStore, CountName
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
@@ -56,6 +56,7 @@ class Mixed:
         """All streams under a disturbance, of which none fails or is of two revisions; returns how many are of each."""
         run = self._begin(self.model, is_recorded=True)
         await run.run(_as_coroutine(partial(disturb, run)))
+        assert lost_records(run.results.values()) == []
         found = Counter[str]()
         for number, got in _by_number(run).items():
             problems = {digest: differences(known[number], got) for digest, known in self.expected.items()}

@@ -7,9 +7,10 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -23,39 +24,79 @@ from tests.support.worlds.platform_process import PlatformProcess
 
 NUM_CUT = 6
 """Open streams at least, under which a gateway is killed."""
+FAR = 0.001
+"""Nats, by which the revisions' answers are more off each other."""
 
 
+@dataclass(frozen=True, slots=True)
+class Small:
+    """Two revisions of "small", of which the old one has all requests."""
+
+    admin: Admin
+    old: str
+    new: str
+
+    @classmethod
+    async def add(cls, platform: PlatformProcess, folder: Path) -> Self:
+        admin = Admin(platform, await admin_key(platform))
+        [old] = await admin.revisions("small")
+        await stratos(platform, "models", "alias", "small", f"small@{old[:12]}", "--key", admin.key)
+        saved = str(save_revision(folder, 60000))
+        await stratos(platform, "models", "add", "small", saved, "--wait-s", "100", "--key", admin.key)
+        [new] = (await admin.revisions("small")).keys() - {old}
+        return cls(admin, old, new)
+
+    async def models(self, *arguments: str) -> str:
+        return await stratos(self.admin.platform, "models", *arguments, "--key", self.admin.key)
+
+    async def begin(self, revision: str, gates: str) -> None:
+        options = ("--steps", "50,100", "--hold", "1s", "--sticky", "request", "--gate", gates)
+        await self.models("rollout", "small", "--to", revision[:12], *options)
+
+    async def is_sent_back(self) -> None:
+        """Wait until the gate on drift has: both revisions answer otherwise, so it could not hold."""
+        await eventually(partial(self.admin.is_at, "small", "rolled_back", 0), "its gate on drift sends it back")
+        found = await self.admin.rollout("small")
+        assert found["drift"]["mean"] > FAR, found
+        assert (found["reason"].partition(":")[0], found.get("epoch", 0)) == ("drift", 0), "no weights were written"
+
+
+@pytest.mark.timeout(300)
+async def test_drift_is_measured_by_real_workers_before_a_request_gets_the_revision(
+    platform: PlatformProcess, tmp_path: Path
+) -> None:
+    pids, small = await pids_of(platform), await Small.add(platform, tmp_path / "next")
+    await small.begin(small.new, f"drift={FAR}")
+    await small.is_sent_back()
+    await small.begin(small.new, "drift=50")
+    await eventually(partial(small.admin.is_at, "small", "running", 50), "what holds goes on")
+    await small.models("rollout", "small", "--abort")
+    await small.models("remove", "small", "--digest", small.new[:12])
+    await small.models("unalias", "small")
+    await eventually(partial(_has, platform, set(pids)), "the workers of what was removed have left")
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_gate_a_crash_a_killed_gateway_and_a_removal_cost_no_stream_and_no_revision_mixes(
     platform: PlatformProcess, tmp_path: Path, crashing: Path
 ) -> None:
-    admin = Admin(platform, await admin_key(platform))
-    pids, [old] = await pids_of(platform), await admin.revisions("small")
-
-    async def models(*arguments: str) -> str:
-        return await stratos(platform, "models", *arguments, "--key", admin.key)
-
-    async def begin(revision: str, gates: str) -> None:
-        options = ("--steps", "50,100", "--hold", "1s", "--sticky", "request", "--gate", gates)
-        await models("rollout", "small", "--to", revision[:12], *options)
-
-    await models("alias", "small", f"small@{old[:12]}")
-    await models("add", "small", str(save_revision(tmp_path / "next", 60000)), "--wait-s", "100")
-    [new] = (await admin.revisions("small")).keys() - {old}
+    pids, small = await pids_of(platform), await Small.add(platform, tmp_path / "next")
+    admin, old, new, models, begin = small.admin, small.old, small.new, small.models, small.begin
     await until_recorded(platform)
     mixed = Mixed(platform, "small")
     await mixed.learn(old, new)
 
     async def first_half(run: StreamRun, in_effect: asyncio.Event) -> None:
-        await begin(new, "drift=0.0001")
-        await eventually(partial(admin.is_at, "small", "rolled_back", 0), "its gate on drift sends it back")
+        await begin(new, f"drift={FAR}")
+        await small.is_sent_back()
         await models("add", "small", str(crashing))
         [dying] = (await admin.revisions("small")).keys() - {old, new}
         await begin(dying, "errors=1%")
         await eventually(partial(admin.is_at, "small", "running", 50), "one without workers is begun")
         await models("rollout", "small", "--abort")
         await models("remove", "small", "--digest", dying[:12])
-        await begin(new, "errors=5%,drift=2")
+        await begin(new, "errors=5%,drift=50")
         await eventually(partial(admin.is_at, "small", "running", 50), "the real one is begun")
         in_effect.set()
         await eventually(lambda: run.num_open() >= NUM_CUT, "streams that a gateway can take with it")

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from tests.support.kube.cluster.client import ClientPod, client_pod
 from tests.support.kube.cluster.commands import CommandFailed, wait_until
 from tests.support.kube.cluster.edges import CONNECT
-from tests.support.kube.cluster.load import StreamingLoad, streaming_load
+from tests.support.kube.cluster.load import NUM_AT_ONCE, StreamingLoad, streaming_load
 from tests.support.kube.cluster.nodes import NodePlan, avoiding
 from tests.support.kube.cluster.programs import METRIC
 from tests.support.kube.cluster.release import Release, logs_of_failure, namespace
@@ -23,6 +23,8 @@ from tests.support.paths import ROOT
 VALUES = "tests/e2e/point_4.values.yaml"
 EXPIRY = "stratos_tls_certificate_expiry_timestamp_seconds"
 SERVICES = ("gateway", "router", "prefill-worker", "decode-worker", "lora-registry", "autoscaler")
+GATEWAYS_LOST_AT_ONCE = 8
+"""Streams, so that a gateway of two has some when it is lost."""
 NEW_SECRETS_S = 240.0
 """A kubelet reads a changed Secret once a minute or two."""
 
@@ -113,7 +115,8 @@ def undisturbed(
     Where clients come back, gateways are lost, and with them their counts of attempts.
     """
     figures: dict[str, object] = {}
-    loading = streaming_load(installed.client, installed.release, comes_back=comes_back)
+    num_at_once = GATEWAYS_LOST_AT_ONCE if comes_back else NUM_AT_ONCE
+    loading = streaming_load(installed.client, installed.release, num_at_once=num_at_once, comes_back=comes_back)
     with logs_of_failure(installed.release.kubectl), loading as load:
         before = 0.0 if comes_back else installed.recoveries()
         yield load, figures

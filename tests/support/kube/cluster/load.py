@@ -67,9 +67,9 @@ class StreamingLoad:
         """Streams that ended as the undisturbed ones did."""
         return int(self.said().get("num_done", 0))
 
-    def num_came_back(self) -> int:
-        """Times that a client asked for the rest of its stream."""
-        return int(self.said().get("num_came_back", 0))
+    def num_resumed(self) -> int:
+        """Times that a client asked for the rest of a stream of which it had a part."""
+        return int(self.said().get("num_resumed", 0))
 
     def wait_streams(self, num: int = 4 * NUM_AT_ONCE) -> None:
         """So many more end well."""
@@ -94,6 +94,7 @@ class StreamingLoad:
         if found["num_came_back"]:
             came_back = {
                 "times that a client came back": found["num_came_back"],
+                "with a part of its stream": found["num_resumed"],
                 "streams without a record": found["num_unrecorded"],
             }
         return came_back | {

@@ -47,7 +47,7 @@ class Load:
         self.num_done = self.num_tokens = self.num_failed = self.num_different = 0
         self.failed: list[dict[str, Any]] = []
         self.different: list[dict[str, Any]] = []
-        self.num_ended_by_drain = self.num_came_back = self.num_unrecorded = 0
+        self.num_ended_by_drain = self.num_came_back = self.num_resumed = self.num_unrecorded = 0
         self.longest_gap_s = 0.0
 
     async def learn(self) -> None:
@@ -78,8 +78,9 @@ class Load:
             "num_done": self.num_done, "num_tokens": self.num_tokens, "num_failed": self.num_failed,
             "failed": self.failed[:MAX_SHOWN], "num_different": self.num_different,
             "different": self.different[:MAX_SHOWN], "num_ended_by_drain": self.num_ended_by_drain,
-            "num_came_back": self.num_came_back, "num_unrecorded": self.num_unrecorded,
-            "longest_gap_s": self.longest_gap_s, "seconds": time.monotonic() - self._start,
+            "num_came_back": self.num_came_back, "num_resumed": self.num_resumed,
+            "num_unrecorded": self.num_unrecorded, "longest_gap_s": self.longest_gap_s,
+            "seconds": time.monotonic() - self._start,
         }  # fmt: skip
 
     async def _tell(self) -> None:
@@ -124,6 +125,7 @@ class Load:
         await self._connect(body, headers, found)
         while self._may_come_back(found) and time.monotonic() - begun < TIMEOUT_S:
             self.num_came_back += 1
+            self.num_resumed += bool(found["cursor"])
             await asyncio.sleep(PAUSE_S)
             found |= {"error": "", "code": ""}
             if not found["cursor"]:  # no event had an id: there is no record, and the answer begins again

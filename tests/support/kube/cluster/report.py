@@ -11,6 +11,8 @@ from typing import Any
 
 from stratos.reproduce.machine import read_environment
 
+HEAD = ("passed", "ended", "commit", "cpu")
+
 
 @dataclass(slots=True)
 class ClusterReport:
@@ -33,7 +35,13 @@ class ClusterReport:
         return report
 
     def add(self, point: str, *, has_passed: bool, **figures: Any) -> None:
-        head = {"passed": has_passed, "ended": time.strftime("%Y-%m-%d %H:%M"), "commit": read_environment()["commit"]}
+        facts = read_environment()
+        head = {
+            "passed": has_passed,
+            "ended": time.strftime("%Y-%m-%d %H:%M"),
+            "commit": facts["commit"],
+            "cpu": facts["cpu"],
+        }
         self.points[point] = head | figures
         if self.path is not None:
             content = {"cluster": self.cluster, "environment": read_environment(), "points": self.points}
@@ -43,27 +51,35 @@ class ClusterReport:
 
     def page(self) -> str:
         """Markdown."""
-        facts = read_environment()
         lines = [
             "# End-to-end run on a cluster",
             "",
-            f"{self.cluster}; {facts['cpu']}, {facts['cores']} cores in all.",
+            f"{self.cluster}; {read_environment()['cores']} cores in all.",
         ]
         for point, row in sorted(self.points.items()):
             lines += [
                 "",
                 f"## {point}",
                 "",
-                f"{'Passed' if row['passed'] else '**Failed**'}, {row['ended']}, commit {row['commit'][:12]}.",
+                f"{_verdict(row)}, {row['ended']}, commit {row['commit'][:12]}{_on(row)}.",
                 "",
             ]
-            figures = {name: value for name, value in row.items() if name not in ("passed", "ended", "commit")}
+            figures = {name: value for name, value in row.items() if name not in HEAD}
             lines += [
                 "| what | figure |",
                 "|---|---|",
                 *(f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in figures.items()),
             ]
         return "\n".join(lines) + "\n"
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    return "Passed" if row["passed"] else "**Failed**"
+
+
+def _on(row: dict[str, Any]) -> str:
+    """The processor, which reports did not name at first."""
+    return f", on {row['cpu']}" if "cpu" in row else ""
 
 
 def _cell(value: Any) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from stratos.core.adapter import AdapterRef
+from stratos.core.requests.pins import TTL_24H_S, Breakpoint, PinTerms
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 
@@ -34,6 +37,15 @@ def test_a_request_that_moves_keeps_its_arrival_over_processes() -> None:
     assert (at_worker.arrival_s, at_worker.began_s) == (7.0, 4.0)
     assert (at_source.arrival_s, at_source.began_s) == (1000.0, 995.0)
     assert terms_from_pb(terms_to_pb(RequestTerms(), 5.0), 6.0).began_s == 6.0, "a record without times has no age"
+
+
+@pytest.mark.parametrize(("ratio", "taken"), [(0.25, 0.25), (math.nan, 0.0), (math.inf, 0.0), (-1.0, 0.0), (2.0, 1.0)])
+def test_pins_of_a_message_stay_within_their_bounds(ratio: float, taken: float) -> None:
+    marks = (Breakpoint(2**32 - 1, 2**32 - 1),)
+    pins = PinTerms(breakpoints=marks, device_ratio=ratio, host_ratio=ratio)
+    found = terms_from_pb(terms_to_pb(RequestTerms(pins=pins), 5.0), 5.0).pins
+    assert (found.device_ratio, found.host_ratio) == (taken, taken)
+    assert found.block_runs(16) == [((2**32 - 1) // 16, TTL_24H_S)], "nothing is made by block"
 
 
 def test_a_deadline_of_zero_is_a_deadline() -> None:

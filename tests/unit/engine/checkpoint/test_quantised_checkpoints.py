@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from stratos.engine.checkpoint.quantisation_config import parse_quantisation, we
 from stratos.engine.checkpoint.quantised_tensors import layer_tensors
 from stratos.engine.checkpoint.rounding import rounded
 from stratos.engine.checkpoint.stored_tensors import StoredTensor
+from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.runner.native_forward import NativeForward
 from tests.support.paths import FIXTURES
 from tests.support.reference.exact_traces import alone, generated
-from tests.support.reference.native_kernels import NATIVE_SETS
-from tests.support.reference.quantised_models import CONFIGS, SHAPE, save_floats, save_quantised
+from tests.support.reference.native_kernels import NATIVE_SETS, native_library
+from tests.support.reference.quantised_models import CONFIGS, MIXTURE, save_floats, save_quantised, shape_of
 from tests.support.reference.tiny_models import save_adapter, save_tiny
 from tests.support.worlds.plan_driver import FULL, Driver, load_runner, teacher_forced
 
@@ -80,12 +82,41 @@ def test_a_layer_is_unpacked_and_rounded_bit_by_bit_as_bitsandbytes_does(case: s
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: str) -> None:
-    floats = save_quantised(tmp_path / "codes", name)
-    save_floats(tmp_path / "floats", floats)
+@pytest.mark.parametrize(
+    ("file_name", "case", "tolerance"),
+    [
+        ("bitsandbytes", "nf4", 0),
+        ("bitsandbytes", "nf4-double", 0),
+        ("bitsandbytes", "llm-int8", 3e-7),
+        ("compressed", "nvfp4", 3e-7),
+    ],
+)
+def test_products_of_unit_rows_are_the_librarys_floats(file_name: str, case: str, tolerance: float) -> None:
+    stated = {**CONFIGS, "nvfp4": CONFIGS["compressed-nvfp4"]}[case]
+    config = parse_quantisation({"quantization_config": stated})
+    assert config is not None
+    stored, tensors = config.scheme_of(case), stored_in(GOLDEN.with_name(f"{file_name}.safetensors"))
+    assert stored is not None
+    floats = tensors[f"{case}.floats"].whole()
+    weight = layer_tensors(case, tuple(floats.shape), stored, tensors).read()
+    library = native_library(NATIVE_SETS[0])
+    factory = LinearFactory(torch.device("cpu"), torch.float32, enable_prepacked_gemm=False, library=library)
+    got = factory.to_float32(weight)(8 * torch.eye(floats.shape[1])).T / 8  # 8 is an outlier of LLM.int8
+    assert torch.allclose(got, floats, rtol=tolerance, atol=0)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [*((name, "Llama") for name in CONFIGS), *((name, "Qwen3Moe") for name in ("compressed-nvfp4", "nf4", "llm-int8"))],
+)
+def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: str, family: str) -> None:
+    changes = MIXTURE if family == "Qwen3Moe" else {}
+    floats = save_quantised(tmp_path / "codes", name, family, **changes)
+    save_floats(tmp_path / "floats", floats, name, family, **changes)
+    assert family == "Llama" or any("experts" in layer for layer in floats)
     runner = load_runner(tmp_path / "codes", dtype="float32")
-    assert isinstance(runner.forward, NativeForward) == (not name.endswith("-order"))
+    assert isinstance(runner.forward, NativeForward) == (family == "Llama" and not name.endswith("-order"))
     expected = teacher_forced(load_runner(tmp_path / "floats", dtype="float32"), PROMPT, 7)
     error = float((teacher_forced(runner, PROMPT, 7) - expected).abs().max())
     assert error < (0.6 if name in ("compressed-w8a8", "llm-int8") else 1e-4)  # W8A8 cuts activations, too
@@ -125,7 +156,7 @@ def test_its_bits_depend_on_nothing_around_them(tmp_path: Path, name: str, dtype
 @needs_kernels
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8", "nf4", "llm-int8"])
 def test_float_weights_are_quantised_at_load_and_adapters_apply_on_top(tmp_path: Path, kind: str) -> None:
-    model = save_tiny(tmp_path / "model", **SHAPE)
+    model = save_tiny(tmp_path / "model", **shape_of(kind))
     save_adapter(tmp_path / "adapter", model, rank=3, targets=["q_proj", "down_proj"], seed=1)
     files = read_adapter_files(tmp_path / "adapter")
     save_rounded(tmp_path / "rounded", kind)
@@ -151,7 +182,7 @@ def test_float_weights_are_quantised_at_load_and_adapters_apply_on_top(tmp_path:
 
 def save_rounded(path: Path, kind: str) -> None:
     """Write the float model that ``kind`` makes of the tiny one at load."""
-    save_tiny(path, **SHAPE)
+    save_tiny(path, **shape_of(kind))
     tensors = load_file(path / "model.safetensors")
     for name in [name for name in tensors if name.endswith("_proj.weight")]:
         tensors[name] = rounded(tensors[name], kind).floats()
@@ -192,9 +223,9 @@ BROKEN: list[tuple[str, Callable[[dict[str, Tensor]], None], str]] = [
     ("fp8-block", changed("weight", lambda t: _with_nan(t)), "NaN"),
     ("compressed-mxfp4", changed("weight_scale", filled(255)), "no positive number"),
     ("compressed-mxfp4", changed("weight_packed", lambda t: t[:, 1:]), "has shape"),
-    ("gptq", changed("g_idx", filled(99)), "must name one of 4 groups"),
+    ("gptq", changed("g_idx", filled(99)), "must name one of 3 groups"),
     ("gptq", changed("g_idx", filled(2)), "has groups of other than 32 inputs"),
-    ("compressed-order", changed("weight_g_idx", filled(-1)), "must name one of 4 groups"),
+    ("compressed-order", changed("weight_g_idx", filled(-1)), "must name one of 3 groups"),
     ("gptq", changed("qzeros", filled(0x12345678)), "which zeros are meant"),
     ("gptq", changed("scales", filled(float("inf"))), "no positive number"),
     ("awq", changed("qweight", lambda t: t.T), "has shape"),
@@ -206,7 +237,19 @@ BROKEN: list[tuple[str, Callable[[dict[str, Tensor]], None], str]] = [
     ("nf4", changed("weight.quant_state.bitsandbytes__nf4", lambda t: t[:-1]), "holds no JSON"),
     ("nf4", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _stating(t, b"64", b"99")), "blocksize 99"),
     ("nf4", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _stating(t, b'"nf', b'"fp')), "quant_type 'fp4'"),
+    ("nf4", changed("weight.quant_state.bitsandbytes__nf4", lambda _: _bytes(b"[" * 4000)), "holds no JSON"),
+    (
+        "nf4-double",
+        changed("weight.quant_state.bitsandbytes__nf4", lambda t: _offset(t, b"1" + b"0" * 400)),
+        "offset 1000",
+    ),
+    ("nf4-double", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _offset(t, b"1e999")), "offset inf"),
+    ("nf4-double", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _offset(t, b"true")), "offset True"),
+    ("nf4-double", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _offset(t, b"-9.5")), "no number from 0"),
     ("nf4-double", changed("weight.nested_absmax", filled(float("inf"))), "no number from 0 on"),
+    ("nf4-double", changed("weight.nested_absmax", filled(-3e38)), "nested_absmax holds a scale that is no number"),
+    ("nf4-double", changed("weight.nested_quant_map", filled(-3.0)), "numbers other than those from -1 to 1"),
+    ("nf4-double", changed("weight.nested_quant_map", filled(float("nan"))), "numbers other than those from -1 to 1"),
     ("nf4-double", changed("weight.nested_quant_map", lambda t: t[:255]), "has shape"),
     ("nf4-double", changed("weight.quant_state.bitsandbytes__nf4", lambda t: _without_offset(t)), "type U8"),
     ("llm-int8", changed("SCB", filled(0.0)), "no positive number"),
@@ -220,14 +263,22 @@ BROKEN: list[tuple[str, Callable[[dict[str, Tensor]], None], str]] = [
 ]
 
 
+def _bytes(state: bytes) -> Tensor:
+    return torch.tensor(list(state), dtype=torch.uint8)
+
+
 def _stating(state: Tensor, old: bytes, new: bytes) -> Tensor:
-    return torch.tensor(list(bytes(state.tolist()).replace(old, new)), dtype=torch.uint8)
+    return _bytes(bytes(state.tolist()).replace(old, new))
+
+
+def _offset(state: Tensor, value: bytes) -> Tensor:
+    return _bytes(re.sub(rb'(?<="nested_offset": )[^,}]+', value, bytes(state.tolist())))
 
 
 def _without_offset(state: Tensor) -> Tensor:
     stated = json.loads(bytes(state.tolist()))
     del stated["nested_offset"]
-    return torch.tensor(list(json.dumps(stated).encode()), dtype=torch.uint8)
+    return _bytes(json.dumps(stated).encode())
 
 
 def _with_nan(tensor: Tensor) -> Tensor:
@@ -248,6 +299,20 @@ def test_a_broken_layer_is_refused_by_the_name_of_its_tensor(
     with pytest.raises(InvalidCheckpoint, match=message) as refused:
         load_runner(tmp_path, dtype="float32")
     assert "layers.1.mlp.down_proj" in refused.value.message
+
+
+@needs_kernels
+def test_an_output_of_zeros_is_read_as_bitsandbytes_writes_it(tmp_path: Path) -> None:
+    floats = save_quantised(tmp_path / "codes", "llm-int8")
+    tensors = load_file(tmp_path / "codes/model.safetensors")
+    layer = "model.layers.1.mlp.down_proj"
+    tensors[f"{layer}.weight"][3], tensors[f"{layer}.SCB"][3], floats[f"{layer}.weight"][3] = 0, 0, 0
+    save_file(tensors, tmp_path / "codes/model.safetensors")
+    save_floats(tmp_path / "floats", floats, "llm-int8")
+    codes, expected = (
+        teacher_forced(load_runner(tmp_path / name, dtype="float32"), PROMPT, 7) for name in ("codes", "floats")
+    )
+    assert float((codes - expected).abs().max()) < 0.6
 
 
 @needs_kernels
@@ -304,16 +369,41 @@ def test_a_list_of_models_calls_weights_by_their_scheme(config: dict[str, Any], 
     assert weights_label(config, setting) == expected
 
 
+def of_modelopt(algorithm: str, **changes: Any) -> dict[str, Any]:
+    """A configuration with groups of layers, as the library writes it."""
+    weights = {"dynamic": False, "num_bits": 4 if algorithm == "NVFP4" else 8, "type": "float"}
+    weights |= {"group_size": 16} if algorithm == "NVFP4" else {}
+    group = {"weights": {**weights, **changes}, "input_activations": weights, "targets": ["Linear"]}
+    return {"quant_method": "modelopt", "quant_algo": algorithm, "config_groups": {"group_0": group}}
+
+
+@pytest.mark.parametrize("algorithm", ["NVFP4", "FP8"])
+def test_groups_of_modelopt_that_say_what_the_algorithm_does_are_read(algorithm: str) -> None:
+    config = parse_quantisation({"quantization_config": of_modelopt(algorithm)})
+    assert config is not None
+    assert config.label == algorithm.lower()
+
+
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
         ({"bits": 4}, "method None is not supported; supported: compressed-tensors"),
         ({"quant_method": "hqq"}, "method 'hqq'"),
         ({"quant_method": "bitsandbytes"}, "neither load_in_4bit nor load_in_8bit"),
+        ({**CONFIGS["nf4"], "load_in_8bit": True}, "both load_in_4bit and load_in_8bit"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "of type 'fp4'"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 4.0}, "llm_int8_threshold 4.0"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ'"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "group_size 32"),
+        (of_modelopt("NVFP4", num_bits=8), "num_bits 8; supported for NVFP4: 4"),
+        (of_modelopt("NVFP4", group_size=32), "group_size 32; supported for NVFP4: 16"),
+        (of_modelopt("FP8", type="int"), "type 'int'; supported for FP8: float"),
+        (of_modelopt("FP8", group_size=128), "group_size 128"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "config_groups": [7]}, r"config_groups says \[7\]"),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "quantized_layers": {"a": {"quant_algo": "FP8"}}},
+            "quantized_layers",
+        ),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
         (
             {

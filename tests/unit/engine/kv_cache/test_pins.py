@@ -12,9 +12,12 @@ from stratos.common.clock import FakeClock
 from stratos.core.requests.pins import TTL_1H_S, TTL_5M_S, TTL_24H_S, Breakpoint, CacheWrites, PinTerms, cache_writes
 from stratos.core.requests.records import PrefillJob
 from stratos.core.requests.terms import RequestTerms
+from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.host_pool import HostPool
-from stratos.engine.kv_cache.pins import Pin
+from stratos.engine.kv_cache.host_tier import HostTier
+from stratos.engine.kv_cache.pins import MAX_EXPIRED, Pin, TierPins
+from stratos.engine.kv_cache.swap_costs import SwapCosts
 from tests.support.examples import examples
 from tests.support.worlds.engine_driver import CROWDED, assert_at_rest, drain, drained_tokens, expected, make_request
 from tests.support.worlds.engine_settings import scheduler_config
@@ -25,8 +28,8 @@ PREFIX = list(range(100, 117))
 FOUR_BLOCKS = (Breakpoint(16, TTL_5M_S),)
 
 
-def pin(tenant="a", expires_s=1.0, depth=0, ratio=0.34):
-    return Pin(tenant=tenant, expires_s=expires_s, depth=depth, device_ratio=ratio, host_ratio=ratio)
+def pin(tenant="a", expires_s=1.0, ratio=0.34):
+    return Pin(tenant=tenant, expires_s=expires_s, device_ratio=ratio, host_ratio=ratio)
 
 
 class PinnedBlocksMachine(RuleBasedStateMachine):
@@ -62,11 +65,14 @@ class PinnedBlocksMachine(RuleBasedStateMachine):
             self.pool.end_move(slot)
 
     @precondition(lambda self: self.hashes)
-    @rule(number=st.integers(0, 40), tenant=st.sampled_from("abc"), ttl=st.integers(1, 5), depth=st.integers(0, 3))
-    def pin(self, number, tenant, ttl, depth):
-        wish = pin(tenant, self.now + ttl, depth)
-        for tier in (self.blocks.cache, self.pool):
-            tier.pin(self.name(max(1, self.hashes - number)), wish)
+    @rule(number=st.integers(0, 40), count=st.integers(1, 5), tenant=st.sampled_from("abc"), ttl=st.integers(1, 5))
+    def pin(self, number, count, tenant, ttl):
+        first = max(1, self.hashes - number)
+        names, wish = [self.name(first + n) for n in range(count)], pin(tenant, self.now + ttl)
+        num_pinned = self.blocks.cache.pin(names, wish)
+        assert all(name in self.blocks.cache.pins for name in names[:num_pinned])
+        assert num_pinned == count or names[num_pinned] not in self.blocks.cache.pins
+        self.pool.pin(names, wish)
 
     @precondition(lambda self: self.owned)
     @rule(data=st.data())
@@ -195,9 +201,95 @@ def test_a_quota_keeps_the_beginning_of_a_prompt_and_what_lasts_longer(make_engi
 def test_all_tenants_together_take_no_more_than_their_share(make_engine, clock):
     config = scheduler_config(swap_costs=False, max_pinned_ratio=0.25, **CROWDED)
     engine = make_engine(config, clock, num_blocks=24, block_size=SIZE)
-    assert [ask(engine, name, name, marks=FOUR_BLOCKS).num_pinned_tokens for name in "ab"] == [16, 8]
-    assert dropped(engine) == {"pool": 2}
-    assert ask(engine, "a", "again", marks=FOUR_BLOCKS).num_pinned_tokens == 16, "what is pinned stays so"
+    assert [ask(engine, name, name, marks=FOUR_BLOCKS).num_pinned_tokens for name in "ab"] == [16, 12]
+    assert dropped(engine) == {"pool": 2}, "the first one gave its deepest block up, the second one has no fourth"
+    assert ask(engine, "a", "again", marks=FOUR_BLOCKS).num_pinned_tokens == 12, "each uses as much of its quota"
+    clock.advance(1)
+    assert ask(engine, "a", "else", [7] * 17, marks=FOUR_BLOCKS).num_pinned_tokens == 12, "its own pins make room"
+    assert ask(engine, "b", "b2", marks=FOUR_BLOCKS).num_pinned_tokens == 12
+
+
+def test_a_tenant_with_a_larger_quota_gets_more_of_a_full_share(make_engine, clock):
+    config = scheduler_config(swap_costs=False, max_pinned_ratio=0.5, **CROWDED)
+    engine = make_engine(config, clock, num_blocks=32, block_size=SIZE)
+    for number, tenant in enumerate("abcd"):
+        assert ask(engine, tenant, tenant, [number + 7] * 17, FOUR_BLOCKS, ratio=0.125).num_pinned_tokens == 16
+    long = list(range(33))
+    assert ask(engine, "dear", "d", long, [Breakpoint(32, TTL_5M_S)], ratio=0.375).num_pinned_tokens == 28
+    assert engine.status().pins["device"].num_blocks == 16
+
+
+def released(num_blocks, num_pinned, expires_s=10.0):
+    """A pool in which a prompt's first blocks are pinned and nothing references it any more."""
+    blocks = BlockManager(20, SIZE, max_pinned_ratio=0.9)
+    table, names = blocks.allocate(num_blocks), [bytes([number]) for number in range(num_blocks)]
+    for name, block in zip(names, table, strict=True):
+        blocks.cache.insert(name, block)
+    assert blocks.cache.pin(names[:num_pinned], pin(expires_s=expires_s, ratio=0.9)) == num_pinned
+    blocks.release(table)
+    return blocks, names
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_prompt_whose_time_is_over_goes_from_its_end(is_late):
+    blocks, names = released(6, 5)
+    if is_late:  # the turn of pinned blocks comes before their time is over
+        blocks.release(blocks.allocate(15))
+        assert blocks.cache.oldest(2) == [(4, names[4]), (3, names[3])]
+    left = names[: 6 - is_late]
+    blocks.cache.pins.expire(11.0)
+    blocks.verify()
+    assert [name for _, name in blocks.cache.oldest(9)] == left[::-1]
+    blocks.allocate(blocks.num_free + 1)
+    assert len(blocks.cache.match(names)) == len(left) - 1
+
+
+def test_pins_of_several_prompts_go_from_their_ends_and_younger_blocks_after_them():
+    blocks, names = released(4, 4)
+    table = blocks.allocate(4)
+    young = [bytes([100 + number]) for number in range(4)]
+    for name, block in zip(young, table, strict=True):
+        blocks.cache.insert(name, block)
+    blocks.cache.pin(young, pin("b", expires_s=20.0, ratio=0.9))
+    blocks.release(table)
+    assert len(blocks.cache.oldest(20)) == 8
+    blocks.cache.pins.expire(30.0)
+    blocks.verify()
+    assert [name for _, name in blocks.cache.oldest(20)] == names[::-1] + young[::-1]
+
+
+def test_a_use_without_a_mark_counts_when_the_time_is_over(make_engine, clock):
+    engine = make_engine(scheduler_config(**CROWDED), clock, num_blocks=16, block_size=SIZE)
+    ask(engine, "keeps", "k", marks=FOUR_BLOCKS)
+    ask(engine, "other", "o", list(range(500, 517)))
+    ask(engine, "other", "o2", list(range(600, 617)))
+    clock.advance(TTL_5M_S - 1)
+    assert ask(engine, "keeps", "k2").num_cached_tokens == 16
+    clock.advance(2)
+    assert engine.status().pins["device"].num_blocks == 0
+    ask(engine, "crowd", "c", list(range(900, 922)))
+    assert ask(engine, "other", "o3", list(range(500, 517))).num_cached_tokens < 16, "control: blocks were evicted"
+    assert ask(engine, "keeps", "k3").num_cached_tokens == 16, "it was used last"
+
+
+def test_uses_of_a_long_prompt_move_one_end_and_a_bounded_number_of_pins_ends_at_once():
+    pins = TierPins(10_000, 0.9, lambda wish: wish.device_ratio)
+    names = [number.to_bytes(32, "big") for number in range(5000)]
+    assert pins.add(names, pin(ratio=0.9)) == 5000
+    for use in range(2, 100):
+        assert pins.renew(list(names), pin(expires_s=use, ratio=0.9))
+    assert not pins.renew(names[:-1], pin(ratio=0.9))
+    assert not pins.renew(names, pin("b", ratio=0.9)), "of another tenant"
+    pins.expire(98.5)
+    assert len(pins) == 5000
+    pins.expire(99.0)
+    assert len(pins) == 5000 - MAX_EXPIRED
+    assert names[0] in pins
+    assert pins.is_due(99.0), "the others end with the next steps"
+    for _ in range(4):
+        pins.expire(99.0)
+    assert not pins
+    pins.verify(lambda name: True)
 
 
 def test_live_sequences_take_pinned_blocks_before_anything_waits(make_engine, clock):
@@ -233,18 +325,89 @@ def test_a_pin_follows_its_block_to_host_memory(make_engine, clock):
     assert_at_rest(engine)
 
 
-def test_a_source_pins_what_it_computed(make_engine, clock):
-    engine = make_engine(ALWAYS, clock, num_blocks=16, block_size=SIZE)
-    pins = PinTerms(breakpoints=FOUR_BLOCKS, device_ratio=0.5)
-    engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(PREFIX), terms=RequestTerms(tenant="a", pins=pins)))
-    granted = False
-    while engine.has_work:
+def run_job(engine, leg, compute=True):
+    """Run a prefill job of a marked prompt at its source."""
+    terms = RequestTerms(tenant="a", pins=PinTerms(breakpoints=FOUR_BLOCKS, device_ratio=0.5))
+    engine.add_prefill(PrefillJob(leg=leg, token_ids=tuple(PREFIX), terms=terms, compute=compute))
+    kinds = []
+    while PrefillEventKind.DONE not in kinds:
         events = engine.step().prefill_events
-        if events and not granted:
-            engine.grant("leg")
-            granted = True
-    engine.release_prefill("leg")
+        if events and not kinds:
+            engine.grant(leg)
+        kinds += [event.kind for event in events]
+    engine.release_prefill(leg)
+    drain(engine)
+
+
+def test_a_source_pins_what_it_computed_and_what_it_only_sends(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=16, block_size=SIZE)
+    run_job(engine, "leg")
     assert engine.status().pins["device"].num_blocks == 4
+    clock.advance(TTL_5M_S - 1)
+    run_job(engine, "again", compute=False)
+    clock.advance(2)
+    assert engine.status().pins["device"].num_blocks == 4
+
+
+@pytest.mark.parametrize("window", [{"window": 10}, {"window": 10, "num_sinks": 4}])
+def test_nothing_is_pinned_where_blocks_are_released_behind_a_window(make_engine, clock, window):
+    config = scheduler_config(max_num_batched_tokens=8)
+    engine = make_engine(config, clock, num_blocks=40, block_size=SIZE, **window)
+    engine.add(
+        make_request(list(range(37)), "k", max_tokens=3, pins=PinTerms(breakpoints=FOUR_BLOCKS, device_ratio=0.5))
+    )
+    assert drain(engine).stats["k"].num_pinned_tokens == 0
+    assert engine.status().pins["device"].num_blocks == 0
+
+
+def kept_out(tier, num_plans):
+    """Blocks that each of some plans copies out."""
+    found = []
+    for number in range(num_plans):
+        tier.begin_plan(number)
+        swaps = tier.drain_swaps()
+        found.append([copy.block for copy in swaps.outs])
+        tier.retire(swaps, 0.001)
+    return found
+
+
+def crowded_tier(num_slots, num_pinned, num_held):
+    """A full pool of cached blocks, and host slots that are pinned by another tenant or held."""
+    blocks = BlockManager(20, SIZE, max_pinned_ratio=0.9)
+    tier = HostTier(
+        blocks, num_slots, SwapCosts(16, 16, FakeClock()), is_fenced=True, always=True, max_pinned_ratio=0.5
+    )
+    for number in range(num_pinned):
+        slot = tier.pool.allocate(b"b%d" % number)
+        tier.pool.end_move(slot)
+    tier.pool.pin([b"b%d" % number for number in range(num_pinned)], pin("b", expires_s=100.0, ratio=0.5))
+    held = [tier.pool.allocate(None) for _ in range(num_held)]
+    tier.pool.hold(held)
+    for slot in held:
+        tier.pool.end_move(slot)
+    table = blocks.allocate(20)
+    for block in table:
+        blocks.cache.insert(bytes([block]), block)
+    blocks.release(table)
+    return tier, blocks
+
+
+def test_plans_copy_no_more_blocks_without_a_pin_than_fit_beside_pinned_slots():
+    tier, _ = crowded_tier(10, 5, 3)
+    copies = kept_out(tier, 8)
+    assert sum(map(len, copies)) == 2, "and not the same ones in each plan"
+    assert tier.pool.pins.count("b") == 5
+
+
+def test_no_copy_pushes_a_pinned_slot_out():
+    tier, blocks = crowded_tier(10, 5, 5)
+    blocks.cache.pin([bytes([number]) for number in range(8)], pin("a", expires_s=100.0, ratio=0.9))
+    blocks.cache.oldest(1)
+    assert kept_out(tier, 3) == [[], [], []]
+    tier, blocks = crowded_tier(10, 5, 0)
+    blocks.cache.pin([bytes([number]) for number in range(20)], pin("a", expires_s=100.0, ratio=0.9))
+    kept_out(tier, 5)
+    assert (tier.pool.pins.count("b"), tier.pool.pins.dropped["pressure"]) == (5 - 2, 0), "fair parts of the share"
 
 
 def test_nothing_is_pinned_where_nothing_is_shared(make_engine, clock):

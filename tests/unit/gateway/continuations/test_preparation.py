@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from stratos.common.continuation_errors import ContinuationStale
-from stratos.common.errors import BadRequest, StratosError, StreamGone
+from stratos.common.errors import BadRequest, DependencyDown, StratosError, StreamGone
+from stratos.core.adapter import Adapter
 from stratos.core.requests.records import ChoiceState, FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
@@ -235,6 +238,46 @@ async def test_a_stream_is_read_by_the_revision_that_it_began_with() -> None:
     await preparer.prepare(dict(long), PLAIN, TraceContext(), digest)  # the newer one takes no prompt of this length
     with pytest.raises(StreamGone):
         await preparer.prepare(dict(body), PLAIN, TraceContext(), "e" * 64)
+
+
+async def test_a_stream_and_a_token_of_a_revision_that_is_recorded_and_not_loaded_yet_are_refused_for_now() -> None:
+    """Both under an adapter's name, whose base is another revision by now, and under the model's own."""
+    digest, is_recorded = served_model().base.digest, asyncio.Event()
+    old, newer = (thinking_models().of_digest(one) for one in (digest, "d" * 64))
+    assert old is not None
+    assert newer is not None
+    models = ModelSet([newer])
+    models.see_live({"d" * 64})
+    first = await prepare()
+    assert first.token_of is not None
+    token = first.token_of([[ChoiceState(index=0, emitted_ids=(7,))]])
+
+    async def arrive(name: str, digits: str = "") -> None:
+        if digits and digest.startswith(digits) and is_recorded.is_set():
+            raise DependencyDown("it is recorded, and not loaded yet")
+
+    adapter = Adapter(
+        tenant="", name="tuned", base_model_digest="d" * 64, uri="u", digest="f" * 64, rank=2, alpha=4.0,
+        target_modules=("q_proj",), num_bytes=1, created_unix_s=1,
+    )  # fmt: skip
+    adapters: Any = SimpleNamespace(find=AsyncMock(side_effect=lambda t, name: adapter if name == "tuned" else None))
+    tools = PreparationTools(catalogue=ModelCatalogue(models, adapters, arrivals=arrive), continuations=TOKENS)
+    preparer = GenerationPreparer(tools, COMPLETION)
+
+    async def ask(model: str, begun: str = "", **fields: Any) -> PreparedGeneration:
+        return await preparer.prepare({"model": model, "prompt": [5, 6], **fields}, PLAIN, TraceContext(), begun)
+
+    for is_late, refused in ((False, (StreamGone, ContinuationStale)), (True, (DependencyDown,))):
+        if is_late:
+            is_recorded.set()
+        for model, begun, fields in (
+            ("base", digest, {}), ("tuned", digest, {}), ("base", "", {"continuation_token": token}),
+        ):  # fmt: skip
+            with pytest.raises(refused):
+                await ask(model, begun, **fields)
+    models.put(old, 0)
+    assert (await ask("tuned", digest)).model_digest == digest
+    assert (await ask("base", continuation_token=token)).model_digest == digest
 
 
 async def test_a_gateway_without_tokens_takes_none() -> None:

@@ -125,6 +125,23 @@ async def test_a_revision_that_is_recorded_and_not_loaded_here_is_asked_for_agai
         await names.digest(name, begun)
 
 
+async def test_a_revision_that_an_alias_leads_to_over_other_names_is_waited_for(names: Names) -> None:
+    late = "e" * 64
+    names.aliases.set("base@stable", ("base", late, 100))
+    names.move("base@stable")
+    with pytest.raises(ModelNotFound):
+        await names.digest("chat")
+    names.is_recorded = True
+    with pytest.raises(DependencyDown):
+        await names.digest("chat")
+    names.late[late] = _revision("base", late)
+    assert await names.digest("chat") == late
+    for one, other in (("chat", "talk"), ("talk", "chat")):  # as no admin API writes it
+        names.aliases.set(one, (other, "", 100))
+    with pytest.raises(ModelNotFound):
+        await names.digest("chat")
+
+
 async def test_a_model_whose_name_has_a_slash_can_be_blocked(names: Names) -> None:
     assert await names.digest("org/m") == SLASHED
     names.block("org/m")

@@ -21,7 +21,7 @@ from stratos.store.counters.arm_counts import ArmCounts, CountName
 from stratos.store.models.alias_forms import alias_to_json
 from stratos.store.models.alias_record import AliasRecord, AliasTarget
 from stratos.store.models.rollout_forms import rollout_to_json
-from stratos.store.models.rollout_record import RolloutGates, RolloutPhase, RolloutRecord
+from stratos.store.models.rollout_record import Drift, RolloutGates, RolloutPhase, RolloutRecord
 from stratos.store.records.record import Kind, Record, make_body, parse_record, version_of
 from stratos.store.records.record_store import VersionConflict
 from stratos.store.records.writer import RecordWriter
@@ -130,7 +130,7 @@ class Store:
             assert self.now - before.since_us >= HOLD_US, "the hold was not over"
             found = self.counts[CountName.of(before)]
             assert found[NEW].num_requests >= 200, "there was no evidence"
-        if before.is_active and after.phase is RolloutPhase.ROLLED_BACK:
+        if before.is_active and after.phase is RolloutPhase.ROLLED_BACK and before.drift is None:
             assert self.counts[CountName.of(before)][NEW] is BAD
         if after.is_applied and not before.is_applied:
             alias = parse_record(Kind.ALIAS, "base", self.texts[Kind.ALIAS, "base"]).value
@@ -298,6 +298,23 @@ def test_while_a_gateway_does_not_serve_the_new_revision_nothing_goes_on_and_the
     assert store.rollout.phase is RolloutPhase.ROLLED_BACK
     one.end()
     assert shown(store).before == START.targets, "what served goes on until the old revision has workers"
+
+
+@pytest.mark.parametrize(("mean", "phase"), [(0.1, RolloutPhase.DONE), (0.2, RolloutPhase.ROLLED_BACK)])
+def test_no_request_goes_to_a_revision_whose_drift_is_unknown_or_too_large(mean: float, phase: RolloutPhase) -> None:
+    """Not even where one step sends it all."""
+    store = Store()
+    store.history = [replace(START, steps=(100,), gates=RolloutGates(drift=0.1))]
+    store.put(Kind.ROLLOUT, make_body(rollout_to_json(store.rollout)))
+    one = controller(store)
+    _take(store, one, 5)
+    assert (Kind.ALIAS, "base") not in store.texts
+    measured = replace(store.rollout, drift=Drift(mean=mean, largest=1.0, num_tokens=100))
+    store.history = [measured]
+    store.put(Kind.ROLLOUT, make_body(rollout_to_json(measured)))
+    _take(store, one, 5)
+    assert (store.rollout.phase, store.rollout.is_applied) == (phase, True)
+    assert [target.digest for target in shown(store).targets] == [NEW if phase is RolloutPhase.DONE else OLD]
 
 
 def test_a_pause_writes_no_weights() -> None:

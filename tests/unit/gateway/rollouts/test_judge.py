@@ -11,7 +11,7 @@ import pytest
 from stratos.core.ledger.steps import BEYOND, bucket_of
 from stratos.store.counters.arm_counts import ArmCounts, p99_bucket_of
 from stratos.store.models.rollout_record import Baseline, Drift, RolloutGates, RolloutPhase, RolloutRecord
-from stratos_gateway.rollouts.judge import GateOutcome, following, verdicts
+from stratos_gateway.rollouts.judge import GateOutcome, following, too_far, verdicts
 
 OLD, NEW = "a" * 64, "b" * 64
 HOLD_US = 300_000_000
@@ -113,16 +113,17 @@ def test_a_pause_is_not_judged_and_no_error_at_all_can_be_asked_for() -> None:
     assert [verdict.outcome for verdict in found] == [GateOutcome.HOLDS, GateOutcome.BROKEN]
 
 
-@pytest.mark.parametrize("step", [0, 1])
-def test_drift_is_judged_once_it_was_measured_at_this_step_and_at_the_last_one_as_it_was_before(step: int) -> None:
-    gates, measured = RolloutGates(drift=0.05), Drift(epoch=1, mean=0.05, largest=2.0, num_tokens=100)
-    common: dict[str, Any] = {"gates": gates, "step": step, "epoch": 2}
-    assert judged(arm(), arm(), **common) is None
-    for epoch in (1, 2):
-        after = judged(arm(), arm(), **common, drift=replace(measured, epoch=epoch))
-        assert (after is not None) is (epoch == 2 or step == 1)
-        assert after is None or after.phase is (RolloutPhase.DONE if step == 1 else RolloutPhase.RUNNING)
-    back = judged(ArmCounts(), ArmCounts(), 1, **common, drift=replace(measured, epoch=2, mean=0.0501))
+def test_drift_is_judged_before_any_request_and_holds_at_each_step_from_then_on() -> None:
+    gates, measured = RolloutGates(drift=0.05), Drift(mean=0.05, largest=2.0, num_tokens=100)
+    begun = replace(ROLLOUT, gates=gates, is_applied=False, epoch=0)
+    for step in (0, 1):
+        assert judged(arm(), arm(), gates=gates, step=step) is None
+        assert judged(arm(), arm(), gates=gates, step=step, drift=measured) is not None
+    assert too_far(begun, 1) is None
+    assert too_far(replace(begun, drift=measured), 1) is None
+    far = replace(begun, drift=replace(measured, mean=0.0501))
+    assert too_far(replace(far, phase=RolloutPhase.PAUSED), 1) is None
+    back = too_far(far, 1)
     assert back is not None
     assert back.reason == "drift: 0.0501 nats a token, at most 0.05 (largest 2.0000, of 100 tokens)"
     assert back.phase is RolloutPhase.ROLLED_BACK

@@ -59,6 +59,7 @@ def test_a_roll_out_is_read_as_it_was_written() -> None:
         ({"gates": {"drift": -1}}, "gates.drift"),
         ({"gates": {"moon": 1}}, "gates.moon"),
         ({"gates": {"errors": 101}}, "gates.errors"),
+        ({"gates": {"drift": 0.0009}}, "gates.drift"),
         ({"steps": [100], "step": 0}, "gates"),  # nothing to compare with
         ({"sticky": "moon"}, "sticky"),
         ({"phase": "moon"}, "phase"),
@@ -83,7 +84,7 @@ def test_steps_times_and_gates_are_read_as_people_write_them() -> None:
             parsed_span_s(text, "hold")
     refused_texts = (
         "errors", "errors=1", "errors=+1%", "ttft_p99=20%", "errors=1%,errors=2%", "moon=1%", "drift=1%", "drift=+1",
-        "drift=-1", "drift", "",
+        "drift=-1", "drift", "drift=0", "drift=0.0009", "",
     )  # fmt: skip
     for text in refused_texts:
         with pytest.raises(BadRequest) as refused:

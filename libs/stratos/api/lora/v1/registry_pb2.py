@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stratos/api/lora/v1/registry.proto\x12\x13stratos.api.lora.v1\"\xf4\x01\n\x07\x41\x64\x61pter\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x19\n\x11\x62\x61se_model_digest\x18\x03 \x01(\t\x12\x0b\n\x03uri\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x0c\n\x04rank\x18\x06 \x01(\r\x12\r\n\x05\x61lpha\x18\x07 \x01(\x01\x12\x16\n\x0etarget_modules\x18\x08 \x03(\t\x12\x11\n\tnum_bytes\x18\t \x01(\x03\x12\x16\n\x0e\x63reated_unix_s\x18\n \x01(\x03\x12\x33\n\x06\x66ormer\x18\x0b \x03(\x0b\x32#.stratos.api.lora.v1.AdapterVersion\"H\n\x0e\x41\x64\x61pterVersion\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x19\n\x11\x62\x61se_model_digest\x18\x02 \x01(\t\x12\x0b\n\x03uri\x18\x03 \x01(\t\"n\n\x16RegisterAdapterRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x19\n\x11\x62\x61se_model_digest\x18\x03 \x01(\t\x12\x0b\n\x03uri\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"H\n\x17RegisterAdapterResponse\x12-\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1c.stratos.api.lora.v1.Adapter\"%\n\x13ListAdaptersRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"F\n\x14ListAdaptersResponse\x12.\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x1c.stratos.api.lora.v1.Adapter\"4\n\x14\x44\x65leteAdapterRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x17\n\x15\x44\x65leteAdapterResponse2\xcc\x02\n\x0fRegistryService\x12l\n\x0fRegisterAdapter\x12+.stratos.api.lora.v1.RegisterAdapterRequest\x1a,.stratos.api.lora.v1.RegisterAdapterResponse\x12\x63\n\x0cListAdapters\x12(.stratos.api.lora.v1.ListAdaptersRequest\x1a).stratos.api.lora.v1.ListAdaptersResponse\x12\x66\n\rDeleteAdapter\x12).stratos.api.lora.v1.DeleteAdapterRequest\x1a*.stratos.api.lora.v1.DeleteAdapterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stratos/api/lora/v1/registry.proto\x12\x13stratos.api.lora.v1\"\x8c\x02\n\x07\x41\x64\x61pter\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x19\n\x11\x62\x61se_model_digest\x18\x03 \x01(\t\x12\x0b\n\x03uri\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x0c\n\x04rank\x18\x06 \x01(\r\x12\r\n\x05\x61lpha\x18\x07 \x01(\x01\x12\x16\n\x0etarget_modules\x18\x08 \x03(\t\x12\x11\n\tnum_bytes\x18\t \x01(\x03\x12\x16\n\x0e\x63reated_unix_s\x18\n \x01(\x03\x12\x33\n\x06\x66ormer\x18\x0b \x03(\x0b\x32#.stratos.api.lora.v1.AdapterVersion\x12\x16\n\x0eis_rolled_back\x18\x0c \x01(\x08\"H\n\x0e\x41\x64\x61pterVersion\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x19\n\x11\x62\x61se_model_digest\x18\x02 \x01(\t\x12\x0b\n\x03uri\x18\x03 \x01(\t\"n\n\x16RegisterAdapterRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x19\n\x11\x62\x61se_model_digest\x18\x03 \x01(\t\x12\x0b\n\x03uri\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"H\n\x17RegisterAdapterResponse\x12-\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1c.stratos.api.lora.v1.Adapter\"%\n\x13ListAdaptersRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"F\n\x14ListAdaptersResponse\x12.\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x1c.stratos.api.lora.v1.Adapter\"4\n\x14\x44\x65leteAdapterRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x17\n\x15\x44\x65leteAdapterResponse2\xcc\x02\n\x0fRegistryService\x12l\n\x0fRegisterAdapter\x12+.stratos.api.lora.v1.RegisterAdapterRequest\x1a,.stratos.api.lora.v1.RegisterAdapterResponse\x12\x63\n\x0cListAdapters\x12(.stratos.api.lora.v1.ListAdaptersRequest\x1a).stratos.api.lora.v1.ListAdaptersResponse\x12\x66\n\rDeleteAdapter\x12).stratos.api.lora.v1.DeleteAdapterRequest\x1a*.stratos.api.lora.v1.DeleteAdapterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,21 +32,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stratos.api.lora.v1.registr
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ADAPTER']._serialized_start=60
-  _globals['_ADAPTER']._serialized_end=304
-  _globals['_ADAPTERVERSION']._serialized_start=306
-  _globals['_ADAPTERVERSION']._serialized_end=378
-  _globals['_REGISTERADAPTERREQUEST']._serialized_start=380
-  _globals['_REGISTERADAPTERREQUEST']._serialized_end=490
-  _globals['_REGISTERADAPTERRESPONSE']._serialized_start=492
-  _globals['_REGISTERADAPTERRESPONSE']._serialized_end=564
-  _globals['_LISTADAPTERSREQUEST']._serialized_start=566
-  _globals['_LISTADAPTERSREQUEST']._serialized_end=603
-  _globals['_LISTADAPTERSRESPONSE']._serialized_start=605
-  _globals['_LISTADAPTERSRESPONSE']._serialized_end=675
-  _globals['_DELETEADAPTERREQUEST']._serialized_start=677
-  _globals['_DELETEADAPTERREQUEST']._serialized_end=729
-  _globals['_DELETEADAPTERRESPONSE']._serialized_start=731
-  _globals['_DELETEADAPTERRESPONSE']._serialized_end=754
-  _globals['_REGISTRYSERVICE']._serialized_start=757
-  _globals['_REGISTRYSERVICE']._serialized_end=1089
+  _globals['_ADAPTER']._serialized_end=328
+  _globals['_ADAPTERVERSION']._serialized_start=330
+  _globals['_ADAPTERVERSION']._serialized_end=402
+  _globals['_REGISTERADAPTERREQUEST']._serialized_start=404
+  _globals['_REGISTERADAPTERREQUEST']._serialized_end=514
+  _globals['_REGISTERADAPTERRESPONSE']._serialized_start=516
+  _globals['_REGISTERADAPTERRESPONSE']._serialized_end=588
+  _globals['_LISTADAPTERSREQUEST']._serialized_start=590
+  _globals['_LISTADAPTERSREQUEST']._serialized_end=627
+  _globals['_LISTADAPTERSRESPONSE']._serialized_start=629
+  _globals['_LISTADAPTERSRESPONSE']._serialized_end=699
+  _globals['_DELETEADAPTERREQUEST']._serialized_start=701
+  _globals['_DELETEADAPTERREQUEST']._serialized_end=753
+  _globals['_DELETEADAPTERRESPONSE']._serialized_start=755
+  _globals['_DELETEADAPTERRESPONSE']._serialized_end=778
+  _globals['_REGISTRYSERVICE']._serialized_start=781
+  _globals['_REGISTRYSERVICE']._serialized_end=1113
 # @@protoc_insertion_point(module_scope)

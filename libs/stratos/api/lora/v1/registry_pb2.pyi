@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Adapter(_message.Message):
-    __slots__ = ("tenant", "name", "base_model_digest", "uri", "digest", "rank", "alpha", "target_modules", "num_bytes", "created_unix_s", "former")
+    __slots__ = ("tenant", "name", "base_model_digest", "uri", "digest", "rank", "alpha", "target_modules", "num_bytes", "created_unix_s", "former", "is_rolled_back")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     BASE_MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class Adapter(_message.Message):
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     FORMER_FIELD_NUMBER: _ClassVar[int]
+    IS_ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     name: str
     base_model_digest: str
@@ -30,7 +31,8 @@ class Adapter(_message.Message):
     num_bytes: int
     created_unix_s: int
     former: _containers.RepeatedCompositeFieldContainer[AdapterVersion]
-    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., base_model_digest: _Optional[str] = ..., uri: _Optional[str] = ..., digest: _Optional[str] = ..., rank: _Optional[int] = ..., alpha: _Optional[float] = ..., target_modules: _Optional[_Iterable[str]] = ..., num_bytes: _Optional[int] = ..., created_unix_s: _Optional[int] = ..., former: _Optional[_Iterable[_Union[AdapterVersion, _Mapping]]] = ...) -> None: ...
+    is_rolled_back: bool
+    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., base_model_digest: _Optional[str] = ..., uri: _Optional[str] = ..., digest: _Optional[str] = ..., rank: _Optional[int] = ..., alpha: _Optional[float] = ..., target_modules: _Optional[_Iterable[str]] = ..., num_bytes: _Optional[int] = ..., created_unix_s: _Optional[int] = ..., former: _Optional[_Iterable[_Union[AdapterVersion, _Mapping]]] = ..., is_rolled_back: _Optional[bool] = ...) -> None: ...
 
 class AdapterVersion(_message.Message):
     __slots__ = ("digest", "base_model_digest", "uri")

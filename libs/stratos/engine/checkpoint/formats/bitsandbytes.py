@@ -14,7 +14,11 @@ def bitsandbytes_scheme(stated: Fields) -> StoredScheme:
     Raises:
         InvalidCheckpoint: a type, or a threshold, that is not implemented.
     """
-    if flag(stated, "load_in_8bit", False):
+    in_8_bits, in_4_bits = flag(stated, "load_in_8bit", False), flag(stated, "load_in_4bit", False)
+    if in_8_bits == in_4_bits:
+        stated_as = "both load_in_4bit and load_in_8bit" if in_8_bits else "neither load_in_4bit nor load_in_8bit"
+        raise InvalidCheckpoint(f"config.json: bitsandbytes with {stated_as}")
+    if in_8_bits:
         threshold = stated.get("llm_int8_threshold", OUTLIER)
         if threshold != OUTLIER or flag(stated, "llm_int8_has_fp16_weight", False):
             raise InvalidCheckpoint(
@@ -22,8 +26,6 @@ def bitsandbytes_scheme(stated: Fields) -> StoredScheme:
                 f"supported; supported: {OUTLIER}"
             )
         return StoredScheme(scheme=LinearScheme.LLM_INT8, packing="plain", group=0, scale_name="SCB")
-    if not flag(stated, "load_in_4bit", False):
-        raise InvalidCheckpoint("config.json: bitsandbytes with neither load_in_4bit nor load_in_8bit")
     kind = stated.get("bnb_4bit_quant_type", "fp4")  # the library's own default
     if kind != "nf4":
         raise InvalidCheckpoint(f"config.json: bitsandbytes of type {shown(kind)} is not supported; supported: nf4")

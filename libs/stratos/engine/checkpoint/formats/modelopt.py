@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
@@ -16,13 +17,18 @@ _SCHEMES = {
     "FP8": StoredScheme(scheme=LinearScheme.FP8, packing="plain", group=0),
 }
 """Algorithm -> how layers are stored; activations stay floats."""
+_NUMBERS: dict[str, Fields] = {
+    "NVFP4": {"num_bits": 4, "type": "float", "group_size": NVFP4_GROUP},
+    "FP8": {"num_bits": 8, "type": "float", "group_size": None},
+}
+"""Algorithm -> what a group of layers may say of its weights."""
 
 
 def modelopt_scheme(stated: Fields) -> StoredScheme:
     """How a ``quantization_config`` of modelopt stores its layers.
 
     Raises:
-        InvalidCheckpoint: an algorithm that is not implemented, or codes of KV.
+        InvalidCheckpoint: an algorithm that is not implemented, codes of KV, or layers of another algorithm.
     """
     algorithm = stated.get("quant_algo")
     if not isinstance(algorithm, str) or algorithm not in _SCHEMES:
@@ -30,9 +36,22 @@ def modelopt_scheme(stated: Fields) -> StoredScheme:
         raise InvalidCheckpoint(f"config.json: modelopt: quant_algo {shown(algorithm)}; supported: {known}")
     if stated.get("kv_cache_scheme") or stated.get("kv_cache_quant_algo"):
         raise InvalidCheckpoint("config.json: quantization_config: kv_cache_scheme is not supported; remove it")
-    if (size := stated.get("group_size", NVFP4_GROUP)) not in (NVFP4_GROUP, None) and algorithm == "NVFP4":
-        raise InvalidCheckpoint(f"config.json: modelopt: group_size {shown(size)}; supported: {NVFP4_GROUP}")
+    if stated.get("quantized_layers"):
+        raise InvalidCheckpoint("config.json: modelopt: quantized_layers (mixed precision) is not supported")
+    groups = stated.get("config_groups") or {}
+    for group in (stated, *(groups.values() if isinstance(groups, Mapping) else [groups])):
+        _require_numbers(algorithm, group.get("weights", group) if isinstance(group, Mapping) else group)
     return _SCHEMES[algorithm]
+
+
+def _require_numbers(algorithm: str, weights: Any) -> None:
+    if not isinstance(weights, Mapping):
+        raise InvalidCheckpoint(f"config.json: modelopt: config_groups says {shown(weights)} of weights")
+    for field, value in _NUMBERS[algorithm].items():
+        if weights.get(field) not in (value, None):
+            raise InvalidCheckpoint(
+                f"config.json: modelopt: {field} {shown(weights[field])}; supported for {algorithm}: {value}"
+            )
 
 
 def excluded_modules(stated: Fields) -> list[Any]:

@@ -68,7 +68,7 @@ class Nf4Tensors(LayerTensors):
             raise InvalidCheckpoint(f"{found.file_name}: tensor {name} is no state of a layer")
         try:
             state = json.loads(bytes(self.whole(STATE).flatten().tolist()))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidCheckpoint(f"{found.file_name}: tensor {name} holds no JSON: {error}") from error
         expected = {"quant_type": "nf4", "blocksize": NF4_GROUP, "shape": list(self.shape)}
         if isinstance(state, dict) and "nested_offset" in state:
@@ -82,9 +82,9 @@ class Nf4Tensors(LayerTensors):
         return dict(state)
 
     def _finite_offset(self, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, float) or not math.isfinite(value):
             raise InvalidCheckpoint(f"tensor {self.layer}.{STATE} states nested_offset {shown(value)}")
-        return float(value)
+        return value
 
     def read(self) -> QuantisedWeight:
         """The layer's weight; scales that are bytes become floats.
@@ -96,15 +96,20 @@ class Nf4Tensors(LayerTensors):
             raise InvalidCheckpoint(f"tensor {self.layer}.{_MAP} holds other numbers than those of NF4")
         pairs = self.whole("weight").reshape(self.shape[0], -1)
         codes = torch.stack((pairs >> 4, pairs & 15), -1).flatten(1)
-        scales = self._scales()
-        # a block of zeros has a scale of 0, and double quantisation may make it a little less than that
-        if not bool(torch.isfinite(scales).all()) or (self._offset is None and bool((scales < 0).any())):
-            raise InvalidCheckpoint(f"tensor {self.layer}.{_ABSMAX} holds a scale that is no number from 0 on")
+        scales = self._from(0.0, _ABSMAX, self.whole(_ABSMAX).clone()) if self._offset is None else self._nested()
         return QuantisedWeight(scheme=LinearScheme.NF4, codes=codes, scales=scales.view(self.shape[0], -1))
 
-    def _scales(self) -> Tensor:
-        absmax = self.whole(_ABSMAX)
-        if self._offset is None:
-            return absmax.clone()
-        of_blocks = self.whole(_NESTED_ABSMAX).repeat_interleave(_NESTED_GROUP)[: len(absmax)]
-        return self.whole(_NESTED_MAP)[absmax.int()] * of_blocks + torch.tensor(self._offset)
+    def _nested(self) -> Tensor:
+        absmax, numbers = self.whole(_ABSMAX), self.whole(_NESTED_MAP)
+        if not bool((numbers.abs() <= 1).all()):
+            raise InvalidCheckpoint(f"tensor {self.layer}.{_NESTED_MAP} holds numbers other than those from -1 to 1")
+        wholes = self._from(0.0, _NESTED_ABSMAX, self.whole(_NESTED_ABSMAX))
+        of_blocks = wholes.repeat_interleave(_NESTED_GROUP)[: len(absmax)]
+        # rounding may make the scale 0 of a block of zeros a little less than 0
+        step = numbers.sort().values.diff().max() * of_blocks
+        return self._from(-step, _ABSMAX, numbers[absmax.int()] * of_blocks + torch.tensor(self._offset))
+
+    def _from(self, least: Tensor | float, suffix: str, scales: Tensor) -> Tensor:
+        if not bool((torch.isfinite(scales) & (scales >= least)).all()):
+            raise InvalidCheckpoint(f"tensor {self.layer}.{suffix} holds a scale that is no number from 0 on")
+        return scales
